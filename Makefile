@@ -1,0 +1,38 @@
+# The two commands that a newcomer needs: `make demo` and `make test`. Every target installs what it needs into .venv.
+# The embedded Triton runs models in CPython 3.11 or 3.12 (docs/how-to/embedded-triton.md); PYTHON=... overrides the choice.
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) >/dev/null 2>&1 && $(name) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' >/dev/null 2>&1 && echo $(name))))
+MEMBERS = core proxy[embedded] plugins/baselines plugins/symphony repo_generator triton_models loadtest
+BIN = .venv/bin
+SOURCES = core/src proxy/src plugins/baselines/src plugins/symphony/src repo_generator/src triton_models/src loadtest/src
+
+.PHONY: help demo test lint bench install clean
+help:  ## This list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/'
+
+demo: .venv/installed  ## The main job: real models through Tidegate, then why deferred batching pays (under 3 minutes)
+	$(BIN)/python -m demo
+
+test: .venv/installed  ## Every test, the real tritonserver included
+	$(BIN)/pytest
+
+lint: .venv/installed  ## ruff, strict mypy, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(SOURCES) demo bench tests
+	$(BIN)/lint-imports
+
+bench: .venv/installed  ## Benchmarks: Tidegate beside Triton in one run (run nothing else meanwhile)
+	$(BIN)/python -m bench
+
+install: .venv/installed  ## Only set up .venv
+
+clean:  ## Remove .venv and every cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/installed: constraints.txt overrides.txt requirements-dev.txt $(wildcard */pyproject.toml plugins/*/pyproject.toml)
+	@test -n "$(PYTHON)" || { echo "make: found no CPython 3.11 or 3.12 (python3.11, python3.12 or python3): install one, or name it with PYTHON=..."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { rm -rf .venv; echo "make: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --override overrides.txt -r requirements-dev.txt $(foreach member,$(MEMBERS),-e ./$(member))
+	@touch $@
