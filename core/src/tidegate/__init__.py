@@ -1,0 +1,26 @@
+"""Tidegate: a front for NVIDIA Triton; pip-installed policies decide which requests run together, when and where.
+
+The map of the house (arrows of import point down):
+
+    cli        the `tidegate` command; other distributions add subcommands
+    testing    for authors of policies: Playbook, check_policy
+    sim        drives the engine under virtual time with simulated workers
+    engine     the books; checks every command a policy gives          host      finds plugins, selects by name
+    workload   arrivals, shared by simulator and load test
+    api        the contract: all that a plugin imports
+
+Beside this distribution: `tidegate-proxy` (drives the same engine live, in front of Triton), `tidegate-baselines` and
+`tidegate-symphony` (policies), `tidegate-repo-generator`, `tidegate-triton-models`, `tidegate-loadtest`.
+
+Glossary, one meaning each:
+
+    request    one inference call of a client: model, rows (its size along the batch dimension), arrival, deadline
+    worker     one place that runs one batch at a time: a Triton on a GPU, MIG slice or MPS share, or a lane of one
+    partition  consecutive blocks of a model, loaded as a Triton model of its own; an unsplit model is one partition
+    leg        one partition of one batch on one worker: planned start, duration; then actual
+    batch      requests that run together along the legs of one path
+    profile    expected latency of (partition, kind of worker, rows)
+    policy     data plane: turns events into commands
+    SLO        how long after its arrival a request may be answered; its deadline is that instant
+    attainment share of the requests that were answered within their SLO; goodput: how many those are per second
+"""

@@ -1,0 +1,1 @@
+"""Policies to measure others against, each in the file of its name."""

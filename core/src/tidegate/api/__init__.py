@@ -1,0 +1,72 @@
+"""The contract: everything a plugin imports, and nothing else.
+
+Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; the batch runs along its *legs*, each one
+*partition* on one *worker*; a *profile* says how long that takes. Events come in, commands go out.
+"""
+
+from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Command, Dispatch, Drop, SetTimer
+from tidegate.api.events import (
+    AnyEvent,
+    BatchFailed,
+    ClockAdvanced,
+    Event,
+    LegFinished,
+    ProfileUpdated,
+    RequestArrived,
+    RequestCancelled,
+    TimerFired,
+    TimerKey,
+    WorkerJoined,
+    WorkerLost,
+)
+from tidegate.api.first_come import FirstComeFirstServed
+from tidegate.api.hookspecs import CommandSpec, Observer, ObserverSpec, PolicySpec, hookimpl
+from tidegate.api.model import NEVER, Batch, Leg, Model, Request, Worker
+from tidegate.api.policy import Commands, Policy, PolicyOptions, Setup
+from tidegate.api.profile import NS_PER_MS, Profile, ms_to_ns
+from tidegate.api.queueing import IdleWorkers, QueueingPolicy, QueueKey, RequestQueue
+
+__all__ = [
+    "NEVER",
+    "NS_PER_MS",
+    "Advise",
+    "AnyCommand",
+    "AnyEvent",
+    "Batch",
+    "BatchFailed",
+    "CancelTimer",
+    "ClockAdvanced",
+    "Command",
+    "CommandSpec",
+    "Commands",
+    "Dispatch",
+    "Drop",
+    "Event",
+    "FirstComeFirstServed",
+    "IdleWorkers",
+    "Leg",
+    "LegFinished",
+    "Model",
+    "Observer",
+    "ObserverSpec",
+    "Policy",
+    "PolicyOptions",
+    "PolicySpec",
+    "Profile",
+    "ProfileUpdated",
+    "QueueKey",
+    "QueueingPolicy",
+    "Request",
+    "RequestArrived",
+    "RequestCancelled",
+    "RequestQueue",
+    "SetTimer",
+    "Setup",
+    "TimerFired",
+    "TimerKey",
+    "Worker",
+    "WorkerJoined",
+    "WorkerLost",
+    "hookimpl",
+    "ms_to_ns",
+]

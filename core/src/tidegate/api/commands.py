@@ -1,0 +1,48 @@
+"""What a policy wants done. Imperative; the engine checks each against the invariants before it takes effect."""
+
+import msgspec
+
+from tidegate.api.events import TimerKey
+from tidegate.api.model import Batch
+
+
+class Command(msgspec.Struct, frozen=True, gc=False, tag_field="command", tag=True):
+    """Something to be done."""
+
+
+class Dispatch(Command, frozen=True, tag=True):
+    """Run a batch as its legs plan it. Its requests leave the queue; its workers are booked."""
+
+    batch: Batch
+
+
+class Drop(Command, frozen=True, tag=True):
+    """Give a queued request up: its client is told at once rather than too late."""
+
+    request_id: int
+    reason: str
+    """Short and countable, e.g. `deadline`: it labels a metric."""
+
+
+class SetTimer(Command, frozen=True, tag=True):
+    """Tell me (TimerFired) at an instant. A key holds one timer: setting it again moves it."""
+
+    key: TimerKey
+    at_ns: int
+
+
+class CancelTimer(Command, frozen=True, tag=True):
+    """Forget a timer; one that is not set is no error."""
+
+    key: TimerKey
+
+
+class Advise(Command, frozen=True, tag=True):
+    """How many workers the load wants: positive, more of them; negative, release so many."""
+
+    workers: int
+    reason: str = ""
+
+
+AnyCommand = Dispatch | Drop | SetTimer | CancelTimer | Advise
+"""The closed union, for decoding and for exhaustive matches."""

@@ -1,0 +1,94 @@
+"""What happened, told to a policy. Past tense; every event carries the instant at which it is told.
+
+`ClockAdvanced` is the only one that stays with the engine: it makes due timers fire, each as a `TimerFired`.
+"""
+
+import msgspec
+
+from tidegate.api.model import Request, Worker
+from tidegate.api.profile import Profile
+
+TimerKey = str | int | tuple[str | int, ...]
+"""What a policy calls a timer. Setting a key again moves its timer."""
+
+
+class Event(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag=True):
+    """Something that happened."""
+
+    now_ns: int
+
+
+class RequestArrived(Event, frozen=True, tag=True):
+    """A request wants to be scheduled; also one whose batch failed and that is tried again."""
+
+    request: Request
+
+
+class RequestCancelled(Event, frozen=True, tag=True):
+    """A queued request is gone: its client left, or no worker is left that hosts its model. Forget it."""
+
+    request_id: int
+
+
+class LegFinished(Event, frozen=True, tag=True):
+    """A worker finished a leg and is free, unless more was booked on it."""
+
+    batch_id: int
+    leg: int
+    """Index into the batch's legs. After the last one its requests are answered."""
+    worker_id: int
+    started_ns: int
+    ended_ns: int
+
+
+class BatchFailed(Event, frozen=True, tag=True):
+    """A batch will not be answered. Requests that are tried again arrive anew right after this."""
+
+    batch_id: int
+    leg: int
+    worker_id: int
+    reason: str
+    retry: bool = False
+    """The failure was the worker's, not the requests': elsewhere they may succeed."""
+
+
+class TimerFired(Event, frozen=True, tag=True):
+    """The instant that a policy asked for with SetTimer has come."""
+
+    key: TimerKey
+
+
+class WorkerJoined(Event, frozen=True, tag=True):
+    """A worker appeared, or came back; it is idle."""
+
+    worker: Worker
+
+
+class WorkerLost(Event, frozen=True, tag=True):
+    """A worker is gone. What ran or was booked there is told as BatchFailed right after this."""
+
+    worker_id: int
+
+
+class ProfileUpdated(Event, frozen=True, tag=True):
+    """Observed latencies moved the expectation: plan with this profile from now on."""
+
+    profile: Profile
+
+
+class ClockAdvanced(Event, frozen=True, tag=True):
+    """Time passed: from a driver to the engine, which fires the timers that are due."""
+
+
+AnyEvent = (
+    RequestArrived
+    | RequestCancelled
+    | LegFinished
+    | BatchFailed
+    | TimerFired
+    | WorkerJoined
+    | WorkerLost
+    | ProfileUpdated
+    | ClockAdvanced
+)
+"""The closed union, for decoding and for exhaustive matches."""

@@ -1,0 +1,76 @@
+"""The hooks by which a distribution adds to Tidegate: entry-point group `tidegate`, one module each.
+
+Hooks register, methods decide: each hook returns specs once, at start; configuration selects one by its name.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pluggy
+
+from tidegate.api.commands import AnyCommand
+from tidegate.api.events import AnyEvent
+from tidegate.api.policy import Policy, Setup
+
+PROJECT = "tidegate"
+"""The entry-point group and pluggy's project name."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """A policy that can be selected by name."""
+
+    name: str
+    summary: str
+    """One line, for lists."""
+    policy: type[Policy]
+
+
+@dataclass(frozen=True)
+class CommandSpec:
+    """A subcommand of `tidegate`: a function whose annotated parameters Typer turns into a command line."""
+
+    name: str
+    run: Callable[..., Any]
+
+
+class Observer(Protocol):
+    """Watches an engine: sees every stimulus with the commands that the policy answered it with."""
+
+    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup) -> None:
+        """Called once, before the first event."""
+
+    def event_handled(self, event: AnyEvent, commands: list[AnyCommand]) -> None:
+        """Called after each stimulus; on the hot path, so be quick."""
+
+
+@dataclass(frozen=True)
+class ObserverSpec:
+    """An observer that can be selected by name."""
+
+    name: str
+    summary: str
+    make: Callable[[], Observer]
+
+
+class Hooks:
+    """The hook specifications."""
+
+    @hookspec
+    def tidegate_policies(self) -> Iterable[PolicySpec]:
+        """Policies this distribution offers."""
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def tidegate_commands(self) -> Iterable[CommandSpec]:
+        """Subcommands this distribution adds to `tidegate`."""
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def tidegate_observers(self) -> Iterable[ObserverSpec]:
+        """Observers this distribution offers (`tidegate serve --observer NAME`)."""
+        raise AssertionError("a specification is never called")

@@ -1,0 +1,76 @@
+"""The nouns of the contract: what is asked, where it can run, and what a batch is.
+
+Instants and durations are integer nanoseconds (`..._ns`). Every value is immutable, compares by content and encodes to
+JSON, so that a recorded run can be compared byte by byte with its replay.
+"""
+
+from typing import Final
+
+import msgspec
+
+NEVER: Final = 2**63 - 1
+"""The instant after every other: the deadline of a request that has none."""
+
+
+class Model(msgspec.Struct, frozen=True):
+    """What clients address by name: one Triton model, or several partitions behind one name."""
+
+    name: str
+    max_rows: int
+    """The largest batch, in rows: Triton's `max_batch_size`."""
+    slo_ns: int | None = None
+    """How long after its arrival a request may be answered; None: as soon as possible, and never too late."""
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """One place that runs one batch at a time: a Triton bound to a GPU, MIG slice or MPS share, or a lane of one."""
+
+    id: int
+    """Small and stable: policies prefer the smallest, so that under low load the largest stay wholly idle."""
+    name: str
+    """What people call it, e.g. `127.0.0.1:8001/0`."""
+    hosts: tuple[str, ...]
+    """The partitions loaded there, sorted. An unsplit model is one partition of the model's own name."""
+    kind: str = "default"
+    """Workers of one kind are equally fast: profiles are kept per (partition, kind)."""
+
+
+class Request(msgspec.Struct, frozen=True, gc=False):
+    """One inference call of a client."""
+
+    id: int
+    model: str
+    rows: int
+    """Its size along the batch dimension, at least 1."""
+    arrival_ns: int
+    deadline_ns: int = NEVER
+    """The instant by which the answer must be back."""
+    merge_key: str = ""
+    """Only requests of one model with equal keys can share a batch (the shapes of their tensors beyond the batch)."""
+    app: str = ""
+    """An application tag of the client's, for policies that learn a latency distribution per application."""
+
+
+class Leg(msgspec.Struct, frozen=True, gc=False):
+    """One partition of one batch on one worker, as planned."""
+
+    worker_id: int
+    partition: str
+    start_ns: int
+    duration_ns: int
+
+    @property
+    def end_ns(self) -> int:
+        """When the worker is expected to be free again."""
+        return self.start_ns + self.duration_ns
+
+
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """Requests that run together along the legs of one path. Its rows are the sum of its requests' rows."""
+
+    id: int
+    """Chosen by the policy, never used twice (`Policy.new_batch_id`)."""
+    model: str
+    request_ids: tuple[int, ...]
+    """In the order in which their rows are laid out."""
+    legs: tuple[Leg, ...]

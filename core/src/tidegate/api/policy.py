@@ -1,0 +1,123 @@
+"""The data plane's contract: a policy turns events into commands.
+
+A policy is a plain deterministic object: no clock (every event says when it is), no threads, no network, and randomness
+only from the generator it is given. The same object runs in the simulator and in the proxy.
+"""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import msgspec
+from pydantic import BaseModel, ConfigDict
+
+from tidegate.api.commands import AnyCommand
+from tidegate.api.events import (
+    AnyEvent,
+    BatchFailed,
+    LegFinished,
+    ProfileUpdated,
+    RequestArrived,
+    RequestCancelled,
+    TimerFired,
+    WorkerJoined,
+    WorkerLost,
+)
+from tidegate.api.model import Model, Worker
+from tidegate.api.profile import Profile
+
+Commands = Sequence[AnyCommand]
+"""What every handler returns, in the order in which the engine is to apply them."""
+
+
+_HANDLERS: dict[type, str] = {
+    RequestArrived: "on_request_arrived",
+    RequestCancelled: "on_request_cancelled",
+    LegFinished: "on_leg_finished",
+    BatchFailed: "on_batch_failed",
+    TimerFired: "on_timer_fired",
+    WorkerJoined: "on_worker_joined",
+    WorkerLost: "on_worker_lost",
+    ProfileUpdated: "on_profile_updated",
+}
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """What a policy knows when it is made. It never learns true service times."""
+
+    models: tuple[Model, ...]
+    workers: tuple[Worker, ...]
+    """Those present at the start."""
+    profiles: tuple[Profile, ...]
+    """One for every (partition, kind) that some worker hosts."""
+    seed: int = 0
+    first_batch_id: int = 0
+    busy: tuple[int, ...] = ()
+    """Ids of workers that are not idle at the start: they run batches of a policy that went before."""
+
+
+class PolicyOptions(BaseModel):
+    """Base of a policy's options: validated, and an unknown name is an error that lists the known ones."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Policy(ABC):
+    """One method per event, each returning commands; the engine calls them one at a time, in the order of time.
+
+    What a handler may count on: a RequestArrived request is queued until the policy dispatches or drops it or its
+    RequestCancelled comes; a worker runs what is booked on it, in the order of the planned starts.
+    """
+
+    Options: ClassVar[type[PolicyOptions]] = PolicyOptions
+    best_effort: ClassVar[bool] = False
+    """True: may dispatch what is predicted to be late (invariant 8 is not asked of it)."""
+
+    def __init__(self, setup: Setup, options: PolicyOptions) -> None:
+        self.setup = setup
+        self.options = options
+        self.rng = random.Random(setup.seed)
+        self._next_batch_id = setup.first_batch_id
+
+    def new_batch_id(self) -> int:
+        """A batch id that was never used."""
+        self._next_batch_id += 1
+        return self._next_batch_id - 1
+
+    def handle(self, event: AnyEvent) -> Commands:
+        """Let the method that is named after the event answer it."""
+        handler: Callable[[AnyEvent], Commands] = getattr(self, _HANDLERS[type(event)])
+        return handler(event)
+
+    @abstractmethod
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        """A request is queued."""
+
+    @abstractmethod
+    def on_request_cancelled(self, event: RequestCancelled) -> Commands:
+        """A queued request is gone."""
+
+    @abstractmethod
+    def on_leg_finished(self, event: LegFinished) -> Commands:
+        """A worker is free again."""
+
+    @abstractmethod
+    def on_batch_failed(self, event: BatchFailed) -> Commands:
+        """A batch failed; its worker is free again unless it was lost."""
+
+    @abstractmethod
+    def on_worker_joined(self, event: WorkerJoined) -> Commands:
+        """An idle worker appeared."""
+
+    @abstractmethod
+    def on_worker_lost(self, event: WorkerLost) -> Commands:
+        """A worker is gone."""
+
+    @abstractmethod
+    def on_profile_updated(self, event: ProfileUpdated) -> Commands:
+        """An expectation moved."""
+
+    def on_timer_fired(self, event: TimerFired) -> Commands:
+        """A timer came due; a policy that sets none need not care."""
+        return ()

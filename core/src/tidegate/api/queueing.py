@@ -1,0 +1,241 @@
+"""A base for policies that keep one first-in-first-out queue per kind of batch: most of them."""
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+from tidegate.api.commands import Dispatch
+from tidegate.api.events import (
+    BatchFailed,
+    LegFinished,
+    ProfileUpdated,
+    RequestArrived,
+    RequestCancelled,
+    WorkerJoined,
+    WorkerLost,
+)
+from tidegate.api.model import Batch, Leg, Model, Request, Worker
+from tidegate.api.policy import Commands, Policy, PolicyOptions, Setup
+from tidegate.api.profile import Profile
+
+QueueKey = tuple[str, str]
+"""(model, merge key): requests of one queue can share a batch, requests of two never do."""
+
+
+class RequestQueue:
+    """The waiting requests of one queue key, oldest first."""
+
+    __slots__ = ("_requests", "key", "model")
+
+    def __init__(self, key: QueueKey, model: Model) -> None:
+        self.key = key
+        self.model = model
+        self._requests: deque[Request] = deque()
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    @property
+    def head(self) -> Request:
+        """The oldest request. Raises IndexError when the queue is empty."""
+        return self._requests[0]
+
+    def push(self, request: Request) -> None:
+        """Queue a request: behind the others, or where its arrival puts it when it is tried again."""
+        behind: list[Request] = []
+        while self._requests and self._requests[-1].arrival_ns > request.arrival_ns:
+            behind.append(self._requests.pop())
+        self._requests.append(request)
+        self._requests.extend(reversed(behind))
+
+    def pop(self, count: int) -> list[Request]:
+        """Take the oldest `count` requests."""
+        return [self._requests.popleft() for _ in range(count)]
+
+    def remove(self, request_id: int) -> None:
+        """Take one request out, wherever it stands."""
+        for index, request in enumerate(self._requests):
+            if request.id == request_id:
+                del self._requests[index]
+                return
+
+    def prefix_within(self, max_rows: int) -> tuple[int, int]:
+        """The longest prefix of at most `max_rows` rows, as (requests, rows)."""
+        count = rows = 0
+        for request in self._requests:
+            if rows + request.rows > max_rows:
+                break
+            count += 1
+            rows += request.rows
+        return count, rows
+
+
+class IdleWorkers:
+    """The idle workers, smallest id first among those that host a partition: O(pools + log workers)."""
+
+    def __init__(self, workers: tuple[Worker, ...]) -> None:
+        self._workers: dict[int, Worker] = {}
+        self._pools: dict[tuple[tuple[str, ...], str], list[int]] = {}
+        self._idle: set[int] = set()
+        for worker in workers:
+            self.join(worker)
+
+    def join(self, worker: Worker) -> None:
+        """A worker appeared; it is idle."""
+        self._workers[worker.id] = worker
+        self.release(worker.id)
+
+    def leave(self, worker_id: int) -> None:
+        """A worker is gone."""
+        self.occupy(worker_id)
+        self._workers.pop(worker_id, None)
+
+    def release(self, worker_id: int) -> None:
+        """A worker finished; one that has left stays away."""
+        if worker_id in self._workers and worker_id not in self._idle:
+            self._idle.add(worker_id)
+            heappush(self._pool(worker_id), worker_id)
+
+    def peek(self, partition: str) -> Worker | None:
+        """The idle worker with the smallest id that hosts the partition."""
+        ids = [pool[0] for (hosts, _), pool in self._pools.items() if pool and partition in hosts]
+        return self._workers[min(ids)] if ids else None
+
+    def peek_each_kind(self, partition: str) -> list[Worker]:
+        """Of every kind, the idle worker with the smallest id that hosts the partition; smallest id first."""
+        smallest: dict[str, int] = {}
+        for (hosts, kind), pool in self._pools.items():
+            if pool and partition in hosts:
+                smallest[kind] = min(pool[0], smallest.get(kind, pool[0]))
+        return [self._workers[worker_id] for worker_id in sorted(smallest.values())]
+
+    def occupy(self, worker_id: int) -> None:
+        """Make a worker busy: at once for the one that `peek` returned, O(workers) for any other."""
+        if worker_id not in self._idle:
+            return
+        self._idle.remove(worker_id)
+        pool = self._pool(worker_id)
+        if pool[0] == worker_id:
+            heappop(pool)
+        else:
+            pool.remove(worker_id)
+            heapify(pool)
+
+    def is_idle(self, worker_id: int) -> bool:
+        """Whether this worker is here and idle."""
+        return worker_id in self._idle
+
+    def kinds_hosting(self, partition: str) -> set[str]:
+        """The kinds of the workers, busy or idle, that host the partition."""
+        return {worker.kind for worker in self._workers.values() if partition in worker.hosts}
+
+    def get(self, worker_id: int) -> Worker | None:
+        """The worker of this id, busy or idle, while it is here."""
+        return self._workers.get(worker_id)
+
+    def _pool(self, worker_id: int) -> list[int]:
+        worker = self._workers[worker_id]
+        return self._pools.setdefault((worker.hosts, worker.kind), [])
+
+
+class QueueingPolicy(Policy):
+    """Keeps the queues, the idle workers and the profiles; subclasses decide.
+
+    They fill in `queue_changed` and `worker_freed`.
+    """
+
+    def __init__(self, setup: Setup, options: PolicyOptions) -> None:
+        super().__init__(setup, options)
+        self.models = {model.name: model for model in setup.models}
+        self.profiles = {(profile.partition, profile.kind): profile for profile in setup.profiles}
+        self.idle = IdleWorkers(setup.workers)
+        for worker_id in setup.busy:
+            self.idle.occupy(worker_id)
+        self.queues: dict[QueueKey, RequestQueue] = {}
+        self._queue_of: dict[int, QueueKey] = {}
+
+    @abstractmethod
+    def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
+        """A request joined this queue, or left it because it was cancelled."""
+
+    @abstractmethod
+    def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
+        """A worker became idle."""
+
+    def profile(self, partition: str, worker: Worker) -> Profile:
+        """The expectation for a partition on a worker."""
+        return self.profiles[partition, worker.kind]
+
+    def take(self, queue: RequestQueue, count: int) -> list[Request]:
+        """Take the oldest `count` requests out of a queue; an emptied queue is forgotten."""
+        taken = queue.pop(count)
+        for request in taken:
+            del self._queue_of[request.id]
+        self._forget_if_empty(queue)
+        return taken
+
+    def dispatch(self, now_ns: int, queue: RequestQueue, count: int, worker: Worker) -> Dispatch:
+        """Run the oldest `count` requests of a queue on an idle worker, now, in one leg."""
+        requests = self.take(queue, count)
+        rows = sum(request.rows for request in requests)
+        model = queue.model.name
+        self.idle.occupy(worker.id)
+        leg = Leg(worker.id, model, now_ns, self.profile(model, worker).latency_ns(rows))
+        return Dispatch(Batch(self.new_batch_id(), model, tuple(request.id for request in requests), (leg,)))
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        """Queue it."""
+        request = event.request
+        key = (request.model, request.merge_key)
+        queue = self.queues.get(key)
+        if queue is None:
+            queue = self.queues[key] = RequestQueue(key, self.models[request.model])
+        queue.push(request)
+        self._queue_of[request.id] = key
+        return self.queue_changed(event.now_ns, queue)
+
+    def on_request_cancelled(self, event: RequestCancelled) -> Commands:
+        """Take it out of its queue."""
+        queue = self.queues[self._queue_of.pop(event.request_id)]
+        queue.remove(event.request_id)
+        self._forget_if_empty(queue)
+        return self.queue_changed(event.now_ns, queue)
+
+    def on_leg_finished(self, event: LegFinished) -> Commands:
+        """The worker is idle."""
+        return self._release(event.now_ns, event.worker_id)
+
+    def on_batch_failed(self, event: BatchFailed) -> Commands:
+        """The worker is idle, unless it was lost."""
+        return self._release(event.now_ns, event.worker_id)
+
+    def on_worker_joined(self, event: WorkerJoined) -> Commands:
+        """The worker is idle."""
+        self.idle.join(event.worker)
+        return self.worker_freed(event.now_ns, event.worker)
+
+    def on_worker_lost(self, event: WorkerLost) -> Commands:
+        """Dispatch to it no more."""
+        self.idle.leave(event.worker_id)
+        return ()
+
+    def on_profile_updated(self, event: ProfileUpdated) -> Commands:
+        """Plan with it from now on."""
+        self.profiles[event.profile.partition, event.profile.kind] = event.profile
+        return ()
+
+    def _release(self, now_ns: int, worker_id: int) -> Commands:
+        worker = self.idle.get(worker_id)
+        if worker is None:
+            return ()
+        self.idle.release(worker_id)
+        return self.worker_freed(now_ns, worker)
+
+    def _forget_if_empty(self, queue: RequestQueue) -> None:
+        # Merge keys come from clients (shapes): queues that are no longer used must not pile up.
+        if not queue:
+            self.queues.pop(queue.key, None)

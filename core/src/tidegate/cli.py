@@ -1,0 +1,94 @@
+"""The `tidegate` command. Its subcommands come from plugins; only `plugins` is at home here."""
+
+import dataclasses
+import json
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tidegate.api import CommandSpec, ObserverSpec, PolicySpec
+from tidegate.host import Plugins
+
+
+def build_app(plugins: Plugins) -> typer.Typer:
+    """The command line over everything that is installed."""
+    app = typer.Typer(
+        name="tidegate",
+        help="A drop-in front for NVIDIA Triton that decides which requests run together, when and where.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback()
+    def _root() -> None:
+        """Keep subcommands even when only one is installed."""
+
+    @app.command("plugins")
+    def list_plugins(
+        as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    ) -> None:
+        """What is installed: policies with their options, commands, observers, and plugins that do not load."""
+        offers = _offers(plugins)
+        if as_json:
+            rows = [dataclasses.asdict(offer) for offer in offers]
+            sys.stdout.write(json.dumps({"plugins": rows, "broken": plugins.broken}, indent=2) + "\n")
+            return
+        table = Table("kind", "name", "from", "what it is", "options")
+        for offer in offers:
+            table.add_row(offer.kind, offer.name, offer.source, offer.summary, ", ".join(offer.options))
+        console = Console()
+        console.print(table)
+        for where, why in plugins.broken.items():
+            console.print(f"[red]{where} could not be imported:[/red] {why}")
+
+    for name in sorted(plugins.commands):
+        app.command(name)(plugins.commands[name].run)
+    return app
+
+
+def main() -> None:
+    """Run the command line."""
+    build_app(Plugins.installed())()
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """One line of `tidegate plugins`."""
+
+    kind: str
+    name: str
+    source: str
+    summary: str
+    options: tuple[str, ...] = ()
+
+
+def _offers(plugins: Plugins) -> list[_Offer]:
+    return [
+        *(
+            _Offer(
+                "policy",
+                spec.name,
+                plugins.source[PolicySpec, spec.name],
+                spec.summary,
+                tuple(spec.policy.Options.model_fields),
+            )
+            for spec in plugins.policies.values()
+        ),
+        *(
+            _Offer("observer", spec.name, plugins.source[ObserverSpec, spec.name], spec.summary)
+            for spec in plugins.observers.values()
+        ),
+        *(
+            _Offer("command", spec.name, plugins.source[CommandSpec, spec.name], _first_line(spec.run.__doc__))
+            for spec in plugins.commands.values()
+        ),
+    ]
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().split("\n")[0]

@@ -1,0 +1,35 @@
+"""What the engine asks of its driver: the simulator or the proxy."""
+
+import msgspec
+
+from tidegate.api import Advise, Batch, Drop
+
+
+class Effect(msgspec.Struct, frozen=True, gc=False, tag_field="effect", tag=True):
+    """Something for the driver to do."""
+
+
+class StartLeg(Effect, frozen=True, tag=True):
+    """Run this leg now: its worker is free. Answer with LegFinished or BatchFailed."""
+
+    batch: Batch
+    leg: int
+    rows: int
+
+
+class Fail(Effect, frozen=True, tag=True):
+    """Tell a client that its request failed."""
+
+    request_id: int
+    reason: str
+
+
+class PolicyReplaced(Effect, frozen=True, tag=True):
+    """The policy broke; first come, first served goes on in its stead. Say so loudly."""
+
+    policy: str
+    reason: str
+
+
+AnyEffect = StartLeg | Fail | PolicyReplaced | Drop | Advise
+"""What a driver handles; Drop and Advise are the policy's own commands, checked and passed on."""

@@ -1,0 +1,380 @@
+"""The engine: applies events to the books, asks the policy, checks its commands, tells the driver what to do.
+
+It is pure: two drivers use it, the simulator under virtual time and the proxy under the monotonic clock. A driver
+calls `handle(event)` with what happened and carries out the effects; it calls `handle(ClockAdvanced(now))` when
+`next_wake_ns` has come.
+"""
+
+from collections.abc import Sequence
+
+from tidegate.api import (
+    Advise,
+    AnyCommand,
+    AnyEvent,
+    BatchFailed,
+    CancelTimer,
+    ClockAdvanced,
+    Dispatch,
+    Drop,
+    FirstComeFirstServed,
+    Leg,
+    LegFinished,
+    Observer,
+    Policy,
+    PolicyOptions,
+    Profile,
+    ProfileUpdated,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    SetTimer,
+    Setup,
+    TimerFired,
+    WorkerJoined,
+    WorkerLost,
+)
+from tidegate.engine.books import Bookings, Flight, Tally
+from tidegate.engine.effects import AnyEffect, Fail, PolicyReplaced, StartLeg
+from tidegate.engine.invariants import InvariantViolation, check_deadlines, check_legs, check_requests
+from tidegate.engine.learner import ProfileLearner
+from tidegate.engine.timers import Timers
+
+NO_WORKER = "no worker is left that hosts this model"
+MAX_TRIES = 2
+"""A request whose worker failed is tried once more; then the failure is its answer."""
+
+
+class Engine:
+    """One policy over one sub-cluster."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        name: str,
+        strict: bool = False,
+        learn: bool = True,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        """`strict`: a policy's fault is raised instead of being isolated. `learn`: correct the profiles online."""
+        setup = policy.setup
+        self.policy = policy
+        self.name = name
+        self.tally = Tally()
+        self.now_ns = 0
+        self._setup = setup
+        self._strict = strict
+        self._observers = observers
+        self._models = {model.name: model for model in setup.models}
+        self._workers = {worker.id: worker for worker in setup.workers}
+        self._bookings = {worker.id: Bookings(worker) for worker in setup.workers}
+        self._profiles = {(profile.partition, profile.kind): profile for profile in setup.profiles}
+        self._learners = {key: ProfileLearner(profile) for key, profile in self._profiles.items()} if learn else {}
+        self._queued: dict[int, Request] = {}
+        self._flights: dict[int, Flight] = {}
+        self._tries: dict[int, int] = {}
+        self._batch_ids = setup.first_batch_id
+        self._policy_timers = Timers()
+        self._planned_starts = Timers()
+        self._effects: list[AnyEffect] = []
+        self._commands: list[AnyCommand] = []
+        self._check_profiles()
+        for observer in observers:
+            observer.engine_started(name, policy.options.model_dump(mode="json"), setup)
+
+    @property
+    def next_wake_ns(self) -> int | None:
+        """When to call `handle(ClockAdvanced(...))`, unless an event comes before."""
+        ours, theirs = self._planned_starts.next_ns, self._policy_timers.next_ns
+        return theirs if ours is None else ours if theirs is None else min(ours, theirs)
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for a batch."""
+        return len(self._queued)
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that were dispatched and have not ended."""
+        return len(self._flights)
+
+    @property
+    def profiles(self) -> dict[tuple[str, str], int]:
+        """The current expectation for one row, in ns, by (partition, kind)."""
+        return {key: profile.latency_ns(1) for key, profile in self._profiles.items()}
+
+    def handle(self, event: AnyEvent) -> list[AnyEffect]:
+        """Take in what happened; returns what the driver has to do, in order.
+
+        Raises InvariantViolation when the clock runs backwards, or (strict) for a policy's fault.
+        """
+        if event.now_ns < self.now_ns:
+            raise InvariantViolation(4, f"an event of {event.now_ns} came after {self.now_ns}")
+        self.now_ns = event.now_ns
+        self._effects = []
+        self._commands = []
+        self._fire_timers()
+        self._take_in(event)
+        for observer in self._observers:
+            observer.event_handled(event, self._commands)
+        return self._effects
+
+    # What happened -----------------------------------------------------------------------------------------------
+
+    def _take_in(self, event: AnyEvent) -> None:
+        match event:
+            case RequestArrived():
+                self._arrive(event)
+            case LegFinished():
+                self._finish_leg(event)
+            case RequestCancelled():
+                self._cancel(event)
+            case BatchFailed():
+                if flight := self._flights.get(event.batch_id):
+                    self._fail_flight(flight, event)
+            case WorkerJoined():
+                self._workers[event.worker.id] = event.worker
+                self._bookings[event.worker.id] = Bookings(event.worker)
+                self._tell(event)
+            case WorkerLost():
+                self._lose_worker(event)
+            case ProfileUpdated():
+                self._relearn(event.profile)
+                self._tell_profile(event)
+            case ClockAdvanced():
+                pass
+            case TimerFired():
+                raise InvariantViolation(3, "timers are fired by the engine, not by its driver")
+
+    def _arrive(self, event: RequestArrived) -> None:
+        request = event.request
+        self.tally.accepted += 1
+        if not self._is_hosted(request.model):
+            self._fail(request, NO_WORKER)
+            return
+        self._queued[request.id] = request
+        self._tell(event)
+
+    def _cancel(self, event: RequestCancelled) -> None:
+        if self._queued.pop(event.request_id, None):
+            self.tally.cancelled += 1
+            self._tries.pop(event.request_id, None)
+            self._tell(event)
+            return
+        for flight in self._flights.values():
+            for request in flight.requests:
+                if request.id == event.request_id:
+                    # Its rows run on; nobody waits for them.
+                    flight.requests.remove(request)
+                    self.tally.cancelled += 1
+                    return
+
+    def _finish_leg(self, event: LegFinished) -> None:
+        flight = self._flights.get(event.batch_id)
+        if flight is None or not flight.running or flight.leg != event.leg:
+            return  # a straggler of a batch that was given up
+        self._strike(flight, event.leg)
+        leg = flight.batch.legs[event.leg]
+        flight.running = False
+        flight.leg += 1
+        if flight.leg == len(flight.batch.legs):
+            del self._flights[event.batch_id]
+            for request in flight.requests:
+                self.tally.answered += 1
+                self.tally.late += event.ended_ns > request.deadline_ns
+                self._tries.pop(request.id, None)
+        else:
+            self._start_or_wait(flight)
+        self._learn(leg.partition, event, flight.rows)
+        self._start_next(event.worker_id)
+        self._tell(event)
+
+    def _lose_worker(self, event: WorkerLost) -> None:
+        if self._workers.pop(event.worker_id, None) is None:
+            return
+        lost = self._bookings.pop(event.worker_id)
+        self._tell(event)
+        for flight in {id(flight): flight for flight in lost.flights}.values():
+            reason = f"worker {lost.worker.name} was lost"
+            self._fail_flight(
+                flight,
+                BatchFailed(event.now_ns, flight.batch.id, flight.leg, event.worker_id, reason, retry=True),
+            )
+        for request in [request for request in self._queued.values() if not self._is_hosted(request.model)]:
+            del self._queued[request.id]
+            self._fail(request, NO_WORKER)
+            self._tell(RequestCancelled(event.now_ns, request.id))
+
+    def _fail_flight(self, flight: Flight, event: BatchFailed) -> None:
+        batch = flight.batch
+        del self._flights[batch.id]
+        self._planned_starts.cancel(batch.id)
+        for leg in batch.legs:
+            if leg.worker_id in self._bookings:
+                self._bookings[leg.worker_id].clear(flight)
+        again = []
+        for request in flight.requests:
+            tries = self._tries.get(request.id, 1)
+            if (
+                event.retry
+                and tries < MAX_TRIES
+                and request.deadline_ns > event.now_ns
+                and self._is_hosted(request.model)
+            ):
+                self._tries[request.id] = tries + 1
+                again.append(request)
+            else:
+                self._fail(request, event.reason)
+        for leg in batch.legs:
+            self._start_next(leg.worker_id)
+        self._tell(event)
+        for request in again:
+            self._queued[request.id] = request
+            self._tell(RequestArrived(event.now_ns, request))
+
+    def _tell_profile(self, event: ProfileUpdated) -> None:
+        profile = event.profile
+        self._profiles[profile.partition, profile.kind] = profile
+        self._tell(event)
+
+    def _relearn(self, profile: Profile) -> None:
+        if self._learners:
+            self._learners[profile.partition, profile.kind] = ProfileLearner(profile)
+
+    def _learn(self, partition: str, event: LegFinished, rows: int) -> None:
+        worker = self._workers.get(event.worker_id)
+        learner = self._learners.get((partition, worker.kind)) if worker else None
+        learned = learner.observe(rows, event.ended_ns - event.started_ns) if learner else None
+        if learned is not None:
+            self._tell_profile(ProfileUpdated(event.now_ns, learned))
+
+    def _fire_timers(self) -> None:
+        now_ns = self.now_ns
+        for batch_id in self._planned_starts.pop_due(now_ns):
+            if isinstance(batch_id, int) and batch_id in self._flights:
+                self._start_or_wait(self._flights[batch_id])
+        for key in self._policy_timers.pop_due(now_ns):
+            self._tell(TimerFired(now_ns, key))
+
+    # What the policy wants ---------------------------------------------------------------------------------------
+
+    def _tell(self, event: AnyEvent) -> None:
+        """Let the policy handle an event and apply its commands; a policy that breaks is replaced (invariant 9)."""
+        try:
+            for command in self.policy.handle(event):
+                self._apply(command)
+                self._commands.append(command)
+        except Exception as fault:
+            if self._strict:
+                raise
+            self._replace_policy(fault)
+
+    def _apply(self, command: AnyCommand) -> None:
+        match command:
+            case Dispatch():
+                self._dispatch(command)
+            case SetTimer():
+                self._policy_timers.set(command.key, command.at_ns)
+            case CancelTimer():
+                self._policy_timers.cancel(command.key)
+            case Drop():
+                if self._queued.pop(command.request_id, None) is None:
+                    raise InvariantViolation(1, f"request {command.request_id} is dropped but not queued")
+                self.tally.dropped[command.reason] += 1
+                self._tries.pop(command.request_id, None)
+                self._effects.append(command)
+            case Advise():
+                self._effects.append(command)
+            case _:
+                raise InvariantViolation(1, f"{command!r} is no command")
+
+    def _dispatch(self, command: Dispatch) -> None:
+        batch = command.batch
+        if batch.id < self._batch_ids:
+            raise InvariantViolation(6, f"batch id {batch.id} was used before")
+        requests = [self._queued.get(request_id) for request_id in batch.request_ids]
+        rows = check_requests(batch, requests, self._models.get(batch.model))
+        check_legs(
+            self.now_ns, batch, self._workers, {leg.worker_id: self._booked_legs(leg.worker_id) for leg in batch.legs}
+        )
+        taken = [request for request in requests if request is not None]
+        if not self.policy.best_effort:
+            check_deadlines(batch, taken, rows, self._workers, self._profiles)
+        self._batch_ids = batch.id + 1
+        for request in taken:
+            del self._queued[request.id]
+        flight = self._flights[batch.id] = Flight(batch, taken, rows)
+        for leg in batch.legs:
+            self._bookings[leg.worker_id].book(leg, flight)
+        self._start_or_wait(flight)
+
+    def _replace_policy(self, fault: Exception) -> None:
+        broken = type(self.policy).__name__
+        self._policy_timers.clear()
+        if isinstance(self.policy, FirstComeFirstServed):
+            raise fault  # nothing is left to fall back on: this is a bug of the engine's own
+        self.policy = FirstComeFirstServed(
+            Setup(
+                models=self._setup.models,
+                workers=tuple(self._workers.values()),
+                profiles=tuple(self._profiles.values()),
+                seed=self._setup.seed,
+                first_batch_id=self._batch_ids,
+                busy=tuple(worker_id for worker_id, booked in self._bookings.items() if booked.legs),
+            ),
+            PolicyOptions(),
+        )
+        self._effects.append(PolicyReplaced(self.name, f"{broken}: {type(fault).__name__}: {fault}"))
+        for request in list(self._queued.values()):
+            if request.id in self._queued:
+                self._tell(RequestArrived(self.now_ns, request))
+
+    def _check_profiles(self) -> None:
+        """Every partition that a worker hosts needs an expectation for each batch size that its model takes."""
+        for worker in self._workers.values():
+            for partition in worker.hosts:
+                profile = self._profiles.get((partition, worker.kind))
+                model = self._models.get(partition)
+                if profile is None or (model and profile.max_rows < model.max_rows):
+                    raise ValueError(
+                        f"no profile of {partition!r} on workers of kind {worker.kind!r}"
+                        + (f" for up to {model.max_rows} rows" if model else "")
+                    )
+
+    # Workers -----------------------------------------------------------------------------------------------------
+
+    def _booked_legs(self, worker_id: int) -> list[Leg]:
+        booked = self._bookings.get(worker_id)
+        return booked.legs if booked else []
+
+    def _start_or_wait(self, flight: Flight) -> None:
+        """Start a flight's next leg if its time has come, its worker is free and nothing is booked before it."""
+        leg = flight.batch.legs[flight.leg]
+        booked = self._bookings[leg.worker_id]
+        if flight.running or booked.flights[0] is not flight:
+            return
+        if leg.start_ns > self.now_ns:
+            self._planned_starts.set(flight.batch.id, leg.start_ns)
+            return
+        flight.running = True
+        self._effects.append(StartLeg(flight.batch, flight.leg, flight.rows))
+
+    def _start_next(self, worker_id: int) -> None:
+        booked = self._bookings.get(worker_id)
+        if booked and booked.flights:
+            flight = booked.flights[0]
+            if flight.batch.legs[flight.leg] is booked.legs[0]:
+                self._start_or_wait(flight)
+
+    def _strike(self, flight: Flight, leg_index: int) -> None:
+        booked = self._bookings[flight.batch.legs[leg_index].worker_id]
+        position = booked.legs.index(flight.batch.legs[leg_index])
+        del booked.legs[position], booked.flights[position]
+
+    def _is_hosted(self, model: str) -> bool:
+        return any(model in worker.hosts for worker in self._workers.values())
+
+    def _fail(self, request: Request, reason: str) -> None:
+        self.tally.failed += 1
+        self._tries.pop(request.id, None)
+        self._effects.append(Fail(request.id, reason))

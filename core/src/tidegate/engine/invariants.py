@@ -1,0 +1,85 @@
+"""What no policy may do: the numbered invariants, checked on every command before it takes effect.
+
+1 conservation · 2 exclusivity · 3 causality · 4 monotone clock · 5 no oracle · 6 determinism · 7 parity ·
+8 deadline honesty · 9 isolation. 1-4 and 8 are checks made here and in the engine; 5-7 and 9 hold by construction
+and are shown by tests (docs/reference/invariants.md).
+"""
+
+from collections.abc import Iterable
+
+from tidegate.api import Batch, Leg, Model, Profile, Request, Worker
+
+
+class InvariantViolation(Exception):
+    """A policy's command, or a driver's event, broke an invariant; nothing of it took effect."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(f"invariant {number}: {message}")
+        self.number = number
+
+
+def check_requests(batch: Batch, requests: list[Request | None], model: Model | None) -> int:
+    """Invariant 1: a batch takes queued requests, each once, that fit together. Returns its rows."""
+    if model is None:
+        raise InvariantViolation(1, f"batch {batch.id} is of model {batch.model!r}, which is not served here")
+    if not requests:
+        raise InvariantViolation(1, f"batch {batch.id} has no requests")
+    if len(set(batch.request_ids)) != len(batch.request_ids):
+        raise InvariantViolation(1, f"batch {batch.id} holds a request twice: {batch.request_ids}")
+    rows = 0
+    key = requests[0].merge_key if requests[0] else ""
+    for request_id, request in zip(batch.request_ids, requests, strict=True):
+        if request is None:
+            raise InvariantViolation(1, f"batch {batch.id} takes request {request_id}, which is not queued")
+        if request.model != batch.model or request.merge_key != key:
+            raise InvariantViolation(1, f"batch {batch.id} of {batch.model!r} cannot merge request {request_id}")
+        rows += request.rows
+    if rows > model.max_rows:
+        raise InvariantViolation(1, f"batch {batch.id} has {rows} rows; {batch.model!r} takes {model.max_rows}")
+    return rows
+
+
+def check_legs(now_ns: int, batch: Batch, workers: dict[int, Worker], booked: dict[int, list[Leg]]) -> None:
+    """Invariants 2 and 3: legs follow each other on workers that host them and are free then."""
+    if not batch.legs:
+        raise InvariantViolation(3, f"batch {batch.id} has no legs")
+    earliest_ns = now_ns
+    for index, leg in enumerate(batch.legs):
+        worker = workers.get(leg.worker_id)
+        if worker is None or leg.partition not in worker.hosts:
+            raise InvariantViolation(
+                2, f"leg {index} of batch {batch.id}: worker {leg.worker_id} does not host {leg.partition!r}"
+            )
+        if leg.duration_ns <= 0 or leg.start_ns < earliest_ns:
+            raise InvariantViolation(
+                3, f"leg {index} of batch {batch.id} starts at {leg.start_ns} before {earliest_ns}, or lasts no time"
+            )
+        earliest_ns = leg.end_ns
+        for other in booked[leg.worker_id]:
+            if leg.start_ns < other.end_ns and other.start_ns < leg.end_ns:
+                raise InvariantViolation(
+                    2, f"leg {index} of batch {batch.id} overlaps what is booked on worker {leg.worker_id}"
+                )
+
+
+def check_deadlines(
+    batch: Batch,
+    requests: Iterable[Request],
+    rows: int,
+    workers: dict[int, Worker],
+    profiles: dict[tuple[str, str], Profile],
+) -> None:
+    """Invariant 8: what is dispatched is predicted to be in time, by the profile and not by a rosier plan."""
+    for index, leg in enumerate(batch.legs):
+        expected_ns = profiles[leg.partition, workers[leg.worker_id].kind].latency_ns(rows)
+        if leg.duration_ns < expected_ns:
+            raise InvariantViolation(
+                8, f"leg {index} of batch {batch.id} plans {leg.duration_ns} ns, the profile says {expected_ns}"
+            )
+    end_ns = batch.legs[-1].end_ns
+    for request in requests:
+        if end_ns > request.deadline_ns:
+            raise InvariantViolation(
+                8,
+                f"batch {batch.id} is planned to end at {end_ns}, request {request.id} is due at {request.deadline_ns}",
+            )

@@ -1,0 +1,44 @@
+"""The timers that a policy asked for: one per key, fired in the order of (instant, order of setting)."""
+
+from heapq import heappop, heappush
+
+from tidegate.api import TimerKey
+
+
+class Timers:
+    """A heap in which a moved or cancelled timer stays behind, marked dead, until it surfaces."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, TimerKey]] = []
+        self._live: dict[TimerKey, int] = {}
+        self._order = 0
+
+    def set(self, key: TimerKey, at_ns: int) -> None:
+        """Set or move a timer."""
+        self._order += 1
+        self._live[key] = self._order
+        heappush(self._heap, (at_ns, self._order, key))
+
+    def cancel(self, key: TimerKey) -> None:
+        """Forget a timer, if it is set."""
+        self._live.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget all timers."""
+        self._live.clear()
+        self._heap.clear()
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next timer is due."""
+        while self._heap and self._live.get(self._heap[0][2]) != self._heap[0][1]:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now_ns: int) -> list[TimerKey]:
+        """Take every timer that is due, so that one set while they are handled waits for the next round."""
+        due = []
+        while (at_ns := self.next_ns) is not None and at_ns <= now_ns:
+            due.append(heappop(self._heap)[2])
+            del self._live[due[-1]]
+        return due

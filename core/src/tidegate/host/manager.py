@@ -1,0 +1,138 @@
+"""Loads plugins, checks what their hooks return, refuses two things of one name, and selects by name."""
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Self, TypeVar
+
+import pluggy
+from pydantic import ValidationError
+
+from tidegate.api import CommandSpec, ObserverSpec, Policy, PolicySpec, Setup
+from tidegate.api.hookspecs import PROJECT, Hooks
+
+Spec = PolicySpec | CommandSpec | ObserverSpec
+S = TypeVar("S", PolicySpec, CommandSpec, ObserverSpec)
+
+
+class PluginError(Exception):
+    """A plugin, a name or an option that cannot be used; the message names it and the remedy."""
+
+
+class PluginConflict(PluginError):
+    """Two plugins offer something of one name."""
+
+
+class UnknownPlugin(PluginError):
+    """Nothing of this name is installed."""
+
+
+class Plugins:
+    """Everything that the installed plugins offer, by kind and name."""
+
+    def __init__(self) -> None:
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(Hooks)
+        self.broken: dict[str, str] = {}
+        """Distributions whose plugin could not be imported, with the reason: named when something is not found."""
+        self.policies: dict[str, PolicySpec] = {}
+        self.commands: dict[str, CommandSpec] = {}
+        self.observers: dict[str, ObserverSpec] = {}
+        self.source: dict[tuple[type, str], str] = {}
+        """Where each thing comes from: {(type of spec, name): plugin}."""
+
+    @classmethod
+    def installed(cls) -> Self:
+        """The plugins of this environment: modules named by entry points of the group `tidegate`."""
+        plugins = cls()
+        for entry in sorted(entry_points(group=PROJECT), key=lambda entry: (_distribution(entry), entry.name)):
+            try:
+                module = entry.load()
+            except Exception as error:
+                # Whatever a stranger's import raises: the other plugins go on.
+                plugins.broken[_distribution(entry)] = f"{type(error).__name__}: {error}"
+            else:
+                plugins.register(module, _distribution(entry))
+        return plugins
+
+    def register(self, plugin: object, name: str) -> None:
+        """Add one plugin: an object (usually a module) with hook implementations.
+
+        Raises PluginConflict where something it offers has the name of another's, PluginError for a result of the
+        wrong type; nothing of the plugin is kept then.
+        """
+        self._manager.register(plugin, name)
+        try:
+            self._manager.check_pending()
+            offers = [
+                *self._offers(plugin, "tidegate_policies", PolicySpec, self.policies, name),
+                *self._offers(plugin, "tidegate_commands", CommandSpec, self.commands, name),
+                *self._offers(plugin, "tidegate_observers", ObserverSpec, self.observers, name),
+            ]
+        except (PluginError, pluggy.PluginValidationError) as error:
+            self._manager.unregister(plugin)
+            raise error if isinstance(error, PluginError) else PluginError(f"plugin {name!r}: {error}") from error
+        for keep in offers:
+            keep()
+
+    def policy(self, name: str) -> PolicySpec:
+        """The policy of this name. Raises UnknownPlugin, which lists what there is."""
+        return self._select("policy", name, self.policies)
+
+    def observer(self, name: str) -> ObserverSpec:
+        """The observer of this name. Raises UnknownPlugin, which lists what there is."""
+        return self._select("observer", name, self.observers)
+
+    def make_policy(self, name: str, setup: Setup, options: dict[str, Any]) -> Policy:
+        """Make a policy by name. Raises PluginError naming the option that is wrong and those that exist."""
+        spec = self.policy(name)
+        return make_policy(spec, setup, options)
+
+    def _offers(
+        self, plugin: object, hook: str, kind: type[S], known: dict[str, S], source: str
+    ) -> list[Callable[[], None]]:
+        """What one plugin's hook returns, checked, as the deeds that will keep it."""
+        others = [other for other in self._manager.get_plugins() if other is not plugin]
+        caller = self._manager.subset_hook_caller(hook, others)
+        returned: dict[str, S] = {}
+        for spec in (spec for specs in caller() for spec in specs):
+            if not isinstance(spec, kind):
+                raise PluginError(f"plugin {source!r}: {hook} returned {spec!r}, not a {kind.__name__}")
+            if spec.name in known or spec.name in returned:
+                other = self.source.get((kind, spec.name), source)
+                raise PluginConflict(
+                    f"{other!r} and {source!r} both offer a {_word(kind)} named {spec.name!r}: uninstall one of them"
+                )
+            returned[spec.name] = spec
+
+        def keep() -> None:
+            known.update(returned)
+            self.source.update({(kind, spec_name): source for spec_name in returned})
+
+        return [keep]
+
+    def _select(self, word: str, name: str, known: dict[str, S]) -> S:
+        if name in known:
+            return known[name]
+        broken = "".join(f"; {where} could not be imported ({why})" for where, why in self.broken.items())
+        installed = ", ".join(sorted(known)) or "none"
+        raise UnknownPlugin(f"no {word} named {name!r} is installed; installed: {installed}{broken}")
+
+
+def make_policy(spec: PolicySpec, setup: Setup, options: dict[str, Any]) -> Policy:
+    """Make a policy with validated options. Raises PluginError naming what is wrong."""
+    kind = spec.policy.Options
+    try:
+        validated = kind.model_validate(options)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'options'}: {e['msg']}" for e in error.errors())
+        known = ", ".join(kind.model_fields) or "none"
+        raise PluginError(f"options of policy {spec.name!r}: {wrong} (it has: {known})") from error
+    return spec.policy(setup, validated)
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else entry.value
+
+
+def _word(kind: type[Spec]) -> str:
+    return {PolicySpec: "policy", CommandSpec: "command", ObserverSpec: "observer"}[kind]

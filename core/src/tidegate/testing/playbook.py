@@ -1,0 +1,64 @@
+"""Transcript tests: what happens, and what the policy is expected to do about it.
+
+assert (
+    Playbook(policy)
+    >> RequestArrived(now_ns=0, request=request)
+    << SetTimer(key=("queue", "resnet", ""), at_ns=2_000)
+    >> TimerFired(now_ns=2_000, key=("queue", "resnet", ""))
+    << Dispatch(batch)
+)
+"""
+
+from collections.abc import Sequence
+from typing import Self
+
+from tidegate.api import AnyCommand, AnyEvent, Policy
+
+
+class TranscriptMismatch(AssertionError):
+    """The policy did something else than the transcript says; the message shows both, side by side in time."""
+
+
+class Playbook:
+    """`>>` gives the policy an event, `<<` expects its next command. True once every command was expected."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self._transcript: list[str] = []
+        self._pending: list[AnyCommand] = []
+
+    def __rshift__(self, event: AnyEvent) -> Self:
+        """Something happens."""
+        self._expect_nothing_more()
+        self._transcript.append(f">> {event}")
+        self._pending = list(self.policy.handle(event))
+        return self
+
+    def __lshift__(self, expected: AnyCommand) -> Self:
+        """The policy's next command is this one."""
+        if not self._pending:
+            self._fail(f"<< {expected}", "<< nothing")
+        command = self._pending.pop(0)
+        if command != expected:
+            self._fail(f"<< {expected}", f"<< {command}")
+        self._transcript.append(f"<< {command}")
+        return self
+
+    def __bool__(self) -> bool:
+        """Everything that was done was expected."""
+        self._expect_nothing_more()
+        return True
+
+    def commands(self) -> Sequence[AnyCommand]:
+        """Take the commands that answer the last event, to look at rather than to compare."""
+        taken, self._pending = self._pending, []
+        self._transcript.extend(f"<< {command}" for command in taken)
+        return taken
+
+    def _expect_nothing_more(self) -> None:
+        if self._pending:
+            self._fail("<< nothing more", "\n         ".join(f"<< {command}" for command in self._pending))
+
+    def _fail(self, expected: str, actual: str) -> None:
+        story = "\n".join(f"         {line}" for line in self._transcript)
+        raise TranscriptMismatch(f"\n{story}\nexpected {expected}\nactual   {actual}")

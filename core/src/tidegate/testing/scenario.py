@@ -1,0 +1,134 @@
+"""Random small worlds to try a policy in: models, workers, requests, cancellations, failures, slow and lost workers."""
+
+import random
+from dataclasses import dataclass
+
+from tidegate.api import (
+    NEVER,
+    AnyEvent,
+    BatchFailed,
+    LegFinished,
+    Model,
+    PolicySpec,
+    Profile,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    Setup,
+    Worker,
+    WorkerJoined,
+    WorkerLost,
+    ms_to_ns,
+)
+from tidegate.engine import Engine, Recorder, StartLeg
+from tidegate.host import make_policy
+from tidegate.sim import Simulation
+
+KINDS = ("fast", "slow")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One world: what the policy is made with, what happens from outside, and how true durations differ from plans."""
+
+    setup: Setup
+    events: tuple[AnyEvent, ...]
+    """In the order of time."""
+    service_factors: tuple[float, ...]
+    """The n-th leg to start takes this times as long as its profile says (cyclic)."""
+    failures: frozenset[int]
+    """The n-th leg to start fails instead of finishing."""
+
+
+def random_scenario(rng: random.Random, *, disturbances: bool = True) -> Scenario:
+    """Draw a world. Without disturbances workers neither fail nor vanish, and take exactly as long as expected."""
+    models = tuple(_model(rng, f"model{index}") for index in range(rng.randint(1, 3)))
+    workers = tuple(_worker(rng, index, models) for index in range(rng.randint(1, 4)))
+    profiles = tuple(_profile(rng, model, kind) for model in models for kind in KINDS)
+    events: list[AnyEvent] = [_arrival(rng, request_id, models) for request_id in range(rng.randint(0, 60))]
+    if disturbances:
+        events += _disturbances(rng, events, workers)
+    return Scenario(
+        setup=Setup(models, workers, profiles, seed=rng.randint(0, 9)),
+        events=tuple(sorted(events, key=lambda event: event.now_ns)),
+        service_factors=tuple(rng.uniform(0.7, 1.6) for _ in range(7)) if disturbances else (1.0,),
+        failures=frozenset(rng.sample(range(40), rng.randint(0, 3))) if disturbances else frozenset(),
+    )
+
+
+class _Simulation(Simulation):
+    """A simulation in which some legs fail."""
+
+    def __init__(self, engine: Engine, scenario: Scenario) -> None:
+        super().__init__(engine, service=self._service_time)
+        self._scenario = scenario
+        self._started = 0
+
+    def _service_time(self, effect: StartLeg) -> int:
+        leg = effect.batch.legs[effect.leg]
+        kind = next(worker.kind for worker in self._scenario.setup.workers if worker.id == leg.worker_id)
+        profile = next(p for p in self._scenario.setup.profiles if (p.partition, p.kind) == (leg.partition, kind))
+        factors = self._scenario.service_factors
+        return max(1, round(profile.latency_ns(effect.rows) * factors[self._started % len(factors)]))
+
+    def outcome(self, effect: StartLeg, started_ns: int, ended_ns: int) -> LegFinished | BatchFailed:
+        """How the leg ends."""
+        self._started += 1
+        if self._started - 1 in self._scenario.failures:
+            worker_id = effect.batch.legs[effect.leg].worker_id
+            return BatchFailed(ended_ns, effect.batch.id, effect.leg, worker_id, "made to fail", retry=True)
+        return super().outcome(effect, started_ns, ended_ns)
+
+
+def run_scenario(spec: PolicySpec, scenario: Scenario, *, recorder: Recorder | None = None) -> Simulation:
+    """Run a policy through a scenario, to its end, with every violated invariant raised."""
+    policy = make_policy(spec, scenario.setup, {})
+    engine = Engine(policy, name=spec.name, strict=True, observers=[recorder] if recorder else [])
+    simulation = _Simulation(engine, scenario)
+    simulation.schedule(scenario.events)
+    simulation.run()
+    return simulation
+
+
+def _model(rng: random.Random, name: str) -> Model:
+    slo_ns = None if rng.random() < 0.2 else ms_to_ns(rng.randint(5, 100))
+    return Model(name, max_rows=rng.choice((1, 4, 16)), slo_ns=slo_ns)
+
+
+def _worker(rng: random.Random, worker_id: int, models: tuple[Model, ...]) -> Worker:
+    # The first worker hosts every model, so that at the start nothing is without a home.
+    hosted = models if worker_id == 0 else rng.sample(models, rng.randint(1, len(models)))
+    names = tuple(sorted(model.name for model in hosted))
+    return Worker(worker_id, f"worker{worker_id}", names, kind=rng.choice(KINDS))
+
+
+def _profile(rng: random.Random, model: Model, kind: str) -> Profile:
+    slower = 2 if kind == "slow" else 1
+    alpha_ms, beta_ms = rng.uniform(0, 4) * slower, rng.uniform(0.1, 10) * slower
+    return Profile.linear(model.name, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=model.max_rows, kind=kind)
+
+
+def _arrival(rng: random.Random, request_id: int, models: tuple[Model, ...]) -> RequestArrived:
+    model = rng.choice(models)
+    now_ns = ms_to_ns(rng.randint(0, 200))
+    deadline_ns = NEVER if model.slo_ns is None else now_ns + model.slo_ns
+    if rng.random() < 0.2:  # a client that says itself how long it waits, perhaps not at all
+        deadline_ns = now_ns + ms_to_ns(rng.randint(0, 60))
+    rows = rng.randint(1, min(3, model.max_rows))
+    merge_key = rng.choice(("", "", "wide"))
+    return RequestArrived(now_ns, Request(request_id, model.name, rows, now_ns, deadline_ns, merge_key))
+
+
+def _disturbances(rng: random.Random, arrivals: list[AnyEvent], workers: tuple[Worker, ...]) -> list[AnyEvent]:
+    events: list[AnyEvent] = [
+        RequestCancelled(arrival.now_ns + ms_to_ns(rng.randint(0, 30)), arrival.request.id)
+        for arrival in arrivals
+        if isinstance(arrival, RequestArrived) and rng.random() < 0.1
+    ]
+    for worker in workers:
+        if rng.random() < 0.3:
+            lost_ns = ms_to_ns(rng.randint(0, 150))
+            events.append(WorkerLost(lost_ns, worker.id))
+            if rng.random() < 0.7:
+                events.append(WorkerJoined(lost_ns + ms_to_ns(rng.randint(1, 50)), worker))
+    return events

@@ -1,0 +1,72 @@
+"""When requests arrive: processes that draw instants from a generator they are given."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from itertools import count
+from math import inf
+from random import Random
+
+import msgspec
+
+NS_PER_S = 1_000_000_000
+
+
+class Arrivals(msgspec.Struct, frozen=True, tag_field="process"):
+    """An arrival process of a mean rate. Subclasses say how the arrivals are spaced."""
+
+    rate_rps: float
+    """Mean arrivals per second, positive."""
+
+    def __post_init__(self) -> None:
+        """Refuse a rate that no clock could follow."""
+        if not 0 < self.rate_rps < inf:
+            raise ValueError(f"rate_rps must be positive and finite, not {self.rate_rps}")
+
+    def instants_ns(self, duration_ns: int, rng: Random) -> Iterator[int]:
+        """Draw the arrivals in [0, duration_ns): nanoseconds, never falling. Equal seeds give equal arrivals."""
+        for at_s in self._instants_s(rng):
+            at_ns = at_s * NS_PER_S
+            if at_ns >= duration_ns:  # before rounding down: a gap of a very low rate may be infinite
+                return
+            yield int(at_ns)
+
+    @abstractmethod
+    def _instants_s(self, rng: Random) -> Iterator[float]:
+        """Draw arrivals for ever, in seconds from the start."""
+
+
+class Poisson(Arrivals, frozen=True, tag="poisson"):
+    """Independent clients: exponential gaps, coefficient of variation 1."""
+
+    def _instants_s(self, rng: Random) -> Iterator[float]:
+        at_s = 0.0
+        while True:
+            at_s += rng.expovariate(self.rate_rps)
+            yield at_s
+
+
+class Gamma(Arrivals, frozen=True, tag="gamma"):
+    """Gamma-distributed gaps, coefficient of variation 1 / sqrt(shape)."""
+
+    shape: float
+    """Below 1: bursts; 1: Poisson; above: steadier. Positive."""
+
+    def __post_init__(self) -> None:
+        """Refuse a shape that the distribution does not have."""
+        super().__post_init__()
+        if not 0 < self.shape < inf:
+            raise ValueError(f"shape must be positive and finite, not {self.shape}")
+
+    def _instants_s(self, rng: Random) -> Iterator[float]:
+        mean_gap_of_shape_s = 1 / (self.rate_rps * self.shape)
+        at_s = 0.0
+        while True:
+            at_s += rng.gammavariate(self.shape, mean_gap_of_shape_s)
+            yield at_s
+
+
+class Uniform(Arrivals, frozen=True, tag="uniform"):
+    """Evenly spaced, the first at once: the arrivals of one metronome."""
+
+    def _instants_s(self, rng: Random) -> Iterator[float]:
+        return (index / self.rate_rps for index in count())

@@ -1,0 +1,22 @@
+"""First idle, first served: what a serving system does that knows nothing of deadlines (PARIS/ELSA, section 5)."""
+
+from pydantic import Field
+
+from tidegate.api import FirstComeFirstServed, PolicyOptions, RequestQueue
+
+
+class FifsOptions(PolicyOptions):
+    """Options of `fifs`."""
+
+    max_rows: int | None = Field(default=None, ge=1, description="Largest batch in rows; 1: never batch")
+
+
+class Fifs(FirstComeFirstServed):
+    """The first idle worker takes the oldest request, and with it what waits behind it, at once and however late."""
+
+    Options = FifsOptions
+    options: FifsOptions
+
+    def largest_batch(self, queue: RequestQueue) -> int:
+        """The model's own limit, or the option where it is smaller."""
+        return min(queue.model.max_rows, self.options.max_rows or queue.model.max_rows)
