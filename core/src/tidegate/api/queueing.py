@@ -26,11 +26,13 @@ QueueKey = tuple[str, str]
 class RequestQueue:
     """The waiting requests of one queue key, oldest first."""
 
-    __slots__ = ("_requests", "key", "model")
+    __slots__ = ("_requests", "key", "model", "rows")
 
     def __init__(self, key: QueueKey, model: Model) -> None:
         self.key = key
         self.model = model
+        self.rows = 0
+        """The sum of the rows of what waits."""
         self._requests: deque[Request] = deque()
 
     def __len__(self) -> int:
@@ -46,21 +48,27 @@ class RequestQueue:
 
     def push(self, request: Request) -> None:
         """Queue a request: behind the others, or where its arrival puts it when it is tried again."""
+        self.rows += request.rows
         behind: list[Request] = []
         while self._requests and self._requests[-1].arrival_ns > request.arrival_ns:
             behind.append(self._requests.pop())
         self._requests.append(request)
         self._requests.extend(reversed(behind))
 
-    def pop(self, count: int) -> list[Request]:
-        """Take the oldest `count` requests."""
-        return [self._requests.popleft() for _ in range(count)]
+    def pop(self, count: int, start: int = 0) -> list[Request]:
+        """Take `count` requests, the oldest first, after the oldest `start`."""
+        self._requests.rotate(-start)
+        taken = [self._requests.popleft() for _ in range(count)]
+        self._requests.rotate(start)
+        self.rows -= sum(request.rows for request in taken)
+        return taken
 
     def remove(self, request_id: int) -> None:
         """Take one request out, wherever it stands."""
         for index, request in enumerate(self._requests):
             if request.id == request_id:
                 del self._requests[index]
+                self.rows -= request.rows
                 return
 
     def prefix_within(self, max_rows: int) -> tuple[int, int]:
@@ -133,6 +141,10 @@ class IdleWorkers:
         """The kinds of the workers, busy or idle, that host the partition."""
         return {worker.kind for worker in self._workers.values() if partition in worker.hosts}
 
+    def count_hosting(self, partition: str) -> int:
+        """How many workers, busy or idle, host the partition."""
+        return sum(partition in worker.hosts for worker in self._workers.values())
+
     def get(self, worker_id: int) -> Worker | None:
         """The worker of this id, busy or idle, while it is here."""
         return self._workers.get(worker_id)
@@ -170,17 +182,17 @@ class QueueingPolicy(Policy):
         """The expectation for a partition on a worker."""
         return self.profiles[partition, worker.kind]
 
-    def take(self, queue: RequestQueue, count: int) -> list[Request]:
-        """Take the oldest `count` requests out of a queue; an emptied queue is forgotten."""
-        taken = queue.pop(count)
+    def take(self, queue: RequestQueue, count: int, start: int = 0) -> list[Request]:
+        """Take `count` requests, from the position `start` on, out of a queue; an emptied queue is forgotten."""
+        taken = queue.pop(count, start)
         for request in taken:
             del self._queue_of[request.id]
         self._forget_if_empty(queue)
         return taken
 
-    def dispatch(self, now_ns: int, queue: RequestQueue, count: int, worker: Worker) -> Dispatch:
-        """Run the oldest `count` requests of a queue on an idle worker, now, in one leg."""
-        requests = self.take(queue, count)
+    def dispatch(self, now_ns: int, queue: RequestQueue, count: int, worker: Worker, *, start: int = 0) -> Dispatch:
+        """Run `count` requests of a queue, from the position `start` on, on an idle worker, now, in one leg."""
+        requests = self.take(queue, count, start)
         rows = sum(request.rows for request in requests)
         model = queue.model.name
         self.idle.occupy(worker.id)

@@ -1,5 +1,7 @@
 """Symphony's deferred batch scheduling (Algorithm 1, and Appendix D for its two halves)."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from tidegate.api import (
@@ -13,6 +15,7 @@ from tidegate.api import (
     ProfileUpdated,
     QueueingPolicy,
     QueueKey,
+    RequestArrived,
     RequestQueue,
     SetTimer,
     Setup,
@@ -22,13 +25,18 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate_symphony.model_thread import gather, is_hopeless
+from tidegate_symphony.model_thread import Candidate, Gathering
 from tidegate_symphony.rank_thread import ReadyCandidates
+from tidegate_symphony.target import BatchTarget
 
 
 class SymphonyOptions(PolicyOptions):
     """Options of `symphony`."""
 
+    gathering: Literal["window", "keep-head"] = Field(
+        default="window",
+        description="window: skip requests that keep the batch below the size that the load needs; keep-head: never",
+    )
     reserve_ms: float = Field(
         default=0.0, ge=0, description="Kept free before every deadline, for the way back to the client"
     )
@@ -44,7 +52,9 @@ class Symphony(QueueingPolicy):
 
     def __init__(self, setup: Setup, options: SymphonyOptions) -> None:
         super().__init__(setup, options)
-        self._reserve_ns = ms_to_ns(options.reserve_ms)
+        self._gathering = Gathering(ms_to_ns(options.reserve_ms))
+        self._by_window = options.gathering == "window"
+        self._targets: dict[str, BatchTarget] = {}
         self._ready = ReadyCandidates()
         self._fastest: dict[str, Profile] = {}
 
@@ -74,53 +84,70 @@ class Symphony(QueueingPolicy):
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
         """It may be faster than the others."""
-        self._fastest.clear()
+        self._forget_plans()
         return super().on_worker_joined(event)
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
         """It may have been faster than the others."""
-        self._fastest.clear()
+        self._forget_plans()
         return super().on_worker_lost(event)
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
         """Every moment planned with the old expectation is planned anew."""
         super().on_profile_updated(event)
-        self._fastest.clear()
+        self._forget_plans()
         commands: list[AnyCommand] = []
         for queue in [queue for queue in self.queues.values() if queue.model.name == event.profile.partition]:
             self._update(event.now_ns, queue, commands)
         return commands
 
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        """Count it towards its model's rate, then queue it."""
+        target = self._targets.get(event.request.model)
+        if target is None:
+            target = self._targets[event.request.model] = BatchTarget(event.now_ns)
+        target.rate.observe(event.now_ns, event.request.rows)
+        return super().on_request_arrived(event)
+
     def _update(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> None:
         """Dispatch what is schedulable now; leave a candidate that waits for its moment, or for a worker."""
-        while queue and self.idle.kinds_hosting(queue.model.name):
-            profile = self._fastest_profile(queue.model.name)
-            if is_hopeless(queue.head, profile, now_ns, self._reserve_ns):
+        model = queue.model.name
+        while queue and self.idle.kinds_hosting(model):
+            profile = self._fastest_profile(model)
+            if self._gathering.is_hopeless(queue.head, profile, now_ns):
                 commands.extend(Drop(request.id, "deadline") for request in self.take(queue, 1))
                 continue
-            candidate = gather(queue, profile, now_ns, self._reserve_ns)
-            assert candidate is not None, "a head that is not hopeless is a batch of its own"
-            if candidate.exec_ns > now_ns:
+            candidate = self._gather(queue, profile, now_ns)
+            assert candidate is not None, "a head that is not hopeless is a batch by itself"
+            if candidate.exec_ns > now_ns:  # not schedulable before its moment
                 self._ready.discard(queue.key)
                 commands.append(SetTimer(queue.key, candidate.exec_ns))
                 return
-            if not self._grant(now_ns, queue, commands):
+            if not self._grant(now_ns, queue, commands):  # schedulable until it ceases to be valid
                 self._ready.put(queue.key, candidate)
-                commands.append(
-                    SetTimer(queue.key, candidate.latest_ns + 1)
-                    if candidate.latest_ns < NEVER
-                    else CancelTimer(queue.key)
-                )
+                expires = candidate.latest_ns < NEVER
+                commands.append(SetTimer(queue.key, candidate.latest_ns + 1) if expires else CancelTimer(queue.key))
                 return
         self._ready.discard(queue.key)
         commands.append(CancelTimer(queue.key))
 
+    def _gather(self, queue: RequestQueue, profile: Profile, now_ns: int) -> Candidate | None:
+        """The batch that would start now under this profile; None where not even the head is in time."""
+        model = queue.model
+        if self._by_window and model.slo_ns is not None:
+            workers = self.idle.count_hosting(model.name)
+            slo_ns = model.slo_ns - self._gathering.reserve_ns
+            target = self._targets[model.name].rows(now_ns, profile, slo_ns, workers)
+            if candidate := self._gathering.window(queue, profile, now_ns, target):
+                return candidate
+        return self._gathering.keep_head(queue, profile, now_ns)
+
     def _grant(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> bool:
         """Give the queue's batch to the idle worker of the smallest id on which it is in time; False if none is."""
         for worker in self.idle.peek_each_kind(queue.model.name):
-            batch = gather(queue, self.profile(queue.model.name, worker), now_ns, self._reserve_ns)
+            batch = self._gather(queue, self.profile(queue.model.name, worker), now_ns)
             if batch is not None:
-                commands.append(self.dispatch(now_ns, queue, batch.count, worker))
+                commands.append(self.dispatch(now_ns, queue, batch.count, worker, start=batch.start))
                 return True
         return False
 
@@ -132,3 +159,9 @@ class Symphony(QueueingPolicy):
                 model, "fastest", tuple(min(column) for column in zip(*tables, strict=False))
             )
         return self._fastest[model]
+
+    def _forget_plans(self) -> None:
+        """The workers or their profiles changed."""
+        self._fastest.clear()
+        for target in self._targets.values():
+            target.forget()

@@ -1,0 +1,71 @@
+"""How large a batch the load asks for: the staggered optimum at the observed rate (section 3.3)."""
+
+from math import exp
+
+from tidegate.api import Profile
+
+MEMORY_NS = 1_000_000_000
+"""Time constant of the rate's exponential average: long enough to smooth a Poisson process, short against a day."""
+REFRESH_NS = 10_000_000
+"""How long a target holds."""
+
+
+class ArrivalRate:
+    """Rows per nanosecond of one queue, averaged with exponentially fading weights."""
+
+    __slots__ = ("_at_ns", "_mass_ns", "_rows")
+
+    def __init__(self, now_ns: int) -> None:
+        self._at_ns = now_ns
+        self._rows = 0.0
+        self._mass_ns = 0.0
+
+    def observe(self, now_ns: int, rows: int) -> None:
+        """Some rows arrived."""
+        elapsed_ns = now_ns - self._at_ns
+        fade = exp(-elapsed_ns / MEMORY_NS)
+        self._rows = self._rows * fade + rows
+        # The same average of "one per nanosecond": dividing by it takes out the bias of a short past.
+        self._mass_ns = self._mass_ns * fade + MEMORY_NS * (1 - fade)
+        self._at_ns = now_ns
+
+    @property
+    def rows_per_ns(self) -> float:
+        """The rate; 0 before anything is known."""
+        return self._rows / self._mass_ns if self._mass_ns > 0 else 0.0
+
+
+class BatchTarget:
+    """The target of one model, looked at anew every few milliseconds: rates do not move faster."""
+
+    __slots__ = ("_computed_ns", "_rows", "rate")
+
+    def __init__(self, now_ns: int) -> None:
+        self.rate = ArrivalRate(now_ns)
+        self.forget()
+
+    def forget(self) -> None:
+        """The profile or the workers changed."""
+        self._rows, self._computed_ns = 1, -REFRESH_NS
+
+    def rows(self, now_ns: int, profile: Profile, slo_ns: int, workers: int) -> int:
+        """The target in rows, at least 1."""
+        if now_ns - self._computed_ns >= REFRESH_NS:
+            self._rows = staggered_target(profile, slo_ns, self.rate.rows_per_ns, workers)
+            self._computed_ns = now_ns
+        return self._rows
+
+
+def staggered_target(profile: Profile, slo_ns: int, rows_per_ns: float, workers: int) -> int:
+    """The largest b whose oldest request is in time when workers start batches of b evenly staggered; at least 1.
+
+    `l(b) + wait <= SLO`, where a batch waits until its rows have come (b/rate) or, under overload, until the next of
+    the workers is free (l(b)/N): equation 1 with the number of workers that the load needs, at most those there are.
+    """
+    best = 1
+    for rows, latency_ns in enumerate(profile.table_ns, start=1):
+        gathering_ns = rows / rows_per_ns if rows_per_ns > 0 else slo_ns
+        if latency_ns + max(gathering_ns, latency_ns / workers) > slo_ns:
+            break
+        best = rows
+    return best
