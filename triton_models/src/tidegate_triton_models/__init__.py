@@ -1,0 +1,21 @@
+"""Models that Triton loads through its Python backend: data of the generator, never imported by Tidegate itself.
+
+Each is a folder with one `model.py`, to be copied into the version folder of a model repository. It imports nothing of
+ours, so the repository works where this package is not installed.
+"""
+
+from pathlib import Path
+from typing import Final
+
+MODELS: Final = ("emulated_gpu", "onnx_runner")
+"""Names of the models that exist."""
+
+
+def model_source(name: str) -> Path:
+    """Return the `model.py` of the model `name`, to be copied to `<repository>/<model>/<version>/model.py`.
+
+    Raises ValueError, naming those that exist, for any other name.
+    """
+    if name not in MODELS:
+        raise ValueError(f"no model {name!r} for Triton's Python backend: there are {', '.join(MODELS)}")
+    return Path(__file__).parent / name / "model.py"

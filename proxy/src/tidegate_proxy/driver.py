@@ -1,0 +1,232 @@
+"""The live driver: the engine under the monotonic clock, its legs on real Tritons, its answers to real clients."""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import grpc
+
+from tidegate.api import (
+    Advise,
+    AnyEvent,
+    BatchFailed,
+    ClockAdvanced,
+    Drop,
+    LegFinished,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    WorkerJoined,
+    WorkerLost,
+)
+from tidegate.engine import AnyEffect, Engine, Fail, PolicyReplaced, StartLeg
+from tidegate_proxy.backend import INFER, Backend
+from tidegate_proxy.catalog import Catalog
+from tidegate_proxy.envelope import Envelope
+from tidegate_proxy.merging import ScatterError, gather, scatter
+
+log = logging.getLogger(__name__)
+
+PROBE_EVERY_S = 0.5
+TIMEOUT_EXPIRED = "Request timeout expired"
+"""Triton's own words for a request whose time ran out in the queue."""
+
+
+class RequestFailed(Exception):
+    """What a client gets instead of an answer."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A client that waits for its answer."""
+
+    envelope: Envelope
+    answer: asyncio.Future[bytes]
+
+    def resolve(self, outcome: bytes | RequestFailed) -> None:
+        if self.answer.done():
+            return
+        if isinstance(outcome, RequestFailed):
+            self.answer.set_exception(outcome)
+        else:
+            self.answer.set_result(outcome)
+
+
+class Driver:
+    """Drives one engine; lives in one event loop."""
+
+    def __init__(self, engine: Engine, catalog: Catalog) -> None:
+        self.engine = engine
+        self._catalog = catalog
+        self._workers = {worker.id: worker for worker in catalog.workers}
+        self._ids = itertools.count()
+        self._waiting: dict[int, _Waiting] = {}
+        self._running: dict[int, int] = {}  # batch id -> worker id, of the legs that are on their way
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_ns: int | None = None
+
+    async def infer(self, envelope: Envelope, arrival_ns: int, deadline_ns: int) -> bytes:
+        """Have a request scheduled; its answer. Raises RequestFailed."""
+        request_id = next(self._ids)
+        waiting = self._waiting[request_id] = _Waiting(envelope, self._loop.create_future())
+        request = Request(request_id, envelope.model, envelope.rows, arrival_ns, deadline_ns, envelope.merge_key)
+        self._handle(RequestArrived(time.monotonic_ns(), request))
+        try:
+            return await waiting.answer
+        except asyncio.CancelledError:
+            self._handle(RequestCancelled(time.monotonic_ns(), request_id))
+            raise
+        finally:
+            del self._waiting[request_id]
+
+    async def close(self) -> None:
+        """Forget what is still under way: clients that wait are told."""
+        if self._timer:
+            self._timer.cancel()
+        for waiting in self._waiting.values():
+            waiting.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, "Tidegate is shutting down"))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _handle(self, event: AnyEvent) -> None:
+        self._perform(self.engine.handle(event))
+        self._arm()
+
+    def _perform(self, effects: Iterable[AnyEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case StartLeg():
+                    self._start(effect)
+                case Drop():
+                    self._fail(effect.request_id, TIMEOUT_EXPIRED)
+                case Fail():
+                    self._fail(effect.request_id, effect.reason)
+                case PolicyReplaced():
+                    log.error(
+                        "policy %s broke and was replaced by first come, first served: %s", effect.policy, effect.reason
+                    )
+                case Advise():
+                    log.info("the policy asks for %+d workers: %s", effect.workers, effect.reason)
+
+    def _fail(self, request_id: int, reason: str) -> None:
+        if waiting := self._waiting.get(request_id):
+            waiting.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, reason))
+
+    # Time --------------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Have the loop wake the engine when it wants to be woken."""
+        wake_ns = self.engine.next_wake_ns
+        if wake_ns == self._armed_ns:
+            return
+        if self._timer:
+            self._timer.cancel()
+        self._armed_ns = wake_ns
+        self._timer = None
+        if wake_ns is not None:
+            delay_s = max(0, wake_ns - time.monotonic_ns()) / 1e9
+            self._timer = self._loop.call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        self._armed_ns = None
+        self._handle(ClockAdvanced(time.monotonic_ns()))
+
+    # Legs --------------------------------------------------------------------------------------------------------
+
+    def _start(self, effect: StartLeg) -> None:
+        batch = effect.batch
+        leg = batch.legs[effect.leg]
+        clients = [waiting for request_id in batch.request_ids if (waiting := self._waiting.get(request_id))]
+        self._running[batch.id] = leg.worker_id
+        self._spawn(self._run(effect, leg.worker_id, clients))
+
+    async def _run(self, effect: StartLeg, worker_id: int, clients: list[_Waiting]) -> None:
+        """Run a leg on its Triton, tell the engine, answer the clients."""
+        backend = self._catalog.backend_of[worker_id]
+        batch_id = effect.batch.id
+        started_ns = time.monotonic_ns()
+        if not clients:  # all of them left before it started
+            self._handle(BatchFailed(started_ns, batch_id, effect.leg, worker_id, "every client left"))
+            return
+        envelopes = [client.envelope for client in clients]
+        outcomes: list[bytes | RequestFailed]
+        try:
+            response = await backend.unary(INFER)(gather(envelopes))
+        except grpc.aio.AioRpcError as error:
+            if await self._lost(backend, error):
+                return  # the engine was told that the worker is gone, and with it this batch
+            outcomes = await self._each_alone(backend, clients, error)
+            response = b""
+        else:
+            outcomes = []
+        ended_ns = time.monotonic_ns()
+        if self._running.pop(batch_id, None) is None:
+            return  # its worker was given up meanwhile, its requests are tried elsewhere
+        self._handle(LegFinished(ended_ns, batch_id, effect.leg, worker_id, started_ns, ended_ns))
+        for client, outcome in zip(clients, outcomes or _divided(response, envelopes), strict=True):
+            client.resolve(outcome)
+
+    async def _each_alone(
+        self, backend: Backend, clients: list[_Waiting], error: grpc.aio.AioRpcError
+    ) -> list[bytes | RequestFailed]:
+        """Triton refused the batch: every request gets its own answer, so that one's fault is not another's."""
+        if len(clients) == 1:
+            return [_failure(error)]
+        outcomes: list[bytes | RequestFailed] = []
+        for client in clients:
+            try:
+                outcomes.append(await backend.unary(INFER)(client.envelope.message))
+            except grpc.aio.AioRpcError as own_error:
+                outcomes.append(_failure(own_error))
+        return outcomes
+
+    # Tritons that come and go ------------------------------------------------------------------------------------
+
+    async def _lost(self, backend: Backend, error: grpc.aio.AioRpcError) -> bool:
+        """Whether a failed call means that the Triton is gone; if so the engine is told, once."""
+        if error.code() is not grpc.StatusCode.UNAVAILABLE or await backend.is_ready():
+            return False
+        if backend.alive:
+            backend.alive = False
+            log.error("Triton at %s is lost: %s", backend.address, error.details())
+            mine = [worker_id for worker_id, other in self._catalog.backend_of.items() if other is backend]
+            self._running = {batch: worker for batch, worker in self._running.items() if worker not in mine}
+            for worker_id in mine:
+                self._handle(WorkerLost(time.monotonic_ns(), worker_id))
+            self._spawn(self._await_return(backend, mine))
+        return True
+
+    async def _await_return(self, backend: Backend, worker_ids: list[int]) -> None:
+        while not await backend.is_ready():
+            await asyncio.sleep(PROBE_EVERY_S)
+        backend.alive = True
+        log.warning("Triton at %s is back", backend.address)
+        for worker_id in worker_ids:
+            self._handle(WorkerJoined(time.monotonic_ns(), self._workers[worker_id]))
+
+    def _spawn(self, coroutine: "asyncio._CoroutineLike[None]") -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)  # the loop itself keeps only a weak reference
+        task.add_done_callback(self._tasks.discard)
+
+
+def _divided(response: bytes, envelopes: list[Envelope]) -> list[bytes] | list[RequestFailed]:
+    try:
+        return scatter(response, envelopes)
+    except ScatterError as error:
+        return [RequestFailed(grpc.StatusCode.INTERNAL, str(error))] * len(envelopes)
+
+
+def _failure(error: grpc.aio.AioRpcError) -> RequestFailed:
+    return RequestFailed(error.code(), error.details() or "")

@@ -1,0 +1,95 @@
+"""A small process between Tidegate and tritonserver, so that nothing of the server survives either of them.
+
+Run by path with one argument, a JSON `Task`; it needs the standard library only. It ends the server when its parent
+asks (a byte on stdin) or dies in whatever way, waits for every process of the server, the stubs of the Python backend
+included, and removes the server's shared memory and folder. Should the guardian itself be killed, the kernel kills the
+server: this process has one thread, so the parent-death signal cannot fire early, as it would when a thread of a larger
+program started the server and ended.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TypedDict
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Task(TypedDict):
+    """What the guardian runs and what it removes afterwards."""
+
+    command: list[str]
+    """tritonserver and its options."""
+    parent: int
+    """Process whose death ends the server."""
+    grace_s: float
+    """Time between SIGTERM and SIGKILL, in seconds; 0 kills at once."""
+    folder: str
+    """Temporary folder of the server."""
+    shm_prefix: str
+    """Beginning of the names of the server's regions in /dev/shm."""
+
+
+def remove_traces(folder: str, shm_prefix: str) -> None:
+    """Remove the server's folder and shared memory; what is already gone is no error."""
+    for region in Path("/dev/shm").glob(f"{shm_prefix}*"):  # noqa: S108 - where Linux keeps shared memory
+        region.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _main() -> int:
+    task: Task = json.loads(sys.argv[1])
+    libc = ctypes.CDLL(None, use_errno=True)
+    # Stubs that lose the server become our children, so that we can wait for their end.
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # A handler and not SIG_IGN, which the server would inherit. The parent decides when this ends.
+        signal.signal(number, lambda *_: None)
+    parent = os.pidfd_open(task["parent"]) if os.getppid() == task["parent"] else None
+    if parent is None or os.getppid() != task["parent"]:
+        remove_traces(task["folder"], task["shm_prefix"])
+        return 1
+    server = subprocess.Popen(
+        task["command"],
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        stderr=sys.stderr,
+        process_group=0,
+        # Safe here: this process has no second thread.
+        preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509
+    )
+    print(server.pid, flush=True)  # noqa: T201 - the parent reads it
+    ended = os.pidfd_open(server.pid)
+    # The parent's own end is watched too: a process forked from it may hold the other end of stdin open.
+    ready, _, _ = select.select([sys.stdin, parent, ended], [], [])
+    if ended not in ready and task["grace_s"] > 0:
+        server.terminate()
+        select.select([ended], [], [], task["grace_s"])
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    code = server.wait()
+    _end_children()
+    remove_traces(task["folder"], task["shm_prefix"])
+    return code if code >= 0 else 128 - code
+
+
+def _end_children() -> None:
+    """Kill and await what the server leaves to us, processes that a model moved to a session of their own included."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            for child in children.read_text().split():
+                os.kill(int(child), signal.SIGKILL)
+            os.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -1,0 +1,107 @@
+"""One inference request inside the house: what scheduling needs to know of it, and its tensors as they came."""
+
+from dataclasses import dataclass
+from math import prod
+
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy import wire
+from tidegate_proxy.signature import ELEMENT_BYTES, Signature, split_elements
+
+PRIVATE_PARAMETERS = ("timeout", "priority", "slo_ms")
+"""Parameters that concern one request only: they neither hinder a merge nor go to Triton with a merged batch."""
+_NOT_MERGEABLE = ("sequence_id", "sequence_start", "sequence_end", "triton_enable_empty_final_response")
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A well-formed request of a batchable model."""
+
+    message: bytes
+    """As the client sent it: a batch of one request is forwarded as it is."""
+    header: service_pb2.ModelInferRequest
+    """The message without its tensors."""
+    tensors: list[memoryview]
+    """Raw contents of the inputs, in the header's order; slices of `message`."""
+    rows: int
+    merge_key: str
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return str(self.header.model_name)
+
+    def in_order_of_names(self) -> list[int]:
+        """Positions of the inputs, sorted by name: clients may list them in any order."""
+        return sorted(range(len(self.tensors)), key=lambda position: self.header.inputs[position].name)
+
+
+class NotSchedulable(Exception):
+    """A request that Triton has to see as it is: it cannot be merged, or is wrong and Triton knows the words for it."""
+
+
+def open_envelope(message: bytes, signature: Signature) -> Envelope:
+    """Look into a request of a batchable model.
+
+    Raises NotSchedulable for one that cannot be merged (sequences, shared memory, classification, typed contents) or
+    is not well-formed: a batch must never fail because of one request in it.
+    """
+    header, tensors = _parse(message)
+    if any(name in header.parameters for name in _NOT_MERGEABLE):
+        raise NotSchedulable("it belongs to a sequence or a stream")
+    if any(output.parameters or output.name not in signature.outputs for output in header.outputs):
+        raise NotSchedulable("an output goes to shared memory, is classified, or is unknown")
+    rows = _check_inputs(header, tensors, signature)
+    return Envelope(message, header, tensors, rows, _merge_key(header))
+
+
+def _parse(message: bytes) -> tuple[service_pb2.ModelInferRequest, list[memoryview]]:
+    try:
+        header_bytes, tensors = wire.split(message, wire.REQUEST_RAW_FIELD)
+        return service_pb2.ModelInferRequest.FromString(header_bytes), tensors
+    except (wire.WireError, DecodeError) as error:
+        raise NotSchedulable("it is no ModelInferRequest") from error
+
+
+def _check_inputs(header: service_pb2.ModelInferRequest, tensors: list[memoryview], signature: Signature) -> int:
+    """The request's rows, once everything about its inputs is as the model's config says."""
+    if len(tensors) != len(header.inputs):
+        raise NotSchedulable("typed contents or shared memory")
+    rows = 0
+    names = set()
+    for declared, tensor in zip(header.inputs, tensors, strict=True):
+        spec = signature.inputs.get(declared.name)
+        shape = tuple(declared.shape)
+        if spec is None or declared.parameters or not spec.accepts(declared.datatype, shape):
+            raise NotSchedulable(f"input {declared.name!r} is not as the model's config says")
+        rows = rows or shape[0]
+        if shape[0] != rows or not 1 <= rows <= signature.max_rows:
+            raise NotSchedulable("its rows differ, are none, or exceed max_batch_size")
+        _check_size(declared.datatype, prod(shape), tensor)
+        names.add(declared.name)
+    missing = any(name not in names and not spec.optional for name, spec in signature.inputs.items())
+    if missing or len(names) != len(tensors):
+        raise NotSchedulable("an input is missing or given twice")
+    return rows
+
+
+def _check_size(datatype: str, elements: int, tensor: memoryview) -> None:
+    if datatype == "BYTES":
+        try:
+            split_elements(tensor, elements)
+        except ValueError as error:
+            raise NotSchedulable(str(error)) from error
+    elif len(tensor) != elements * ELEMENT_BYTES[datatype]:
+        raise NotSchedulable("a tensor's size is not that of its shape")
+
+
+def _merge_key(header: service_pb2.ModelInferRequest) -> str:
+    """Equal for requests that can share a batch: version, shapes beyond the rows, and parameters that Triton sees."""
+    shapes = sorted(f"{declared.name}{list(declared.shape[1:])}" for declared in header.inputs)
+    parameters = sorted(
+        f"{name}={value.SerializeToString().hex()}"
+        for name, value in header.parameters.items()
+        if name not in PRIVATE_PARAMETERS
+    )
+    return ";".join((header.model_version, *shapes, *parameters))

@@ -1,0 +1,78 @@
+"""The profile file: what was measured, and the profiles that schedulers start from."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tidegate.api import Model, Profile
+
+
+class ProfileFileError(Exception):
+    """A profile file that cannot be used; the message names file, field and remedy."""
+
+
+class Point(BaseModel):
+    """Latency of one batch size, in milliseconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    rows: int = Field(ge=1)
+    median_ms: float = Field(gt=0)
+    p95_ms: float = Field(gt=0)
+    samples: int = Field(ge=1)
+
+
+class ModelProfile(BaseModel):
+    """One model on one kind of worker."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    model: str
+    kind: str = "default"
+    alpha_ms: float
+    """Of the straight line through the medians: milliseconds per row."""
+    beta_ms: float
+    """Of the same line: milliseconds per batch."""
+    points: list[Point] = Field(min_length=1)
+
+    def to_profile(self, max_rows: int) -> Profile:
+        """The profile to plan with: through the 95th percentiles, since schedulers need a high estimate."""
+        points_ms = {point.rows: point.p95_ms for point in self.points}
+        return Profile.from_points(self.model, points_ms, max_rows=max_rows, kind=self.kind)
+
+
+class ProfileFile(BaseModel):
+    """The document: versioned, for people to read and diff."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    version: Literal[1] = 1
+    profiles: list[ModelProfile]
+
+
+def read_profiles(path: Path) -> ProfileFile:
+    """Read a profile file. Raises ProfileFileError."""
+    try:
+        return ProfileFile.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ProfileFileError(f"{path}: {error.strerror}; `tidegate profile` writes such a file") from error
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}" for e in error.errors()[:3])
+        raise ProfileFileError(f"{path}: {wrong}; `tidegate profile` writes such a file") from error
+
+
+def write_profile(path: Path, profile: ModelProfile) -> None:
+    """Put a model's profile into a file, in place of an older one of that model. Raises ProfileFileError."""
+    others = read_profiles(path).profiles if path.exists() else []
+    kept = [other for other in others if (other.model, other.kind) != (profile.model, profile.kind)]
+    document = ProfileFile(profiles=sorted([*kept, profile], key=lambda entry: (entry.model, entry.kind)))
+    path.write_text(document.model_dump_json(indent=2) + "\n")
+
+
+def starting_profile(model: Model, measured: dict[tuple[str, str], ModelProfile]) -> Profile:
+    """What to plan a model with at first: its measured profile, else a guess too small to drop anything by.
+
+    Either is corrected online by what is observed.
+    """
+    entry = measured.get((model.name, "default"))
+    if entry is not None:
+        return entry.to_profile(model.max_rows)
+    return Profile.linear(model.name, alpha_ms=0.05, beta_ms=0.5, max_rows=model.max_rows)

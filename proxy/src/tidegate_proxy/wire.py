@@ -1,0 +1,106 @@
+"""As much of protobuf's wire format as it takes to leave tensors where they are.
+
+ModelInferRequest and ModelInferResponse carry their tensors as repeated `bytes` at the top level. Splitting those off
+leaves a small header to parse; joining a header with slices of the tensors of others copies every byte once.
+"""
+
+from collections.abc import Iterable
+
+Buffer = bytes | memoryview
+
+REQUEST_RAW_FIELD = 7
+"""ModelInferRequest.raw_input_contents"""
+RESPONSE_RAW_FIELD = 6
+"""ModelInferResponse.raw_output_contents"""
+
+_LENGTH_DELIMITED = 2
+_FIXED_SIZE = {1: 8, 5: 4}
+
+
+class WireError(ValueError):
+    """The bytes are no protobuf message."""
+
+
+def split(message: bytes, raw_field: int) -> tuple[bytes, list[memoryview]]:
+    """Separate a message into its header (every other field, in order) and its raw tensors, which are not copied.
+
+    Raises WireError where the bytes are not a message.
+    """
+    view = memoryview(message)
+    raw_tag = raw_field << 3 | _LENGTH_DELIMITED
+    tensors: list[memoryview] = []
+    header: list[Buffer] = []
+    position, end = 0, len(message)
+    header_start = 0
+    try:
+        while position < end:
+            start = position
+            tag, position = _varint(message, position)
+            wire_type = tag & 7
+            if wire_type == _LENGTH_DELIMITED:
+                length, position = _varint(message, position)
+                position += length
+            elif wire_type == 0:
+                _, position = _varint(message, position)
+            else:
+                position += _FIXED_SIZE[wire_type]
+            if tag == raw_tag:
+                if header_start < start:
+                    header.append(view[header_start:start])
+                header_start = position
+                tensors.append(view[position - length : position])
+    except (IndexError, KeyError) as error:
+        raise WireError("truncated or malformed message") from error
+    if position != end:
+        raise WireError("truncated message")
+    if header_start < end:
+        header.append(view[header_start:end])
+    return b"".join(header), tensors
+
+
+def join(header: bytes, tensors: Iterable[Iterable[Buffer]], raw_field: int) -> bytes:
+    """A message from a header and tensors, each given as the pieces it is concatenated from. Copies each byte once."""
+    raw_tag = bytes((raw_field << 3 | _LENGTH_DELIMITED,))
+    pieces: list[Buffer] = [header]
+    for tensor in tensors:
+        parts = list(tensor)
+        pieces += (raw_tag, encode_varint(sum(map(len, parts))))
+        pieces += parts
+    return b"".join(pieces)
+
+
+def encode_varint(value: int) -> bytes:
+    """An unsigned integer in base 128, least significant group first."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def first_string(message: bytes) -> str:
+    """Field 1, a string, of a message: the model's name in every request that concerns one model; "" if absent."""
+    if not message or message[0] != (1 << 3 | _LENGTH_DELIMITED):
+        return ""
+    try:
+        length, position = _varint(message, 1)
+        return message[position : position + length].decode()
+    except (IndexError, UnicodeDecodeError):
+        return ""
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    byte = message[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value, shift = byte & 0x7F, 7
+    while True:
+        position += 1
+        byte = message[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position + 1
+        shift += 7
+        if shift > 63:
+            raise WireError("malformed varint")

@@ -1,0 +1,50 @@
+"""`tidegate triton`, as a shell runs it."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_triton_models import model_source
+
+RUN = "import typer; from tidegate_proxy.commands.triton import triton; typer.run(triton)"
+CONFIG = """
+backend: "python"
+max_batch_size: 8
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
+parameters { key: "alpha_ms" value: { string_value: "1" } }
+"""
+FREE_PORTS = ["--grpc-port", "0", "--http-port", "0", "--metrics-port", "0"]
+
+
+def _command(*arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_prints_addresses_and_models_and_ends_on_sigterm(
+    start_triton: Callable[..., EmbeddedTriton], tmp_path: Path
+) -> None:
+    (tmp_path / "gpu" / "1").mkdir(parents=True)
+    (tmp_path / "gpu" / "1" / "model.py").write_bytes(model_source("emulated_gpu").read_bytes())
+    (tmp_path / "gpu" / "config.pbtxt").write_text(CONFIG)
+    command = _command(*FREE_PORTS, str(tmp_path), "--", "--log-verbose=1")
+    assert command.stdout is not None
+    lines = [command.stdout.readline() for _ in range(5)]
+    command.send_signal(signal.SIGTERM)
+    _, errors = command.communicate(timeout=20)
+    assert [line.split()[0] for line in lines[:4]] == ["gRPC", "HTTP", "metrics", "models"]
+    assert lines[3].split() == ["models", "gpu:1"]
+    assert lines[4] == "Ctrl-C stops it\n"
+    assert (command.returncode, errors) == (0, "")
+
+
+def test_exits_with_the_reason(tmp_path: Path) -> None:
+    command = _command(str(tmp_path / "absent"))
+    _, errors = command.communicate(timeout=20)
+    assert command.returncode == 1
+    assert errors == f"error: the model repository {tmp_path / 'absent'} does not exist or is no folder\n"

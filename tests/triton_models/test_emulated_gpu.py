@@ -1,0 +1,173 @@
+"""The emulated GPU: its arithmetic, and a real Triton that runs it."""
+
+import http.client
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+
+from tidegate_proxy.embedded import EmbeddedTriton, TritonStartError
+from tidegate_triton_models import MODELS, model_source
+
+ONE_TENSOR = """
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
+"""
+TIMED = """
+input [ { name: "X" data_type: TYPE_STRING dims: [ -1 ] }, { name: "MILLIS" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output { name: "Y" data_type: TYPE_STRING dims: [ -1 ] }
+"""
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The model's module, imported outside Triton."""
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", ModuleType("pb_utils"))
+    spec = importlib.util.spec_from_file_location("emulated_gpu_model", model_source("emulated_gpu"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def server(
+    start_triton: Callable[..., EmbeddedTriton],
+    add_model: Callable[..., Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> EmbeddedTriton:
+    repository = tmp_path_factory.mktemp("emulated")
+    one = "instance_group { count: 1 kind: KIND_CPU }"
+    batch_of_8 = "dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 5000000 }"
+    add_model(
+        repository,
+        "linear",
+        "emulated_gpu",
+        f"max_batch_size: 8\n{ONE_TENSOR}{one}\n{batch_of_8}",
+        alpha_ms=5,
+        beta_ms=20,
+    )
+    add_model(repository, "plain", "emulated_gpu", f"max_batch_size: 8\n{ONE_TENSOR}{one}", alpha_ms=5, beta_ms=20)
+    add_model(
+        repository,
+        "timed",
+        "emulated_gpu",
+        f"max_batch_size: 8\n{TIMED}{one}",
+        time_input="MILLIS",
+        time_reduce="sum",
+        beta_ms=5,
+    )
+    return start_triton([repository])
+
+
+def _call(triton: EmbeddedTriton, model: str, arrays: dict[str, Any]) -> tuple[triton_grpc.InferResult, float]:
+    """Infer once; returns the result and the milliseconds it took."""
+    inputs = []
+    for name, array in arrays.items():
+        kind = "BYTES" if array.dtype == np.object_ else "FP32"
+        inputs.append(triton_grpc.InferInput(name, list(array.shape), kind))
+        inputs[-1].set_data_from_numpy(array)
+    with triton_grpc.InferenceServerClient(triton.grpc_address) as client:
+        start = time.monotonic()
+        result = client.infer(model, inputs)
+        return result, (time.monotonic() - start) * 1000
+
+
+def test_source_exists_for_every_model() -> None:
+    assert all(model_source(name).is_file() for name in MODELS)
+    with pytest.raises(ValueError, match="there are emulated_gpu, onnx_runner"):
+        model_source("tensorrt")
+
+
+def test_latency_line_and_table(emulated: ModuleType) -> None:
+    line = emulated.latency_ms({"alpha_ms": "2", "beta_ms": "3.5"})
+    assert [line(1), line(8)] == [5.5, 19.5]
+    table = emulated.latency_ms({"table_ms": json.dumps({"2": 4.0, "4": 6.0, "8": 14.0})})
+    assert [table(rows) for rows in (1, 2, 3, 4, 6, 8, 10)] == [4.0, 4.0, 5.0, 6.0, 10.0, 14.0, 18.0]
+    assert emulated.latency_ms({"table_ms": '{"4": 6}'})(32) == 6.0
+
+
+@pytest.mark.parametrize("kind", ["lognormal", "gamma"])
+def test_jitter_has_mean_one_and_the_variation_asked_for(emulated: ModuleType, kind: str) -> None:
+    parameters = {"jitter": "0.3", "jitter_kind": kind, "seed": "7"}
+    draw = emulated.jitter(parameters, "m_0_0")
+    factors = [draw() for _ in range(20_000)]
+    assert statistics.mean(factors) == pytest.approx(1.0, abs=0.02)
+    assert statistics.stdev(factors) == pytest.approx(0.3, abs=0.02)
+    again = emulated.jitter(parameters, "m_0_0")
+    assert [again() for _ in range(5)] == factors[:5]
+    assert emulated.jitter(parameters, "m_0_1")() != factors[0]
+
+
+def test_holds_for_the_promised_time_and_echoes(server: EmbeddedTriton) -> None:
+    rows = np.arange(12, dtype=np.float32).reshape(4, 3)
+    result, took_ms = _call(server, "plain", {"INPUT0": rows})
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), rows)
+    assert 5 * 4 + 20 <= took_ms < 1000
+
+
+def test_a_dynamic_batch_is_held_once_for_all_its_rows(server: EmbeddedTriton) -> None:
+    def one(value: int) -> float:
+        rows = np.full((2, 3), value, dtype=np.float32)
+        result, took_ms = _call(server, "linear", {"INPUT0": rows})
+        np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), rows)
+        return took_ms
+
+    with ThreadPoolExecutor(4) as pool:
+        took_ms = list(pool.map(one, range(4)))
+    assert min(took_ms) >= 5 * 8 + 20
+    with triton_grpc.InferenceServerClient(server.grpc_address) as client:
+        (statistic,) = client.get_inference_statistics("linear").model_stats
+    assert (statistic.inference_count, statistic.execution_count) == (8, 1)
+
+
+def test_time_carried_by_an_input(server: EmbeddedTriton) -> None:
+    words = np.array([["a"], [b"\xff\x00"], [""]], dtype=np.object_)
+    millis = np.array([[10], [20], [5]], dtype=np.float32)
+    result, took_ms = _call(server, "timed", {"X": words, "MILLIS": millis})
+    assert result.as_numpy("Y").tolist() == [[b"a"], [b"\xff\x00"], [b""]]
+    assert 10 + 20 + 5 + 5 <= took_ms < 1000
+    with pytest.raises(Exception, match="'MILLIS' must hold milliseconds"):
+        _call(server, "timed", {"X": words, "MILLIS": -millis})
+
+
+def test_overshoot_is_on_the_metrics_page(server: EmbeddedTriton) -> None:
+    for _ in range(2):  # the first batch's overshoot is published within the second's hold
+        _call(server, "plain", {"INPUT0": np.zeros((1, 1), dtype=np.float32)})
+    connection = http.client.HTTPConnection(server.metrics_address)
+    connection.request("GET", "/metrics")
+    page = connection.getresponse().read().decode()
+    connection.close()
+    (line,) = (line for line in page.splitlines() if line.startswith("tidegate_emulated_gpu") and '"plain"' in line)
+    assert line.startswith('tidegate_emulated_gpu_overshoot_us{instance="plain_0_0",model="plain"} ')
+    assert float(line.rpartition(" ")[2]) > 0
+
+
+def test_bad_parameters_fail_the_load_and_say_why(
+    start_triton: Callable[..., EmbeddedTriton], add_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    bad: dict[str, tuple[dict[str, object], str]] = {
+        "none": ({}, "exactly one of the parameters alpha_ms, table_ms and time_input must be set"),
+        "two": ({"alpha_ms": 1, "table_ms": '{"1": 2}'}, "not ['alpha_ms', 'table_ms']"),
+        "text": ({"alpha_ms": "fast"}, "parameter alpha_ms is 'fast': expected a number, not negative"),
+        "table": ({"table_ms": '{"0": 2}'}, "expected rows from 1"),
+        "input": ({"time_input": "T"}, "config.pbtxt has no TYPE_FP32 input of that name"),
+        "kind": ({"alpha_ms": 1, "jitter_kind": "normal"}, "expected lognormal or gamma"),
+    }
+    for name, (parameters, _) in bad.items():
+        add_model(tmp_path, name, "emulated_gpu", f"max_batch_size: 8\n{ONE_TENSOR}", **parameters)
+    with pytest.raises(TritonStartError) as raised:
+        start_triton([tmp_path])
+    reasons = {line.partition(":")[0].strip(): line for line in str(raised.value).splitlines()}
+    for name, (_, reason) in bad.items():
+        assert reason in reasons[f"model '{name}'"]

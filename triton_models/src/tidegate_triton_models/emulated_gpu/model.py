@@ -1,0 +1,218 @@
+"""A model of Triton's Python backend that takes a GPU's time without a GPU.
+
+An instance is busy for the time that the batch would take, asleep, and answers each request with its own inputs. It
+needs numpy and what Triton gives to every Python model, nothing else. Its parameters and an example of a configuration
+are in the README of tidegate-triton-models.
+"""
+
+import ctypes
+import itertools
+import json
+import math
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+_PR_SET_TIMERSLACK = 29
+_NS_PER_MS = 1_000_000
+
+
+class TritonPythonModel:
+    """One instance: one emulated GPU, which runs one batch at a time."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Read the parameters; raise TritonModelException, which fails the load, on one that makes no sense."""
+        config = json.loads(args["model_config"])
+        parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+        self._batches = config["max_batch_size"] > 0
+        self._time_input = parameters.get("time_input")
+        try:
+            self._latency_ms = latency_ms(parameters)
+            self._jitter = jitter(parameters, args["model_instance_name"])
+            self._sum_times = _time_reduce(parameters) == "sum"
+            self._echoed = _echoed_pairs(config["input"], config["output"], self._time_input)
+        except ValueError as error:
+            raise pb_utils.TritonModelException(str(error)) from error
+        # The kernel may wake a sleeper 50 us late to save power; this thread asks for 1 ns.
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+        self._overshoot = _Overshoot(args["model_name"], args["model_instance_name"])
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Hold the instance for the time of one batch of all `requests`, then answer each with its inputs."""
+        start_ns = time.monotonic_ns()
+        responses = []
+        rows = 0
+        times: list[float] = []
+        for request in requests:
+            try:
+                own_rows, own_times = self._measure(request)
+            except ValueError as error:
+                responses.append(pb_utils.InferenceResponse(output_tensors=[], error=pb_utils.TritonError(str(error))))
+                continue
+            rows += own_rows
+            times += own_times
+            # Prepared before the sleep, so that only the sending comes after it.
+            responses.append(self._echo(request))
+        if not rows:  # every request was refused
+            return responses
+        carried_ms = sum(times) if self._sum_times else max(times, default=0.0)
+        hold_ms = (self._latency_ms(rows) + carried_ms) * self._jitter()
+        end_ns = start_ns + round(hold_ms * _NS_PER_MS)
+        self._overshoot.publish()
+        remaining_ns = end_ns - time.monotonic_ns()
+        if remaining_ns > 0:
+            time.sleep(remaining_ns / 1e9)
+        self._overshoot.record(time.monotonic_ns() - end_ns)
+        return responses
+
+    def _measure(self, request: Any) -> tuple[int, list[float]]:  # noqa: ANN401 - Triton's class, known inside its process only
+        """Return the rows of a request and the milliseconds that its time input carries."""
+        rows = request.inputs()[0].shape()[0] if self._batches else 1
+        if self._time_input is None:
+            return rows, []
+        tensor = pb_utils.get_input_tensor_by_name(request, self._time_input)
+        if tensor is None:
+            raise ValueError(f"the request lacks the input '{self._time_input}', which carries its time")
+        values = tensor.as_numpy()
+        if not np.all(np.isfinite(values)) or np.any(values < 0):
+            raise ValueError(f"input '{self._time_input}' must hold milliseconds, finite and not negative")
+        return rows, values.ravel().tolist()
+
+    def _echo(self, request: Any) -> Any:  # noqa: ANN401
+        wanted = set(request.requested_output_names())
+        tensors = []
+        for source, target in self._echoed:
+            tensor = pb_utils.get_input_tensor_by_name(request, source) if target in wanted else None
+            if tensor is not None:
+                tensors.append(pb_utils.Tensor(target, tensor.as_numpy()))
+        return pb_utils.InferenceResponse(output_tensors=tensors)
+
+
+class _Overshoot:
+    """How much longer than promised the batches were held, as a counter on Triton's metrics page."""
+
+    def __init__(self, model: str, instance: str) -> None:
+        # The family stays referenced: Triton removes the metrics of one that is collected.
+        self._family = pb_utils.MetricFamily(
+            name="tidegate_emulated_gpu_overshoot_us",
+            description="Time that the emulated GPU held its batches beyond the promised one, in microseconds",
+            kind=pb_utils.MetricFamily.COUNTER,
+        )
+        self._total_us = self._family.Metric(labels={"model": model, "instance": instance})
+        self._unpublished_ns = 0
+
+    def record(self, overshoot_ns: int) -> None:
+        self._unpublished_ns += overshoot_ns
+
+    def publish(self) -> None:
+        """Publish the batch before: within the next one's hold, this round trip to the server makes no batch longer."""
+        if self._unpublished_ns:
+            self._total_us.increment(self._unpublished_ns / 1000)
+            self._unpublished_ns = 0
+
+
+def latency_ms(parameters: dict[str, str]) -> Callable[[int], float]:
+    """Return the function from the rows of a batch to its milliseconds, without what a time input carries."""
+    ways = [key for key in ("alpha_ms", "table_ms", "time_input") if key in parameters]
+    if len(ways) != 1:
+        raise ValueError(f"exactly one of the parameters alpha_ms, table_ms and time_input must be set, not {ways}")
+    if "table_ms" in parameters:
+        if "beta_ms" in parameters:
+            raise ValueError("parameter beta_ms has no meaning beside table_ms, whose times are whole")
+        return _table(parameters["table_ms"])
+    alpha = _number(parameters, "alpha_ms", 0.0)
+    beta = _number(parameters, "beta_ms", 0.0)
+    return lambda rows: alpha * rows + beta
+
+
+def jitter(parameters: dict[str, str], instance: str) -> Callable[[], float]:
+    """Return a source of factors of mean 1 whose coefficient of variation is the parameter `jitter`."""
+    variation = _number(parameters, "jitter", 0.0)
+    kind = parameters.get("jitter_kind", "lognormal")
+    seed = parameters.get("seed", "0")
+    if kind not in {"lognormal", "gamma"}:
+        raise ValueError(f"parameter jitter_kind is '{kind}': expected lognormal or gamma")
+    if not seed.isdecimal():
+        raise ValueError(f"parameter seed is '{seed}': expected a whole number, not negative")
+    if variation == 0:
+        return lambda: 1.0
+    # The instance's name keeps instances of one model apart, and the same from run to run.
+    generator = np.random.default_rng([int(seed), zlib.crc32(instance.encode())])
+    if kind == "gamma":
+        return lambda: float(generator.gamma(1 / variation**2, variation**2))
+    variance = math.log(1 + variation**2)
+    return lambda: float(generator.lognormal(-variance / 2, math.sqrt(variance)))
+
+
+def _table(text: str) -> Callable[[int], float]:
+    """Read `{"rows": milliseconds, ...}`: flat before the first entry, linear between, the last slope beyond."""
+    try:
+        entries = sorted((int(rows), float(value)) for rows, value in json.loads(text).items())
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f'parameter table_ms is \'{text}\': expected JSON such as {{"1": 5.2, "8": 9.0}}') from error
+    if not entries or entries[0][0] < 1 or not all(math.isfinite(value) and value >= 0 for _, value in entries):
+        raise ValueError(f"parameter table_ms is '{text}': expected rows from 1 and milliseconds, not negative")
+    if any(left[0] == right[0] for left, right in itertools.pairwise(entries)):
+        raise ValueError(f"parameter table_ms is '{text}': it gives one number of rows twice")
+    rows_known = [rows for rows, _ in entries]
+    times = [value for _, value in entries]
+    slope = (times[-1] - times[-2]) / (rows_known[-1] - rows_known[-2]) if len(entries) > 1 else 0.0
+
+    def of(rows: int) -> float:
+        if rows > rows_known[-1]:
+            return max(0.0, times[-1] + slope * (rows - rows_known[-1]))
+        return float(np.interp(rows, rows_known, times))
+
+    return of
+
+
+def _time_reduce(parameters: dict[str, str]) -> str:
+    reduce = parameters.get("time_reduce", "max")
+    if reduce not in {"max", "sum"}:
+        raise ValueError(f"parameter time_reduce is '{reduce}': expected max or sum")
+    if "time_reduce" in parameters and "time_input" not in parameters:
+        raise ValueError("parameter time_reduce has a meaning beside time_input only")
+    return reduce
+
+
+def _echoed_pairs(
+    inputs: list[dict[str, Any]], outputs: list[dict[str, Any]], time_input: str | None
+) -> list[tuple[str, str]]:
+    """Pair inputs with outputs in the order of config.pbtxt; the time input is left out where outputs are one fewer."""
+    if time_input is not None:
+        entry = next((entry for entry in inputs if entry["name"] == time_input), None)
+        if entry is None or entry["data_type"] != "TYPE_FP32":
+            raise ValueError(
+                f"parameter time_input is '{time_input}': config.pbtxt has no TYPE_FP32 input of that name"
+            )
+    sources = inputs
+    if len(outputs) != len(inputs):
+        sources = [entry for entry in inputs if entry["name"] != time_input]
+    if len(sources) != len(outputs):
+        raise ValueError(f"{len(inputs)} inputs cannot be echoed to {len(outputs)} outputs: they are paired in order")
+    for source, target in zip(sources, outputs, strict=True):
+        if source["data_type"] != target["data_type"]:
+            raise ValueError(
+                f"input '{source['name']}' is {source['data_type']}, but output '{target['name']}', which echoes it, "
+                f"is {target['data_type']}"
+            )
+        if source["data_type"] == "TYPE_BF16":
+            raise ValueError(f"input '{source['name']}' is TYPE_BF16, which numpy 1 does not have")
+    return [(source["name"], target["name"]) for source, target in zip(sources, outputs, strict=True)]
+
+
+def _number(parameters: dict[str, str], key: str, default: float) -> float:
+    text = parameters.get(key)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"parameter {key} is '{text}': expected a number, not negative")
+    return value
