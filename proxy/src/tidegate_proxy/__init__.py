@@ -1,6 +1,6 @@
 """Tidegate live: the only code with an event loop and a network.
 
-commands/    what it adds to `tidegate`: serve, triton, profile
+commands/    what it adds to `tidegate`: serve, triton
 serve        puts the pieces together
 front        the gRPC server that clients see
 catalog      what the Tritons behind it serve: models, signatures, workers

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tidegate.api import Observer, Setup
+from tidegate.api import Model, ModelProfile, Observer, Profile, Setup, read_profiles
 from tidegate.engine import Engine, Recorder
 from tidegate.host import Plugins
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.catalog import Catalog, discover
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.front import Front, start_front
-from tidegate_proxy.profiles import ModelProfile, read_profiles, starting_profile
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +100,17 @@ def _engine(
 def _measured(path: Path | None) -> dict[tuple[str, str], ModelProfile]:
     profiles = read_profiles(path).profiles if path else []
     return {(profile.model, profile.kind): profile for profile in profiles}
+
+
+def starting_profile(model: Model, measured: Mapping[tuple[str, str], ModelProfile]) -> Profile:
+    """What to plan a model with at first: its measured profile, else a guess too small to drop anything by.
+
+    Either is corrected online by what is observed.
+    """
+    entry = measured.get((model.name, "default"))
+    if entry is not None:
+        return entry.to_profile(model.max_rows)
+    return Profile.linear(model.name, alpha_ms=0.05, beta_ms=0.5, max_rows=model.max_rows)
 
 
 async def _await_ready(backend: Backend, wait_s: float) -> None:

@@ -1,0 +1,10 @@
+"""The generator: from an ONNX file to a model in a Triton model repository.
+
+    from tidegate_repo_generator.generate import generate_model
+
+    generate_model("resnet.onnx", "models", slo_ms=70)
+
+`generate` is the whole of it, in five steps of one file each: `onnx_file` reads what goes in and out, `batching` judges
+whether requests may share a batch (`trial` finds out by running the model), `config` writes it down in Triton's words,
+`writing` puts the folder in place. `model` has the nouns, `commands` the command line.
+"""

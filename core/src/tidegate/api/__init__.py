@@ -24,6 +24,14 @@ from tidegate.api.hookspecs import CommandSpec, Observer, ObserverSpec, PolicySp
 from tidegate.api.model import NEVER, Batch, Leg, Model, Request, Worker
 from tidegate.api.policy import Commands, Policy, PolicyOptions, Setup
 from tidegate.api.profile import NS_PER_MS, Profile, ms_to_ns
+from tidegate.api.profile_file import (
+    ModelProfile,
+    Point,
+    ProfileFile,
+    ProfileFileError,
+    read_profiles,
+    write_profile,
+)
 from tidegate.api.queueing import IdleWorkers, QueueingPolicy, QueueKey, RequestQueue
 
 __all__ = [
@@ -47,12 +55,16 @@ __all__ = [
     "Leg",
     "LegFinished",
     "Model",
+    "ModelProfile",
     "Observer",
     "ObserverSpec",
+    "Point",
     "Policy",
     "PolicyOptions",
     "PolicySpec",
     "Profile",
+    "ProfileFile",
+    "ProfileFileError",
     "ProfileUpdated",
     "QueueKey",
     "QueueingPolicy",
@@ -69,4 +81,6 @@ __all__ = [
     "WorkerLost",
     "hookimpl",
     "ms_to_ns",
+    "read_profiles",
+    "write_profile",
 ]

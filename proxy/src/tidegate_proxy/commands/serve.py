@@ -39,9 +39,9 @@ def serve(
     from rich.console import Console
     from rich.logging import RichHandler
 
+    from tidegate.api import ProfileFileError
     from tidegate.host import PluginError, Plugins
     from tidegate_proxy.backend import BackendError
-    from tidegate_proxy.profiles import ProfileFileError
     from tidegate_proxy.serve import ServeOptions, serving
 
     console = Console(soft_wrap=True, highlight=False)

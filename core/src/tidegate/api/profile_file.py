@@ -1,11 +1,11 @@
-"""The profile file: what was measured, and the profiles that schedulers start from."""
+"""The profile file: what was measured (`tidegate profile`), and the profiles that schedulers start from."""
 
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tidegate.api import Model, Profile
+from tidegate.api.profile import Profile
 
 
 class ProfileFileError(Exception):
@@ -65,14 +65,3 @@ def write_profile(path: Path, profile: ModelProfile) -> None:
     kept = [other for other in others if (other.model, other.kind) != (profile.model, profile.kind)]
     document = ProfileFile(profiles=sorted([*kept, profile], key=lambda entry: (entry.model, entry.kind)))
     path.write_text(document.model_dump_json(indent=2) + "\n")
-
-
-def starting_profile(model: Model, measured: dict[tuple[str, str], ModelProfile]) -> Profile:
-    """What to plan a model with at first: its measured profile, else a guess too small to drop anything by.
-
-    Either is corrected online by what is observed.
-    """
-    entry = measured.get((model.name, "default"))
-    if entry is not None:
-        return entry.to_profile(model.max_rows)
-    return Profile.linear(model.name, alpha_ms=0.05, beta_ms=0.5, max_rows=model.max_rows)

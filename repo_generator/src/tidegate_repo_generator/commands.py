@@ -1,0 +1,139 @@
+"""`tidegate generate`: a thin layer over `generate_model`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidegate_repo_generator.model import Flavour, GeneratedModel, GenerateError, Tensor
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def generate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model, an ONNX file.", show_default=False)],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="REPO", help="Model repository to write to.", show_default=False),
+    ],
+    name: Annotated[
+        str | None,
+        typer.Option(help="What clients call the model; by default MODEL's name.", show_default=False),
+    ] = None,
+    instances: Annotated[int, typer.Option(min=1, help="Batches that Triton runs at once.")] = 1,
+    max_batch: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="B",
+            help="Largest batch, in rows; 0 for no batching. By default 32 for a model that can batch.",
+            show_default=False,
+        ),
+    ] = None,
+    slo_ms: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MS",
+            help="How long after its arrival, in milliseconds, a request may be answered.",
+            show_default=False,
+        ),
+    ] = None,
+    flavour: Annotated[
+        Flavour,
+        typer.Option(
+            help="embedded: Python backend on the CPU, for the embedded Triton. triton: ONNX Runtime backend of a full "
+            "Triton."
+        ),
+    ] = Flavour.EMBEDDED,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a model of that name, with all its versions.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Say what was written as JSON.")] = False,
+) -> None:
+    """Write a model into a Triton model repository, from an ONNX file.
+
+    Names, types and shapes come from the file, and so does the answer to
+    whether requests may share a batch: where the first dimension of every
+    input and output is dynamic, the model is run with a few rows to make sure.
+    Triton's clients find the model under its NAME; Tidegate reads the SLO from
+    its config.pbtxt.
+
+    Example, a text recogniser that answers within 70 ms, on two instances:
+
+        tidegate generate recognise.onnx -o models --instances 2 --slo-ms 70
+    """
+    from rich.console import Console  # noqa: PLC0415 - this, onnx and onnxruntime are slow to import
+
+    from tidegate_repo_generator.generate import generate_model  # noqa: PLC0415
+
+    errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+    try:
+        with errors.status(f"generating from {model.name}"):
+            generated = generate_model(
+                model,
+                output,
+                name=name,
+                instances=instances,
+                max_batch=max_batch,
+                slo_ms=slo_ms,
+                flavour=flavour,
+                force=force,
+            )
+    except GenerateError as error:
+        errors.print(f"error: {error}")
+        raise typer.Exit(1) from error
+    if as_json:
+        typer.echo(json.dumps(_as_json(generated), indent=2))
+        return
+    for notice in generated.notices:
+        errors.print(f"notice: {notice}")
+    Console(soft_wrap=True, markup=False, highlight=False).print(_as_table(generated))
+
+
+def _as_json(model: GeneratedModel) -> dict[str, Any]:
+    def tensors(group: tuple[Tensor, ...]) -> list[dict[str, Any]]:
+        return [{"name": tensor.name, "data_type": tensor.data_type, "shape": tensor.dims} for tensor in group]
+
+    return {
+        "name": model.name,
+        "path": str(model.path),
+        "flavour": model.flavour,
+        "max_batch_size": model.max_batch_size,
+        "instances": model.instances,
+        "slo_ms": model.slo_ms,
+        "inputs": tensors(model.inputs),
+        "outputs": tensors(model.outputs),
+        "files": [str(file) for file in model.files],
+        "notices": model.notices,
+    }
+
+
+def _as_table(model: GeneratedModel) -> "Table":
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    def tensors(group: tuple[Tensor, ...]) -> str:
+        return "\n".join(f"{tensor.name}: {tensor.data_type} {_shape(model, tensor)}" for tensor in group)
+
+    table = Table(title=f"Model {model.name}", title_justify="left", show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for what, value in (
+        ("folder", str(model.path)),
+        ("files", "\n".join(map(str, model.files))),
+        ("flavour", model.flavour.value),
+        ("inputs", tensors(model.inputs)),
+        ("outputs", tensors(model.outputs)),
+        ("batch", f"up to {model.max_batch_size} rows" if model.max_batch_size else "none: one request at a time"),
+        ("instances", str(model.instances)),
+        ("SLO", "none" if model.slo_ms is None else f"{model.slo_ms:g} ms"),
+    ):
+        table.add_row(what, Text(value))
+    return table
+
+
+def _shape(model: GeneratedModel, tensor: Tensor) -> str:
+    sizes = ["rows", *tensor.dims[1:]] if model.max_batch_size else tensor.dims
+    return f"[{', '.join('any' if size == -1 else str(size) for size in sizes)}]"

@@ -1,0 +1,63 @@
+"""A model's `config.pbtxt`, through Triton's own protobuf messages."""
+
+from typing import Any, Final
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from tidegate_repo_generator.model import Flavour, GenerateError, Tensor
+from tidegate_repo_generator.onnx_file import OnnxFile
+
+_HEADER: Final = """\
+# Written by `tidegate generate` from {source!r}.
+# There is no dynamic_batching on purpose: Tidegate forms the batches, and Triton runs each as it comes.
+"""
+
+
+def model_config(
+    model: OnnxFile, *, name: str, flavour: Flavour, max_batch_size: int, instances: int, slo_ms: float | None
+) -> Any:  # noqa: ANN401 - Triton's messages have no types
+    """Build the ModelConfig; a `max_batch_size` of 0 keeps the full shapes.
+
+    Raises GenerateError for a type that the flavour's backend cannot pass on.
+    """
+    config = model_config_pb2.ModelConfig(name=name, max_batch_size=max_batch_size)
+    group = config.instance_group.add(count=instances)
+    if flavour is Flavour.EMBEDDED:
+        config.backend = "python"
+        group.kind = model_config_pb2.ModelInstanceGroup.KIND_CPU
+        _refuse_bf16(model)
+    else:
+        config.platform = "onnxruntime_onnx"
+    for tensor in model.inputs:
+        _fill(config.input.add(), tensor, batched=max_batch_size > 0)
+    for tensor in model.outputs:
+        _fill(config.output.add(), tensor, batched=max_batch_size > 0)
+    if slo_ms is not None:
+        config.parameters["slo_ms"].string_value = str(int(slo_ms) if slo_ms == int(slo_ms) else slo_ms)
+    return config
+
+
+def config_text(config: Any, *, source: str) -> str:  # noqa: ANN401
+    """Render a ModelConfig as the text of a `config.pbtxt`; `source`: the ONNX file's name, for the reader."""
+    text: str = text_format.MessageToString(config, as_utf8=True, use_short_repeated_primitives=True)
+    return _HEADER.format(source=source) + text
+
+
+def _refuse_bf16(model: OnnxFile) -> None:
+    for tensor in model.inputs + model.outputs:
+        if tensor.data_type == "BF16":
+            raise GenerateError(
+                f"{model.path}: '{tensor.name}' is BF16, which Triton's Python backend cannot pass on: cast it to FP32 "
+                "inside the model, or generate it with --flavour triton"
+            )
+
+
+def _fill(entry: Any, tensor: Tensor, *, batched: bool) -> None:  # noqa: ANN401
+    entry.name = tensor.name
+    entry.data_type = model_config_pb2.DataType.Value(f"TYPE_{tensor.data_type}")
+    dims = tensor.dims[1:] if batched else tensor.dims
+    # Triton wants at least one dimension beside the batch's: clients see [rows, 1], the model [rows].
+    entry.dims.extend(dims or [1])
+    if not dims:
+        entry.reshape.SetInParent()

@@ -1,0 +1,126 @@
+"""From an ONNX file to a model in a Triton model repository."""
+
+import math
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from tidegate_repo_generator.batching import judge_batching
+from tidegate_repo_generator.config import config_text, model_config
+from tidegate_repo_generator.model import Flavour, GeneratedModel, GenerateError
+from tidegate_repo_generator.onnx_file import OnnxFile, read_onnx
+from tidegate_repo_generator.writing import CONFIG_FILE, check_target, write_model
+from tidegate_triton_models import model_source
+
+DEFAULT_MAX_BATCH: Final = 32
+"""Rows, for models that batch: most gain little beyond, and a policy may always form smaller batches."""
+
+_VERSION: Final = PurePosixPath("1")
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_REMEDY: Final = "export the model with a dynamic first dimension in every input and output"
+
+
+def generate_model(
+    model: str | os.PathLike[str],
+    repository: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    instances: int = 1,
+    max_batch: int | None = None,
+    slo_ms: float | None = None,
+    flavour: Flavour = Flavour.EMBEDDED,
+    force: bool = False,
+) -> GeneratedModel:
+    """Write `<repository>/<name>/{config.pbtxt,1/...}` for an ONNX file; the repository is made where it is missing.
+
+    `name`: what clients call it; by default the file's name without its ending.
+    `instances`: how many batches Triton runs at once (per device, where it picks devices).
+    `max_batch`: the largest batch, in rows. None: `DEFAULT_MAX_BATCH` for a model shown to batch, else no batching. A
+    number says that the model does batch, so it is an error where that is shown to be wrong. 0: do not batch.
+    `slo_ms`: how long after its arrival, in milliseconds, a request may be answered.
+    `force`: replace a model of that name, with all its versions.
+
+    Unless `max_batch` is 0, a model whose first dimensions are all dynamic is loaded and run on the CPU, with a few
+    rows, to see whether it batches. Raises GenerateError.
+    """
+    path = Path(model)
+    _check_numbers(instances, max_batch, slo_ms)
+    name = _checked_name(path) if name is None else _valid_name(name)
+    target = Path(repository, name)
+    check_target(target, force=force)
+    onnx_file = read_onnx(path)
+    max_batch_size, notices = _batching(onnx_file, max_batch)
+    config = model_config(
+        onnx_file, name=name, flavour=flavour, max_batch_size=max_batch_size, instances=instances, slo_ms=slo_ms
+    )
+    files: dict[PurePosixPath, Path | str] = {
+        PurePosixPath(CONFIG_FILE): config_text(config, source=path.name),
+        _VERSION / "model.onnx": path,
+    }
+    if flavour is Flavour.EMBEDDED:
+        files[_VERSION / "model.py"] = model_source("onnx_runner")
+    for data_file in onnx_file.data_files:
+        if _VERSION / data_file in files:
+            raise GenerateError(
+                f"{path} keeps external data in '{data_file}', where the repository has a file of that name: save the "
+                "model again with another name for its data"
+            )
+        files[_VERSION / data_file] = path.parent / data_file
+    write_model(target, files)
+    return GeneratedModel(
+        name=name,
+        path=target,
+        flavour=flavour,
+        max_batch_size=max_batch_size,
+        instances=instances,
+        slo_ms=slo_ms,
+        inputs=onnx_file.inputs,
+        outputs=onnx_file.outputs,
+        files=tuple(sorted(files)),
+        notices=notices,
+    )
+
+
+def _check_numbers(instances: int, max_batch: int | None, slo_ms: float | None) -> None:
+    if instances < 1:
+        raise GenerateError(f"{instances} instances: a model needs at least 1")
+    if max_batch is not None and not 0 <= max_batch < 2**31:
+        raise GenerateError(f"a largest batch of {max_batch} rows: give 1 or more, or 0 for no batching")
+    if slo_ms is not None and not (slo_ms > 0 and math.isfinite(slo_ms)):
+        raise GenerateError(f"an SLO of {slo_ms} ms: give a positive number of milliseconds")
+
+
+def _valid_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise GenerateError(
+            f"'{name}' cannot name a model: it becomes a folder and a part of addresses, so use letters, digits, '_', "
+            "'-' and '.', and start with one of the first three"
+        )
+    return name
+
+
+def _checked_name(path: Path) -> str:
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", path.stem).lstrip(".-")
+    if not name:
+        raise GenerateError(f"no model can be named after {path}: give it a --name")
+    return name
+
+
+def _batching(model: OnnxFile, max_batch: int | None) -> tuple[int, tuple[str, ...]]:
+    """Decide on `max_batch_size`; with what there is to say about it."""
+    if max_batch == 0:
+        return 0, ()
+    verdict = judge_batching(model)
+    if verdict.batches:
+        return (DEFAULT_MAX_BATCH if max_batch is None else max_batch), ()
+    if verdict.batches is False and max_batch is not None:
+        raise GenerateError(
+            f"{model.path} cannot batch: {verdict.reason}. Leave --max-batch out to run one request at a time, or "
+            f"{_REMEDY}"
+        )
+    if verdict.batches is False:
+        return 0, (f"Not batched: {verdict.reason}. To batch it, {_REMEDY}.",)
+    if max_batch is None:
+        return 0, (f"Not batched, for it is not clear that it can: {verdict.reason}. If it can, say --max-batch N.",)
+    return max_batch, (f"Batched on your word: {verdict.reason}.",)
