@@ -1,0 +1,5 @@
+"""`python -m tidegate_loadtest`."""
+
+from tidegate_loadtest.cli import app
+
+app(prog_name="python -m tidegate_loadtest")

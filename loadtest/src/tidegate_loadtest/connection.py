@@ -1,0 +1,75 @@
+"""The way to the server: gRPC channels, and the few questions that are asked before any load is sent."""
+
+from collections.abc import Awaitable
+from typing import Self, TypeVar
+
+import grpc
+from tritonclient.grpc import model_config_pb2
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+Answer = TypeVar("Answer")
+
+ANSWER_WITHIN_S = 5.0
+"""For questions about the server and its models, which are answered at once or not at all."""
+
+
+class LoadTestError(Exception):
+    """The test cannot be run as asked. One line that a person can act on."""
+
+
+class Connection:
+    """Open channels to one server: `async with Connection("localhost:8001") as connection`.
+
+    tritonclient's stub is called directly, with tritonclient's own messages: these are built before the run, where
+    tritonclient's asyncio client would build each again while others are due.
+    """
+
+    def __init__(self, target: str, *, channels: int = 1) -> None:
+        """`target` is HOST:PORT of a server's gRPC. One channel is one TCP connection."""
+        self.target = target
+        self._channel_count = channels
+        self._channels: list[grpc.aio.Channel] = []
+        self.stubs: list[GRPCInferenceServiceStub] = []
+        """One per channel."""
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises LoadTestError where no live server answers."""
+        options = [
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.use_local_subchannel_pool", 1),  # else channels to one address share one TCP connection
+        ]
+        self._channels = [grpc.aio.insecure_channel(self.target, options) for _ in range(self._channel_count)]
+        self.stubs = [GRPCInferenceServiceStub(channel) for channel in self._channels]
+        try:
+            for stub in self.stubs:
+                await self.ask(stub.ServerLive(pb.ServerLiveRequest(), timeout=ANSWER_WITHIN_S))
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self._close()
+
+    async def model_metadata(self, model: str) -> pb.ModelMetadataResponse:
+        """Names, types and shapes of a model's tensors. Raises LoadTestError for an unknown model."""
+        return await self.ask(self.stubs[0].ModelMetadata(pb.ModelMetadataRequest(name=model), timeout=ANSWER_WITHIN_S))
+
+    async def model_config(self, model: str) -> model_config_pb2.ModelConfig:
+        """A model's configuration. Raises LoadTestError for an unknown model."""
+        request = pb.ModelConfigRequest(name=model)
+        return (await self.ask(self.stubs[0].ModelConfig(request, timeout=ANSWER_WITHIN_S))).config
+
+    async def ask(self, call: Awaitable[Answer]) -> Answer:
+        """Await an answer. Raises LoadTestError with what the server, or gRPC for it, said instead."""
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            details = " ".join((error.details() or error.code().name).split())
+            raise LoadTestError(f"{self.target}: {details}") from error
+
+    async def _close(self) -> None:
+        for channel in self._channels:
+            await channel.close()

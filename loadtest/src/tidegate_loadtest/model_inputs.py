@@ -1,0 +1,96 @@
+"""Requests with random tensors, of the shapes and types that the server itself declares for a model."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor, triton_to_np_dtype
+
+from tidegate_loadtest.connection import Connection, LoadTestError
+
+DISTINCT_REQUESTS = 16
+"""How many different requests are drawn: enough that no cache answers for the model, few enough to fit in memory."""
+
+
+def infer_request(model: str, tensors: Mapping[str, NDArray[Any]]) -> pb.ModelInferRequest:
+    """The request that carries these tensors as raw bytes, by input name."""
+    request = pb.ModelInferRequest(model_name=model)
+    for name, tensor in tensors.items():
+        request.inputs.add(name=name, datatype=np_to_triton_dtype(tensor.dtype), shape=tensor.shape)
+        is_text = tensor.dtype == np.object_
+        request.raw_input_contents.append(serialize_byte_tensor(tensor).item() if is_text else tensor.tobytes())
+    return request
+
+
+class RandomRequests:
+    """Requests for one model, drawn once from a seed and sent in turn: a `RequestFactory`."""
+
+    def __init__(self, model: str, inputs: Mapping[str, tuple[str, tuple[int, ...]]], *, seed: int) -> None:
+        """`inputs` gives (Triton data type, full shape) by input name."""
+        rng = np.random.default_rng(seed)
+        self._requests = [
+            infer_request(model, {name: _random_tensor(rng, *spec) for name, spec in inputs.items()})
+            for _ in range(DISTINCT_REQUESTS)
+        ]
+
+    def __call__(self, index: int) -> pb.ModelInferRequest:
+        """The request to send as number `index`."""
+        return self._requests[index % DISTINCT_REQUESTS]
+
+    @classmethod
+    async def for_model(
+        cls, connection: Connection, model: str, *, rows: int, shapes: Mapping[str, tuple[int, ...]], seed: int
+    ) -> "RandomRequests":
+        """Ask the server for the inputs. `shapes`, by input name and without rows, fills in what it leaves open.
+
+        An optional input is sent only where `shapes` names it. Raises LoadTestError for an unknown model, input or data
+        type, a dimension that is left open or contradicts the model's, and more rows than the model takes.
+        """
+        metadata = await connection.model_metadata(model)
+        config = await connection.model_config(model)
+        max_rows = config.max_batch_size
+        if rows > max(max_rows, 1):
+            raise LoadTestError(f"model {model!r} takes at most {max(max_rows, 1)} rows, not {rows}")
+        declared = {tensor.name: tensor for tensor in metadata.inputs}
+        unknown = sorted(set(shapes) - set(declared))
+        if unknown:
+            raise LoadTestError(f"model {model!r} has no input {unknown[0]!r}; it has {', '.join(declared)}")
+        optional = {tensor.name for tensor in config.input if tensor.optional}
+        inputs = {}
+        for name, tensor in declared.items():
+            if name in optional and name not in shapes:
+                continue
+            dims = tuple(tensor.shape)[1:] if max_rows else tuple(tensor.shape)
+            full = _fill(name, dims, shapes.get(name))
+            inputs[name] = (tensor.datatype, (rows, *full) if max_rows else full)
+        return cls(model, inputs, seed=seed)
+
+
+def _fill(name: str, dims: tuple[int, ...], given: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The dimensions to send, rows left out: the model's, -1 replaced by the given ones."""
+    if given is None:
+        if any(dim < 0 for dim in dims):
+            shown = ",".join(str(dim) for dim in dims)
+            raise LoadTestError(f"input {name!r} is {shown}: give its -1 a size with --shape {name}=...")
+        return dims
+    fits = len(given) == len(dims) and all(dim in (-1, size) for dim, size in zip(dims, given, strict=True))
+    if not fits:
+        shown, asked = (",".join(str(dim) for dim in shape) for shape in (dims, given))
+        raise LoadTestError(f"input {name!r} is {shown} (rows not counted), which {asked} does not fit")
+    return given
+
+
+def _random_tensor(rng: np.random.Generator, datatype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    if datatype == "BYTES":
+        texts = [rng.bytes(8).hex().encode() for _ in range(int(np.prod(shape)))]
+        return np.array(texts, np.object_).reshape(shape)
+    dtype = triton_to_np_dtype(datatype)
+    if dtype is None:
+        raise LoadTestError(f"cannot draw random tensors of data type {datatype}")
+    if np.issubdtype(dtype, np.integer):
+        return rng.integers(0, 128, shape).astype(dtype)  # small: fits every type, and most vocabularies
+    if dtype is bool:
+        return rng.integers(0, 2, shape).astype(dtype)
+    return rng.random(shape, np.float32).astype(dtype)

@@ -1,0 +1,10 @@
+"""Registers the load test's subcommands."""
+
+from tidegate.api import CommandSpec, hookimpl
+from tidegate_loadtest.commands.profile import profile
+
+
+@hookimpl
+def tidegate_commands() -> list[CommandSpec]:
+    """Offer `profile`."""
+    return [CommandSpec("profile", profile)]

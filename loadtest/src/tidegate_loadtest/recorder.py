@@ -1,0 +1,106 @@
+"""Sends one request and writes down what became of it: what the open and the closed loop share."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from tidegate_loadtest.connection import LoadTestError
+from tidegate_loadtest.result import OK, RunResult
+
+RequestFactory = Callable[[int], pb.ModelInferRequest]
+"""Gives the i-th request. Runs on the sending thread, so it must be quick."""
+
+CLIENT_TIMEOUT = "CLIENT_TIMEOUT"
+PROGRESS_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is."""
+
+    elapsed_ns: int
+    """Since the first request could be sent; warm-up included."""
+    answered: int
+    failed: int
+
+
+class Recorder:
+    """The clock of one run and the rows of its result. The clock reads 0 where the measured window begins."""
+
+    def __init__(self, *, warmup_ns: int, timeout_s: float) -> None:
+        """The run starts now, `warmup_ns` before the window. A request is given up after `timeout_s`."""
+        self._warmup_ns = warmup_ns
+        self._timeout_s = timeout_s
+        self._zero_ns = time.perf_counter_ns() + warmup_ns
+        self._rows: list[tuple[int, int, int, str]] = []
+        self._answered = 0
+        self._messages: dict[str, str] = {}
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the measured window began; negative during the warm-up."""
+        return time.perf_counter_ns() - self._zero_ns
+
+    async def send(self, stub: GRPCInferenceServiceStub, request: pb.ModelInferRequest, scheduled_ns: int) -> None:
+        """Send a request that was due at `scheduled_ns`, and wait until it is answered or has failed."""
+        issued_ns = self.now_ns()
+        message = ""
+        try:
+            # The wait is bounded here, not by a gRPC deadline: that would travel with the request, and a server
+            # that schedules by deadlines would take our patience for the client's SLO.
+            async with asyncio.timeout(self._timeout_s):
+                await stub.ModelInfer(request)
+            status = OK
+            self._answered += 1
+        except TimeoutError:
+            status = CLIENT_TIMEOUT
+            message = f"no answer within {self._timeout_s:g} s"
+        except grpc.aio.AioRpcError as error:
+            status = error.code().name
+            message = error.details() or ""
+        self._rows.append((scheduled_ns, issued_ns, self.now_ns(), status))
+        if message:
+            self._messages.setdefault(status, message)
+
+    @asynccontextmanager
+    async def reporting(self, progress: Callable[[Progress], None] | None) -> AsyncIterator[None]:
+        """Call `progress` now and then, and once at the end."""
+        if progress is None:
+            yield
+            return
+        reports = asyncio.create_task(self._report(progress))
+        try:
+            yield
+        finally:
+            reports.cancel()
+        progress(self._progress())
+
+    def result(self, window_ns: int, *, lateness_limit_ms: float = 5.0) -> RunResult:
+        """The rows of the window. Raises LoadTestError where no request was due in it."""
+        rows = sorted(row for row in self._rows if row[0] >= 0)
+        if not rows:
+            raise LoadTestError("no request was due in the measured window: ask for a longer one, or for a higher rate")
+        scheduled_ns, issued_ns, finished_ns, status = zip(*rows, strict=True)
+        return RunResult(
+            window_ns=window_ns,
+            scheduled_ns=np.array(scheduled_ns, np.int64),
+            issued_ns=np.array(issued_ns, np.int64),
+            finished_ns=np.array(finished_ns, np.int64),
+            status=np.array(status),
+            messages=self._messages,
+            lateness_limit_ms=lateness_limit_ms,
+        )
+
+    def _progress(self) -> Progress:
+        return Progress(self.now_ns() + self._warmup_ns, self._answered, len(self._rows) - self._answered)
+
+    async def _report(self, progress: Callable[[Progress], None]) -> None:
+        while True:
+            progress(self._progress())
+            await asyncio.sleep(PROGRESS_EVERY_S)

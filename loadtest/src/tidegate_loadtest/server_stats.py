@@ -1,0 +1,89 @@
+"""What the server says of itself over a span of time: how large its batches were, and how busy its instances.
+
+Triton's `inference_stats` adds the duration of an execution once per *request* in it: a batch of eight counts eight
+times. Only `batch_stats` counts executions once, so the busy share is made of those. `inference_count` counts rows.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tritonclient.grpc import model_config_pb2
+from tritonclient.grpc import service_pb2 as pb
+
+from tidegate_loadtest.connection import ANSWER_WITHIN_S, Connection
+
+
+@dataclass(frozen=True)
+class StatsSnapshot:
+    """A model's counters since its server started, over all its versions."""
+
+    at_ns: int
+    """When they were read, on this process's clock."""
+    rows: int
+    requests: int
+    """Those that succeeded."""
+    executions: int
+    busy_ns: int
+    """Compute time, inputs and outputs included, of all executions on all instances."""
+
+
+@dataclass(frozen=True)
+class ServerUsage:
+    """The difference of two snapshots. None: the model did not run."""
+
+    executions: int
+    mean_rows: float | None
+    """Rows per execution: the mean batch size, as Triton counts it."""
+    mean_requests: float | None
+    """Requests per execution."""
+    busy_share: float
+    """Compute time / (time that passed * instances)."""
+
+    @classmethod
+    def between(cls, before: StatsSnapshot, after: StatsSnapshot, *, instances: int) -> "ServerUsage":
+        """What happened from one snapshot to the other on a model of so many instances."""
+        executions = after.executions - before.executions
+        return cls(
+            executions=executions,
+            mean_rows=(after.rows - before.rows) / executions if executions else None,
+            mean_requests=(after.requests - before.requests) / executions if executions else None,
+            busy_share=(after.busy_ns - before.busy_ns) / ((after.at_ns - before.at_ns) * instances),
+        )
+
+
+async def read_statistics(connection: Connection, model: str) -> StatsSnapshot:
+    """Read a model's counters now. Raises LoadTestError for an unknown model."""
+    request = pb.ModelStatisticsRequest(name=model)
+    answer = await connection.ask(connection.stubs[0].ModelStatistics(request, timeout=ANSWER_WITHIN_S))
+    versions = answer.model_stats
+    return StatsSnapshot(
+        at_ns=time.perf_counter_ns(),
+        rows=sum(version.inference_count for version in versions),
+        requests=sum(version.inference_stats.success.count for version in versions),
+        executions=sum(version.execution_count for version in versions),
+        busy_ns=sum(
+            batches.compute_input.ns + batches.compute_infer.ns + batches.compute_output.ns
+            for version in versions
+            for batches in version.batch_stats
+        ),
+    )
+
+
+async def measure_usage(connection: Connection, model: str, *, warmup_s: float, window_s: float) -> ServerUsage:
+    """Read the counters `warmup_s` from now and `window_s` later: beside a run, exactly its measured window.
+
+    An execution counts where it ends, so short windows over long executions are off by up to one per instance.
+    """
+    instances = count_instances((await connection.model_config(model)).instance_group)
+    await asyncio.sleep(warmup_s)
+    before = await read_statistics(connection, model)
+    await asyncio.sleep(window_s)
+    after = await read_statistics(connection, model)
+    return ServerUsage.between(before, after, instances=instances)
+
+
+def count_instances(groups: Iterable[model_config_pb2.ModelInstanceGroup]) -> int:
+    """How many executions of a model can run at once. A group's `count` is per GPU."""
+    return sum(group.count * max(len(group.gpus), 1) for group in groups if not group.passive) or 1

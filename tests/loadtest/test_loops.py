@@ -1,0 +1,137 @@
+"""The open and the closed loop, against a server that answers, fails, or keeps silent."""
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import uvloop
+from tritonclient.grpc import service_pb2 as pb
+
+from tidegate_loadtest import (
+    Connection,
+    LoadTestError,
+    Progress,
+    RequestFactory,
+    RunResult,
+    infer_request,
+    run_closed_loop,
+    run_open_loop,
+)
+
+if TYPE_CHECKING:
+    from tests.loadtest.conftest import FakeTriton
+
+MS = 1_000_000
+
+
+def to(model: str) -> RequestFactory:
+    """Requests that carry their own index."""
+
+    def request_of(index: int) -> pb.ModelInferRequest:
+        request = infer_request(model, {"X": np.full((1, 4), index, np.float32)})
+        request.id = str(index)
+        return request
+
+    return request_of
+
+
+def open_loop(triton: "FakeTriton", arrivals_ns: list[int], request_of: RequestFactory, **options: object) -> RunResult:
+    async def run() -> RunResult:
+        async with Connection(triton.target, channels=2) as connection:
+            return await run_open_loop(connection, arrivals_ns, request_of, **options)  # type: ignore[arg-type]
+
+    return uvloop.run(run())
+
+
+def closed_loop(triton: "FakeTriton", model: str, **options: object) -> RunResult:
+    async def run() -> RunResult:
+        async with Connection(triton.target) as connection:
+            return await run_closed_loop(connection, to(model), **options)  # type: ignore[arg-type]
+
+    return uvloop.run(run())
+
+
+def test_every_request_is_sent_once_and_never_early(triton: "FakeTriton") -> None:
+    arrivals_ns = [index * MS for index in range(50)]
+    run = open_loop(triton, arrivals_ns, to("echo"), window_ns=50 * MS)
+    assert run.scheduled_ns.tolist() == arrivals_ns
+    assert run.ok.all()
+    assert (run.lateness_ns >= 0).all()
+    assert (run.finished_ns > run.issued_ns).all()
+    assert sorted(int(request.id) for request in triton.requests) == list(range(50))
+
+
+def test_the_open_loop_does_not_wait_for_answers(triton: "FakeTriton") -> None:
+    # The server answers nobody before all twenty are there: whoever waits for one answer waits for ever.
+    run = open_loop(triton, [index * MS for index in range(20)], to("crowd"), window_ns=20 * MS)
+    assert run.ok.all()
+    assert run.latency_ns[0] >= 19 * MS
+
+
+def test_requests_of_the_warm_up_are_sent_but_not_counted(triton: "FakeTriton") -> None:
+    run = open_loop(triton, [0, 5 * MS, 10 * MS, 15 * MS], to("echo"), warmup_ns=10 * MS, window_ns=10 * MS)
+    assert run.scheduled_ns.tolist() == [0, 5 * MS]
+    assert len(triton.requests) == 4
+
+
+def test_failures_are_counted_by_status_with_their_first_message(triton: "FakeTriton") -> None:
+    run = open_loop(triton, [0, MS, 2 * MS], to("failing"), window_ns=3 * MS)
+    assert run.summary(slo_ms=1000).failed == {"UNAVAILABLE": 3}
+    assert run.messages == {"UNAVAILABLE": "no worker left"}
+
+
+def test_a_silent_server_costs_the_timeout_and_sees_no_deadline(triton: "FakeTriton") -> None:
+    run = open_loop(triton, [0, MS], to("silent"), window_ns=2 * MS, timeout_s=0.05)
+    assert run.status.tolist() == ["CLIENT_TIMEOUT", "CLIENT_TIMEOUT"]
+    assert (run.latency_ns >= 50 * MS).all()
+    assert min(triton.patience_s) > 24 * 3600
+
+
+def test_a_stalled_generator_owns_up(triton: "FakeTriton") -> None:
+    request_of = to("echo")
+
+    def stalling(index: int) -> pb.ModelInferRequest:
+        if index == 0:
+            time.sleep(0.03)  # the event loop stands still, as under a garbage collection or a full CPU
+        return request_of(index)
+
+    run = open_loop(triton, [0, MS, 2 * MS], stalling, window_ns=3 * MS, lateness_limit_ms=20)
+    assert (run.lateness_ns >= 28 * MS).all()
+    assert (run.latency_ns >= 28 * MS).all()
+    assert run.fell_behind
+
+
+def test_progress_ends_with_everything_accounted_for(triton: "FakeTriton") -> None:
+    seen: list[Progress] = []
+    open_loop(triton, [0, MS, 2 * MS], to("echo"), window_ns=3 * MS, progress=seen.append)
+    assert (seen[-1].answered, seen[-1].failed) == (3, 0)
+    assert seen[-1].elapsed_ns >= 2 * MS
+
+
+def test_a_window_without_arrivals_is_refused(triton: "FakeTriton") -> None:
+    try:
+        open_loop(triton, [0], to("echo"), warmup_ns=MS, window_ns=MS)
+    except LoadTestError as error:
+        assert "no request was due" in str(error)
+    else:
+        raise AssertionError("a run that measured nothing gave a result")
+
+
+def test_the_closed_loop_keeps_so_many_in_flight(triton: "FakeTriton") -> None:
+    run = closed_loop(triton, "echo", concurrency=4, window_ns=100 * MS)
+    assert triton.most_in_flight <= 4
+    assert len(run.scheduled_ns) == len(triton.requests) > 4
+    assert len({request.id for request in triton.requests}) == len(triton.requests)
+    assert (run.scheduled_ns < 100 * MS).all()
+
+
+def test_all_callers_of_the_closed_loop_call_at_once(triton: "FakeTriton") -> None:
+    run = closed_loop(triton, "crowd", concurrency=20, window_ns=500 * MS)
+    assert run.ok.all()
+    assert triton.most_in_flight == 20
+
+
+def test_a_caller_goes_on_after_a_failure(triton: "FakeTriton") -> None:
+    run = closed_loop(triton, "failing", concurrency=1, window_ns=50 * MS)
+    assert len(run.status) > 1
+    assert run.summary(slo_ms=1).throughput_rps == 0

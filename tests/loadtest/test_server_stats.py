@@ -1,0 +1,113 @@
+"""The server's own statistics, from made-up counters and from a real Triton."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import uvloop
+from tritonclient.grpc import model_config_pb2
+from tritonclient.grpc import service_pb2 as pb
+
+from tidegate_loadtest import (
+    Connection,
+    ServerUsage,
+    StatsSnapshot,
+    infer_request,
+    read_statistics,
+    run_closed_loop,
+)
+from tidegate_loadtest.server_stats import count_instances
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.loadtest.conftest import FakeTriton
+
+    from tidegate_proxy.embedded import EmbeddedTriton
+
+MS = 1_000_000
+
+
+def test_usage_is_the_difference_of_two_snapshots() -> None:
+    before = StatsSnapshot(at_ns=0, rows=10, requests=5, executions=5, busy_ns=7 * MS)
+    after = StatsSnapshot(at_ns=100 * MS, rows=50, requests=25, executions=15, busy_ns=107 * MS)
+    assert ServerUsage.between(before, after, instances=2) == ServerUsage(
+        executions=10, mean_rows=4.0, mean_requests=2.0, busy_share=0.5
+    )
+
+
+def test_a_model_that_did_not_run_has_no_batch_size() -> None:
+    before = StatsSnapshot(at_ns=0, rows=10, requests=5, executions=5, busy_ns=7)
+    after = StatsSnapshot(at_ns=100, rows=10, requests=5, executions=5, busy_ns=7)
+    assert ServerUsage.between(before, after, instances=1) == ServerUsage(
+        executions=0, mean_rows=None, mean_requests=None, busy_share=0.0
+    )
+
+
+def test_counters_are_summed_over_versions_and_batch_sizes(triton: "FakeTriton") -> None:
+    for version in ("1", "2"):
+        statistics = triton.statistics.model_stats.add(version=version, inference_count=30, execution_count=4)
+        statistics.inference_stats.success.count = 20
+        statistics.inference_stats.compute_infer.ns = 10**12  # once per request: must not be used
+        for batch_size in (2, 8):
+            batches = statistics.batch_stats.add(batch_size=batch_size)
+            batches.compute_input.ns, batches.compute_infer.ns, batches.compute_output.ns = 1, 100, 10
+
+    async def read() -> StatsSnapshot:
+        async with Connection(triton.target) as connection:
+            return await read_statistics(connection, "echo")
+
+    snapshot = uvloop.run(read())
+    assert (snapshot.rows, snapshot.requests, snapshot.executions, snapshot.busy_ns) == (60, 40, 8, 444)
+
+
+def test_instances_are_counted_per_gpu() -> None:
+    group = model_config_pb2.ModelInstanceGroup
+    assert count_instances([group(count=2), group(count=3, gpus=[0, 1]), group(count=5, passive=True)]) == 8
+
+
+SLEEPER = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(0.05)
+        return [pb_utils.InferenceResponse([pb_utils.get_input_tensor_by_name(r, "X")]) for r in requests]
+"""
+SLEEPER_CONFIG = """
+backend: "python"
+max_batch_size: 4
+input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }
+output { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }
+instance_group { count: 2 kind: KIND_CPU }
+dynamic_batching { }
+"""
+
+
+def test_a_real_triton_counts_the_executions_of_batches_once(
+    start_triton: "Callable[..., EmbeddedTriton]", tmp_path: Path
+) -> None:
+    version = tmp_path / "sleeper" / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(SLEEPER)
+    (version.parent / "config.pbtxt").write_text(SLEEPER_CONFIG)
+    server = start_triton([tmp_path])
+
+    def request_of(_index: int) -> pb.ModelInferRequest:
+        return infer_request("sleeper", {"X": np.zeros((1, 1), np.float32)})
+
+    async def run() -> tuple[StatsSnapshot, StatsSnapshot, int]:
+        async with Connection(server.grpc_address) as connection:
+            before = await read_statistics(connection, "sleeper")
+            result = await run_closed_loop(connection, request_of, concurrency=12, window_ns=500 * MS)
+            return before, await read_statistics(connection, "sleeper"), len(result.ok)
+
+    before, after, answered = uvloop.run(run())
+    usage = ServerUsage.between(before, after, instances=2)
+    assert after.requests - before.requests == after.rows - before.rows == answered
+    assert usage.executions < answered
+    # Each execution sleeps 50 ms, whatever is in it: counted once per execution, not once per request. A busy machine
+    # makes executions longer, never shorter, so only a share of one is certain as a bound from above.
+    assert after.busy_ns - before.busy_ns >= usage.executions * 50 * MS
+    assert usage.busy_share < 1.1
