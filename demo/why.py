@@ -1,8 +1,5 @@
 """Part (b): four emulated GPUs under a load that is hard for eager batching; the same load, the same Triton."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from demo.emulated import Fleet, write_emulated
-from demo.processes import tidegate, tidegate_serve
+from demo.processes import run_load, tidegate, tidegate_serve
 from tidegate_proxy.embedded import EmbeddedTriton
 
 FLEET = Fleet(gpus=4, alpha_ms=5.09, beta_ms=18.368, slo_ms=70, max_batch=16)
@@ -62,7 +59,17 @@ def run_why(console: Console, work: Path, *, seed: int = 0) -> dict[str, dict[st
         for contender in contenders():
             progress.update(task, advance=1, description=contender.label)
             with _target(contender, triton.grpc_address, profiles, work) as address:
-                figures[contender.label] = _load(address, contender.model, seed)
+                figures[contender.label] = run_load(
+                    address,
+                    contender.model,
+                    rate=RATE_RPS,
+                    process="poisson",
+                    duration_s=DURATION_S,
+                    warmup_s=WARMUP_S,
+                    slo_ms=FLEET.slo_ms,
+                    timeout_s=5,
+                    seed=seed,
+                )
     _show(console, figures)
     return figures
 
@@ -75,29 +82,6 @@ def _target(contender: Contender, triton: str, profiles: Path, work: Path) -> It
     arguments = ("--triton", triton, "--policy", contender.policy, "--profiles", str(profiles))
     with tidegate_serve(*arguments, log=work / f"{contender.policy}.log") as address:
         yield address
-
-
-def _load(address: str, model: str, seed: int) -> dict[str, Any]:
-    """One open-loop run in a process of its own; its JSON report."""
-    arguments = {
-        "--target": address,
-        "--model": model,
-        "--rate": RATE_RPS,
-        "--process": "poisson",
-        "--duration-s": DURATION_S,
-        "--warmup-s": WARMUP_S,
-        "--slo-ms": FLEET.slo_ms,
-        "--timeout-s": 5,
-        "--seed": seed,
-    }
-    words = [str(word) for pair in arguments.items() for word in pair]
-    done = subprocess.run(
-        [sys.executable, "-m", "tidegate_loadtest", *words, "--json"], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"the load generator failed:\n{done.stderr}")
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
 
 
 def _show(console: Console, figures: dict[str, dict[str, Any]]) -> None:
