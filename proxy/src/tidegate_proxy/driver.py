@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import grpc
 
 from tidegate.api import (
+    NEVER,
     Advise,
     AnyEvent,
     BatchFailed,
@@ -26,6 +27,7 @@ from tidegate.engine import AnyEffect, Engine, Fail, PolicyReplaced, StartLeg
 from tidegate_proxy.backend import INFER, Backend
 from tidegate_proxy.catalog import Catalog
 from tidegate_proxy.envelope import Envelope
+from tidegate_proxy.headroom import Headroom
 from tidegate_proxy.merging import ScatterError, gather, scatter
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,8 @@ class _Waiting:
 
     envelope: Envelope
     answer: asyncio.Future[bytes]
+    ended_ns: int = 0
+    """When its last leg ended."""
 
     def resolve(self, outcome: bytes | RequestFailed) -> None:
         if self.answer.done():
@@ -68,6 +72,7 @@ class Driver:
         self._catalog = catalog
         self._workers = {worker.id: worker for worker in catalog.workers}
         self._ids = itertools.count()
+        self._headroom = Headroom()
         self._waiting: dict[int, _Waiting] = {}
         self._running: dict[int, int] = {}  # batch id -> worker id, of the legs that are on their way
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,11 +83,14 @@ class Driver:
     async def infer(self, envelope: Envelope, arrival_ns: int, deadline_ns: int) -> bytes:
         """Have a request scheduled; its answer. Raises RequestFailed."""
         request_id = next(self._ids)
+        due_ns = NEVER if deadline_ns == NEVER else self._headroom.before(deadline_ns, arrival_ns)
         waiting = self._waiting[request_id] = _Waiting(envelope, self._loop.create_future())
-        request = Request(request_id, envelope.model, envelope.rows, arrival_ns, deadline_ns, envelope.merge_key)
+        request = Request(request_id, envelope.model, envelope.rows, arrival_ns, due_ns, envelope.merge_key)
         self._handle(RequestArrived(time.monotonic_ns(), request))
         try:
-            return await waiting.answer
+            answer = await waiting.answer
+            self._headroom.observe(time.monotonic_ns() - waiting.ended_ns)
+            return answer
         except asyncio.CancelledError:
             self._handle(RequestCancelled(time.monotonic_ns(), request_id))
             raise
@@ -175,6 +183,7 @@ class Driver:
             return  # its worker was given up meanwhile, its requests are tried elsewhere
         self._handle(LegFinished(ended_ns, batch_id, effect.leg, worker_id, started_ns, ended_ns))
         for client, outcome in zip(clients, outcomes or _divided(response, envelopes), strict=True):
+            client.ended_ns = ended_ns
             client.resolve(outcome)
 
     async def _each_alone(

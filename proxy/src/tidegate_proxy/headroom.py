@@ -1,0 +1,33 @@
+"""What is kept free before every deadline: the time an answer takes from the end of its last leg to the client.
+
+A policy plans until the answer is there; its client counts until it has it. The driver sees a part of that way, from
+the end of a leg until the handler goes on. The rest (sockets, the client's own work) it cannot see, and takes to be as
+long.
+"""
+
+GAIN = 1 / 64
+"""Of the running mean and mean deviation, as TCP estimates its round trips: the last hundred answers or so count."""
+DEVIATIONS = 2.0
+UNSEEN = 2.0
+"""Whole way / visible part."""
+LARGEST_SHARE = 0.1
+"""Of what a request has left: under overload a policy must not be starved by the lag that overload brings."""
+
+
+class Headroom:
+    """Learns the way back from the answers given."""
+
+    def __init__(self) -> None:
+        self._mean_ns = 0.0
+        self._deviation_ns = 0.0
+
+    def observe(self, lag_ns: int) -> None:
+        """An answer went on its way this long after its leg had ended."""
+        surprise = lag_ns - self._mean_ns
+        self._mean_ns += GAIN * surprise
+        self._deviation_ns += GAIN * (abs(surprise) - self._deviation_ns)
+
+    def before(self, deadline_ns: int, now_ns: int) -> int:
+        """The instant by which the answer must be there for the client to have it by the deadline."""
+        estimate_ns = UNSEEN * (self._mean_ns + DEVIATIONS * self._deviation_ns)
+        return deadline_ns - round(min(estimate_ns, LARGEST_SHARE * (deadline_ns - now_ns)))
