@@ -41,10 +41,10 @@ def build_app(plugins: Plugins) -> typer.Typer:
         table = Table("kind", "name", "from", "what it is", "options")
         for offer in offers:
             table.add_row(offer.kind, offer.name, offer.source, offer.summary, ", ".join(offer.options))
-        console = Console()
+        console = Console(markup=False)  # what plugins say of themselves is text
         console.print(table)
         for where, why in plugins.broken.items():
-            console.print(f"[red]{where} could not be imported:[/red] {why}")
+            console.print(f"{where} could not be imported: {why}", style="red")
 
     for name in sorted(plugins.commands):
         app.command(name)(plugins.commands[name].run)

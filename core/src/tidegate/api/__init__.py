@@ -4,6 +4,7 @@ Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; t
 *partition* on one *worker*; a *profile* says how long that takes. Events come in, commands go out.
 """
 
+from tidegate.api.batch_target import ArrivalRate, BatchTarget, staggered_target
 from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Command, Dispatch, Drop, SetTimer
 from tidegate.api.events import (
     AnyEvent,
@@ -20,6 +21,7 @@ from tidegate.api.events import (
     WorkerLost,
 )
 from tidegate.api.first_come import FirstComeFirstServed
+from tidegate.api.gathering import Gathered, Gathering
 from tidegate.api.hookspecs import CommandSpec, Observer, ObserverSpec, PolicySpec, hookimpl
 from tidegate.api.model import NEVER, Batch, Leg, Model, Request, Worker
 from tidegate.api.policy import Commands, Policy, PolicyOptions, Setup
@@ -40,8 +42,10 @@ __all__ = [
     "Advise",
     "AnyCommand",
     "AnyEvent",
+    "ArrivalRate",
     "Batch",
     "BatchFailed",
+    "BatchTarget",
     "CancelTimer",
     "ClockAdvanced",
     "Command",
@@ -51,6 +55,8 @@ __all__ = [
     "Drop",
     "Event",
     "FirstComeFirstServed",
+    "Gathered",
+    "Gathering",
     "IdleWorkers",
     "Leg",
     "LegFinished",
@@ -82,5 +88,6 @@ __all__ = [
     "hookimpl",
     "ms_to_ns",
     "read_profiles",
+    "staggered_target",
     "write_profile",
 ]

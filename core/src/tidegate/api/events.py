@@ -65,7 +65,10 @@ class WorkerJoined(Event, frozen=True, tag=True):
 
 
 class WorkerLost(Event, frozen=True, tag=True):
-    """A worker is gone. What ran or was booked there is told as BatchFailed right after this."""
+    """A worker is gone. What ran or was booked there is told as BatchFailed right after this.
+
+    A batch that meanwhile runs an earlier leg on another worker is told as failed once that leg has finished.
+    """
 
     worker_id: int
 

@@ -48,13 +48,11 @@ class Setup(msgspec.Struct, frozen=True):
 
     models: tuple[Model, ...]
     workers: tuple[Worker, ...]
-    """Those present at the start."""
+    """Those present at the start, all idle."""
     profiles: tuple[Profile, ...]
     """One for every (partition, kind) that some worker hosts."""
     seed: int = 0
     first_batch_id: int = 0
-    busy: tuple[int, ...] = ()
-    """Ids of workers that are not idle at the start: they run batches of a policy that went before."""
 
 
 class PolicyOptions(BaseModel):

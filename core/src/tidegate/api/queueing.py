@@ -165,8 +165,6 @@ class QueueingPolicy(Policy):
         self.models = {model.name: model for model in setup.models}
         self.profiles = {(profile.partition, profile.kind): profile for profile in setup.profiles}
         self.idle = IdleWorkers(setup.workers)
-        for worker_id in setup.busy:
-            self.idle.occupy(worker_id)
         self.queues: dict[QueueKey, RequestQueue] = {}
         self._queue_of: dict[int, QueueKey] = {}
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tidegate.api import Batch, Leg, Request, Worker
+from tidegate.api import Batch, BatchFailed, Leg, Request, Worker
 
 
 @dataclass(slots=True)
@@ -16,6 +16,8 @@ class Flight:
     leg: int = 0
     """The leg that runs, or waits for its worker."""
     running: bool = False
+    doomed: BatchFailed | None = None
+    """Told once the leg that runs is over: a worker further on was lost."""
 
 
 @dataclass(slots=True)

@@ -5,7 +5,9 @@ calls `handle(event)` with what happened and carries out the effects; it calls `
 `next_wake_ns` has come.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from tidegate.api import (
     Advise,
@@ -30,6 +32,7 @@ from tidegate.api import (
     SetTimer,
     Setup,
     TimerFired,
+    Worker,
     WorkerJoined,
     WorkerLost,
 )
@@ -76,9 +79,11 @@ class Engine:
         self._batch_ids = setup.first_batch_id
         self._policy_timers = Timers()
         self._planned_starts = Timers()
+        self._inherited: set[int] = set()
+        """Workers with work of a policy that broke: to the one that goes on they join when it is done."""
         self._effects: list[AnyEffect] = []
         self._commands: list[AnyCommand] = []
-        self._check_profiles()
+        self._check_profiles(setup.workers)
         for observer in observers:
             observer.engine_started(name, policy.options.model_dump(mode="json"), setup)
 
@@ -106,7 +111,8 @@ class Engine:
     def handle(self, event: AnyEvent) -> list[AnyEffect]:
         """Take in what happened; returns what the driver has to do, in order.
 
-        Raises InvariantViolation when the clock runs backwards, or (strict) for a policy's fault.
+        Raises InvariantViolation when the clock runs backwards, or (strict) for a policy's fault; ValueError for a
+        worker that joins without the profiles to plan with.
         """
         if event.now_ns < self.now_ns:
             raise InvariantViolation(4, f"an event of {event.now_ns} came after {self.now_ns}")
@@ -115,6 +121,7 @@ class Engine:
         self._commands = []
         self._fire_timers()
         self._take_in(event)
+        self._hand_over()
         for observer in self._observers:
             observer.event_handled(event, self._commands)
         return self._effects
@@ -133,9 +140,7 @@ class Engine:
                 if flight := self._flights.get(event.batch_id):
                     self._fail_flight(flight, event)
             case WorkerJoined():
-                self._workers[event.worker.id] = event.worker
-                self._bookings[event.worker.id] = Bookings(event.worker)
-                self._tell(event)
+                self._join_worker(event)
             case WorkerLost():
                 self._lose_worker(event)
             case ProfileUpdated():
@@ -151,9 +156,11 @@ class Engine:
         self.tally.accepted += 1
         if not self._is_hosted(request.model):
             self._fail(request, NO_WORKER)
-            return
-        self._queued[request.id] = request
-        self._tell(event)
+        elif request.rows > (largest := self._models[request.model].max_rows):
+            self._fail(request, f"{request.rows} rows; {request.model!r} takes {largest}")
+        else:
+            self._queued[request.id] = request
+            self._tell(event)
 
     def _cancel(self, event: RequestCancelled) -> None:
         if self._queued.pop(event.request_id, None):
@@ -167,6 +174,7 @@ class Engine:
                     # Its rows run on; nobody waits for them.
                     flight.requests.remove(request)
                     self.tally.cancelled += 1
+                    self._tries.pop(request.id, None)
                     return
 
     def _finish_leg(self, event: LegFinished) -> None:
@@ -183,27 +191,39 @@ class Engine:
                 self.tally.answered += 1
                 self.tally.late += event.ended_ns > request.deadline_ns
                 self._tries.pop(request.id, None)
-        else:
+        elif not flight.doomed:
             self._start_or_wait(flight)
         self._learn(leg.partition, event, flight.rows)
         self._start_next(event.worker_id)
+        self._tell(event)
+        if flight.doomed:
+            self._fail_flight(flight, msgspec.structs.replace(flight.doomed, now_ns=event.now_ns, leg=flight.leg))
+
+    def _join_worker(self, event: WorkerJoined) -> None:
+        worker = event.worker
+        self._check_profiles([worker])
+        self._lose_worker(WorkerLost(event.now_ns, worker.id))  # it was away, though nobody noticed
+        self._workers[worker.id] = worker
+        self._bookings[worker.id] = Bookings(worker)
         self._tell(event)
 
     def _lose_worker(self, event: WorkerLost) -> None:
         if self._workers.pop(event.worker_id, None) is None:
             return
         lost = self._bookings.pop(event.worker_id)
+        self._inherited.discard(event.worker_id)
         self._tell(event)
         for flight in {id(flight): flight for flight in lost.flights}.values():
             reason = f"worker {lost.worker.name} was lost"
-            self._fail_flight(
-                flight,
-                BatchFailed(event.now_ns, flight.batch.id, flight.leg, event.worker_id, reason, retry=True),
-            )
+            failed = BatchFailed(event.now_ns, flight.batch.id, flight.leg, event.worker_id, reason, retry=True)
+            if flight.running and flight.batch.legs[flight.leg].worker_id != event.worker_id:
+                flight.doomed = failed  # its present worker is not free before it has run this leg
+            else:
+                self._fail_flight(flight, failed)
         for request in [request for request in self._queued.values() if not self._is_hosted(request.model)]:
-            del self._queued[request.id]
-            self._fail(request, NO_WORKER)
-            self._tell(RequestCancelled(event.now_ns, request.id))
+            if self._queued.pop(request.id, None):  # unless the policy dropped it when told of another
+                self._fail(request, NO_WORKER)
+                self._tell(RequestCancelled(event.now_ns, request.id))
 
     def _fail_flight(self, flight: Flight, event: BatchFailed) -> None:
         batch = flight.batch
@@ -260,6 +280,8 @@ class Engine:
 
     def _tell(self, event: AnyEvent) -> None:
         """Let the policy handle an event and apply its commands; a policy that breaks is replaced (invariant 9)."""
+        if isinstance(event, LegFinished | BatchFailed) and event.batch_id < self.policy.setup.first_batch_id:
+            return  # of a policy that broke: this one is told when the worker joins it
         try:
             for command in self.policy.handle(event):
                 self._apply(command)
@@ -310,17 +332,17 @@ class Engine:
 
     def _replace_policy(self, fault: Exception) -> None:
         broken = type(self.policy).__name__
-        self._policy_timers.clear()
-        if isinstance(self.policy, FirstComeFirstServed):
+        if type(self.policy) is FirstComeFirstServed:
             raise fault  # nothing is left to fall back on: this is a bug of the engine's own
+        self._policy_timers.clear()
+        self._inherited = {worker_id for worker_id, booked in self._bookings.items() if booked.legs}
         self.policy = FirstComeFirstServed(
             Setup(
                 models=self._setup.models,
-                workers=tuple(self._workers.values()),
+                workers=tuple(worker for worker in self._workers.values() if worker.id not in self._inherited),
                 profiles=tuple(self._profiles.values()),
                 seed=self._setup.seed,
                 first_batch_id=self._batch_ids,
-                busy=tuple(worker_id for worker_id, booked in self._bookings.items() if booked.legs),
             ),
             PolicyOptions(),
         )
@@ -329,9 +351,16 @@ class Engine:
             if request.id in self._queued:
                 self._tell(RequestArrived(self.now_ns, request))
 
-    def _check_profiles(self) -> None:
+    def _hand_over(self) -> None:
+        """Let workers that are done with a broken policy's work join the one that goes on."""
+        for worker_id in sorted(self._inherited):
+            if not self._bookings[worker_id].legs:
+                self._inherited.remove(worker_id)
+                self._tell(WorkerJoined(self.now_ns, self._workers[worker_id]))
+
+    def _check_profiles(self, workers: Iterable[Worker]) -> None:
         """Every partition that a worker hosts needs an expectation for each batch size that its model takes."""
-        for worker in self._workers.values():
+        for worker in workers:
             for partition in worker.hosts:
                 profile = self._profiles.get((partition, worker.kind))
                 model = self._models.get(partition)
@@ -372,7 +401,7 @@ class Engine:
         del booked.legs[position], booked.flights[position]
 
     def _is_hosted(self, model: str) -> bool:
-        return any(model in worker.hosts for worker in self._workers.values())
+        return model in self._models and any(model in worker.hosts for worker in self._workers.values())
 
     def _fail(self, request: Request, reason: str) -> None:
         self.tally.failed += 1

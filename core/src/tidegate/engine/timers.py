@@ -1,5 +1,6 @@
 """The timers that a policy asked for: one per key, fired in the order of (instant, order of setting)."""
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from tidegate.api import TimerKey
@@ -35,10 +36,15 @@ class Timers:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def pop_due(self, now_ns: int) -> list[TimerKey]:
-        """Take every timer that is due, so that one set while they are handled waits for the next round."""
+    def pop_due(self, now_ns: int) -> Iterator[TimerKey]:
+        """Take the timers that are due, one after the other.
+
+        One that is set, moved or cancelled while an earlier one is handled is not among them.
+        """
         due = []
-        while (at_ns := self.next_ns) is not None and at_ns <= now_ns:
-            due.append(heappop(self._heap)[2])
-            del self._live[due[-1]]
-        return due
+        while self._heap and self._heap[0][0] <= now_ns:
+            due.append(heappop(self._heap))
+        for _, order, key in due:
+            if self._live.get(key) == order:
+                del self._live[key]
+                yield key

@@ -94,7 +94,7 @@ class Plugins:
         others = [other for other in self._manager.get_plugins() if other is not plugin]
         caller = self._manager.subset_hook_caller(hook, others)
         returned: dict[str, S] = {}
-        for spec in (spec for specs in caller() for spec in specs):
+        for spec in _call(caller, kind, source):
             if not isinstance(spec, kind):
                 raise PluginError(f"plugin {source!r}: {hook} returned {spec!r}, not a {kind.__name__}")
             if spec.name in known or spec.name in returned:
@@ -128,6 +128,15 @@ def make_policy(spec: PolicySpec, setup: Setup, options: dict[str, Any]) -> Poli
         known = ", ".join(kind.model_fields) or "none"
         raise PluginError(f"options of policy {spec.name!r}: {wrong} (it has: {known})") from error
     return spec.policy(setup, validated)
+
+
+def _call(hook: pluggy.HookCaller, kind: type[Spec], source: str) -> list[object]:
+    """Everything that a plugin's hook returns. Raises PluginError where it raises, or returns what is no list."""
+    try:
+        return [spec for specs in hook() for spec in specs]
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise PluginError(f"plugin {source!r}: {hook.name} did not return a list of {kind.__name__}: {why}") from error
 
 
 def _distribution(entry: EntryPoint) -> str:

@@ -1,10 +1,18 @@
 """Registers the baselines."""
 
 from tidegate.api import PolicySpec, hookimpl
+from tidegate_baselines.clockwork import Clockwork
+from tidegate_baselines.eager import Eager
 from tidegate_baselines.fifs import Fifs
+from tidegate_baselines.timeout import Timeout
 
 
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
     """Offer every baseline by its name."""
-    return [PolicySpec("fifs", "First idle, first served: eager batches, no deadlines", Fifs)]
+    return [
+        PolicySpec("fifs", "First idle, first served: eager batches, no deadlines", Fifs),
+        PolicySpec("eager", "An idle worker takes at once what can still be in time", Eager),
+        PolicySpec("timeout", "A batch starts a constant time after its oldest request came", Timeout),
+        PolicySpec("clockwork", "A candidate per batch size; the most urgent runs first", Clockwork),
+    ]

@@ -7,9 +7,12 @@ from pydantic import Field
 from tidegate.api import (
     NEVER,
     AnyCommand,
+    BatchTarget,
     CancelTimer,
     Commands,
     Drop,
+    Gathered,
+    Gathering,
     PolicyOptions,
     Profile,
     ProfileUpdated,
@@ -25,9 +28,8 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate_symphony.model_thread import Candidate, Gathering
+from tidegate_symphony.model_thread import Candidate
 from tidegate_symphony.rank_thread import ReadyCandidates
-from tidegate_symphony.target import BatchTarget
 
 
 class SymphonyOptions(PolicyOptions):
@@ -88,18 +90,15 @@ class Symphony(QueueingPolicy):
         return super().on_worker_joined(event)
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """It may have been faster than the others."""
-        self._forget_plans()
-        return super().on_worker_lost(event)
+        """It may have been faster than the others: without it every moment comes sooner."""
+        worker = self.idle.get(event.worker_id)
+        super().on_worker_lost(event)
+        return self._plan_anew(event.now_ns, worker.hosts if worker else ())
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
         """Every moment planned with the old expectation is planned anew."""
         super().on_profile_updated(event)
-        self._forget_plans()
-        commands: list[AnyCommand] = []
-        for queue in [queue for queue in self.queues.values() if queue.model.name == event.profile.partition]:
-            self._update(event.now_ns, queue, commands)
-        return commands
+        return self._plan_anew(event.now_ns, (event.profile.partition,))
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards its model's rate, then queue it."""
@@ -117,8 +116,9 @@ class Symphony(QueueingPolicy):
             if self._gathering.is_hopeless(queue.head, profile, now_ns):
                 commands.extend(Drop(request.id, "deadline") for request in self.take(queue, 1))
                 continue
-            candidate = self._gather(queue, profile, now_ns)
-            assert candidate is not None, "a head that is not hopeless is a batch by itself"
+            batch = self._gather(queue, profile, now_ns)
+            assert batch is not None, "a head that is not hopeless is a batch by itself"
+            candidate = Candidate.of(batch, queue, profile, now_ns)
             if candidate.exec_ns > now_ns:  # not schedulable before its moment
                 self._ready.discard(queue.key)
                 commands.append(SetTimer(queue.key, candidate.exec_ns))
@@ -131,15 +131,15 @@ class Symphony(QueueingPolicy):
         self._ready.discard(queue.key)
         commands.append(CancelTimer(queue.key))
 
-    def _gather(self, queue: RequestQueue, profile: Profile, now_ns: int) -> Candidate | None:
+    def _gather(self, queue: RequestQueue, profile: Profile, now_ns: int) -> Gathered | None:
         """The batch that would start now under this profile; None where not even the head is in time."""
         model = queue.model
         if self._by_window and model.slo_ns is not None:
             workers = self.idle.count_hosting(model.name)
             slo_ns = model.slo_ns - self._gathering.reserve_ns
             target = self._targets[model.name].rows(now_ns, profile, slo_ns, workers)
-            if candidate := self._gathering.window(queue, profile, now_ns, target):
-                return candidate
+            if batch := self._gathering.window(queue, profile, now_ns, target):
+                return batch
         return self._gathering.keep_head(queue, profile, now_ns)
 
     def _grant(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> bool:
@@ -159,6 +159,13 @@ class Symphony(QueueingPolicy):
                 model, "fastest", tuple(min(column) for column in zip(*tables, strict=False))
             )
         return self._fastest[model]
+
+    def _plan_anew(self, now_ns: int, models: tuple[str, ...]) -> Commands:
+        self._forget_plans()
+        commands: list[AnyCommand] = []
+        for queue in [queue for queue in self.queues.values() if queue.model.name in models]:
+            self._update(now_ns, queue, commands)
+        return commands
 
     def _forget_plans(self) -> None:
         """The workers or their profiles changed."""

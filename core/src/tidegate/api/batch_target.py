@@ -1,8 +1,8 @@
-"""How large a batch the load asks for: the staggered optimum at the observed rate (section 3.3)."""
+"""How large a batch the load asks for: the staggered optimum at the observed rate (Symphony, section 3.3)."""
 
 from math import exp
 
-from tidegate.api import Profile
+from tidegate.api.profile import Profile
 
 MEMORY_NS = 1_000_000_000
 """Time constant of the rate's exponential average: long enough to smooth a Poisson process, short against a day."""

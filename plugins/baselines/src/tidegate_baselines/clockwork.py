@@ -1,0 +1,47 @@
+"""Clockwork's choice of what runs next: a candidate per batch size, the most urgent first (Symphony, section 2.2)."""
+
+from itertools import islice
+
+from tidegate.api import Gathered, Profile, RequestQueue
+from tidegate_baselines.early_drop import EarlyDrop
+
+
+class Clockwork(EarlyDrop):
+    """Per queue and batch size one candidate; a worker that frees takes the one whose latest start is earliest.
+
+    The candidate of a size begins at the first request that leaves time for a batch of that size (Gujarati et al.,
+    *Serving DNNs like Clockwork*: a queue per batch size, which gives up what cannot be in time at that size). Nothing
+    here prefers large batches, which is what the comparison is about.
+    """
+
+    def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
+        """Of the candidates of all sizes the one whose latest start is earliest."""
+        best: Gathered | None = None
+        best_rank = 0
+        start = 0
+        for count in range(1, len(queue) + 1):
+            candidate = self._of_size(now_ns, queue, profile, start, count)
+            if candidate is None:
+                break
+            start = candidate.start  # what cannot wait for this size cannot wait for a larger one
+            rank = self.rank(candidate, profile)
+            if best is None or rank < best_rank:
+                best, best_rank = candidate, rank
+        return best
+
+    def rank(self, candidate: Gathered, profile: Profile) -> int:
+        """Its latest start; a batch without a deadline comes after every other, the smallest last."""
+        return candidate.due_ns - profile.latency_ns(candidate.rows)
+
+    def _of_size(self, now_ns: int, queue: RequestQueue, profile: Profile, start: int, count: int) -> Gathered | None:
+        """The first run of `count` requests, from `start` on, that is in time; None where there is none."""
+        while start + count <= len(queue):
+            run = list(islice(queue, start, start + count))
+            rows = sum(request.rows for request in run)
+            if rows > queue.model.max_rows:
+                return None
+            due_ns = min(request.deadline_ns for request in run)
+            if now_ns + profile.latency_ns(rows) <= due_ns:
+                return Gathered(start, count, rows, due_ns)
+            start += 1
+        return None

@@ -1,0 +1,137 @@
+"""What eager, timeout, Clockwork and Shepherd share: central queues, dispatch to idle workers, drop of the hopeless."""
+
+from abc import abstractmethod
+
+from tidegate.api import (
+    NEVER,
+    AnyCommand,
+    Commands,
+    Drop,
+    Gathered,
+    Gathering,
+    PolicyOptions,
+    Profile,
+    ProfileUpdated,
+    QueueingPolicy,
+    RequestQueue,
+    SetTimer,
+    Setup,
+    TimerFired,
+    Worker,
+    WorkerJoined,
+    WorkerLost,
+)
+
+GATHERING = Gathering(reserve_ns=0)
+
+
+class EarlyDrop(QueueingPolicy):
+    """Runs a queue's batch as soon as a worker is idle, and drops what would be late even alone on the fastest worker.
+
+    Subclasses say which batch a queue would run, and which of several queues a worker that frees serves.
+    """
+
+    def __init__(self, setup: Setup, options: PolicyOptions) -> None:
+        super().__init__(setup, options)
+        self._fastest: dict[str, Profile] = {}
+
+    @abstractmethod
+    def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
+        """The batch that a queue would run on a worker of this profile, now; None when it would run nothing."""
+
+    @abstractmethod
+    def rank(self, candidate: Gathered, profile: Profile) -> int:
+        """Of the candidates for a worker that frees, the one of the smallest rank runs."""
+
+    def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
+        """Run what idle workers can run in time."""
+        commands: list[AnyCommand] = []
+        self.serve(now_ns, queue, commands)
+        return commands
+
+    def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
+        """Run the best of the candidates."""
+        found = []
+        for queue in self.queues.values():
+            if queue.model.name in worker.hosts:
+                profile = self.profile(queue.model.name, worker)
+                candidate = self.candidate(now_ns, queue, profile)
+                if candidate:
+                    found.append((self.rank(candidate, profile), queue.key, candidate))
+        if not found:
+            return ()
+        _, key, candidate = min(found, key=lambda entry: entry[:2])
+        queue = self.queues[key]
+        commands: list[AnyCommand] = [self.dispatch(now_ns, queue, candidate.count, worker, start=candidate.start)]
+        self.serve(now_ns, queue, commands)  # what is left has another head
+        return commands
+
+    def on_timer_fired(self, event: TimerFired) -> Commands:
+        """A queue's head became hopeless, or its time has come."""
+        model, merge_key = event.key if isinstance(event.key, tuple) else ("", "")
+        queue = self.queues.get((str(model), str(merge_key)))
+        return self.queue_changed(event.now_ns, queue) if queue else ()
+
+    def on_worker_joined(self, event: WorkerJoined) -> Commands:
+        """It may be faster than the others."""
+        self._fastest.clear()
+        return super().on_worker_joined(event)
+
+    def on_worker_lost(self, event: WorkerLost) -> Commands:
+        """It may have been faster than the others: requests that counted on it are hopeless now."""
+        worker = self.idle.get(event.worker_id)
+        super().on_worker_lost(event)
+        return self._serve_anew(event.now_ns, worker.hosts if worker else ())
+
+    def on_profile_updated(self, event: ProfileUpdated) -> Commands:
+        """What can be in time is another question now."""
+        super().on_profile_updated(event)
+        return self._serve_anew(event.now_ns, (event.profile.partition,))
+
+    def serve(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> None:
+        """Run what idle workers can run in time, drop the hopeless, and ask to be woken when that changes."""
+        while queue and (fastest := self.fastest_profile(queue.model.name)):
+            if dropped := self.drop_hopeless(now_ns, queue, fastest):
+                commands.extend(dropped)
+            elif not self._grant(now_ns, queue, commands):
+                wake_ns = self.wake_ns(now_ns, queue, fastest)
+                if wake_ns < NEVER:
+                    commands.append(SetTimer(queue.key, wake_ns))
+                return
+
+    def drop_hopeless(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> Commands:
+        """Drop the head if it cannot be in time any more."""
+        if not GATHERING.is_hopeless(queue.head, fastest, now_ns):
+            return ()
+        return [Drop(request.id, "deadline") for request in self.take(queue, 1)]
+
+    def wake_ns(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> int:
+        """When to look at a queue again that no idle worker can serve: once its head is hopeless."""
+        head = queue.head
+        return NEVER if head.deadline_ns == NEVER else head.deadline_ns - fastest.latency_ns(head.rows) + 1
+
+    def fastest_profile(self, model: str) -> Profile | None:
+        """The best that any worker here could do; None where no worker hosts the model."""
+        if model not in self._fastest:
+            tables = [self.profiles[model, kind].table_ns for kind in sorted(self.idle.kinds_hosting(model))]
+            if not tables:
+                return None
+            table_ns = tuple(min(column) for column in zip(*tables, strict=False))
+            self._fastest[model] = Profile(model, "fastest", table_ns)
+        return self._fastest[model]
+
+    def _grant(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> bool:
+        """Give the queue's batch to the idle worker of the smallest id on which it is in time; False if none is."""
+        for worker in self.idle.peek_each_kind(queue.model.name):
+            candidate = self.candidate(now_ns, queue, self.profile(queue.model.name, worker))
+            if candidate:
+                commands.append(self.dispatch(now_ns, queue, candidate.count, worker, start=candidate.start))
+                return True
+        return False
+
+    def _serve_anew(self, now_ns: int, models: tuple[str, ...]) -> Commands:
+        self._fastest.clear()
+        commands: list[AnyCommand] = []
+        for queue in [queue for queue in self.queues.values() if queue.model.name in models]:
+            self.serve(now_ns, queue, commands)
+        return commands

@@ -1,0 +1,46 @@
+"""Batching by timeout: a batch starts k after its oldest request came (Symphony, sections 2.2 and 3.4)."""
+
+from itertools import islice
+
+from pydantic import Field
+
+from tidegate.api import Gathered, Profile, RequestQueue, Setup, ms_to_ns
+from tidegate_baselines.eager import Eager, EagerOptions
+
+
+class TimeoutOptions(EagerOptions):
+    """Options of `timeout`: k is their sum."""
+
+    timeout_ms: float = Field(default=5.0, ge=0, description="How long a batch waits for others, of every model")
+    slo_share: float = Field(
+        default=0.0, ge=0, le=1, description="How long in addition, as a share of the model's SLO (Figure 6b)"
+    )
+
+
+class Timeout(Eager):
+    """`exec = max(now, oldest arrival + k)`; a full batch does not wait."""
+
+    Options = TimeoutOptions
+
+    def __init__(self, setup: Setup, options: TimeoutOptions) -> None:
+        super().__init__(setup, options)
+        self._timeouts = {
+            model.name: ms_to_ns(options.timeout_ms) + round(options.slo_share * (model.slo_ns or 0))
+            for model in setup.models
+        }
+
+    def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
+        """The longest run that is in time, once its oldest request has waited or it is full."""
+        batch = super().candidate(now_ns, queue, profile)
+        return batch if batch and now_ns >= self._exec_ns(queue, batch) else None
+
+    def wake_ns(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> int:
+        """Once the head has waited, if a worker may be idle then; or when it is hopeless."""
+        hopeless_ns = super().wake_ns(now_ns, queue, fastest)
+        batch = super().candidate(now_ns, queue, fastest)
+        exec_ns = self._exec_ns(queue, batch) if batch else now_ns
+        return min(exec_ns, hopeless_ns) if exec_ns > now_ns else hopeless_ns
+
+    def _exec_ns(self, queue: RequestQueue, batch: Gathered) -> int:
+        oldest = next(islice(queue, batch.start, None))
+        return oldest.arrival_ns + (0 if batch.rows == queue.model.max_rows else self._timeouts[queue.model.name])

@@ -1,0 +1,73 @@
+"""Profiles: tables of expected latency, looked up and inverted."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.api import Profile, ms_to_ns
+
+tables = st.lists(st.integers(1, 10**9), min_size=1, max_size=40).map(lambda latencies: tuple(sorted(latencies)))
+
+
+def ms(*milliseconds: float) -> tuple[int, ...]:
+    return tuple(ms_to_ns(value) for value in milliseconds)
+
+
+def test_linear_is_alpha_times_rows_plus_beta() -> None:
+    profile = Profile.linear("m", alpha_ms=1.053, beta_ms=5.072, max_rows=64)
+    assert profile.latency_ns(1) == 6_125_000
+    assert profile.latency_ns(16) == 21_920_000
+    assert profile.max_rows == 64
+
+
+@given(tables, st.integers(0, 2 * 10**9))
+def test_the_inverse_is_the_most_rows_within_a_budget(table: tuple[int, ...], budget_ns: int) -> None:
+    profile = Profile("m", "default", table)
+    rows = profile.largest_rows_within(budget_ns)
+    assert rows == sum(latency_ns <= budget_ns for latency_ns in table)
+    assert rows == 0 or profile.latency_ns(rows) <= budget_ns
+    assert rows == profile.max_rows or profile.latency_ns(rows + 1) > budget_ns
+
+
+def test_above_its_table_a_profile_knows_nothing() -> None:
+    with pytest.raises(IndexError):
+        Profile("m", "default", (1, 2)).latency_ns(3)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ((), "'m': latencies must be given and positive"),
+        ((0, 1), "'m': latencies must be given and positive"),
+        ((2, 3, 2), "'m': latency must not fall as rows grow"),
+    ],
+)
+def test_a_table_that_no_scheduler_could_use_is_refused(table: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Profile("m", "default", table)
+
+
+@pytest.mark.parametrize(
+    ("points", "table"),
+    [
+        ({1: 5, 2: 7, 4: 8}, ms(5, 7, 7.5, 8, 8.5, 9)),  # lines between the points; the last slope goes on
+        ({2: 7, 4: 8}, ms(7, 7, 7.5, 8, 8.5, 9)),  # below the smallest its value holds
+        ({4: 8, 1: 5, 2: 7}, ms(5, 7, 7.5, 8, 8.5, 9)),  # in any order
+        ({3: 6}, ms(6, 6, 6, 6, 6, 6)),
+        ({1: 5, 3: 4, 5: 9}, ms(5, 5, 5, 6.5, 9, 11.5)),  # made monotone: noise cannot make a larger batch faster
+        ({1: 5, 2: 4}, ms(5, 5, 5, 5, 5, 5)),
+        ({1: 5, 12: 16}, ms(5, 6, 7, 8, 9, 10)),  # points beyond the largest batch still count
+    ],
+)
+def test_from_points(points: dict[int, float], table: tuple[int, ...]) -> None:
+    assert Profile.from_points("m", points, max_rows=6) == Profile("m", "default", table)
+
+
+@given(st.dictionaries(st.integers(1, 64), st.floats(0.01, 1000), min_size=1), st.integers(1, 80))
+def test_from_points_makes_a_profile_of_whatever_was_measured(points: dict[int, float], max_rows: int) -> None:
+    assert Profile.from_points("m", points, max_rows=max_rows).max_rows == max_rows
+
+
+def test_from_no_points_there_is_no_profile() -> None:
+    with pytest.raises(ValueError, match="'m': no measured points"):
+        Profile.from_points("m", {}, max_rows=4)

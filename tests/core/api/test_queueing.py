@@ -1,0 +1,134 @@
+"""RequestQueue and IdleWorkers against models so naive that they must be right."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from tidegate.api import IdleWorkers, Model, Request, RequestQueue, Worker
+
+MODEL = Model("m", max_rows=64)
+PARTITIONS = ("a", "b")
+KINDS = ("fast", "slow")
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """A list that is sorted after every arrival."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = RequestQueue(("m", ""), MODEL)
+        self.naive: list[Request] = []
+        self.pushed = 0
+
+    @rule(arrival_ns=st.integers(0, 9), rows=st.integers(1, 5))
+    def push(self, arrival_ns: int, rows: int) -> None:
+        request = Request(self.pushed, "m", rows, arrival_ns)
+        self.pushed += 1
+        self.queue.push(request)
+        self.naive = sorted([*self.naive, request], key=lambda waiting: waiting.arrival_ns)
+
+    @rule(data=st.data())
+    def pop(self, data: st.DataObject) -> None:
+        start = data.draw(st.integers(0, len(self.naive)))
+        count = data.draw(st.integers(0, len(self.naive) - start))
+        assert self.queue.pop(count, start) == self.naive[start : start + count]
+        del self.naive[start : start + count]
+
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        request_id = data.draw(st.integers(0, self.pushed))
+        self.queue.remove(request_id)
+        self.naive = [request for request in self.naive if request.id != request_id]
+
+    @invariant()
+    def same(self) -> None:
+        assert list(self.queue) == self.naive
+        assert len(self.queue) == len(self.naive)
+        assert self.queue.rows == sum(request.rows for request in self.naive)
+        if self.naive:
+            assert self.queue.head == self.naive[0]
+
+
+class IdleMachine(RuleBasedStateMachine):
+    """A dictionary of who is here, and a set of who is busy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle = IdleWorkers(())
+        self.here: dict[int, Worker] = {}
+        self.busy: set[int] = set()
+
+    ids = st.integers(0, 9)  # few pools of many workers: only then can a heap be wrong
+
+    @rule(worker_id=ids, hosts=st.sampled_from([("a",), ("a", "b")]), kind=st.sampled_from(KINDS))
+    def join(self, worker_id: int, hosts: tuple[str, ...], kind: str) -> None:
+        if worker_id in self.here:
+            self.leave(worker_id)  # as the engine tells it
+        worker = Worker(worker_id, f"w{worker_id}", hosts, kind)
+        self.idle.join(worker)
+        self.here[worker_id] = worker
+
+    @rule(worker_id=ids)
+    def leave(self, worker_id: int) -> None:
+        self.idle.leave(worker_id)
+        self.here.pop(worker_id, None)
+        self.busy.discard(worker_id)
+
+    @rule(worker_id=ids)
+    def occupy(self, worker_id: int) -> None:
+        self.idle.occupy(worker_id)
+        if worker_id in self.here:
+            self.busy.add(worker_id)
+
+    @rule(partition=st.sampled_from(PARTITIONS))
+    def occupy_the_first(self, partition: str) -> None:
+        if worker := self.idle.peek(partition):
+            self.occupy(worker.id)
+
+    @rule(worker_id=ids)
+    def release(self, worker_id: int) -> None:
+        self.idle.release(worker_id)
+        self.busy.discard(worker_id)
+
+    @invariant()
+    def same(self) -> None:
+        for worker_id in range(10):
+            assert self.idle.get(worker_id) == self.here.get(worker_id)
+            assert self.idle.is_idle(worker_id) == (worker_id in self.here and worker_id not in self.busy)
+        for partition in PARTITIONS:
+            hosting = [worker for _, worker in sorted(self.here.items()) if partition in worker.hosts]
+            idle = [worker for worker in hosting if worker.id not in self.busy]
+            first_of_kind: dict[str, Worker] = {}
+            for worker in idle:
+                first_of_kind.setdefault(worker.kind, worker)
+            assert self.idle.peek(partition) == (idle[0] if idle else None)
+            assert self.idle.peek_each_kind(partition) == list(first_of_kind.values())
+            assert self.idle.kinds_hosting(partition) == {worker.kind for worker in hosting}
+            assert self.idle.count_hosting(partition) == len(hosting)
+
+
+TestRequestQueue = QueueMachine.TestCase
+TestIdleWorkers = IdleMachine.TestCase
+TestRequestQueue.settings = TestIdleWorkers.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+@given(st.lists(st.integers(1, 5)), st.integers(0, 30))
+def test_the_longest_prefix_within_a_number_of_rows(sizes: list[int], max_rows: int) -> None:
+    queue = RequestQueue(("m", ""), MODEL)
+    for number, rows in enumerate(sizes):
+        queue.push(Request(number, "m", rows, arrival_ns=number))
+    count, rows = queue.prefix_within(max_rows)
+    assert rows == sum(sizes[:count]) <= max_rows
+    assert count == len(sizes) or rows + sizes[count] > max_rows
+
+
+@given(st.permutations(range(10)), st.sets(st.integers(0, 9)))
+def test_idle_workers_come_smallest_first_whoever_was_taken_from_among_them(order: list[int], taken: set[int]) -> None:
+    idle = IdleWorkers(tuple(Worker(worker_id, f"w{worker_id}", ("a",)) for worker_id in order))
+    for worker_id in taken:
+        idle.occupy(worker_id)
+    came = []
+    while worker := idle.peek("a"):
+        idle.occupy(worker.id)
+        came.append(worker.id)
+    assert came == sorted(set(order) - taken)

@@ -1,0 +1,579 @@
+"""The engine against tiny policies that answer what a test tells them to."""
+
+from collections import deque
+from collections.abc import Sequence
+
+import pytest
+
+from tidegate.api import (
+    NEVER,
+    Advise,
+    AnyCommand,
+    AnyEvent,
+    Batch,
+    BatchFailed,
+    CancelTimer,
+    ClockAdvanced,
+    Commands,
+    Dispatch,
+    Drop,
+    FirstComeFirstServed,
+    Leg,
+    LegFinished,
+    Model,
+    Policy,
+    PolicyOptions,
+    Profile,
+    ProfileUpdated,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    SetTimer,
+    Setup,
+    TimerFired,
+    Worker,
+    WorkerJoined,
+    WorkerLost,
+)
+from tidegate.engine import MAX_TRIES, NO_WORKER, Engine, Fail, InvariantViolation, PolicyReplaced, StartLeg
+
+MODELS = (Model("m", max_rows=4), Model("n", max_rows=4))
+WORKERS = (Worker(0, "w0", ("m", "n")), Worker(1, "w1", ("m", "tail")), Worker(2, "w2", ("m",)))
+PROFILES = tuple(Profile(partition, "default", (10, 20, 30, 40)) for partition in ("m", "n", "tail"))
+SETUP = Setup(MODELS, WORKERS, PROFILES)
+
+
+class Script(Policy):
+    """Answers the n-th event it is told with the n-th answer, and remembers what it was told."""
+
+    def __init__(self, *answers: Commands, setup: Setup = SETUP) -> None:
+        super().__init__(setup, PolicyOptions())
+        self.told: list[AnyEvent] = []
+        self.answers = deque(answers)
+
+    def handle(self, event: AnyEvent) -> Commands:
+        self.told.append(event)
+        return self.answers.popleft() if self.answers else ()
+
+    on_request_arrived = on_request_cancelled = on_leg_finished = on_batch_failed = handle
+    on_worker_joined = on_worker_lost = on_profile_updated = handle
+
+
+class BestEffort(Script):
+    best_effort = True
+
+
+def engine_of(policy: Policy, *, strict: bool = True, learn: bool = False) -> Engine:
+    return Engine(policy, name="script", strict=strict, learn=learn)
+
+
+def arrived(
+    request_id: int, now_ns: int = 0, *, model: str = "m", rows: int = 1, due_ns: int = NEVER, key: str = ""
+) -> RequestArrived:
+    return RequestArrived(now_ns, Request(request_id, model, rows, now_ns, due_ns, key))
+
+
+def run(
+    *request_ids: int, batch: int = 0, worker: int = 0, at_ns: int = 0, last_ns: int | None = None, model: str = "m"
+) -> Dispatch:
+    """A batch of one leg."""
+    last_ns = 10 * len(request_ids) if last_ns is None else last_ns
+    return Dispatch(Batch(batch, model, request_ids, (Leg(worker, model, at_ns, last_ns),)))
+
+
+def two_legs(*request_ids: int, batch: int = 0, at_ns: int = 0) -> Dispatch:
+    """A batch along `m` on worker 0 and `tail` on worker 1."""
+    last_ns = 10 * len(request_ids)
+    legs = (Leg(0, "m", at_ns, last_ns), Leg(1, "tail", at_ns + last_ns, last_ns))
+    return Dispatch(Batch(batch, "m", request_ids, legs))
+
+
+def finished(now_ns: int, batch: int = 0, *, leg: int = 0, worker: int = 0, started_ns: int = 0) -> LegFinished:
+    return LegFinished(now_ns, batch, leg, worker, started_ns, now_ns)
+
+
+def failed(now_ns: int, batch: int = 0, *, leg: int = 0, worker: int = 0, retry: bool = False) -> BatchFailed:
+    return BatchFailed(now_ns, batch, leg, worker, "out of memory", retry)
+
+
+def start(dispatch: Dispatch, leg: int = 0, *, rows: int = 1) -> StartLeg:
+    return StartLeg(dispatch.batch, leg, rows)
+
+
+# What no policy may do ------------------------------------------------------------------------------------------------
+
+TWO_LEGS_CROSSED = Dispatch(Batch(0, "m", (0,), (Leg(0, "m", 5, 10), Leg(1, "tail", 14, 10))))
+NO_LEGS = Dispatch(Batch(0, "m", (0,), ()))
+
+
+@pytest.mark.parametrize(
+    ("number", "commands", "message"),
+    [
+        (1, [run(7, at_ns=5)], "takes request 7, which is not queued"),
+        (1, [run(0, 0, at_ns=5)], "holds a request twice"),
+        (1, [run(at_ns=5, last_ns=10)], "has no requests"),
+        (1, [run(0, 2, at_ns=5)], "cannot merge request 2"),
+        (1, [run(0, 3, at_ns=5)], "cannot merge request 3"),
+        (1, [run(0, 1, at_ns=5, last_ns=40)], "has 5 rows; 'm' takes 4"),
+        (1, [run(0, at_ns=5, model="unknown")], "'unknown', which is not served here"),
+        (1, [run(0, at_ns=5), run(0, batch=1, worker=2, at_ns=5)], "takes request 0, which is not queued"),
+        (1, [Drop(7, "deadline")], "request 7 is dropped but not queued"),
+        (1, ["run it!"], "'run it!' is no command"),
+        (2, [run(3, worker=1, at_ns=5, model="n")], "worker 1 does not host 'n'"),
+        (2, [run(0, worker=9, at_ns=5)], "worker 9 does not host 'm'"),
+        (2, [run(0, at_ns=5), run(1, batch=1, at_ns=14, last_ns=40)], "overlaps what is booked on worker 0"),
+        (2, [run(0, at_ns=15), run(1, batch=1, at_ns=5, last_ns=40)], "overlaps what is booked on worker 0"),
+        (3, [run(0, at_ns=4)], "starts at 4 before 5"),
+        (3, [run(0, at_ns=5, last_ns=0)], "lasts no time"),
+        (3, [TWO_LEGS_CROSSED], "leg 1 of batch 0 starts at 14 before 15"),
+        (3, [NO_LEGS], "has no legs"),
+        (6, [run(0, batch=3, at_ns=5), run(3, batch=3, worker=2, at_ns=5)], "batch id 3 was used before"),
+        (8, [run(0, at_ns=5, last_ns=9)], "plans 9 ns, the profile says 10"),
+        (8, [run(4, at_ns=5)], "planned to end at 15, request 4 is due at 14"),
+    ],
+)
+def test_a_forbidden_command_is_refused_with_the_number_of_its_invariant(
+    number: int, commands: Sequence[AnyCommand], message: str
+) -> None:
+    policy = Script()
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(arrived(1, rows=4))
+    engine.handle(arrived(2, key="wide"))
+    engine.handle(arrived(3, model="n"))
+    engine.handle(arrived(4, due_ns=14))
+    policy.answers.append(commands)
+    allowed = len(commands) - 1
+    with pytest.raises(InvariantViolation, match=f"invariant {number}: .*{message}") as refused:
+        engine.handle(arrived(5, 5))
+    assert refused.value.number == number
+    assert (engine.queued, engine.in_flight) == (6 - allowed, allowed), "nothing of it took effect"
+
+
+def test_best_effort_may_be_late() -> None:
+    batch = run(0, at_ns=5, last_ns=1)
+    engine = engine_of(BestEffort([batch]))
+    assert engine.handle(arrived(0, 5, due_ns=6)) == [start(batch)]
+    engine.handle(finished(15, started_ns=5))
+    assert (engine.tally.answered, engine.tally.late) == (1, 1)
+
+
+def test_timers_are_not_fired_by_the_driver() -> None:
+    with pytest.raises(InvariantViolation, match="fired by the engine") as refused:
+        engine_of(Script()).handle(TimerFired(0, "mine"))
+    assert refused.value.number == 3
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (arrived(0, model="unknown"), NO_WORKER),
+        (arrived(0, model="tail"), NO_WORKER),  # a partition is no model
+        (arrived(0, rows=5), "5 rows; 'm' takes 4"),
+    ],
+)
+def test_a_request_that_can_never_run_fails_at_once(request_: RequestArrived, why: str) -> None:
+    policy = Script()
+    engine = engine_of(policy)
+    assert engine.handle(request_) == [Fail(0, why)]
+    assert policy.told == []
+    assert (engine.tally.accepted, engine.tally.failed) == (1, 1)
+
+
+@pytest.mark.parametrize("table", [(), (10, 20)])
+def test_every_hosted_partition_needs_a_profile_up_to_its_models_rows(table: tuple[int, ...]) -> None:
+    profiles = (Profile("m", "default", table),) if table else ()
+    with pytest.raises(ValueError, match="no profile of 'm' on workers of kind 'default' for up to 4 rows"):
+        engine_of(Script(setup=Setup(MODELS[:1], WORKERS[2:], profiles)))
+
+
+# Legs -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_planned_start_in_the_future_is_held() -> None:
+    batch = run(0, at_ns=20)
+    engine = engine_of(Script([batch]))
+    assert engine.handle(arrived(0)) == []
+    assert (engine.next_wake_ns, engine.queued, engine.in_flight) == (20, 0, 1)
+    assert engine.handle(ClockAdvanced(19)) == []
+    assert engine.handle(ClockAdvanced(20)) == [start(batch)]
+    assert engine.next_wake_ns is None
+
+
+def test_a_leg_waits_for_a_straggler_before_it_and_starts_when_that_is_over() -> None:
+    slow, waiting = run(0), run(1, batch=1, at_ns=12)
+    engine = engine_of(Script([slow], [waiting]))
+    engine.handle(arrived(0))
+    assert engine.handle(arrived(1, 1)) == []
+    assert engine.handle(ClockAdvanced(12)) == []
+    assert engine.handle(finished(33)) == [start(waiting)]
+
+
+def test_bookings_run_in_the_order_of_their_planned_starts() -> None:
+    later, sooner = run(0, at_ns=50), run(1, batch=1, at_ns=30)
+    engine = engine_of(Script([later], [sooner]))
+    engine.handle(arrived(0))
+    engine.handle(arrived(1))
+    assert engine.next_wake_ns == 30
+    assert engine.handle(ClockAdvanced(30)) == [start(sooner)]
+    assert engine.handle(ClockAdvanced(50)) == []
+    assert engine.handle(finished(55, 1, started_ns=30)) == [start(later)]
+
+
+def test_two_legs_run_one_after_the_other() -> None:
+    batch = two_legs(0, 1)
+    policy = Script((), [batch])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    assert engine.handle(arrived(1)) == [start(batch, rows=2)]
+    assert engine.handle(finished(15)) == [], "the second leg keeps its planned start"
+    assert engine.next_wake_ns == 20
+    assert engine.handle(ClockAdvanced(20)) == [start(batch, 1, rows=2)]
+    assert engine.tally.answered == 0
+    engine.handle(finished(40, leg=1, worker=1, started_ns=20))
+    assert (engine.tally.answered, engine.in_flight) == (2, 0)
+    assert [event for event in policy.told if isinstance(event, LegFinished)] == [
+        finished(15),
+        finished(40, leg=1, worker=1, started_ns=20),
+    ]
+
+
+def test_a_late_first_leg_delays_the_second_and_what_is_booked_behind_it() -> None:
+    batch, behind = two_legs(0), run(1, batch=1, worker=1, at_ns=20)
+    engine = engine_of(Script([batch], [behind]))
+    engine.handle(arrived(0))
+    engine.handle(arrived(1))
+    assert engine.handle(ClockAdvanced(20)) == [], "worker 1 is booked for the second leg first"
+    assert engine.handle(finished(25)) == [start(batch, 1)]
+    assert engine.handle(finished(35, leg=1, worker=1, started_ns=25)) == [start(behind)]
+
+
+def test_losing_the_worker_of_a_later_leg_fails_the_batch_once_its_present_leg_is_over() -> None:
+    """Until then its present worker runs: whoever was given it would overlap (invariant 2)."""
+    doomed, behind = two_legs(0), run(1, batch=1, at_ns=10)
+    policy = Script([doomed], [behind])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(arrived(1))
+    assert engine.handle(WorkerLost(5, 1)) == []
+    assert engine.handle(ClockAdvanced(10)) == []
+    engine.handle(WorkerJoined(11, WORKERS[1]))  # back, but without the booking
+    assert engine.handle(finished(12)) == [start(behind)]
+    assert policy.told[-3:] == [
+        finished(12),
+        BatchFailed(12, 0, 1, 1, "worker w1 was lost", retry=True),
+        RequestArrived(12, arrived(0).request),
+    ]
+    assert (engine.queued, engine.in_flight) == (1, 1)
+
+
+def test_losing_the_worker_of_a_later_leg_fails_a_batch_that_does_not_run() -> None:
+    waiting = two_legs(0, at_ns=20)
+    policy = Script([waiting])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(WorkerLost(5, 1))
+    assert policy.told[-2:] == [
+        BatchFailed(5, 0, 0, 1, "worker w1 was lost", retry=True),
+        RequestArrived(5, arrived(0).request),
+    ]
+    assert engine.handle(ClockAdvanced(20)) == []
+
+
+# Failures -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_batch_answers_its_requests_with_the_failure() -> None:
+    engine = engine_of(Script((), [run(0, 1)]))
+    engine.handle(arrived(0))
+    engine.handle(arrived(1))
+    assert engine.handle(failed(10)) == [Fail(0, "out of memory"), Fail(1, "out of memory")]
+    assert (engine.tally.failed, engine.in_flight) == (2, 0)
+
+
+def test_a_request_whose_worker_failed_is_tried_again_but_not_for_ever() -> None:
+    policy = Script([run(0)], (), [run(0, batch=1, worker=2, at_ns=10)])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    assert engine.handle(failed(10, retry=True)) == [start(run(0, batch=1, worker=2, at_ns=10))]
+    assert policy.told[1:] == [failed(10, retry=True), RequestArrived(10, arrived(0).request)]
+    assert MAX_TRIES == 2
+    assert engine.handle(failed(20, 1, worker=2, retry=True)) == [Fail(0, "out of memory")]
+    assert engine.tally.accepted == engine.tally.failed == 1
+
+
+def test_a_request_whose_time_is_over_is_not_tried_again() -> None:
+    engine = engine_of(Script((), [run(0, 1)]))
+    engine.handle(arrived(0, due_ns=20))
+    engine.handle(arrived(1, due_ns=100))
+    assert engine.handle(failed(20, retry=True)) == [Fail(0, "out of memory")]
+    assert engine.queued == 1
+
+
+def test_a_lost_worker_gives_back_what_ran_and_what_was_booked() -> None:
+    runs, booked, elsewhere = run(0), run(1, batch=1, at_ns=10), run(2, batch=2, worker=2)
+    policy = Script([runs], [booked], [elsewhere])
+    engine = engine_of(policy)
+    for request_id in range(3):
+        engine.handle(arrived(request_id))
+    engine.handle(WorkerLost(5, 0))
+    told = policy.told[3:]
+    assert [type(event) for event in told] == [WorkerLost, BatchFailed, RequestArrived, BatchFailed, RequestArrived]
+    assert (engine.queued, engine.in_flight) == (2, 1)
+    assert engine.handle(ClockAdvanced(10)) == [], "the booked start is forgotten"
+    assert engine.handle(finished(12)) == [], "a straggler of the lost worker"
+    assert engine.tally.answered == 0
+
+
+def test_the_last_worker_takes_its_queue_along() -> None:
+    policy = Script()
+    engine = engine_of(policy)
+    engine.handle(arrived(0, model="n"))
+    engine.handle(arrived(1))
+    assert engine.handle(WorkerLost(5, 0)) == [Fail(0, NO_WORKER)]
+    assert policy.told[-2:] == [WorkerLost(5, 0), RequestCancelled(5, 0)]
+    assert engine.handle(arrived(2, 6, model="n")) == [Fail(2, NO_WORKER)]
+    engine.handle(WorkerJoined(7, WORKERS[0]))
+    assert engine.handle(arrived(3, 8, model="n")) == []
+    assert engine.queued == 2
+
+
+def test_a_policy_may_drop_the_rest_of_a_queue_that_goes_with_its_worker() -> None:
+    engine = engine_of(Script((), (), (), [Drop(1, "gave up")]))
+    engine.handle(arrived(0, model="n"))
+    engine.handle(arrived(1, model="n"))
+    assert engine.handle(WorkerLost(5, 0)) == [Fail(0, NO_WORKER), Drop(1, "gave up")]
+    assert engine.tally.ended == 2
+
+
+def test_losing_an_unknown_worker_is_no_news() -> None:
+    policy = Script()
+    assert engine_of(policy).handle(WorkerLost(0, 9)) == []
+    assert policy.told == []
+
+
+def test_a_worker_that_joins_again_was_lost_meanwhile() -> None:
+    policy = Script([run(0)])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(WorkerJoined(5, WORKERS[0]))
+    assert [type(event) for event in policy.told[1:]] == [WorkerLost, BatchFailed, RequestArrived, WorkerJoined]
+    assert (engine.queued, engine.in_flight) == (1, 0)
+
+
+def test_a_worker_without_profiles_cannot_join() -> None:
+    policy = Script()
+    engine = engine_of(policy)
+    with pytest.raises(ValueError, match="no profile of 'm' on workers of kind 'new'"):
+        engine.handle(WorkerJoined(5, Worker(9, "w9", ("m",), kind="new")))
+    assert policy.told == []
+
+
+@pytest.mark.parametrize(
+    "straggler", [finished(10, 7), finished(10, leg=1), failed(10, 7), finished(10, 1, worker=2)], ids=str
+)
+def test_stragglers_are_ignored(straggler: AnyEvent) -> None:
+    policy = Script([run(0)], [run(1, batch=1, worker=2, at_ns=30)])  # batch 1 has not started
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(arrived(1))
+    assert engine.handle(straggler) == []
+    assert len(policy.told) == 2
+    assert engine.in_flight == 2
+
+
+# Cancellation ---------------------------------------------------------------------------------------------------------
+
+
+def test_cancelling_a_queued_request_tells_the_policy() -> None:
+    policy = Script()
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    assert engine.handle(RequestCancelled(5, 0)) == []
+    assert policy.told[-1] == RequestCancelled(5, 0)
+    assert (engine.queued, engine.tally.cancelled) == (0, 1)
+
+
+def test_a_request_cancelled_in_flight_runs_on_unanswered() -> None:
+    policy = Script((), [run(0, 1)])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(arrived(1))
+    engine.handle(RequestCancelled(5, 0))
+    assert len(policy.told) == 2, "the policy planned with its rows, which run on"
+    assert engine.handle(failed(10, retry=True)) == []
+    assert (engine.queued, engine.tally.cancelled, engine.tally.failed) == (1, 1, 0), "only the other is tried again"
+
+
+def test_cancelling_an_unknown_or_ended_request_is_no_news() -> None:
+    policy = Script([run(0)])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(finished(10))
+    engine.handle(RequestCancelled(11, 0))
+    engine.handle(RequestCancelled(11, 99))
+    assert engine.tally.cancelled == 0
+    assert len(policy.told) == 2
+
+
+# Timers ---------------------------------------------------------------------------------------------------------------
+
+
+def fired(policy: Script) -> list[TimerFired]:
+    return [event for event in policy.told if isinstance(event, TimerFired)]
+
+
+def test_timers_fire_in_the_order_of_their_instants_then_of_their_setting() -> None:
+    policy = Script([SetTimer("c", 20), SetTimer(("a", 1), 10), SetTimer(2, 10)])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    assert engine.next_wake_ns == 10
+    engine.handle(ClockAdvanced(25))
+    assert fired(policy) == [TimerFired(25, ("a", 1)), TimerFired(25, 2), TimerFired(25, "c")]
+    assert engine.next_wake_ns is None
+
+
+def test_timers_fire_before_the_event_that_comes_late() -> None:
+    policy = Script([SetTimer("t", 10)])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(arrived(1, 10))
+    assert policy.told[1:] == [TimerFired(10, "t"), arrived(1, 10)]
+
+
+def test_a_timer_set_again_moves_and_a_cancelled_one_is_forgotten() -> None:
+    policy = Script([SetTimer("t", 10), SetTimer("u", 12), SetTimer("t", 30), CancelTimer("u"), CancelTimer("never")])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    assert engine.next_wake_ns == 30
+    engine.handle(ClockAdvanced(20))
+    assert fired(policy) == []
+    engine.handle(ClockAdvanced(30))
+    assert fired(policy) == [TimerFired(30, "t")]
+
+
+def test_a_timer_cancelled_or_moved_by_one_that_fires_first_does_not_fire() -> None:
+    policy = Script(
+        [SetTimer("first", 10), SetTimer("cancelled", 10), SetTimer("moved", 10)],
+        [CancelTimer("cancelled"), SetTimer("moved", 40)],
+    )
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(ClockAdvanced(15))
+    assert fired(policy) == [TimerFired(15, "first")]
+    assert engine.next_wake_ns == 40
+
+
+def test_a_timer_set_for_the_past_fires_in_the_next_round() -> None:
+    policy = Script([SetTimer("t", 10)], [SetTimer("t", 5)])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(ClockAdvanced(10))
+    assert fired(policy) == [TimerFired(10, "t")]
+    engine.handle(ClockAdvanced(10))
+    assert fired(policy) == [TimerFired(10, "t")] * 2
+
+
+# Profiles -------------------------------------------------------------------------------------------------------------
+
+SLOWER = ProfileUpdated(5, Profile("m", "default", (50, 60, 70, 80)))
+
+
+def test_an_updated_profile_is_told_and_counts_from_then_on() -> None:
+    policy = Script((), (), [run(0, at_ns=6)])
+    engine = engine_of(policy)
+    engine.handle(arrived(0, due_ns=1000))
+    engine.handle(SLOWER)
+    assert policy.told[-1] == SLOWER
+    assert engine.profiles["m", "default"] == 50
+    with pytest.raises(InvariantViolation, match="plans 10 ns, the profile says 50"):
+        engine.handle(arrived(1, 6))
+
+
+def test_observed_latencies_reach_the_policy() -> None:
+    batches = [run(number, batch=number, at_ns=100 * number, last_ns=40) for number in range(8)]
+    policy = Script(*(answer for batch in batches for answer in ([batch], ())))
+    engine = engine_of(policy, learn=True)
+    for number in range(8):
+        engine.handle(arrived(number, 100 * number))
+        engine.handle(finished(100 * number + 30, number, started_ns=100 * number))
+    (updated,) = [event for event in policy.told if isinstance(event, ProfileUpdated)]
+    assert policy.told[-1] == finished(730, 7, started_ns=700), "told before the worker is free"
+    assert updated.profile.latency_ns(1) > 10
+    assert engine.profiles["m", "default"] == updated.profile.latency_ns(1)
+
+
+# Isolation ------------------------------------------------------------------------------------------------------------
+
+
+NONSENSE = Drop(99, "nonsense")
+
+
+def test_a_policy_that_breaks_is_replaced_and_nothing_is_lost() -> None:
+    policy = Script((), [SetTimer("forgotten", 50)], [NONSENSE])
+    engine = engine_of(policy, strict=False)
+    engine.handle(arrived(0))
+    engine.handle(arrived(1))
+    replaced, *rest = engine.handle(arrived(2))
+    reason = "Script: InvariantViolation: invariant 1: request 99 is dropped but not queued"
+    assert replaced == PolicyReplaced("script", reason)
+    assert [type(effect) for effect in rest] == [StartLeg] * 3
+    assert isinstance(engine.policy, FirstComeFirstServed)
+    assert engine.next_wake_ns is None, "its timers went with it"
+
+
+def test_what_a_broken_policy_booked_runs_before_its_workers_are_given_to_others() -> None:
+    runs, booked = run(0), run(1, batch=1, at_ns=10)
+    setup = Setup(MODELS, WORKERS[:1], PROFILES)
+    engine = engine_of(Script([runs], [booked], [NONSENSE], setup=setup), strict=False)
+    engine.handle(arrived(0))
+    engine.handle(arrived(1))
+    assert [type(effect) for effect in engine.handle(arrived(2))] == [PolicyReplaced]
+    assert engine.handle(finished(10)) == [start(booked)]
+    (last,) = engine.handle(finished(20, 1, started_ns=10))
+    assert isinstance(last, StartLeg)
+    assert last.batch.request_ids == (2,)
+
+
+def test_a_broken_policys_worker_is_free_when_its_batch_fails_for_want_of_another() -> None:
+    """Worker 1 is booked for a second leg; the first one fails; worker 1 must not stay booked for ever."""
+    setup = Setup(MODELS, WORKERS[:2], PROFILES)
+    engine = engine_of(Script([two_legs(0)], [NONSENSE], setup=setup), strict=False)
+    engine.handle(arrived(0))
+    engine.handle(arrived(1))
+    (again,) = engine.handle(WorkerLost(5, 0))
+    assert isinstance(again, StartLeg)
+    assert again.batch.legs[0].worker_id == 1
+    assert sorted(again.batch.request_ids) == [0, 1]
+
+
+def test_a_policy_that_breaks_while_a_leg_finishes_does_not_free_its_worker_twice() -> None:
+    class BreaksOnProfiles(FirstComeFirstServed):
+        def on_profile_updated(self, event: ProfileUpdated) -> Commands:
+            raise RuntimeError("made to break")
+
+    setup = Setup(MODELS, WORKERS[:1], PROFILES)
+    engine = engine_of(BreaksOnProfiles(setup, PolicyOptions()), strict=False, learn=True)
+    engine.handle(arrived(0, rows=4))
+    for number in range(1, 8):
+        engine.handle(arrived(number, 100 * (number - 1), rows=4))
+        engine.handle(finished(100 * number, number - 1, started_ns=100 * (number - 1)))
+    engine.handle(arrived(8, 750, rows=4))
+    engine.handle(arrived(9, 750, rows=4))
+    effects = engine.handle(finished(800, 7, started_ns=700))
+    assert [type(effect) for effect in effects] == [PolicyReplaced, StartLeg]
+    assert (engine.queued, engine.in_flight) == (1, 1)
+
+
+def test_a_baseline_that_breaks_is_isolated_as_any_other_policy() -> None:
+    class Broken(FirstComeFirstServed):
+        def on_request_arrived(self, event: RequestArrived) -> Commands:
+            raise RuntimeError("made to break")
+
+    engine = engine_of(Broken(SETUP, PolicyOptions()), strict=False)
+    assert [type(effect) for effect in engine.handle(arrived(0))] == [PolicyReplaced, StartLeg]
+
+
+def test_advice_is_passed_on() -> None:
+    advice = Advise(2, "bad rate 20 %")
+    assert engine_of(Script([advice])).handle(arrived(0)) == [advice]

@@ -1,0 +1,344 @@
+"""The numbered invariants, one test each, over every installed policy (docs/reference/invariants.md)."""
+
+import io
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tidegate.api import (
+    AnyCommand,
+    AnyEvent,
+    BatchFailed,
+    ClockAdvanced,
+    Commands,
+    Dispatch,
+    Drop,
+    LegFinished,
+    PolicySpec,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    Setup,
+    WorkerLost,
+)
+from tidegate.engine import Engine, Fail, InvariantViolation, PolicyReplaced, Recorder, StartLeg, read_log
+from tidegate.host import Plugins, make_policy
+from tidegate.sim import Simulation
+from tidegate.testing import Scenario, random_scenario
+
+PLUGINS = Plugins.installed()
+every_policy = pytest.mark.parametrize("spec", PLUGINS.policies.values(), ids=lambda spec: spec.name)
+RNG = st.randoms(use_true_random=False)
+worlds = given(rng=RNG)
+a_few = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+class Ledger(Simulation):
+    """A driver that keeps books of its own: it knows only what clients, workers and effects tell it."""
+
+    def __init__(self, engine: Engine, scenario: Scenario) -> None:
+        super().__init__(engine)
+        self.intervals: list[tuple[int, int, int]] = []
+        """(worker, start, end) of every leg that ran, cut short where its worker was lost."""
+        self.open: dict[int, Request] = {}
+        self.ended: Counter[str] = Counter()
+        self._running: dict[int, StartLeg] = {}
+        self._scenario = scenario
+        self._legs_started = 0
+        self._effects_seen = 0
+        self.schedule(scenario.events)
+        self.run()
+
+    def outcome(self, effect: StartLeg, started_ns: int, ended_ns: int) -> LegFinished | BatchFailed:
+        factors = self._scenario.service_factors
+        number = self._legs_started
+        self._legs_started += 1
+        planned_ns = ended_ns - started_ns
+        ended_ns = self.true_end(number, started_ns, max(1, round(planned_ns * factors[number % len(factors)])))
+        worker_id = effect.batch.legs[effect.leg].worker_id
+        self.intervals.append((worker_id, started_ns, ended_ns))
+        if number in self._scenario.failures:
+            return BatchFailed(ended_ns, effect.batch.id, effect.leg, worker_id, "made to fail", retry=True)
+        return super().outcome(effect, started_ns, ended_ns)
+
+    def true_end(self, number: int, started_ns: int, duration_ns: int) -> int:
+        """When the n-th leg to start really ends."""
+        return started_ns + duration_ns
+
+    def _handle(self, event: AnyEvent) -> None:
+        self._happened(event)
+        super()._handle(event)
+        for _, effect in self.effects[self._effects_seen :]:
+            match effect:
+                case StartLeg(batch=batch):
+                    assert not any(
+                        set(batch.request_ids) & set(other.batch.request_ids)
+                        for other in self._running.values()
+                        if other.batch.id != batch.id
+                    ), "a request runs twice"
+                    self._running[batch.id] = effect
+                case Fail(request_id=request_id):
+                    self._end(request_id, "failed")
+                case Drop(request_id=request_id):
+                    self._end(request_id, "dropped")
+        self._effects_seen = len(self.effects)
+
+    def _happened(self, event: AnyEvent) -> None:
+        match event:
+            case RequestArrived():
+                self.open[event.request.id] = event.request
+            case RequestCancelled() if event.request_id in self.open:
+                self._end(event.request_id, "cancelled")
+            case LegFinished() if event.batch_id in self._running:
+                batch = self._running.pop(event.batch_id).batch
+                for request_id in set(batch.request_ids) & self.open.keys() if event.leg + 1 == len(batch.legs) else ():
+                    self._end(request_id, "answered")
+            case BatchFailed():
+                self._running.pop(event.batch_id, None)
+            case WorkerLost():
+                self._running = {
+                    batch_id: running
+                    for batch_id, running in self._running.items()
+                    if running.batch.legs[running.leg].worker_id != event.worker_id
+                }
+                self.intervals = [
+                    (worker_id, start, min(end, event.now_ns) if worker_id == event.worker_id else end)
+                    for worker_id, start, end in self.intervals
+                ]
+
+    def _end(self, request_id: int, how: str) -> None:
+        del self.open[request_id]  # KeyError: it ended before
+        self.ended[how] += 1
+
+
+class Watch:
+    """An observer that keeps what it sees."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[AnyEvent, list[AnyCommand]]] = []
+
+    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup) -> None:
+        pass
+
+    def event_handled(self, event: AnyEvent, commands: list[AnyCommand]) -> None:
+        self.seen.append((event, commands))
+
+    def dispatches(self) -> Iterator[tuple[int, Dispatch]]:
+        for event, commands in self.seen:
+            for command in commands:
+                if isinstance(command, Dispatch):
+                    yield event.now_ns, command
+
+
+def run(
+    spec: PolicySpec,
+    scenario: Scenario,
+    *,
+    observer: Watch | Recorder | None = None,
+    driver: Callable[[Engine, Scenario], Ledger] = Ledger,
+    strict: bool = True,
+    learn: bool = True,
+) -> Ledger:
+    engine = Engine(
+        make_policy(spec, scenario.setup, {}),
+        name=spec.name,
+        strict=strict,
+        learn=learn,
+        observers=[observer] if observer else [],
+    )
+    return driver(engine, scenario)
+
+
+def assert_nothing_lost(driver: Ledger, scenario: Scenario) -> None:
+    tally = driver.engine.tally
+    assert not driver.open, "requests that nobody ended"
+    assert tally.accepted == sum(isinstance(event, RequestArrived) for event in scenario.events)
+    assert driver.ended == Counter(
+        answered=tally.answered, failed=tally.failed, cancelled=tally.cancelled, dropped=tally.dropped.total()
+    )
+    assert driver.ended.total() == tally.accepted
+    assert driver.engine.queued == driver.engine.in_flight == 0
+
+
+@every_policy
+@worlds
+@a_few
+def test_1_conservation(spec: PolicySpec, rng: random.Random) -> None:
+    scenario = random_scenario(rng)
+    assert_nothing_lost(run(spec, scenario), scenario)
+
+
+@every_policy
+@worlds
+@a_few
+def test_2_exclusivity(spec: PolicySpec, rng: random.Random) -> None:
+    intervals = run(spec, random_scenario(rng)).intervals
+    for (worker, _, end), (next_worker, next_start, _) in pairwise(sorted(intervals)):
+        assert worker != next_worker or end <= next_start
+
+
+@every_policy
+@worlds
+@a_few
+def test_3_causality(spec: PolicySpec, rng: random.Random) -> None:
+    watch = Watch()
+    driver = run(spec, random_scenario(rng), observer=watch)
+    started = {(e.batch.id, e.leg): now_ns for now_ns, e in driver.effects if isinstance(e, StartLeg)}
+    arrived = {event.request.id: event.now_ns for event, _ in watch.seen if isinstance(event, RequestArrived)}
+    for decided_ns, dispatch in watch.dispatches():
+        batch = dispatch.batch
+        assert all(arrived[request_id] <= decided_ns for request_id in batch.request_ids)
+        assert all(decided_ns <= leg.start_ns for leg in batch.legs)
+        for index, leg in enumerate(batch.legs):
+            assert started.get((batch.id, index), leg.start_ns) >= leg.start_ns
+        assert all(before.end_ns <= after.start_ns for before, after in pairwise(batch.legs))
+
+
+@every_policy
+@worlds
+@a_few
+def test_4_monotone_clock(spec: PolicySpec, rng: random.Random) -> None:
+    engine = run(spec, random_scenario(rng)).engine
+    now_ns = engine.now_ns + rng.randint(1, 1000)
+    engine.handle(ClockAdvanced(now_ns))
+    engine.handle(ClockAdvanced(now_ns))
+    with pytest.raises(InvariantViolation, match=f"an event of {now_ns - 1} came after {now_ns}") as refused:
+        engine.handle(ClockAdvanced(now_ns - 1))
+    assert refused.value.number == 4
+    assert engine.now_ns == now_ns
+
+
+@every_policy
+@worlds
+@a_few
+def test_5_no_oracle(spec: PolicySpec, rng: random.Random) -> None:
+    scenario = random_scenario(rng)
+    horizon_ns = rng.randint(0, 250_000_000)
+    delay_ns = rng.randint(1, 50_000_000)
+
+    class OtherFuture(Ledger):
+        """Whatever ends after the horizon ends at another instant after it."""
+
+        def true_end(self, number: int, started_ns: int, duration_ns: int) -> int:
+            ended_ns = super().true_end(number, started_ns, duration_ns)
+            return ended_ns if ended_ns < horizon_ns else ended_ns + delay_ns * (number % 3)
+
+    def until_the_horizon(driver: type[Ledger]) -> list[tuple[AnyEvent, list[AnyCommand]]]:
+        watch = Watch()
+        run(spec, scenario, observer=watch, driver=driver)
+        return [(event, commands) for event, commands in watch.seen if event.now_ns < horizon_ns]
+
+    assert until_the_horizon(Ledger) == until_the_horizon(OtherFuture)
+
+
+@every_policy
+@worlds
+@a_few
+def test_6_determinism(spec: PolicySpec, rng: random.Random) -> None:
+    scenario = random_scenario(rng)
+    assert log_of(spec, scenario) == log_of(spec, scenario)
+
+
+def test_6_determinism_across_processes() -> None:
+    """The order of sets and of hashes of strings must not show."""
+    program = f"import runpy; print(runpy.run_path({__file__!r})['digest_of_logs']())"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            timeout=60,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
+    assert len(digests.pop().strip()) == 64
+
+
+@every_policy
+@given(rng=RNG, learn=st.booleans())
+@a_few
+def test_7_parity(spec: PolicySpec, rng: random.Random, learn: bool) -> None:
+    recorded = log_of(spec, random_scenario(rng), learn=learn)
+    header, entries = read_log(recorded.splitlines())
+    replayed = io.BytesIO()
+    policy = PLUGINS.make_policy(header.policy, header.setup, header.options)
+    engine = Engine(policy, name=header.policy, learn=learn, observers=[Recorder(replayed)])
+    for entry in entries:
+        engine.handle(entry.event)
+    assert replayed.getvalue() == recorded
+
+
+@every_policy
+@worlds
+@a_few
+def test_8_deadline_honesty(spec: PolicySpec, rng: random.Random) -> None:
+    if spec.policy.best_effort:
+        pytest.skip("declares itself best-effort")
+    scenario = random_scenario(rng)
+    watch = Watch()
+    run(spec, scenario, observer=watch, learn=False)
+    requests = {event.request.id: event.request for event, _ in watch.seen if isinstance(event, RequestArrived)}
+    kinds = {worker.id: worker.kind for worker in scenario.setup.workers}
+    profiles = {(profile.partition, profile.kind): profile for profile in scenario.setup.profiles}
+    for _, dispatch in watch.dispatches():
+        batch = dispatch.batch
+        taken = [requests[request_id] for request_id in batch.request_ids]
+        rows = sum(request.rows for request in taken)
+        expected_ns = sum(profiles[leg.partition, kinds[leg.worker_id]].latency_ns(rows) for leg in batch.legs)
+        assert batch.legs[0].start_ns + expected_ns <= min(request.deadline_ns for request in taken)
+
+
+@every_policy
+@pytest.mark.parametrize("fault", ["raises", "gives an invalid command"])
+@given(rng=RNG, nth=st.integers(0, 60))
+@a_few
+def test_9_isolation(spec: PolicySpec, fault: str, rng: random.Random, nth: int) -> None:
+    calls = 0
+
+    class Breaking(spec.policy):  # type: ignore[name-defined,misc]  # whichever policy is tried
+        def handle(self, event: AnyEvent) -> Commands:
+            nonlocal calls
+            calls += 1
+            commands: Commands = super().handle(event)
+            if calls - 1 != nth:
+                return commands
+            if fault == "raises":
+                raise RuntimeError("made to break")
+            return [*commands, Drop(-1, "never queued")]
+
+    scenario = random_scenario(rng)
+    driver = run(PolicySpec("breaking", "", Breaking), scenario, strict=False)
+    assert_nothing_lost(driver, scenario)
+    replaced = [effect for _, effect in driver.effects if isinstance(effect, PolicyReplaced)]
+    assert len(replaced) == (calls > nth)
+    assert all(effect.policy == "breaking" for effect in replaced)
+
+
+def log_of(spec: PolicySpec, scenario: Scenario, *, learn: bool = True) -> bytes:
+    log = io.BytesIO()
+    run(spec, scenario, observer=Recorder(log), learn=learn)
+    return log.getvalue()
+
+
+def digest_of_logs() -> str:
+    """Of every policy in a few worlds; the runs of another process are compared by it."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for spec in PLUGINS.policies.values():
+        for seed in range(20):
+            digest.update(log_of(spec, random_scenario(random.Random(seed))))
+    return digest.hexdigest()

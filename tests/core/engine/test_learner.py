@@ -1,0 +1,76 @@
+"""Learned profiles: they find the truth from a wrong start, and hiccups do not move them."""
+
+import random
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.api import Profile, ms_to_ns
+from tidegate.engine.learner import MARGIN, PUBLISH_EVERY, ProfileLearner
+
+MAX_ROWS = 16
+BASE = Profile.linear("m", alpha_ms=1, beta_ms=2, max_rows=MAX_ROWS)
+TRUTH = Profile.linear("m", alpha_ms=2.5, beta_ms=7, max_rows=MAX_ROWS)
+
+
+def teach(learner: ProfileLearner, truth: Profile, rng: random.Random, legs: int, noise: float = 0.0) -> list[Profile]:
+    """Let it see legs of random sizes; returns what it published."""
+    published = []
+    for _ in range(legs):
+        rows = rng.randint(1, MAX_ROWS)
+        learned = learner.observe(rows, round(truth.latency_ns(rows) * (1 + rng.uniform(-noise, noise))))
+        if learned:
+            published.append(learned)
+    return published
+
+
+def test_it_finds_alpha_and_beta_from_a_wrong_base() -> None:
+    learned = teach(ProfileLearner(BASE), TRUTH, random.Random(1), legs=400)[-1]
+    alpha_ns = (learned.latency_ns(MAX_ROWS) - learned.latency_ns(1)) / (MAX_ROWS - 1)
+    assert abs(alpha_ns / ms_to_ns(2.5) - 1) < 0.03
+    for rows in range(1, MAX_ROWS + 1):
+        assert 0 <= learned.latency_ns(rows) / TRUTH.latency_ns(rows) - 1 < 0.08, "rather too long than too short"
+
+
+def test_noise_is_planned_for_with_a_margin() -> None:
+    noise = 0.1
+    learned = teach(ProfileLearner(BASE), TRUTH, random.Random(2), legs=600, noise=noise)[-1]
+    mean_deviation = noise / 2
+    for rows in (4, 8, 16):
+        share = learned.latency_ns(rows) / TRUTH.latency_ns(rows) - 1
+        assert 0 < share < 2 * MARGIN * mean_deviation
+
+
+def test_a_true_base_is_left_alone() -> None:
+    assert teach(ProfileLearner(BASE), BASE, random.Random(3), legs=200) == []
+
+
+def test_hiccups_do_not_teach() -> None:
+    rng = random.Random(4)
+    learner = ProfileLearner(BASE)
+    published = teach(learner, TRUTH, rng, legs=400)
+    converged = len(published)
+    for _ in range(5):
+        learner.observe(8, 100 * TRUTH.latency_ns(8))
+        published += teach(learner, TRUTH, rng, legs=40)
+    for learned in published[converged - 1 :]:
+        assert abs(learned.latency_ns(8) / TRUTH.latency_ns(8) - 1) < 0.1
+
+
+def test_it_speaks_at_most_once_in_a_while() -> None:
+    learner = ProfileLearner(BASE)
+    heard = [bool(learner.observe(8, TRUTH.latency_ns(8))) for _ in range(5 * PUBLISH_EVERY)]
+    assert heard[PUBLISH_EVERY - 1], "a profile that is far off is corrected at the first look"
+    assert all(not said or number % PUBLISH_EVERY == 0 for number, said in enumerate(heard, start=1))
+
+
+@given(st.lists(st.tuples(st.integers(1, MAX_ROWS), st.integers(1, 10**12)), min_size=PUBLISH_EVERY, max_size=40))
+def test_whatever_it_sees_its_tables_are_monotone_and_positive(legs: list[tuple[int, int]]) -> None:
+    learner = ProfileLearner(BASE)
+    for rows, duration_ns in legs:
+        learned = learner.observe(rows, duration_ns)
+        if learned:
+            assert learned.max_rows == MAX_ROWS
+            assert learned.latency_ns(1) >= 1
+            assert all(before <= after for before, after in pairwise(learned.table_ns))

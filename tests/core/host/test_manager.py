@@ -1,0 +1,166 @@
+"""The plugin host: conflicts, wrong names, wrong options, wrong results and broken plugins, each with its remedy."""
+
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint
+from types import ModuleType
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+from tidegate.api import (
+    AnyCommand,
+    AnyEvent,
+    CommandSpec,
+    FirstComeFirstServed,
+    Model,
+    ObserverSpec,
+    PolicyOptions,
+    PolicySpec,
+    Profile,
+    Setup,
+    Worker,
+    hookimpl,
+)
+from tidegate.host import PluginConflict, PluginError, Plugins, UnknownPlugin
+from tidegate.host import manager as host_manager
+
+SETUP = Setup((Model("m", 4),), (Worker(0, "w0", ("m",)),), (Profile("m", "default", (1, 2, 3, 4)),))
+
+
+class TunableOptions(PolicyOptions):
+    patience_ms: float = Field(default=1.0, ge=0)
+
+
+class Tunable(FirstComeFirstServed):
+    Options = TunableOptions
+
+
+class Watch:
+    """An observer that looks away."""
+
+    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup) -> None:
+        pass
+
+    def event_handled(self, event: AnyEvent, commands: list[AnyCommand]) -> None:
+        pass
+
+
+def plugin(**hooks: Callable[[], Any]) -> ModuleType:
+    """A module of hook implementations, each `tidegate_<name>`."""
+    module = ModuleType("plugin")
+    vars(module).update({f"tidegate_{name}": hookimpl(hook) for name, hook in hooks.items()})
+    return module
+
+
+def offering(*names: str) -> ModuleType:
+    def policies() -> list[PolicySpec]:
+        return [PolicySpec(name, f"the policy {name}", Tunable) for name in names]
+
+    return plugin(policies=policies)
+
+
+def test_what_plugins_offer_is_found_by_name_with_its_source() -> None:
+    plugins = Plugins()
+    plugins.register(offering("a", "b"), "dist-one")
+    plugins.register(
+        plugin(
+            observers=lambda: [ObserverSpec("watch", "watches", Watch)],
+            commands=lambda: [CommandSpec("a", print)],  # the name of a policy: of another kind, so no conflict
+        ),
+        "dist-two",
+    )
+    assert plugins.policy("a").summary == "the policy a"
+    assert plugins.observer("watch").summary == "watches"
+    assert plugins.source[PolicySpec, "a"] == "dist-one"
+    assert plugins.source[CommandSpec, "a"] == "dist-two"
+
+
+def test_a_conflict_names_both_plugins_and_keeps_the_first() -> None:
+    plugins = Plugins()
+    plugins.register(offering("a"), "dist-one")
+    with pytest.raises(PluginConflict, match="'dist-one' and 'dist-two' both offer a policy named 'a': uninstall one"):
+        plugins.register(offering("new", "a"), "dist-two")
+    assert list(plugins.policies) == ["a"]
+    assert plugins.source[PolicySpec, "a"] == "dist-one"
+
+
+def test_one_plugin_may_not_offer_a_name_twice() -> None:
+    with pytest.raises(PluginConflict, match="'dist' and 'dist' both offer a policy named 'a'"):
+        Plugins().register(offering("a", "a"), "dist")
+
+
+def broken_hook() -> list[PolicySpec]:
+    raise RuntimeError("no weights")
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (plugin(policies=lambda: ["a"]), "plugin 'bad': tidegate_policies returned 'a', not a PolicySpec"),
+        (
+            plugin(policies=lambda: [CommandSpec("a", print)]),
+            r"plugin 'bad': tidegate_policies returned CommandSpec\(.*, not a PolicySpec",
+        ),
+        (
+            plugin(policies=lambda: PolicySpec("a", "", Tunable)),
+            "plugin 'bad': tidegate_policies did not return a list of PolicySpec: TypeError",
+        ),
+        (plugin(policies=broken_hook), "tidegate_policies did not return a list of PolicySpec: RuntimeError: no weig"),
+        (plugin(polices=lambda: []), "plugin 'bad': .*tidegate_polices"),
+    ],
+    ids=["not a spec", "another kind of spec", "no list", "raises", "misspelt hook"],
+)
+def test_a_wrong_hook_names_the_plugin_and_nothing_of_it_is_kept(bad: object, message: str) -> None:
+    plugins = Plugins()
+    with pytest.raises(PluginError, match=message):
+        plugins.register(bad, "bad")
+    assert not plugins.policies
+    plugins.register(offering("a"), "good")
+
+
+def test_an_unknown_name_lists_what_is_installed_and_what_is_broken() -> None:
+    plugins = Plugins()
+    with pytest.raises(UnknownPlugin, match="no policy named 'c' is installed; installed: none"):
+        plugins.policy("c")
+    plugins.register(offering("b", "a"), "dist")
+    plugins.broken["dist-c"] = "ImportError: no module named torch"
+    expected = "installed: a, b; dist-c could not be imported .ImportError: no module named torch"
+    with pytest.raises(UnknownPlugin, match=expected):
+        plugins.policy("c")
+    with pytest.raises(UnknownPlugin, match="no observer named 'a'"):
+        plugins.observer("a")
+
+
+def test_a_policy_is_made_with_validated_options() -> None:
+    plugins = Plugins()
+    plugins.register(offering("a"), "dist")
+    assert plugins.make_policy("a", SETUP, {"patience_ms": "2"}).options == TunableOptions(patience_ms=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"patience": 1}, r"options of policy 'a': patience: Extra inputs.*\(it has: patience_ms\)"),
+        ({"patience_ms": -1}, "options of policy 'a': patience_ms: Input should be greater than or equal to 0"),
+        ({"patience_ms": "long"}, "options of policy 'a': patience_ms: Input should be a valid number"),
+    ],
+)
+def test_a_wrong_option_is_named_with_those_that_exist(options: dict[str, object], message: str) -> None:
+    plugins = Plugins()
+    plugins.register(offering("a"), "dist")
+    with pytest.raises(PluginError, match=message):
+        plugins.make_policy("a", SETUP, options)
+
+
+def test_a_plugin_that_cannot_be_imported_does_not_harm_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def entry_points(group: str) -> Iterable[EntryPoint]:
+        return [
+            EntryPoint("broken", "no_such_module_of_ours", group),
+            EntryPoint("fine", "tidegate_baselines.plugin", group),
+        ]
+
+    monkeypatch.setattr(host_manager, "entry_points", entry_points)
+    plugins = Plugins.installed()
+    assert plugins.broken == {"no_such_module_of_ours": "ModuleNotFoundError: No module named 'no_such_module_of_ours'"}
+    assert "fifs" in plugins.policies

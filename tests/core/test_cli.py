@@ -1,0 +1,50 @@
+"""The `tidegate` command itself; subcommands of other distributions are tested with these."""
+
+import json
+
+from typer.testing import CliRunner
+
+from tidegate.api import CommandSpec, hookimpl
+from tidegate.cli import build_app
+from tidegate.host import Plugins
+
+run = CliRunner().invoke
+
+
+def test_plugins_as_json_lists_every_policy_with_its_options() -> None:
+    plugins = Plugins.installed()
+    result = run(build_app(plugins), ["plugins", "--json"])
+    assert result.exit_code == 0
+    listed = json.loads(result.stdout)
+    policies = {offer["name"]: offer for offer in listed["plugins"] if offer["kind"] == "policy"}
+    assert set(policies) == set(plugins.policies)
+    assert policies["symphony"]["source"] == "tidegate-symphony"
+    assert "reserve_ms" in policies["symphony"]["options"]
+    assert listed["broken"] == plugins.broken
+
+
+def test_plugins_for_people_names_policies_and_what_is_broken() -> None:
+    plugins = Plugins.installed()
+    plugins.broken["tidegate-wonder"] = "KeyError: '[/red]'"  # no markup, though it looks like it
+    result = run(build_app(plugins), ["plugins"])
+    assert result.exit_code == 0
+    assert "symphony" in result.stdout
+    assert "tidegate-wonder could not be imported: KeyError: '[/red]'" in " ".join(result.stdout.split())
+
+
+def test_a_plugins_command_becomes_a_subcommand() -> None:
+    def greet(name: str, *, loud: bool = False) -> None:
+        """Greet somebody."""
+        print(f"Hello {name}{'!' if loud else '.'}")  # noqa: T201
+
+    class Plugin:
+        @hookimpl
+        def tidegate_commands(self) -> list[CommandSpec]:
+            return [CommandSpec("greet", greet)]
+
+    plugins = Plugins()
+    plugins.register(Plugin(), "greeter")
+    app = build_app(plugins)
+    assert run(app, ["greet", "Triton", "--loud"]).stdout == "Hello Triton!\n"
+    assert "Greet somebody." in run(app, ["--help"]).stdout
+    assert run(app, ["greet"]).exit_code == 2

@@ -1,0 +1,69 @@
+"""Transcripts: what passes, and what a mismatch shows."""
+
+import pytest
+
+from tidegate.api import (
+    Batch,
+    Dispatch,
+    Drop,
+    FirstComeFirstServed,
+    Leg,
+    LegFinished,
+    Model,
+    PolicyOptions,
+    Profile,
+    Request,
+    RequestArrived,
+    Setup,
+    Worker,
+)
+from tidegate.testing import Playbook, TranscriptMismatch
+
+SETUP = Setup((Model("m", 4),), (Worker(0, "w0", ("m",)),), (Profile("m", "default", (10, 20, 30, 40)),))
+RUN_0 = Dispatch(Batch(0, "m", (0,), (Leg(0, "m", 0, 10),)))
+RUN_1 = Dispatch(Batch(1, "m", (1,), (Leg(0, "m", 10, 10),)))
+
+
+def playbook() -> Playbook:
+    return Playbook(FirstComeFirstServed(SETUP, PolicyOptions()))
+
+
+def arrived(request_id: int, now_ns: int = 0) -> RequestArrived:
+    return RequestArrived(now_ns, Request(request_id, "m", 1, now_ns))
+
+
+def test_a_transcript_that_holds_is_true() -> None:
+    assert playbook() >> arrived(0) << RUN_0 >> arrived(1, 5) >> LegFinished(10, 0, 0, 0, 0, 10) << RUN_1
+
+
+def test_commands_can_be_looked_at_instead() -> None:
+    book = playbook() >> arrived(0)
+    assert book.commands() == [RUN_0]
+    assert book.commands() == []
+    assert book
+
+
+def test_another_command_is_shown_beside_the_expected_one_after_the_story_so_far() -> None:
+    with pytest.raises(TranscriptMismatch) as mismatch:
+        _ = playbook() >> arrived(0) << RUN_0 >> arrived(1, 5) >> LegFinished(10, 0, 0, 0, 0, 10) << RUN_0
+    lines = [line.strip() for line in str(mismatch.value).strip().splitlines()]
+    assert lines == [
+        f">> {arrived(0)}",
+        f"<< {RUN_0}",
+        f">> {arrived(1, 5)}",
+        f">> {LegFinished(10, 0, 0, 0, 0, 10)}",
+        f"expected << {RUN_0}",
+        f"actual   << {RUN_1}",
+    ]
+
+
+def test_a_missing_command_is_a_mismatch() -> None:
+    with pytest.raises(TranscriptMismatch, match="actual   << nothing"):
+        _ = playbook() >> arrived(0) << RUN_0 << Drop(1, "deadline")
+
+
+def test_a_command_too_many_is_a_mismatch_at_the_next_event_and_at_the_end() -> None:
+    with pytest.raises(TranscriptMismatch, match=r"expected << nothing more\nactual   << Dispatch"):
+        _ = playbook() >> arrived(0) >> arrived(1)
+    with pytest.raises(TranscriptMismatch, match="expected << nothing more"):
+        assert playbook() >> arrived(0)

@@ -1,0 +1,71 @@
+"""The reference is complete: every hook, every invariant, and no test that does not exist."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from tidegate.api import PolicySpec
+from tidegate.api.hookspecs import Hooks
+from tidegate.host import Plugins
+
+ROOT = Path(__file__).parents[2]
+HOOKS = (ROOT / "docs/reference/hooks.md").read_text(encoding="utf-8")
+INVARIANTS = (ROOT / "docs/reference/invariants.md").read_text(encoding="utf-8")
+ENGINE = ROOT / "core/src/tidegate/engine"
+
+
+@pytest.mark.parametrize("hook", [name for name in vars(Hooks) if name.startswith("tidegate_")])
+def test_every_hook_is_documented_with_an_example(hook: str) -> None:
+    section = re.search(rf"^## {hook}\n(.*?)(?=^## |\Z)", HOOKS, re.MULTILINE | re.DOTALL)
+    assert section, f"docs/reference/hooks.md has no section on {hook}"
+    assert f"def {hook}(" in section[1], f"the section on {hook} has no example"
+
+
+def test_no_hook_is_documented_that_does_not_exist() -> None:
+    documented = re.findall(r"^## (tidegate_\w+)$", HOOKS, re.MULTILINE)
+    assert [name for name in documented if not hasattr(Hooks, name)] == []
+
+
+def test_every_invariant_is_documented_under_its_number() -> None:
+    listed = re.findall(r"(\d) [a-z]", (ENGINE / "invariants.py").read_text(encoding="utf-8").split('"""')[1])
+    raised = {
+        number
+        for path in ENGINE.glob("*.py")
+        for number in re.findall(r"InvariantViolation\(\s*(\d)", path.read_text(encoding="utf-8"))
+    }
+    documented = re.findall(r"^## (\d) ", INVARIANTS, re.MULTILINE)
+    assert documented == sorted(documented)
+    assert set(documented) == {str(number) for number in range(1, 10)}
+    assert raised | set(listed) <= set(documented)
+
+
+@pytest.mark.parametrize("number", range(1, 10))
+def test_every_invariant_names_its_own_test(number: int) -> None:
+    section = re.search(rf"^## {number} (.*?)(?=^## |\Z)", INVARIANTS, re.MULTILINE | re.DOTALL)
+    assert section
+    assert f"test_invariants.py::test_{number}_" in section[1]
+    assert "- Checked: " in section[1]
+
+
+@pytest.mark.parametrize(("path", "test"), sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", INVARIANTS))))
+def test_every_test_that_is_named_exists(path: str, test: str) -> None:
+    assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8")
+
+
+POLICIES = Plugins.installed().policies.values()
+
+
+@pytest.mark.parametrize("spec", POLICIES, ids=lambda spec: spec.name)
+def test_every_policy_is_described_in_the_readme_of_its_plugin(spec: PolicySpec) -> None:
+    source = inspect.getsourcefile(spec.policy)
+    assert source is not None
+    readme = next(parent for parent in Path(source).parents if (parent / "pyproject.toml").exists()) / "README.md"
+    section = re.search(
+        rf"^## {spec.name}\n(.*?)(?=^## |\Z)", readme.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert section, f"{readme} does not describe {spec.name}"
+    parts = re.findall(r"^### (.*)$", section[1], re.MULTILINE)
+    assert parts == ["What it does", "Inputs consumed", "Configuration", "Trade-offs"]
+    assert [option for option in spec.policy.Options.model_fields if f"`{option}`" not in section[1]] == []
