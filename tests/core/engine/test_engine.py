@@ -485,7 +485,7 @@ def test_an_updated_profile_is_told_and_counts_from_then_on() -> None:
     engine.handle(arrived(0, due_ns=1000))
     engine.handle(SLOWER)
     assert policy.told[-1] == SLOWER
-    assert engine.profiles["m", "default"] == 50
+    assert engine.expectations.profiles["m", "default"].latency_ns(1) == 50
     with pytest.raises(InvariantViolation, match="plans 10 ns, the profile says 50"):
         engine.handle(arrived(1, 6))
 

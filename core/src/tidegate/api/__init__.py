@@ -5,7 +5,7 @@ Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; t
 """
 
 from tidegate.api.batch_target import ArrivalRate, BatchTarget, staggered_target
-from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Command, Dispatch, Drop, SetTimer
+from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Command, Dispatch, Drop, Preempt, SetTimer
 from tidegate.api.events import (
     AnyEvent,
     BatchFailed,
@@ -68,6 +68,7 @@ __all__ = [
     "Policy",
     "PolicyOptions",
     "PolicySpec",
+    "Preempt",
     "Profile",
     "ProfileFile",
     "ProfileFileError",

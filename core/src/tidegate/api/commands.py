@@ -24,6 +24,16 @@ class Drop(Command, frozen=True, tag=True):
     """Short and countable, e.g. `deadline`: it labels a metric."""
 
 
+class Preempt(Command, frozen=True, tag=True):
+    """Give up a batch that runs: its work is lost, its requests arrive again right after its BatchFailed.
+
+    The worker is free when BatchFailed comes (at once in the simulator; a real GPU may first finish what it began).
+    A batch that finishes first is told as LegFinished instead.
+    """
+
+    batch_id: int
+
+
 class SetTimer(Command, frozen=True, tag=True):
     """Tell me (TimerFired) at an instant. A key holds one timer: setting it again moves it."""
 
@@ -44,5 +54,5 @@ class Advise(Command, frozen=True, tag=True):
     reason: str = ""
 
 
-AnyCommand = Dispatch | Drop | SetTimer | CancelTimer | Advise
+AnyCommand = Dispatch | Drop | Preempt | SetTimer | CancelTimer | Advise
 """The closed union, for decoding and for exhaustive matches."""

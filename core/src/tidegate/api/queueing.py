@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from tidegate.api.commands import Dispatch
@@ -82,56 +83,76 @@ class RequestQueue:
         return count, rows
 
 
+@dataclass(slots=True)
+class _Pool:
+    """Workers that host the same and are equally fast."""
+
+    kind: str
+    members: set[int] = field(default_factory=set)
+    idle: list[int] = field(default_factory=list)
+    """A heap."""
+
+
 class IdleWorkers:
     """The idle workers, smallest id first among those that host a partition: O(pools + log workers)."""
 
     def __init__(self, workers: tuple[Worker, ...]) -> None:
         self._workers: dict[int, Worker] = {}
-        self._pools: dict[tuple[tuple[str, ...], str], list[int]] = {}
         self._idle: set[int] = set()
+        self._pools: dict[tuple[tuple[str, ...], str], _Pool] = {}
+        self._pools_of: dict[str, list[_Pool]] = {}
         for worker in workers:
             self.join(worker)
 
     def join(self, worker: Worker) -> None:
         """A worker appeared; it is idle."""
         self._workers[worker.id] = worker
+        pool = self._pools.get((worker.hosts, worker.kind))
+        if pool is None:
+            pool = self._pools[worker.hosts, worker.kind] = _Pool(worker.kind)
+            for partition in worker.hosts:
+                self._pools_of.setdefault(partition, []).append(pool)
+        pool.members.add(worker.id)
         self.release(worker.id)
 
     def leave(self, worker_id: int) -> None:
         """A worker is gone."""
         self.occupy(worker_id)
-        self._workers.pop(worker_id, None)
+        if worker := self._workers.pop(worker_id, None):
+            self._pools[worker.hosts, worker.kind].members.remove(worker_id)
 
     def release(self, worker_id: int) -> None:
         """A worker finished; one that has left stays away."""
-        if worker_id in self._workers and worker_id not in self._idle:
+        worker = self._workers.get(worker_id)
+        if worker is not None and worker_id not in self._idle:
             self._idle.add(worker_id)
-            heappush(self._pool(worker_id), worker_id)
-
-    def peek(self, partition: str) -> Worker | None:
-        """The idle worker with the smallest id that hosts the partition."""
-        ids = [pool[0] for (hosts, _), pool in self._pools.items() if pool and partition in hosts]
-        return self._workers[min(ids)] if ids else None
-
-    def peek_each_kind(self, partition: str) -> list[Worker]:
-        """Of every kind, the idle worker with the smallest id that hosts the partition; smallest id first."""
-        smallest: dict[str, int] = {}
-        for (hosts, kind), pool in self._pools.items():
-            if pool and partition in hosts:
-                smallest[kind] = min(pool[0], smallest.get(kind, pool[0]))
-        return [self._workers[worker_id] for worker_id in sorted(smallest.values())]
+            heappush(self._pools[worker.hosts, worker.kind].idle, worker_id)
 
     def occupy(self, worker_id: int) -> None:
         """Make a worker busy: at once for the one that `peek` returned, O(workers) for any other."""
         if worker_id not in self._idle:
             return
         self._idle.remove(worker_id)
-        pool = self._pool(worker_id)
-        if pool[0] == worker_id:
-            heappop(pool)
+        worker = self._workers[worker_id]
+        idle = self._pools[worker.hosts, worker.kind].idle
+        if idle[0] == worker_id:
+            heappop(idle)
         else:
-            pool.remove(worker_id)
-            heapify(pool)
+            idle.remove(worker_id)
+            heapify(idle)
+
+    def peek(self, partition: str) -> Worker | None:
+        """The idle worker with the smallest id that hosts the partition."""
+        smallest = min((pool.idle[0] for pool in self._pools_of.get(partition, ()) if pool.idle), default=None)
+        return None if smallest is None else self._workers[smallest]
+
+    def peek_each_kind(self, partition: str) -> list[Worker]:
+        """Of every kind, the idle worker with the smallest id that hosts the partition; smallest id first."""
+        smallest: dict[str, int] = {}
+        for pool in self._pools_of.get(partition, ()):
+            if pool.idle:
+                smallest[pool.kind] = min(pool.idle[0], smallest.get(pool.kind, pool.idle[0]))
+        return [self._workers[worker_id] for worker_id in sorted(smallest.values())]
 
     def is_idle(self, worker_id: int) -> bool:
         """Whether this worker is here and idle."""
@@ -139,19 +160,15 @@ class IdleWorkers:
 
     def kinds_hosting(self, partition: str) -> set[str]:
         """The kinds of the workers, busy or idle, that host the partition."""
-        return {worker.kind for worker in self._workers.values() if partition in worker.hosts}
+        return {pool.kind for pool in self._pools_of.get(partition, ()) if pool.members}
 
     def count_hosting(self, partition: str) -> int:
         """How many workers, busy or idle, host the partition."""
-        return sum(partition in worker.hosts for worker in self._workers.values())
+        return sum(len(pool.members) for pool in self._pools_of.get(partition, ()))
 
     def get(self, worker_id: int) -> Worker | None:
         """The worker of this id, busy or idle, while it is here."""
         return self._workers.get(worker_id)
-
-    def _pool(self, worker_id: int) -> list[int]:
-        worker = self._workers[worker_id]
-        return self._pools.setdefault((worker.hosts, worker.kind), [])
 
 
 class QueueingPolicy(Policy):

@@ -1,7 +1,7 @@
 """The engine: the books, and the check of every command that a policy gives. Pure: no clock, no network."""
 
 from tidegate.engine.books import Tally
-from tidegate.engine.effects import AnyEffect, Effect, Fail, PolicyReplaced, StartLeg
+from tidegate.engine.effects import AnyEffect, CancelLeg, Effect, Fail, PolicyReplaced, StartLeg
 from tidegate.engine.engine import MAX_TRIES, NO_WORKER, Engine
 from tidegate.engine.invariants import InvariantViolation
 from tidegate.engine.recorder import LOG_VERSION, LogEntry, LogHeader, Recorder, read_log
@@ -11,6 +11,7 @@ __all__ = [
     "MAX_TRIES",
     "NO_WORKER",
     "AnyEffect",
+    "CancelLeg",
     "Effect",
     "Engine",
     "Fail",

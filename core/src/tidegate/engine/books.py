@@ -18,6 +18,8 @@ class Flight:
     running: bool = False
     doomed: BatchFailed | None = None
     """Told once the leg that runs is over: a worker further on was lost."""
+    preempted: bool = False
+    """The policy took its worker away; its driver will tell when the worker is free."""
 
 
 @dataclass(slots=True)

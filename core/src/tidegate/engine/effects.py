@@ -17,6 +17,13 @@ class StartLeg(Effect, frozen=True, tag=True):
     rows: int
 
 
+class CancelLeg(Effect, frozen=True, tag=True):
+    """Give a running leg up. Answer with BatchFailed (retry) once its worker is free, or LegFinished if it was done."""
+
+    batch: Batch
+    leg: int
+
+
 class Fail(Effect, frozen=True, tag=True):
     """Tell a client that its request failed."""
 
@@ -31,5 +38,5 @@ class PolicyReplaced(Effect, frozen=True, tag=True):
     reason: str
 
 
-AnyEffect = StartLeg | Fail | PolicyReplaced | Drop | Advise
+AnyEffect = StartLeg | CancelLeg | Fail | PolicyReplaced | Drop | Advise
 """What a driver handles; Drop and Advise are the policy's own commands, checked and passed on."""

@@ -5,7 +5,7 @@ calls `handle(event)` with what happened and carries out the effects; it calls `
 `next_wake_ns` has come.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -24,7 +24,7 @@ from tidegate.api import (
     Observer,
     Policy,
     PolicyOptions,
-    Profile,
+    Preempt,
     ProfileUpdated,
     Request,
     RequestArrived,
@@ -32,14 +32,13 @@ from tidegate.api import (
     SetTimer,
     Setup,
     TimerFired,
-    Worker,
     WorkerJoined,
     WorkerLost,
 )
 from tidegate.engine.books import Bookings, Flight, Tally
-from tidegate.engine.effects import AnyEffect, Fail, PolicyReplaced, StartLeg
+from tidegate.engine.effects import AnyEffect, CancelLeg, Fail, PolicyReplaced, StartLeg
+from tidegate.engine.expectations import Expectations
 from tidegate.engine.invariants import InvariantViolation, check_deadlines, check_legs, check_requests
-from tidegate.engine.learner import ProfileLearner
 from tidegate.engine.timers import Timers
 
 NO_WORKER = "no worker is left that hosts this model"
@@ -71,8 +70,7 @@ class Engine:
         self._models = {model.name: model for model in setup.models}
         self._workers = {worker.id: worker for worker in setup.workers}
         self._bookings = {worker.id: Bookings(worker) for worker in setup.workers}
-        self._profiles = {(profile.partition, profile.kind): profile for profile in setup.profiles}
-        self._learners = {key: ProfileLearner(profile) for key, profile in self._profiles.items()} if learn else {}
+        self.expectations = Expectations(setup.profiles, learn=learn)
         self._queued: dict[int, Request] = {}
         self._flights: dict[int, Flight] = {}
         self._tries: dict[int, int] = {}
@@ -83,7 +81,7 @@ class Engine:
         """Workers with work of a policy that broke: to the one that goes on they join when it is done."""
         self._effects: list[AnyEffect] = []
         self._commands: list[AnyCommand] = []
-        self._check_profiles(setup.workers)
+        self.expectations.check(setup.workers, self._models)
         for observer in observers:
             observer.engine_started(name, policy.options.model_dump(mode="json"), setup)
 
@@ -102,11 +100,6 @@ class Engine:
     def in_flight(self) -> int:
         """Batches that were dispatched and have not ended."""
         return len(self._flights)
-
-    @property
-    def profiles(self) -> dict[tuple[str, str], int]:
-        """The current expectation for one row, in ns, by (partition, kind)."""
-        return {key: profile.latency_ns(1) for key, profile in self._profiles.items()}
 
     def handle(self, event: AnyEvent) -> list[AnyEffect]:
         """Take in what happened; returns what the driver has to do, in order.
@@ -144,8 +137,8 @@ class Engine:
             case WorkerLost():
                 self._lose_worker(event)
             case ProfileUpdated():
-                self._relearn(event.profile)
-                self._tell_profile(event)
+                self.expectations.replace(event.profile)
+                self._tell(event)
             case ClockAdvanced():
                 pass
             case TimerFired():
@@ -201,7 +194,7 @@ class Engine:
 
     def _join_worker(self, event: WorkerJoined) -> None:
         worker = event.worker
-        self._check_profiles([worker])
+        self.expectations.check([worker], self._models)
         self._lose_worker(WorkerLost(event.now_ns, worker.id))  # it was away, though nobody noticed
         self._workers[worker.id] = worker
         self._bookings[worker.id] = Bookings(worker)
@@ -234,14 +227,7 @@ class Engine:
                 self._bookings[leg.worker_id].clear(flight)
         again = []
         for request in flight.requests:
-            tries = self._tries.get(request.id, 1)
-            if (
-                event.retry
-                and tries < MAX_TRIES
-                and request.deadline_ns > event.now_ns
-                and self._is_hosted(request.model)
-            ):
-                self._tries[request.id] = tries + 1
+            if self._may_try_again(request, flight, event):
                 again.append(request)
             else:
                 self._fail(request, event.reason)
@@ -252,21 +238,21 @@ class Engine:
             self._queued[request.id] = request
             self._tell(RequestArrived(event.now_ns, request))
 
-    def _tell_profile(self, event: ProfileUpdated) -> None:
-        profile = event.profile
-        self._profiles[profile.partition, profile.kind] = profile
-        self._tell(event)
-
-    def _relearn(self, profile: Profile) -> None:
-        if self._learners:
-            self._learners[profile.partition, profile.kind] = ProfileLearner(profile)
+    def _may_try_again(self, request: Request, flight: Flight, event: BatchFailed) -> bool:
+        """Count a try. Preempted requests did nothing wrong and nothing failed: they come back as often as it takes."""
+        if not event.retry or not self._is_hosted(request.model):
+            return False
+        if flight.preempted:
+            return True
+        tries = self._tries.get(request.id, 1) + 1
+        self._tries[request.id] = tries
+        return tries <= MAX_TRIES and request.deadline_ns > event.now_ns
 
     def _learn(self, partition: str, event: LegFinished, rows: int) -> None:
-        worker = self._workers.get(event.worker_id)
-        learner = self._learners.get((partition, worker.kind)) if worker else None
-        learned = learner.observe(rows, event.ended_ns - event.started_ns) if learner else None
-        if learned is not None:
-            self._tell_profile(ProfileUpdated(event.now_ns, learned))
+        if worker := self._workers.get(event.worker_id):
+            learned = self.expectations.observe(partition, worker, rows, event.ended_ns - event.started_ns)
+            if learned is not None:
+                self._tell(ProfileUpdated(event.now_ns, learned))
 
     def _fire_timers(self) -> None:
         now_ns = self.now_ns
@@ -305,6 +291,8 @@ class Engine:
                 self.tally.dropped[command.reason] += 1
                 self._tries.pop(command.request_id, None)
                 self._effects.append(command)
+            case Preempt():
+                self._preempt(command)
             case Advise():
                 self._effects.append(command)
             case _:
@@ -321,7 +309,7 @@ class Engine:
         )
         taken = [request for request in requests if request is not None]
         if not self.policy.best_effort:
-            check_deadlines(batch, taken, rows, self._workers, self._profiles)
+            check_deadlines(batch, taken, rows, self._workers, self.expectations.profiles)
         self._batch_ids = batch.id + 1
         for request in taken:
             del self._queued[request.id]
@@ -329,6 +317,14 @@ class Engine:
         for leg in batch.legs:
             self._bookings[leg.worker_id].book(leg, flight)
         self._start_or_wait(flight)
+
+    def _preempt(self, command: Preempt) -> None:
+        flight = self._flights.get(command.batch_id)
+        if flight is None or not flight.running:
+            raise InvariantViolation(3, f"batch {command.batch_id} is preempted but does not run")
+        if not flight.preempted:
+            flight.preempted = True
+            self._effects.append(CancelLeg(flight.batch, flight.leg))
 
     def _replace_policy(self, fault: Exception) -> None:
         broken = type(self.policy).__name__
@@ -340,7 +336,7 @@ class Engine:
             Setup(
                 models=self._setup.models,
                 workers=tuple(worker for worker in self._workers.values() if worker.id not in self._inherited),
-                profiles=tuple(self._profiles.values()),
+                profiles=tuple(self.expectations.profiles.values()),
                 seed=self._setup.seed,
                 first_batch_id=self._batch_ids,
             ),
@@ -357,18 +353,6 @@ class Engine:
             if not self._bookings[worker_id].legs:
                 self._inherited.remove(worker_id)
                 self._tell(WorkerJoined(self.now_ns, self._workers[worker_id]))
-
-    def _check_profiles(self, workers: Iterable[Worker]) -> None:
-        """Every partition that a worker hosts needs an expectation for each batch size that its model takes."""
-        for worker in workers:
-            for partition in worker.hosts:
-                profile = self._profiles.get((partition, worker.kind))
-                model = self._models.get(partition)
-                if profile is None or (model and profile.max_rows < model.max_rows):
-                    raise ValueError(
-                        f"no profile of {partition!r} on workers of kind {worker.kind!r}"
-                        + (f" for up to {model.max_rows} rows" if model else "")
-                    )
 
     # Workers -----------------------------------------------------------------------------------------------------
 
