@@ -23,6 +23,7 @@ from tidegate.api import (
     Model,
     Policy,
     PolicyOptions,
+    Preempt,
     Profile,
     ProfileUpdated,
     Request,
@@ -35,7 +36,7 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import MAX_TRIES, NO_WORKER, Engine, Fail, InvariantViolation, PolicyReplaced, StartLeg
+from tidegate.engine import MAX_TRIES, NO_WORKER, CancelLeg, Engine, Fail, InvariantViolation, PolicyReplaced, StartLeg
 
 MODELS = (Model("m", max_rows=4), Model("n", max_rows=4))
 WORKERS = (Worker(0, "w0", ("m", "n")), Worker(1, "w1", ("m", "tail")), Worker(2, "w2", ("m",)))
@@ -500,7 +501,7 @@ def test_observed_latencies_reach_the_policy() -> None:
     (updated,) = [event for event in policy.told if isinstance(event, ProfileUpdated)]
     assert policy.told[-1] == finished(730, 7, started_ns=700), "told before the worker is free"
     assert updated.profile.latency_ns(1) > 10
-    assert engine.profiles["m", "default"] == updated.profile.latency_ns(1)
+    assert engine.expectations.profiles["m", "default"] == updated.profile
 
 
 # Isolation ------------------------------------------------------------------------------------------------------------
@@ -577,3 +578,30 @@ def test_a_baseline_that_breaks_is_isolated_as_any_other_policy() -> None:
 def test_advice_is_passed_on() -> None:
     advice = Advise(2, "bad rate 20 %")
     assert engine_of(Script([advice])).handle(arrived(0)) == [advice]
+
+
+def test_a_preempted_batch_comes_back_however_often() -> None:
+    answers = [
+        [run(0, batch=0)],
+        [Preempt(0)],
+        (),
+        [run(0, batch=1, at_ns=20)],
+        [Preempt(1)],
+        (),
+        [run(0, batch=2, at_ns=40)],
+    ]
+    policy = Script(*answers)
+    engine = engine_of(policy)
+    engine.handle(arrived(0, 0))
+    (cancelled,) = engine.handle(arrived(1, 10))
+    assert isinstance(cancelled, CancelLeg)
+    engine.handle(BatchFailed(20, 0, 0, 0, "preempted", retry=True))
+    engine.handle(arrived(2, 30))
+    started = engine.handle(BatchFailed(40, 1, 0, 0, "preempted", retry=True))
+    assert [type(effect) for effect in started] == [StartLeg], "tried a third time: nothing had failed"
+
+
+def test_only_what_runs_can_be_preempted() -> None:
+    engine = engine_of(Script([Preempt(7)]))
+    with pytest.raises(InvariantViolation, match="invariant 3"):
+        engine.handle(arrived(0, 0))
