@@ -40,7 +40,7 @@ every_policy = pytest.mark.parametrize("spec", PLUGINS.policies.values(), ids=la
 RNG = st.randoms(use_true_random=False)
 worlds = given(rng=RNG)
 a_few = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 
@@ -50,7 +50,7 @@ class Ledger(Simulation):
     def __init__(self, engine: Engine, scenario: Scenario) -> None:
         super().__init__(engine)
         self.intervals: list[tuple[int, int, int]] = []
-        """(worker, start, end) of every leg that ran, cut short where its worker was lost."""
+        """(worker, start, end) of every leg that ran, cut short where its worker was lost or it was preempted."""
         self.open: dict[int, Request] = {}
         self.ended: Counter[str] = Counter()
         self._running: dict[int, StartLeg] = {}
@@ -106,16 +106,20 @@ class Ledger(Simulation):
                     self._end(request_id, "answered")
             case BatchFailed():
                 self._running.pop(event.batch_id, None)
+                self._cut_short(event.worker_id, event.now_ns)
             case WorkerLost():
                 self._running = {
                     batch_id: running
                     for batch_id, running in self._running.items()
                     if running.batch.legs[running.leg].worker_id != event.worker_id
                 }
-                self.intervals = [
-                    (worker_id, start, min(end, event.now_ns) if worker_id == event.worker_id else end)
-                    for worker_id, start, end in self.intervals
-                ]
+                self._cut_short(event.worker_id, event.now_ns)
+
+    def _cut_short(self, worker_id: int, now_ns: int) -> None:
+        """What ran on a worker runs no more: it was lost, or preempted."""
+        self.intervals = [
+            (other, start, min(end, now_ns) if other == worker_id else end) for other, start, end in self.intervals
+        ]
 
     def _end(self, request_id: int, how: str) -> None:
         del self.open[request_id]  # KeyError: it ended before

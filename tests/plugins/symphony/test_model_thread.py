@@ -1,41 +1,68 @@
 """When a gathered batch may start, with l(b) = b + 5 and deadlines in the same unit."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tidegate.api import NEVER, Gathering, Model, Profile, Request, RequestQueue
-from tidegate_symphony.model_thread import Candidate
+from tidegate.api import NEVER, Gathering, Model, Profile, Request
+from tidegate_symphony.model_thread import ModelThread, Outlook
 
-PROFILE = Profile("m", "default", tuple(rows + 5 for rows in range(1, 9)))
+OUTLOOK = Outlook(Profile("m", "default", tuple(rows + 5 for rows in range(1, 9))), workers=2)
+Plan = tuple[int, int, int, int, int]
+"""(start, count, rows, exec, latest) of a candidate."""
 
 
-def candidate(*deadlines: int, now_ns: int = 0, rows: int = 1, slo_ns: int | None = 12) -> Candidate:
-    waiting = RequestQueue(("m", ""), Model("m", 8, slo_ns))
+def thread_of(*deadlines: int, rows: int = 1, slo_ns: int | None = 12) -> ModelThread:
+    thread = ModelThread(("m", ""), Model("m", 8, slo_ns), Gathering(reserve_ns=0), target=None)
     for number, due_ns in enumerate(deadlines):
-        waiting.push(Request(number, "m", rows, arrival_ns=number, deadline_ns=due_ns))
-    batch = Gathering(reserve_ns=0).keep_head(waiting, PROFILE, now_ns)
-    assert batch is not None
-    return Candidate.of(batch, waiting, PROFILE, now_ns)
+        thread.push(Request(number, "m", rows, arrival_ns=number, deadline_ns=due_ns))
+    return thread
+
+
+def plan_of(thread: ModelThread, now_ns: int = 0) -> Plan:
+    candidate = thread.update(OUTLOOK, now_ns)
+    return candidate.start, candidate.count, candidate.rows, candidate.exec_ns, candidate.latest_ns
 
 
 @pytest.mark.parametrize(
     ("deadlines", "expected"),
     [
-        ((12,), Candidate(0, 1, 1, exec_ns=5, latest_ns=6)),
-        ((12, 13, 14, 15), Candidate(0, 4, 4, exec_ns=2, latest_ns=3)),
-        ((8, 20, 20, 20), Candidate(0, 3, 3, exec_ns=0, latest_ns=0)),  # the head's frontrun moment has passed
-        ((20, 6, 20), Candidate(0, 1, 1, exec_ns=13, latest_ns=14)),
-        ((30,) * 9, Candidate(0, 8, 8, exec_ns=0, latest_ns=17)),  # full: nothing to wait for
+        ((12,), (0, 1, 1, 5, 6)),
+        ((12, 13, 14, 15), (0, 4, 4, 2, 3)),
+        ((8, 20, 20, 20), (0, 3, 3, 0, 0)),  # the head's frontrun moment has passed
+        ((20, 6, 20), (0, 1, 1, 13, 14)),
+        ((30,) * 9, (0, 8, 8, 0, 17)),  # full: nothing to wait for
     ],
 )
-def test_it_waits_until_one_more_could_not_join(deadlines: tuple[int, ...], expected: Candidate) -> None:
-    assert candidate(*deadlines) == expected
+def test_it_waits_until_one_more_could_not_join(deadlines: tuple[int, ...], expected: Plan) -> None:
+    assert plan_of(thread_of(*deadlines)) == expected
 
 
 def test_rows_count_rather_than_requests() -> None:
-    assert candidate(15, 15, 15, rows=3) == Candidate(0, 2, 6, exec_ns=3, latest_ns=4)
+    assert plan_of(thread_of(15, 15, 15, rows=3)) == (0, 2, 6, 3, 4)
 
 
 def test_without_an_slo_or_a_deadline_there_is_nothing_to_wait_for() -> None:
-    assert candidate(NEVER, NEVER, slo_ns=None, now_ns=7) == Candidate(0, 2, 2, 7, NEVER)
-    assert candidate(NEVER, now_ns=7) == Candidate(0, 1, 1, 7, NEVER)
-    assert candidate(20, slo_ns=None, now_ns=7) == Candidate(0, 1, 1, 7, 14)
+    assert plan_of(thread_of(NEVER, NEVER, slo_ns=None), 7) == (0, 2, 2, 7, NEVER)
+    assert plan_of(thread_of(NEVER), 7) == (0, 1, 1, 7, NEVER)
+    assert plan_of(thread_of(20, slo_ns=None), 7) == (0, 1, 1, 7, 14)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(6, 40)), min_size=1, max_size=12))
+def test_joining_one_by_one_is_gathering_all_at_once(arrivals: list[tuple[int, int, int]]) -> None:
+    thread = thread_of()
+    now_ns = 0
+    for number, (gap_ns, rows, left_ns) in enumerate(arrivals):
+        now_ns += gap_ns
+        request = Request(number, "m", rows, now_ns, now_ns + left_ns)
+        thread.push(request)
+        if thread.count_hopeless(OUTLOOK, now_ns):
+            return
+        if thread.joins(request, now_ns):
+            candidate = thread.candidate
+            assert candidate is not None
+            joined = (candidate.count, candidate.rows, candidate.due_ns, candidate.latest_ns)
+            anew = thread.update(OUTLOOK, now_ns)
+            assert joined == (anew.count, anew.rows, anew.due_ns, anew.latest_ns)
+        else:
+            thread.update(OUTLOOK, now_ns)

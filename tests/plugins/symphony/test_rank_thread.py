@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_symphony.model_thread import Candidate
 from tidegate_symphony.rank_thread import ReadyCandidates
 
 KEYS = [(model, merge_key) for model in "abc" for merge_key in ("", "wide")]
@@ -21,7 +20,7 @@ def test_the_most_urgent_that_suits(
             ready.discard(key)
             naive.pop(key, None)
         else:
-            ready.put(key, Candidate(0, 1, 1, exec_ns=0, latest_ns=latest_ns))
+            ready.put(key, latest_ns)
             naive[key] = latest_ns
         ranked = sorted((latest, key) for key, latest in naive.items() if key in suiting)
         assert ready.most_urgent(lambda key: key in suiting) == (ranked[0][1] if ranked else None)

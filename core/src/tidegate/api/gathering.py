@@ -1,5 +1,6 @@
 """Which requests of a queue would run together if a batch started now: what many policies of batching share."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -32,7 +33,7 @@ class Gathering:
         self, queue: RequestQueue, profile: Profile, now_ns: int, *, most_rows: int | None = None
     ) -> Gathered | None:
         """Begin at the head, however small the batch becomes. None when not even the head is in time."""
-        return self._from(queue, profile, now_ns, 0, most_rows)
+        return self.longest_run(queue, most_rows or queue.model.max_rows, profile, now_ns)
 
     def window(
         self, queue: RequestQueue, profile: Profile, now_ns: int, target_rows: int, *, most_rows: int | None = None
@@ -45,32 +46,35 @@ class Gathering:
         rest = queue.rows
         for start, request in enumerate(queue):
             size = max(request.rows, min(target_rows, rest))
-            if now_ns + profile.latency_ns(size) <= self._due_ns(request):
-                return self._from(queue, profile, now_ns, start, most_rows)
+            if now_ns + profile.latency_ns(size) <= self.due_ns(request):
+                return self.longest_run(queue, most_rows or queue.model.max_rows, profile, now_ns, start=start)
             rest -= request.rows
         return None
 
     def is_hopeless(self, request: Request, profile: Profile, now_ns: int) -> bool:
         """Whether a request would be late even if it ran now and alone."""
-        return now_ns + profile.latency_ns(request.rows) > self._due_ns(request)
+        return now_ns + profile.latency_ns(request.rows) > self.due_ns(request)
 
-    def _from(
-        self, queue: RequestQueue, profile: Profile, now_ns: int, start: int, most_rows: int | None
+    def longest_run(
+        self, requests: Iterable[Request], most_rows: int, profile: Profile, now_ns: int, *, start: int = 0
     ) -> Gathered | None:
-        largest, table_ns = queue.model.max_rows, profile.table_ns
-        if most_rows is not None:
-            largest = min(largest, most_rows)
+        """From the position `start` on, as many as meet the earliest deadline among them. None when not even the first.
+
+        A single request may have more than `most_rows`.
+        """
+        table_ns = profile.table_ns
         due_ns = NEVER
         count = rows = 0
-        for request in islice(queue, start, None):
+        for request in islice(requests, start, None):
             grown = rows + request.rows
-            if grown > largest and count:  # a single request runs however large it is
+            if grown > most_rows and count:
                 break
-            tightest_ns = min(due_ns, self._due_ns(request))
+            tightest_ns = min(due_ns, self.due_ns(request))
             if now_ns + table_ns[grown - 1] > tightest_ns:
                 break
             count, rows, due_ns = count + 1, grown, tightest_ns
         return Gathered(start, count, rows, due_ns) if count else None
 
-    def _due_ns(self, request: Request) -> int:
+    def due_ns(self, request: Request) -> int:
+        """A request's deadline, less the reserve."""
         return request.deadline_ns if request.deadline_ns == NEVER else request.deadline_ns - self.reserve_ns

@@ -5,6 +5,9 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from typing import Generic, cast
+
+from typing_extensions import TypeVar
 
 from tidegate.api.commands import Dispatch
 from tidegate.api.events import (
@@ -171,10 +174,14 @@ class IdleWorkers:
         return self._workers.get(worker_id)
 
 
-class QueueingPolicy(Policy):
+Queue = TypeVar("Queue", bound=RequestQueue, default=RequestQueue)
+
+
+class QueueingPolicy(Policy, Generic[Queue]):
     """Keeps the queues, the idle workers and the profiles; subclasses decide.
 
-    They fill in `queue_changed` and `worker_freed`.
+    They fill in `queue_changed` and `worker_freed`. One that keeps more than requests in its queues derives them from
+    RequestQueue, names the class (`QueueingPolicy[MyQueue]`) and makes them in `new_queue`.
     """
 
     def __init__(self, setup: Setup, options: PolicyOptions) -> None:
@@ -182,11 +189,15 @@ class QueueingPolicy(Policy):
         self.models = {model.name: model for model in setup.models}
         self.profiles = {(profile.partition, profile.kind): profile for profile in setup.profiles}
         self.idle = IdleWorkers(setup.workers)
-        self.queues: dict[QueueKey, RequestQueue] = {}
+        self.queues: dict[QueueKey, Queue] = {}
         self._queue_of: dict[int, QueueKey] = {}
 
+    def new_queue(self, key: QueueKey, model: Model) -> Queue:
+        """A queue for requests that can share a batch; it is forgotten when it is empty."""
+        return cast("Queue", RequestQueue(key, model))
+
     @abstractmethod
-    def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
+    def queue_changed(self, now_ns: int, queue: Queue) -> Commands:
         """A request joined this queue, or left it because it was cancelled."""
 
     @abstractmethod
@@ -197,7 +208,17 @@ class QueueingPolicy(Policy):
         """The expectation for a partition on a worker."""
         return self.profiles[partition, worker.kind]
 
-    def take(self, queue: RequestQueue, count: int, start: int = 0) -> list[Request]:
+    def enqueue(self, request: Request) -> Queue:
+        """Put a request into its queue; returns the queue."""
+        key = (request.model, request.merge_key)
+        queue = self.queues.get(key)
+        if queue is None:
+            queue = self.queues[key] = self.new_queue(key, self.models[request.model])
+        queue.push(request)
+        self._queue_of[request.id] = key
+        return queue
+
+    def take(self, queue: Queue, count: int, start: int = 0) -> list[Request]:
         """Take `count` requests, from the position `start` on, out of a queue; an emptied queue is forgotten."""
         taken = queue.pop(count, start)
         for request in taken:
@@ -205,7 +226,7 @@ class QueueingPolicy(Policy):
         self._forget_if_empty(queue)
         return taken
 
-    def dispatch(self, now_ns: int, queue: RequestQueue, count: int, worker: Worker, *, start: int = 0) -> Dispatch:
+    def dispatch(self, now_ns: int, queue: Queue, count: int, worker: Worker, *, start: int = 0) -> Dispatch:
         """Run `count` requests of a queue, from the position `start` on, on an idle worker, now, in one leg."""
         requests = self.take(queue, count, start)
         rows = sum(request.rows for request in requests)
@@ -216,14 +237,7 @@ class QueueingPolicy(Policy):
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Queue it."""
-        request = event.request
-        key = (request.model, request.merge_key)
-        queue = self.queues.get(key)
-        if queue is None:
-            queue = self.queues[key] = RequestQueue(key, self.models[request.model])
-        queue.push(request)
-        self._queue_of[request.id] = key
-        return self.queue_changed(event.now_ns, queue)
+        return self.queue_changed(event.now_ns, self.enqueue(event.request))
 
     def on_request_cancelled(self, event: RequestCancelled) -> Commands:
         """Take it out of its queue."""
@@ -262,7 +276,7 @@ class QueueingPolicy(Policy):
         self.idle.release(worker_id)
         return self.worker_freed(now_ns, worker)
 
-    def _forget_if_empty(self, queue: RequestQueue) -> None:
+    def _forget_if_empty(self, queue: Queue) -> None:
         # Merge keys come from clients (shapes): queues that are no longer used must not pile up.
         if not queue:
             self.queues.pop(queue.key, None)

@@ -5,6 +5,7 @@ calls `handle(event)` with what happened and carries out the effects; it calls `
 `next_wake_ns` has come.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -70,6 +71,8 @@ class Engine:
         self._models = {model.name: model for model in setup.models}
         self._workers = {worker.id: worker for worker in setup.workers}
         self._bookings = {worker.id: Bookings(worker) for worker in setup.workers}
+        self._hosted = Counter(partition for worker in setup.workers for partition in worker.hosts)
+        """On how many workers each partition is."""
         self.expectations = Expectations(setup.profiles, learn=learn)
         self._queued: dict[int, Request] = {}
         self._flights: dict[int, Flight] = {}
@@ -198,12 +201,14 @@ class Engine:
         self._lose_worker(WorkerLost(event.now_ns, worker.id))  # it was away, though nobody noticed
         self._workers[worker.id] = worker
         self._bookings[worker.id] = Bookings(worker)
+        self._hosted.update(worker.hosts)
         self._tell(event)
 
     def _lose_worker(self, event: WorkerLost) -> None:
         if self._workers.pop(event.worker_id, None) is None:
             return
         lost = self._bookings.pop(event.worker_id)
+        self._hosted -= Counter(lost.worker.hosts)
         self._inherited.discard(event.worker_id)
         self._tell(event)
         for flight in {id(flight): flight for flight in lost.flights}.values():
@@ -385,7 +390,7 @@ class Engine:
         del booked.legs[position], booked.flights[position]
 
     def _is_hosted(self, model: str) -> bool:
-        return model in self._models and any(model in worker.hosts for worker in self._workers.values())
+        return model in self._models and model in self._hosted
 
     def _fail(self, request: Request, reason: str) -> None:
         self.tally.failed += 1

@@ -1,31 +1,96 @@
-"""The model-local half of Symphony (Appendix D, ModelThread): when the batch that a queue would run may start."""
+"""The model-local half of Symphony (Appendix D, ModelThread): one queue, its candidate batch, and what it drops."""
 
 from dataclasses import dataclass
-from typing import Self
 
-from tidegate.api import NEVER, Gathered, Profile, RequestQueue
+from tidegate.api import NEVER, BatchTarget, Gathered, Gathering, Model, Profile, QueueKey, Request, RequestQueue
 
 
 @dataclass(frozen=True, slots=True)
+class Outlook:
+    """What the workers that host a model promise it."""
+
+    profile: Profile
+    """The best that any of them could do: what plans are made with, and what decides that all is lost."""
+    workers: int
+
+
+@dataclass(slots=True)
 class Candidate:
-    """The batch that a queue would run next, and when (Algorithm 1)."""
+    """The batch that a queue would run next, and when (Algorithm 1). Grows as requests arrive."""
 
     start: int
     """Position in the queue of its first request; those before it are skipped."""
     count: int
     """How many requests, from there on."""
     rows: int
-    exec_ns: int
+    due_ns: int
+    """The earliest deadline among them, less the reserve; NEVER where none has one."""
+    exec_ns: int = 0
     """Dispatch no earlier: until then one more request could still join (the frontrun moment, or now)."""
-    latest_ns: int
+    latest_ns: int = NEVER
     """Dispatch no later: a start after this breaks the earliest deadline."""
 
-    @classmethod
-    def of(cls, batch: Gathered, queue: RequestQueue, profile: Profile, now_ns: int) -> Self:
-        """When a batch that was gathered now out of this queue may start."""
-        start, count, rows, due_ns = batch.start, batch.count, batch.rows, batch.due_ns
-        latest_ns = NEVER if due_ns == NEVER else due_ns - profile.latency_ns(rows)
-        if queue.model.slo_ns is None or due_ns == NEVER or rows == queue.model.max_rows:
-            # No SLO to defer towards, or nothing more can join.
-            return cls(start, count, rows, now_ns, latest_ns)
-        return cls(start, count, rows, max(now_ns, due_ns - profile.latency_ns(rows + 1)), latest_ns)
+
+class ModelThread(RequestQueue):
+    """A queue and its candidate."""
+
+    __slots__ = ("_gathering", "_target", "candidate", "outlook")
+
+    def __init__(self, key: QueueKey, model: Model, gathering: Gathering, target: BatchTarget | None) -> None:
+        """`target`: gather by window towards this size; None: keep the head."""
+        super().__init__(key, model)
+        self.candidate: Candidate | None = None
+        self.outlook: Outlook
+        """Of the last update."""
+        self._gathering = gathering
+        self._target = target
+
+    def joins(self, request: Request, now_ns: int) -> bool:
+        """Let the newest request join the candidate if it can: O(1). False: the candidate has to be gathered anew."""
+        candidate = self.candidate
+        if candidate is None or now_ns > candidate.latest_ns:
+            return False
+        if candidate.start + candidate.count + 1 < len(self):
+            return True  # others wait before it that could not join either
+        rows = candidate.rows + request.rows
+        due_ns = min(candidate.due_ns, self._gathering.due_ns(request))
+        if rows <= self.model.max_rows and now_ns + self.outlook.profile.latency_ns(rows) <= due_ns:
+            candidate.count, candidate.rows, candidate.due_ns = candidate.count + 1, rows, due_ns
+            self._time(candidate, now_ns)
+        return True
+
+    def count_hopeless(self, outlook: Outlook, now_ns: int) -> int:
+        """How many requests at the head would be late even if they ran now and alone."""
+        count = 0
+        for request in self:
+            if not self._gathering.is_hopeless(request, outlook.profile, now_ns):
+                break
+            count += 1
+        return count
+
+    def update(self, outlook: Outlook, now_ns: int) -> Candidate:
+        """Gather the candidate anew. The head must not be hopeless."""
+        self.outlook = outlook
+        batch = self.gather(outlook.profile, now_ns)
+        assert batch is not None, "a head that is not hopeless is a batch by itself"
+        self.candidate = Candidate(batch.start, batch.count, batch.rows, batch.due_ns)
+        self._time(self.candidate, now_ns)
+        return self.candidate
+
+    def gather(self, profile: Profile, now_ns: int) -> Gathered | None:
+        """The batch that would start now under this profile; None where not even the head is in time."""
+        if self._target is not None and self.model.slo_ns is not None:
+            slo_ns = self.model.slo_ns - self._gathering.reserve_ns
+            target = self._target.rows(now_ns, profile, slo_ns, self.outlook.workers)
+            if batch := self._gathering.window(self, profile, now_ns, target):
+                return batch
+        return self._gathering.keep_head(self, profile, now_ns)
+
+    def _time(self, candidate: Candidate, now_ns: int) -> None:
+        rows, due_ns, profile = candidate.rows, candidate.due_ns, self.outlook.profile
+        candidate.exec_ns, candidate.latest_ns = now_ns, NEVER
+        if due_ns != NEVER:
+            candidate.latest_ns = due_ns - profile.latency_ns(rows)
+            if self.model.slo_ns is not None and rows < self.model.max_rows:
+                # Without an SLO there is nothing to defer towards; nobody can join what is full.
+                candidate.exec_ns = max(now_ns, due_ns - profile.latency_ns(rows + 1))

@@ -11,15 +11,14 @@ from tidegate.api import (
     CancelTimer,
     Commands,
     Drop,
-    Gathered,
     Gathering,
+    Model,
     PolicyOptions,
     Profile,
     ProfileUpdated,
     QueueingPolicy,
     QueueKey,
     RequestArrived,
-    RequestQueue,
     SetTimer,
     Setup,
     TimerFired,
@@ -28,7 +27,7 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate_symphony.model_thread import Candidate
+from tidegate_symphony.model_thread import ModelThread, Outlook
 from tidegate_symphony.rank_thread import ReadyCandidates
 
 
@@ -44,7 +43,7 @@ class SymphonyOptions(PolicyOptions):
     )
 
 
-class Symphony(QueueingPolicy):
+class Symphony(QueueingPolicy[ModelThread]):
     """A batch starts when one more request could no longer join it in time, on the idle worker of the smallest id.
 
     A request is dropped once it would be late even alone. Models without an SLO are served as soon as a worker is idle.
@@ -57,10 +56,31 @@ class Symphony(QueueingPolicy):
         self._gathering = Gathering(ms_to_ns(options.reserve_ms))
         self._by_window = options.gathering == "window"
         self._targets: dict[str, BatchTarget] = {}
+        self._outlooks: dict[str, Outlook] = {}
         self._ready = ReadyCandidates()
-        self._fastest: dict[str, Profile] = {}
 
-    def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
+    def new_queue(self, key: QueueKey, model: Model) -> ModelThread:
+        """A thread of its model: all share the model's target."""
+        return ModelThread(key, model, self._gathering, self._targets[model.name] if self._by_window else None)
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        """Count it towards its model's rate; it joins the candidate, or there is a new one."""
+        request, now_ns = event.request, event.now_ns
+        target = self._targets.get(request.model)
+        if target is None:
+            target = self._targets[request.model] = BatchTarget(now_ns)
+        target.rate.observe(now_ns, request.rows)
+        thread = self.enqueue(request)
+        if not thread.joins(request, now_ns):
+            return self.queue_changed(now_ns, thread)
+        candidate = thread.candidate
+        if candidate is None or self._ready.holds(thread.key):
+            return ()  # it waits for a worker already, and nothing that comes later could join it
+        if candidate.exec_ns > now_ns:
+            return (SetTimer(thread.key, candidate.exec_ns),)
+        return self.queue_changed(now_ns, thread)
+
+    def queue_changed(self, now_ns: int, queue: ModelThread) -> Commands:
         """A new candidate: dispatch it, or wait for its moment."""
         commands: list[AnyCommand] = []
         self._update(now_ns, queue, commands)
@@ -81,12 +101,12 @@ class Symphony(QueueingPolicy):
     def on_timer_fired(self, event: TimerFired) -> Commands:
         """The model timer: the candidate's moment has come, or has passed while it waited for a worker."""
         model, merge_key = event.key if isinstance(event.key, tuple) else ("", "")
-        queue = self.queues.get((str(model), str(merge_key)))
-        return self.queue_changed(event.now_ns, queue) if queue else ()
+        thread = self.queues.get((str(model), str(merge_key)))
+        return self.queue_changed(event.now_ns, thread) if thread else ()
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
         """It may be faster than the others."""
-        self._forget_plans()
+        self._forget_outlooks()
         return super().on_worker_joined(event)
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
@@ -100,75 +120,55 @@ class Symphony(QueueingPolicy):
         super().on_profile_updated(event)
         return self._plan_anew(event.now_ns, (event.profile.partition,))
 
-    def on_request_arrived(self, event: RequestArrived) -> Commands:
-        """Count it towards its model's rate, then queue it."""
-        target = self._targets.get(event.request.model)
-        if target is None:
-            target = self._targets[event.request.model] = BatchTarget(event.now_ns)
-        target.rate.observe(event.now_ns, event.request.rows)
-        return super().on_request_arrived(event)
-
-    def _update(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> None:
+    def _update(self, now_ns: int, thread: ModelThread, commands: list[AnyCommand]) -> None:
         """Dispatch what is schedulable now; leave a candidate that waits for its moment, or for a worker."""
-        model = queue.model.name
-        while queue and self.idle.kinds_hosting(model):
-            profile = self._fastest_profile(model)
-            if self._gathering.is_hopeless(queue.head, profile, now_ns):
-                commands.extend(Drop(request.id, "deadline") for request in self.take(queue, 1))
+        while thread and (outlook := self._outlook(thread.model.name)):
+            if hopeless := thread.count_hopeless(outlook, now_ns):
+                commands.extend(Drop(request.id, "deadline") for request in self.take(thread, hopeless))
                 continue
-            batch = self._gather(queue, profile, now_ns)
-            assert batch is not None, "a head that is not hopeless is a batch by itself"
-            candidate = Candidate.of(batch, queue, profile, now_ns)
+            candidate = thread.update(outlook, now_ns)
             if candidate.exec_ns > now_ns:  # not schedulable before its moment
-                self._ready.discard(queue.key)
-                commands.append(SetTimer(queue.key, candidate.exec_ns))
+                self._ready.discard(thread.key)
+                commands.append(SetTimer(thread.key, candidate.exec_ns))
                 return
-            if not self._grant(now_ns, queue, commands):  # schedulable until it ceases to be valid
-                self._ready.put(queue.key, candidate)
+            if not self._grant(now_ns, thread, commands):  # schedulable until it ceases to be valid
+                self._ready.put(thread.key, candidate.latest_ns)
                 expires = candidate.latest_ns < NEVER
-                commands.append(SetTimer(queue.key, candidate.latest_ns + 1) if expires else CancelTimer(queue.key))
+                commands.append(SetTimer(thread.key, candidate.latest_ns + 1) if expires else CancelTimer(thread.key))
                 return
-        self._ready.discard(queue.key)
-        commands.append(CancelTimer(queue.key))
+        self._ready.discard(thread.key)
+        commands.append(CancelTimer(thread.key))
 
-    def _gather(self, queue: RequestQueue, profile: Profile, now_ns: int) -> Gathered | None:
-        """The batch that would start now under this profile; None where not even the head is in time."""
-        model = queue.model
-        if self._by_window and model.slo_ns is not None:
-            workers = self.idle.count_hosting(model.name)
-            slo_ns = model.slo_ns - self._gathering.reserve_ns
-            target = self._targets[model.name].rows(now_ns, profile, slo_ns, workers)
-            if batch := self._gathering.window(queue, profile, now_ns, target):
-                return batch
-        return self._gathering.keep_head(queue, profile, now_ns)
-
-    def _grant(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> bool:
+    def _grant(self, now_ns: int, thread: ModelThread, commands: list[AnyCommand]) -> bool:
         """Give the queue's batch to the idle worker of the smallest id on which it is in time; False if none is."""
-        for worker in self.idle.peek_each_kind(queue.model.name):
-            batch = self._gather(queue, self.profile(queue.model.name, worker), now_ns)
+        model = thread.model.name
+        for worker in self.idle.peek_each_kind(model):
+            batch = thread.gather(self.profile(model, worker), now_ns)
             if batch is not None:
-                commands.append(self.dispatch(now_ns, queue, batch.count, worker, start=batch.start))
+                commands.append(self.dispatch(now_ns, thread, batch.count, worker, start=batch.start))
                 return True
         return False
 
-    def _fastest_profile(self, model: str) -> Profile:
-        """The best that any worker here could do: what plans are made with, and what decides that all is lost."""
-        if model not in self._fastest:
-            tables = [self.profiles[model, kind].table_ns for kind in sorted(self.idle.kinds_hosting(model))]
-            self._fastest[model] = Profile(
-                model, "fastest", tuple(min(column) for column in zip(*tables, strict=False))
-            )
-        return self._fastest[model]
+    def _outlook(self, model: str) -> Outlook | None:
+        """What there is for a model; None while no worker hosts it."""
+        outlook = self._outlooks.get(model)
+        if outlook is None and (kinds := self.idle.kinds_hosting(model)):
+            tables = [self.profiles[model, kind].table_ns for kind in sorted(kinds)]
+            fastest = Profile(model, "fastest", tuple(min(column) for column in zip(*tables, strict=False)))
+            outlook = self._outlooks[model] = Outlook(fastest, self.idle.count_hosting(model))
+        return outlook
 
     def _plan_anew(self, now_ns: int, models: tuple[str, ...]) -> Commands:
-        self._forget_plans()
+        self._forget_outlooks()
         commands: list[AnyCommand] = []
-        for queue in [queue for queue in self.queues.values() if queue.model.name in models]:
-            self._update(now_ns, queue, commands)
+        for thread in [thread for thread in self.queues.values() if thread.model.name in models]:
+            self._update(now_ns, thread, commands)
         return commands
 
-    def _forget_plans(self) -> None:
+    def _forget_outlooks(self) -> None:
         """The workers or their profiles changed."""
-        self._fastest.clear()
+        self._outlooks.clear()
+        for thread in self.queues.values():
+            thread.candidate = None
         for target in self._targets.values():
             target.forget()

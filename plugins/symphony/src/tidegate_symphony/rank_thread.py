@@ -4,8 +4,6 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from tidegate.api import QueueKey
-from tidegate_symphony.model_thread import Candidate
-
 
 class ReadyCandidates:
     """Schedulable candidates ranked by how soon they cease to be valid: O(log candidates) per change."""
@@ -14,15 +12,19 @@ class ReadyCandidates:
         self._heap: list[tuple[int, QueueKey]] = []
         self._ready: dict[QueueKey, int] = {}
 
-    def put(self, key: QueueKey, candidate: Candidate) -> None:
+    def put(self, key: QueueKey, latest_ns: int) -> None:
         """A queue's candidate became schedulable, or changed."""
-        if self._ready.get(key) != candidate.latest_ns:
-            self._ready[key] = candidate.latest_ns
-            heappush(self._heap, (candidate.latest_ns, key))
+        if self._ready.get(key) != latest_ns:
+            self._ready[key] = latest_ns
+            heappush(self._heap, (latest_ns, key))
 
     def discard(self, key: QueueKey) -> None:
         """A queue's candidate is not schedulable any more."""
         self._ready.pop(key, None)
+
+    def holds(self, key: QueueKey) -> bool:
+        """Whether a queue's candidate waits for a worker."""
+        return key in self._ready
 
     def most_urgent(self, suits: Callable[[QueueKey], bool]) -> QueueKey | None:
         """The queue with the closest `latest` among those that suit the worker that is free."""

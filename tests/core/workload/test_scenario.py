@@ -1,0 +1,159 @@
+"""Scenario files: what they may leave out, and errors that name file, field and remedy."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from tidegate.workload import Scenario, ScenarioError, read_scenario
+from tidegate.workload.distributions import Constant
+
+SCENARIOS = Path(__file__).parents[3] / "scenarios"
+SMALL: dict[str, Any] = {
+    "duration_s": 5,
+    "workers": [{"count": 2, "gpu": "A100"}],
+    "models": [{"name": "resnet", "slo_ms": 25, "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 16}}],
+    "arrivals": {"rate_rps": 100},
+}
+
+
+def read(tmp_path: Path, changes: dict[str, Any] | None = None) -> Scenario:
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(SMALL))
+    return read_scenario(path, changes)
+
+
+@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_example_reads(path: Path) -> None:
+    scenario = read_scenario(path)
+    assert scenario.name == path.stem
+    assert scenario.policies
+
+
+def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
+    scenario = read(tmp_path)
+    assert (scenario.version, scenario.name, scenario.seed, scenario.warmup_s) == (1, "small", 0, 2.0)
+    model = scenario.model("resnet")
+    assert (model.max_rows, model.rows, model.share) == (16, Constant(value=1), 1.0)
+    assert scenario.weights() == [1.0]
+
+
+def test_a_read_scenario_needs_its_files_no_more(tmp_path: Path) -> None:
+    (tmp_path / "points.csv").write_text("rows,latency_ms\n1,6\n16,21\n")
+    (tmp_path / "zoo.csv").write_text("name,alpha_ms,beta_ms,slo_ms\nbert,2,1,60\nvgg,1,1,\n")
+    changes = {
+        "models.0.profile": {"csv": "points.csv", "max_batch": 16},
+        "models_from": {"csv": "zoo.csv", "max_batch": 4},
+    }
+    scenario = read(tmp_path, changes)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    copy = pickle.loads(pickle.dumps(scenario))
+    assert copy == scenario
+    assert copy.folder == tmp_path
+    assert [model.name for model in copy.models] == ["resnet", "bert", "vgg"]
+    assert [model.slo_ms for model in copy.models] == [25, 60, None]
+    built = copy.models[0].profile.build("resnet", "A100", 16)
+    assert built.latency_ns(8) == 13_000_000
+    assert Scenario.model_validate(copy.model_dump(mode="json")).models == copy.models
+
+
+def test_zipf_gives_the_first_model_the_most(tmp_path: Path) -> None:
+    models = [{**SMALL["models"][0], "name": f"m{rank}", "share": 2.0} for rank in range(3)]
+    scenario = read(tmp_path, {"models": models, "popularity": {"law": "zipf", "exponent": 1}})
+    assert scenario.weights() == [2.0, 1.0, pytest.approx(2 / 3)]
+    assert read(tmp_path, {"models": models, "popularity": "equal"}).weights() == [2.0] * 3
+
+
+def test_profiles_may_differ_by_kind_of_gpu(tmp_path: Path) -> None:
+    line = {"alpha_ms": 1, "beta_ms": 5, "max_batch": 16}
+    model = {"name": "resnet", "profiles": {"A100": line, "V100": {**line, "alpha_ms": 2}}}
+    pools = [{"count": 1, "gpu": "A100"}, {"count": 1, "gpu": "V100"}]
+    scenario = read(tmp_path, {"models": [model], "workers": pools})
+    slow, fast = scenario.models[0].profile_on("V100"), scenario.models[0].profile_on("A100")
+    assert slow is not None
+    assert fast is not None
+    assert (slow.alpha_ms, fast.alpha_ms) == (2, 1)
+
+
+def test_a_star_changes_every_entry(tmp_path: Path) -> None:
+    models = [{**SMALL["models"][0], "name": name} for name in "ab"]
+    scenario = read(tmp_path, {"models": models, "models.*.slo_ms": 40, "simulation.jitter.cv": 0.1})
+    assert [model.slo_ms for model in scenario.models] == [40, 40]
+    assert scenario.simulation.jitter is not None
+
+
+MODEL = SMALL["models"][0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "remedy"),
+    [
+        ({"version": 2}, "version", "should be 1"),
+        ({"duration": 5}, "duration", "not permitted"),
+        ({"duration_s": 0}, "duration_s", "greater than 0"),
+        ({"workers": []}, "workers", "at least 1 item"),
+        ({"workers.0.hosts": ["bert"]}, "document", r"workers\.0\.hosts: 'bert' is no model"),
+        ({"models": [MODEL, MODEL]}, "document", "'resnet' is listed twice"),
+        ({"models": []}, "document", "name a table with models_from"),
+        ({"models": [MODEL, {**MODEL, "name": "b"}], "workers.0.hosts": ["b"]}, "document", "none hosts 'resnet'"),
+        ({"models.0.share": 0}, "document", "every share is zero"),
+        ({"models.0.profile": {"max_batch": 4}}, r"models\.0\.profile", "exactly one of the three"),
+        ({"models.0.profile.beta_ms": None}, r"models\.0\.profile", "exactly one of the three"),
+        ({"models.0.profile.csv": "x.csv"}, r"models\.0\.profile", r"x\.csv: No such file"),
+        ({"models.0.profile": None}, r"models\.0", "give profile"),
+        ({"models.0.profile.max_batch": None}, r"models\.0", "needs one max_batch"),
+        ({"models.0.max_batch": 8}, r"models\.0", r"needs one max_batch for all its profiles, has \[8, 16\]"),
+        ({"models.0.rows": 17}, r"models\.0", "a request has 1 to max_batch = 16 rows"),
+        ({"models.0.rows": 0}, r"models\.0", "a request has 1 to max_batch"),
+        ({"models.0.apps": [{"name": "a", "rows": 99}]}, r"models\.0", r"apps\.a\.rows"),
+        ({"models.0.apps": [{"name": "a"}, {"name": "a"}]}, r"models\.0", "two have one name"),
+        ({"models_from": {"csv": "zoo.csv", "max_batch": 4}}, "document", r"zoo\.csv: No such file"),
+        ({"arrivals.process": "weibull"}, "arrivals", "'poisson'"),
+        ({"arrivals.process": "gamma"}, "arrivals", "a gamma process needs one"),
+        ({"arrivals.shape": 2}, "arrivals", "the others have none"),
+        ({"arrivals.rate_rps": [{"from_s": 1, "rate_rps": 5}]}, "arrivals", "must begin with from_s 0"),
+        ({"arrivals.rate_rps": [{"from_s": 0, "rate_rps": 0}]}, "arrivals", "needs a positive rate"),
+        ({"arrivals": {"process": "trace"}}, r"arrivals\.file", "required"),
+        ({"policies": [{"name": "fifs"}, {"name": "fifs"}]}, "document", "give one of them a label"),
+        ({"simulation.service.bert": {}}, "document", r"simulation\.service: 'bert'"),
+        ({"simulation.events": [{"at_s": 1, "lost": 2}]}, "document", "workers: 0 to 1"),
+        ({"simulation.events": [{"at_s": 1, "lost": "node7"}]}, "document", "nodes: node0"),
+        ({"simulation.events": [{"at_s": 1}]}, r"simulation\.events\.0", "give lost or joined"),
+    ],
+)  # fmt: skip
+def test_errors_name_file_field_and_remedy(tmp_path: Path, changes: dict[str, Any], field: str, remedy: str) -> None:
+    with pytest.raises(ScenarioError, match=rf"small\.yaml:\n  {field}: .*{remedy}") as caught:
+        read(tmp_path, changes)
+    assert "docs/reference/scenario.md" in str(caught.value)
+
+
+def test_a_model_needs_a_profile_for_every_gpu_it_runs_on(tmp_path: Path) -> None:
+    changes = {"models.0.profile": None, "models.0.profiles": {"V100": MODEL["profile"]}}
+    with pytest.raises(ScenarioError, match=r"models\.0\.profiles: 'resnet' has none for 'A100' \(workers\.0\)"):
+        read(tmp_path, changes)
+
+
+@pytest.mark.parametrize("field", ["models.7.slo_ms", "seed.x", "models.first.slo_ms"])
+def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, field: str) -> None:
+    with pytest.raises(ScenarioError, match=f"cannot set '{field.split('.', 1)[1]}'|cannot set '{field}'"):
+        read(tmp_path, {field: 1})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: [", "it is no YAML"),
+        (b"\xff\xfe\x00", "it is no text"),
+        (b"- 1", "document: .*dictionary"),
+        (None, "No such file"),
+    ],
+)
+def test_what_is_no_scenario_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "odd.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ScenarioError, match=rf"odd\.yaml:(?s:.*){message}"):
+        read_scenario(path)
