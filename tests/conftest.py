@@ -1,10 +1,16 @@
 """Fixtures that several test folders share."""
 
 import importlib.util
+import os
+import re
+import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -12,6 +18,8 @@ from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.embedded.install import SUPPORTED
 
 StartTriton = Callable[..., EmbeddedTriton]
+PATIENCE_S = 20.0
+"""How long anything may take before a test gives it up; never how long it waits when all is well."""
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +40,110 @@ def start_triton() -> Iterator[StartTriton]:
     yield start
     for server in servers:
         server.stop()
+
+
+class Tidegate:
+    """A `tidegate serve` that runs; its output is read from files, so that no pipe fills up."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from tidegate.cli import main; main()", "serve", *arguments],
+            stdout=self._out,
+            stderr=self._errors,
+            env={**os.environ, **environment},
+        )
+
+    def start(self) -> "Tidegate":
+        """Wait until it says where it listens."""
+        wait_until(lambda: "gRPC" in self.output or self._process.poll() is not None, "tidegate serve to listen")
+        assert self._process.poll() is None, self.log
+        return self
+
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        found = re.search(r"gRPC +(\S+)\n", self.output)
+        assert found, self.output + self.log
+        return found[1]
+
+    @property
+    def output(self) -> str:
+        """What it has printed."""
+        return _text(self._out)
+
+    @property
+    def log(self) -> str:
+        """What it has logged, as one line: the console folds long ones."""
+        return " ".join(_text(self._errors).split())
+
+    def ask_to_stop(self) -> None:
+        """Ask it to end as a person would."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> dict[str, int]:
+        """Have it end; how the requests it accepted ended."""
+        self.ask_to_stop()
+        assert self._process.wait(PATIENCE_S) == 0, self.log
+        tally = re.search(r"Tally\((.*)\)", self.output)
+        assert tally, self.output
+        return {name: int(count) for name, count in re.findall(r"'?(\w+)'?[=:] ?(\d+)", tally[1])}
+
+    def kill(self) -> None:
+        """End it whatever state it is in."""
+        self._process.kill()
+        self._process.wait()
+        self._out.close()
+        self._errors.close()
+
+
+def _text(file: IO[bytes]) -> str:
+    return os.pread(file.fileno(), 1 << 20, 0).decode(errors="replace")
+
+
+StartTidegate = Callable[..., Tidegate]
+
+
+@pytest.fixture(scope="session")
+def start_tidegate() -> Iterator[StartTidegate]:
+    """Start `tidegate serve` on a free port; the end of the session kills what was not stopped.
+
+    `start_tidegate([triton, ...], policy="fifs", environment={}, slo=["model=20"], ...)`: what is not named here is an
+    option of the command, underscores for hyphens; a list gives it several times.
+    """
+    started: list[Tidegate] = []
+
+    def start(
+        tritons: Sequence[EmbeddedTriton],
+        *,
+        policy: str = "fifs",
+        environment: Mapping[str, str] | None = None,
+        **options: object,
+    ) -> Tidegate:
+        arguments = ["--policy", policy, "--listen", "127.0.0.1:0"]
+        for triton in tritons:
+            arguments += ["--triton", triton.grpc_address]
+        for name, value in options.items():
+            for single in value if isinstance(value, list) else [value]:
+                arguments += ["--" + name.replace("_", "-"), str(single)]
+        started.append(Tidegate(arguments, environment or {}))
+        return started[-1].start()
+
+    yield start
+    for tidegate in started:
+        tidegate.kill()
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    """Look again and again until the condition holds; fail, naming what was awaited, when it takes too long."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up, f"waited {PATIENCE_S:g} s for {what}"
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[[Callable[[], object], str], None]:
+    """`eventually(condition, what)`: wait until the condition holds."""
+    return wait_until

@@ -70,10 +70,13 @@ async def measure_profile(
 
 
 def fit_line(points: Sequence[Point]) -> tuple[float, float]:
-    """`l(b) = alpha*b + beta` through the medians, in ms, by least squares on the relative error; alpha at least 0."""
+    """`l(b) = alpha*b + beta` through the medians, in ms, by least squares on the relative error; neither negative."""
     rows = np.array([point.rows for point in points], float)
     medians = np.array([point.median_ms for point in points])
-    if len(points) == 1:
-        return 0.0, float(medians[0])
-    alpha, beta = np.polyfit(rows, medians, 1, w=1 / medians)
-    return (float(alpha), float(beta)) if alpha > 0 else (0.0, float(np.mean(medians)))
+    if len(points) > 1:
+        alpha, beta = (float(value) for value in np.polyfit(rows, medians, 1, w=1 / medians))
+        if alpha >= 0 and beta >= 0:
+            return alpha, beta
+        if alpha > 0:
+            return float(np.mean(medians / rows)), 0.0
+    return 0.0, float(np.mean(medians))

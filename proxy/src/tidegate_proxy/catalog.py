@@ -33,15 +33,15 @@ async def discover(backends: Sequence[Backend], slos_ms: Mapping[str, float]) ->
     """Ask every Triton what it serves.
 
     `slos_ms` overrides the SLOs of the models' configs. Raises BackendError for a Triton that does not answer, for two
-    that disagree about a model, and for an SLO that is no positive number or of a model that is not there.
+    that disagree about a model, and for an SLO that is no positive number or of a model that is not scheduled.
     """
     catalog = Catalog()
     for backend in backends:
         _add(catalog, backend, await backend.configs(), slos_ms)
-    unknown = sorted(set(slos_ms) - set(catalog.hosts))
+    unknown = sorted(set(slos_ms) - set(catalog.models))
     if unknown:
-        served = ", ".join(sorted(catalog.hosts)) or "none"
-        raise BackendError(f"--slo names {', '.join(unknown)}, which no Triton serves; they serve: {served}")
+        scheduled = ", ".join(sorted(catalog.models)) or "none"
+        raise BackendError(f"--slo names {', '.join(unknown)}, which is not scheduled; these models are: {scheduled}")
     return catalog
 
 
@@ -51,16 +51,18 @@ def _add(
     instances: dict[str, int] = {}
     for config in configs:
         catalog.hosts.setdefault(config.name, []).append(backend)
-        if reason := why_not_batchable(config):
-            catalog.passed_through[config.name] = reason
-            continue
-        signature = signature_of(config)
-        if catalog.signatures.setdefault(config.name, signature) != signature:
-            other = catalog.hosts[config.name][0].address
+        reason = why_not_batchable(config)
+        signature = signature_of(config) if reason is None else None
+        first = catalog.hosts[config.name][0]
+        if first is not backend and catalog.signatures.get(config.name) != signature:
             raise BackendError(
-                f"model {config.name!r} is not the same at {other} and {backend.address}: inputs, outputs and "
-                "max_batch_size must agree on all Tritons behind one Tidegate"
+                f"model {config.name!r} is not the same at {first.address} and {backend.address}: inputs, outputs, "
+                "max_batch_size and what else makes it batchable must agree on all Tritons behind one Tidegate"
             )
+        if signature is None:
+            catalog.passed_through[config.name] = str(reason)
+            continue
+        catalog.signatures[config.name] = signature
         slo_ms = slos_ms.get(config.name, _slo_of(config, backend))
         slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
         catalog.models[config.name] = Model(config.name, signature.max_rows, slo_ns)
@@ -81,7 +83,7 @@ def _slo_of(config: model_config_pb2.ModelConfig, backend: Backend) -> float | N
         slo_ms = float(text)
     except ValueError:
         slo_ms = -1.0
-    if not slo_ms > 0:
+    if not 0 < slo_ms < 1e12:
         raise BackendError(
             f"model {config.name!r} at {backend.address}: its config's parameter {SLO_PARAMETER!r} is {text!r}, "
             "not a positive number of milliseconds"

@@ -18,8 +18,8 @@ def deadline_ns(
     slo_ns = model.slo_ns
     if "slo_ms" in parameters and (slo_ms := _number(parameters["slo_ms"])) is not None:
         slo_ns = ms_to_ns(slo_ms)
-    due_ns = NEVER if slo_ns is None else now_ns + slo_ns
-    if "timeout" in parameters and (timeout_us := _number(parameters["timeout"])):
+    due_ns = NEVER if slo_ns is None else min(NEVER, now_ns + slo_ns)
+    if "timeout" in parameters and (timeout_us := _number(parameters["timeout"]) or 0) > 0:
         due_ns = min(due_ns, now_ns + round(timeout_us * 1_000))
     if grpc_remaining_s is not None and grpc_remaining_s < 1e9:  # more than that is grpc's way to say "none"
         due_ns = min(due_ns, now_ns + round(grpc_remaining_s * 1e9))
@@ -27,12 +27,13 @@ def deadline_ns(
 
 
 def _number(parameter: service_pb2.InferParameter) -> float | None:
-    """The value of a parameter of any numeric sort, also one given as text."""
+    """The value of a parameter of any numeric sort, also one given as text; None for what is none, or endless."""
     kind = parameter.WhichOneof("parameter_choice")
     value = getattr(parameter, kind) if kind else None
     if isinstance(value, bool) or value is None:
         return None
     try:
-        return float(value)
+        number = float(value)
     except ValueError:
         return None
+    return number if abs(number) < 1e15 else None

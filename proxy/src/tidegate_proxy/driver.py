@@ -165,6 +165,7 @@ class Driver:
         batch_id = effect.batch.id
         started_ns = time.monotonic_ns()
         if not clients:  # all of them left before it started
+            del self._running[batch_id]
             self._handle(BatchFailed(started_ns, batch_id, effect.leg, worker_id, "every client left"))
             return
         envelopes = [client.envelope for client in clients]
@@ -172,7 +173,7 @@ class Driver:
         try:
             response = await backend.unary(INFER)(gather(envelopes))
         except grpc.aio.AioRpcError as error:
-            if await self._lost(backend, error):
+            if await self.lost(backend, error):
                 return  # the engine was told that the worker is gone, and with it this batch
             outcomes = await self._each_alone(backend, clients, error)
             response = b""
@@ -202,7 +203,7 @@ class Driver:
 
     # Tritons that come and go ------------------------------------------------------------------------------------
 
-    async def _lost(self, backend: Backend, error: grpc.aio.AioRpcError) -> bool:
+    async def lost(self, backend: Backend, error: grpc.aio.AioRpcError) -> bool:
         """Whether a failed call means that the Triton is gone; if so the engine is told, once."""
         if error.code() is not grpc.StatusCode.UNAVAILABLE or await backend.is_ready():
             return False
@@ -210,6 +211,8 @@ class Driver:
             backend.alive = False
             log.error("Triton at %s is lost: %s", backend.address, error.details())
             mine = [worker_id for worker_id, other in self._catalog.backend_of.items() if other is backend]
+            # The idle ones first: what ran on a busy one must not be tried again on another of the same Triton.
+            mine.sort(key=set(self._running.values()).__contains__)
             self._running = {batch: worker for batch, worker in self._running.items() if worker not in mine}
             for worker_id in mine:
                 self._handle(WorkerLost(time.monotonic_ns(), worker_id))

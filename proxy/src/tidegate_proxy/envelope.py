@@ -11,6 +11,8 @@ from tidegate_proxy.signature import ELEMENT_BYTES, Signature, split_elements
 
 PRIVATE_PARAMETERS = ("timeout", "priority", "slo_ms")
 """Parameters that concern one request only: they neither hinder a merge nor go to Triton with a merged batch."""
+_INTEGERS = {"timeout": ("int64_param",), "priority": ("int64_param", "uint64_param")}
+"""Parameters that Triton refuses in any other form, and below zero the priority."""
 _NOT_MERGEABLE = ("sequence_id", "sequence_start", "sequence_end", "triton_enable_empty_final_response")
 
 
@@ -48,8 +50,9 @@ def open_envelope(message: bytes, signature: Signature) -> Envelope:
     is not well-formed: a batch must never fail because of one request in it.
     """
     header, tensors = _parse(message)
-    if any(name in header.parameters for name in _NOT_MERGEABLE):
-        raise NotSchedulable("it belongs to a sequence or a stream")
+    if header.model_name != signature.model:
+        raise NotSchedulable("it names its model twice, and the last one counts")
+    _check_parameters(header)
     if any(output.parameters or output.name not in signature.outputs for output in header.outputs):
         raise NotSchedulable("an output goes to shared memory, is classified, or is unknown")
     rows = _check_inputs(header, tensors, signature)
@@ -62,6 +65,16 @@ def _parse(message: bytes) -> tuple[service_pb2.ModelInferRequest, list[memoryvi
         return service_pb2.ModelInferRequest.FromString(header_bytes), tensors
     except (wire.WireError, DecodeError) as error:
         raise NotSchedulable("it is no ModelInferRequest") from error
+
+
+def _check_parameters(header: service_pb2.ModelInferRequest) -> None:
+    for name, value in header.parameters.items():
+        if name in _NOT_MERGEABLE:
+            raise NotSchedulable("it belongs to a sequence or a stream")
+        if name in _INTEGERS and value.WhichOneof("parameter_choice") not in _INTEGERS[name]:
+            raise NotSchedulable(f"{name} is no integer")
+        if name == "priority" and value.int64_param < 0:
+            raise NotSchedulable("priority is negative")
 
 
 def _check_inputs(header: service_pb2.ModelInferRequest, tensors: list[memoryview], signature: Signature) -> int:

@@ -31,7 +31,7 @@ class Front(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is untyped
         """The handler of a method, by its full name."""
         method = handler_call_details.method
         handler = self._handlers.get(method)
-        if handler is None and method.startswith(SERVICE):
+        if handler is None:
             handler = self._handlers[method] = self._forwarding(method)
         return handler
 
@@ -79,6 +79,7 @@ class Front(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is untyped
         try:
             answer: bytes = await backend.unary(method)(request, timeout=remaining_s, metadata=_forwarded(context))
         except grpc.aio.AioRpcError as error:
+            await self._driver.lost(backend, error)  # if so, the next call goes to another
             await context.abort(error.code(), error.details())
             raise AssertionError("abort always raises") from error
         return answer

@@ -29,7 +29,7 @@ class TensorSpec:
         return (
             datatype == self.datatype
             and len(shape) == len(self.dims) + 1
-            and all(want in (-1, have) for want, have in zip(self.dims, shape[1:], strict=True))
+            and all(have >= 0 and want in (-1, have) for want, have in zip(self.dims, shape[1:], strict=True))
         )
 
 
@@ -37,6 +37,7 @@ class TensorSpec:
 class Signature:
     """The inputs and outputs of a model that can be batched."""
 
+    model: str
     inputs: dict[str, TensorSpec]
     outputs: frozenset[str]
     max_rows: int
@@ -60,6 +61,7 @@ def why_not_batchable(config: model_config_pb2.ModelConfig) -> str | None:
 def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
     """The signature of a batchable model."""
     return Signature(
+        model=config.name,
         inputs={
             tensor.name: TensorSpec(_datatype(tensor.data_type), tuple(tensor.dims), tensor.optional)
             for tensor in config.input

@@ -86,7 +86,7 @@ def first_string(message: bytes) -> str:
     try:
         length, position = _varint(message, 1)
         return message[position : position + length].decode()
-    except (IndexError, UnicodeDecodeError):
+    except (IndexError, ValueError):
         return ""
 
 

@@ -33,11 +33,15 @@ def serve(
     """
     import asyncio
     import logging
+    import os
     import signal
+
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors come to us as exceptions; read when it is imported
 
     import uvloop
     from rich.console import Console
     from rich.logging import RichHandler
+    from rich.markup import escape
 
     from tidegate.api import ProfileFileError
     from tidegate.host import PluginError, Plugins
@@ -56,13 +60,13 @@ def serve(
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         async with serving(options, Plugins.installed()) as proxy:
             for name, reason in proxy.catalog.passed_through.items():
-                console.print(f"[dim]{name} passes straight through: {reason}[/]")
+                console.print(f"[dim]{escape(name)} passes straight through: {reason}[/]")
             scheduled = ", ".join(proxy.catalog.models) or "no model"
             console.print(f"[bold]policy[/]   {options.policy} over {len(proxy.catalog.workers)} workers: {scheduled}")
             console.print(f"[bold]gRPC[/]     {proxy.address}")
             console.file.flush()
             await stop.wait()
-            console.print(f"[dim]{proxy.engine.tally}[/]")
+        console.print(f"[dim]{escape(str(proxy.engine.tally))}[/]")
 
     try:
         options = ServeOptions(
@@ -79,7 +83,7 @@ def serve(
         )
         uvloop.run(run(options))
     except (BackendError, PluginError, ProfileFileError, OSError) as error:
-        errors.print(f"[red]error:[/] {error}", markup=True)
+        errors.print(f"[red]error:[/] {escape(str(error))}")
         raise typer.Exit(1) from error
 
 
@@ -98,6 +102,6 @@ def _milliseconds(model: str, text: str) -> float:
         slo_ms = float(text)
     except ValueError:
         slo_ms = -1.0
-    if not slo_ms > 0:
+    if not 0 < slo_ms < 1e12:
         raise typer.BadParameter(f"{model}={text}: not a positive number of milliseconds", param_hint="--slo")
     return slo_ms

@@ -1,0 +1,108 @@
+"""What the Tritons' configs make of models and workers."""
+
+import asyncio
+from typing import cast
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from tidegate.api import Model
+from tidegate_proxy.backend import Backend, BackendError
+from tidegate_proxy.catalog import Catalog, discover
+
+TENSORS = """
+input { name: "X" data_type: TYPE_STRING dims: [ -1, 3 ] }
+input { name: "MAYBE" data_type: TYPE_BF16 dims: [ 1 ] optional: true }
+output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }
+"""
+
+
+class _Triton:
+    """Answers as a Backend does, without a server."""
+
+    def __init__(self, address: str, **configs: str) -> None:
+        self.address = address
+        self._configs = [
+            text_format.Parse(f'name: "{name}" {TENSORS} {text}', model_config_pb2.ModelConfig())
+            for name, text in configs.items()
+        ]
+
+    async def configs(self) -> list[model_config_pb2.ModelConfig]:
+        return self._configs
+
+
+def _discover(*tritons: _Triton, **slos_ms: float) -> Catalog:
+    return asyncio.run(discover(cast("tuple[Backend, ...]", tritons), slos_ms))
+
+
+def _slo(text: str) -> str:
+    return f'max_batch_size: 4 parameters {{ key: "slo_ms" value: {{ string_value: "{text}" }} }}'
+
+
+def test_models_signatures_and_slos() -> None:
+    catalog = _discover(_Triton("a:1", fast=_slo("2.5"), slow="max_batch_size: 8"))
+    assert catalog.models == {"fast": Model("fast", 4, 2_500_000), "slow": Model("slow", 8)}
+    signature = catalog.signatures["fast"]
+    assert (signature.model, signature.max_rows, signature.outputs) == ("fast", 4, frozenset({"Y"}))
+    assert signature.inputs["X"].accepts("BYTES", [2, 0, 3])
+    assert not signature.inputs["X"].accepts("BYTES", [2, -1, 3])
+    assert signature.inputs["MAYBE"].optional
+    assert _discover(_Triton("a:1", fast=_slo("2.5")), fast=7).models["fast"].slo_ns == 7_000_000
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ("max_batch_size: 0", "max_batch_size is 0"),
+        ("max_batch_size: 4 sequence_batching { }", "sequence"),
+        ("max_batch_size: 4 model_transaction_policy { decoupled: true }", "decoupled"),
+        ("max_batch_size: 4 ensemble_scheduling { }", "ensemble"),
+        ('max_batch_size: 4 input { name: "S" data_type: TYPE_INT32 is_shape_tensor: true }', "shape tensors"),
+        ('max_batch_size: 4 batch_input { kind: BATCH_ELEMENT_COUNT target_name: "C" }', "batch_input"),
+    ],
+)
+def test_what_passes_straight_through(config: str, reason: str) -> None:
+    triton = _Triton("a:1", m=config)
+    catalog = _discover(triton)
+    assert not catalog.models
+    assert not catalog.workers
+    assert reason in catalog.passed_through["m"]
+    assert catalog.hosts["m"] == [cast("Backend", triton)]
+
+
+def test_a_worker_is_a_lane_of_a_triton() -> None:
+    three = "max_batch_size: 4 instance_group [ { count: 2 kind: KIND_CPU }, { count: 1 gpus: [ 0 ] kind: KIND_GPU } ]"
+    wide = "max_batch_size: 4 instance_group { count: 1 gpus: [ 0, 1 ] kind: KIND_GPU }"
+    idle = "max_batch_size: 4 instance_group { count: 4 passive: true }"
+    first, second = _Triton("a:1", three=three, wide=wide), _Triton("b:1", idle=idle, wide=wide)
+    catalog = _discover(first, second)
+    assert [(worker.id, worker.name, worker.hosts) for worker in catalog.workers] == [
+        (0, "a:1/0", ("three", "wide")),
+        (1, "a:1/1", ("three", "wide")),
+        (2, "a:1/2", ("three",)),
+        (3, "b:1/0", ("idle", "wide")),
+        (4, "b:1/1", ("wide",)),
+    ]
+    assert [catalog.backend_of[worker.id].address for worker in catalog.workers] == ["a:1"] * 3 + ["b:1"] * 2
+    assert [backend.address for backend in catalog.hosts["wide"]] == ["a:1", "b:1"]
+
+
+@pytest.mark.parametrize("other", ["max_batch_size: 5", "max_batch_size: 0"])
+def test_tritons_that_disagree(other: str) -> None:
+    tritons = [_Triton("a:1", m="max_batch_size: 4"), _Triton("b:1", m=other)]
+    for pair in (tritons, tritons[::-1]):
+        with pytest.raises(BackendError, match=r"'m' is not the same at .:1 and .:1"):
+            _discover(*pair)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "0", "-3", "nan", "inf", "1e300"])
+def test_an_slo_in_a_config_that_is_none(text: str) -> None:
+    with pytest.raises(BackendError, match=r"model 'm' at a:1: .*'slo_ms' is .*, not a positive number"):
+        _discover(_Triton("a:1", m=_slo(text)))
+
+
+def test_an_slo_of_a_model_that_is_not_scheduled() -> None:
+    triton = _Triton("a:1", m="max_batch_size: 4", flat="max_batch_size: 0")
+    with pytest.raises(BackendError, match="--slo names flat, nope, which is not scheduled; these models are: m"):
+        _discover(triton, flat=3, nope=4)

@@ -1,0 +1,63 @@
+"""When a request is due."""
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tidegate.api import NEVER, Model
+from tidegate_proxy.deadlines import deadline_ns
+
+NOW = 10_000_000_000
+MS = 1_000_000
+LAX, STRICT = Model("lax", 4), Model("strict", 4, slo_ns=20 * MS)
+
+
+def _due(model: Model, grpc_s: float | None = None, **parameters: tuple[str, object]) -> int:
+    header = service_pb2.ModelInferRequest()
+    for name, (form, value) in parameters.items():
+        setattr(header.parameters[name], form, value)
+    due_ns = deadline_ns(NOW, model, header, grpc_s)
+    return due_ns if due_ns == NEVER else due_ns - NOW
+
+
+def test_the_slo_is_the_models_unless_the_request_has_one() -> None:
+    assert _due(LAX) == NEVER
+    assert _due(STRICT) == 20 * MS
+    for form, value in (("int64_param", 50), ("uint64_param", 50), ("double_param", 50.0), ("string_param", "50")):
+        assert _due(LAX, slo_ms=(form, value)) == _due(STRICT, slo_ms=(form, value)) == 50 * MS
+    assert _due(LAX, slo_ms=("int64_param", 0)) == 0
+
+
+def test_timeout_and_grpc_deadline_only_bring_it_forward() -> None:
+    assert _due(LAX, timeout=("int64_param", 7_000)) == 7 * MS
+    assert _due(STRICT, timeout=("int64_param", 7_000)) == 7 * MS
+    assert _due(STRICT, timeout=("int64_param", 70_000)) == 20 * MS
+    assert _due(STRICT, 0.005) == 5 * MS
+    assert _due(STRICT, 5.0, timeout=("int64_param", 7_000)) == 7 * MS
+    assert _due(LAX, 1e18) == NEVER
+
+
+@pytest.mark.parametrize("timeout", [0, -5, -(2**63)])
+def test_a_timeout_that_is_not_positive_is_none_as_in_triton(timeout: int) -> None:
+    assert _due(LAX, timeout=("int64_param", timeout)) == NEVER
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ("double_param", float("nan")),
+        ("double_param", float("inf")),
+        ("double_param", 1e300),
+        ("string_param", "soon"),
+        ("string_param", "1e400"),
+        ("bool_param", True),
+        ("uint64_param", 2**64 - 1),
+    ],
+)
+def test_an_slo_that_is_no_time_is_none(value: tuple[str, object]) -> None:
+    assert _due(LAX, slo_ms=value) == NEVER
+    assert _due(STRICT, slo_ms=value) == 20 * MS
+
+
+def test_no_instant_lies_beyond_never() -> None:
+    assert _due(LAX, slo_ms=("double_param", 1e14)) == NEVER
+    assert _due(LAX, timeout=("int64_param", 2**63 - 1)) == NEVER

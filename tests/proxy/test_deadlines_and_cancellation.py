@@ -1,0 +1,94 @@
+"""Requests that nobody waits for any more, or that would come too late."""
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy.embedded import EmbeddedTriton
+
+Make = Callable[..., Any]
+FULL = np.ones((4, 3), np.float32)
+ROW = FULL[:1]
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def _timed(message: service_pb2.ModelInferRequest, timeout_us: int) -> service_pb2.ModelInferRequest:
+    message.parameters["timeout"].int64_param = timeout_us
+    return message
+
+
+def _rows(call: Make, triton: EmbeddedTriton, model: str) -> int:
+    _, answer = call(triton, "ModelStatistics", service_pb2.ModelStatisticsRequest(name=model))
+    (statistic,) = service_pb2.ModelStatisticsResponse.FromString(answer).model_stats
+    return int(statistic.inference_count)
+
+
+def test_a_deadline_that_passes_is_told_in_tritons_words(
+    gate: Any,  # noqa: ANN401
+    triton: EmbeddedTriton,
+    start_tidegate: Make,
+    start_call: Make,
+    call: Make,
+    request_of: Make,
+    outcome: Make,
+    eventually: Make,
+) -> None:
+    # One batch runs and one waits for the instance; what comes after them stays in the batcher's queue.
+    ahead = [start_call(triton, "ModelInfer", request_of("patient", {"X": FULL})) for _ in range(2)]
+    eventually(gate.somebody_waits, "the model to run")
+    late = start_call(triton, "ModelInfer", _timed(request_of("patient", {"X": FULL}, id="late"), 1))
+    assert call(triton, "ServerLive", b"")[0] is grpc.StatusCode.OK
+    gate.open()  # it looks at its queue again when an instance is free
+    words = outcome(late)
+    assert [outcome(one)[0] for one in ahead] == [grpc.StatusCode.OK] * 2
+    assert words == (UNAVAILABLE, "Request timeout expired")
+
+    gate.shut()
+    tidegate = start_tidegate([triton], policy="symphony")
+    running = start_call(tidegate, "ModelInfer", request_of("gated", {"X": FULL}))
+    eventually(gate.somebody_waits, "the model to run")
+    in_queue = start_call(tidegate, "ModelInfer", _timed(request_of("gated", {"X": ROW}, id="late"), 20_000))
+    assert outcome(in_queue) == words
+    on_arrival = request_of("gated", {"X": ROW}, id="late")
+    on_arrival.parameters["slo_ms"].int64_param = 0
+    assert call(tidegate, "ModelInfer", on_arrival) == words
+    gate.open()
+    assert outcome(running)[0] is grpc.StatusCode.OK
+    # The one that was late on its arrival was not even accepted.
+    assert tidegate.stop() == {"accepted": 2, "answered": 1, "late": 0, "failed": 0, "cancelled": 0, "deadline": 1}
+
+
+def test_a_cancelled_request_is_never_run(
+    gate: Any,  # noqa: ANN401
+    triton: EmbeddedTriton,
+    start_tidegate: Make,
+    start_call: Make,
+    call: Make,
+    request_of: Make,
+    outcome: Make,
+    eventually: Make,
+) -> None:
+    tidegate = start_tidegate([triton], policy="fifs")
+    before = _rows(call, triton, "gated")
+    running = start_call(tidegate, "ModelInfer", request_of("gated", {"X": FULL}))
+    eventually(gate.somebody_waits, "the model to run")
+    cancelled = start_call(tidegate, "ModelInfer", request_of("gated", {"X": ROW}))
+    too_late = start_call(tidegate, "ModelInfer", request_of("gated", {"X": ROW}), timeout=0.3)
+    kept = start_call(tidegate, "ModelInfer", request_of("gated", {"X": 2 * ROW}))
+    # They came before this call on the same connection, which has been to Triton and back.
+    assert call(tidegate, "ServerLive", b"")[0] is grpc.StatusCode.OK
+    cancelled.cancel()
+    assert outcome(too_late)[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert call(tidegate, "ServerLive", b"")[0] is grpc.StatusCode.OK
+    gate.open()
+    assert outcome(running)[0] is grpc.StatusCode.OK
+    code, answer = outcome(kept)
+    assert code is grpc.StatusCode.OK
+    assert service_pb2.ModelInferResponse.FromString(answer).raw_output_contents[0] == (2 * ROW).tobytes()
+    eventually(lambda: _rows(call, triton, "gated") >= before + 5, "Triton to count what it has answered")
+    assert _rows(call, triton, "gated") == before + 5
+    tally = tidegate.stop()
+    assert tally == {"accepted": 4, "answered": 2, "late": 0, "failed": 0, "cancelled": 2}

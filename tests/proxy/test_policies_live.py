@@ -1,0 +1,81 @@
+"""A policy that breaks, and the log of a live run replayed."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidegate.engine import Engine, Recorder, read_log
+from tidegate.host import Plugins
+from tidegate_proxy.embedded import EmbeddedTriton
+
+Make = Callable[..., Any]
+BREAKS = """
+from tidegate.api import FirstComeFirstServed, PolicySpec, hookimpl
+
+class Breaks(FirstComeFirstServed):
+    arrivals = 0
+
+    def on_request_arrived(self, event):
+        self.arrivals += 1
+        if self.arrivals == 20:
+            raise RuntimeError("out of wits")
+        return super().on_request_arrived(event)
+
+@hookimpl
+def tidegate_policies():
+    return [PolicySpec("breaks", "Breaks at the twentieth request.", Breaks)]
+"""
+
+
+def _asked(tensors: Make, count: int) -> list[dict[str, Any]]:
+    return [{"inputs": tensors({"X": np.full((1, 3), index, np.float32)})} for index in range(count)]
+
+
+def test_a_policy_that_raises_loses_no_request(
+    triton: EmbeddedTriton, start_tidegate: Make, connect: Make, tensors: Make, infer_all: Make, tmp_path: Path
+) -> None:
+    # As pip would have installed it.
+    (tmp_path / "breaks.py").write_text(BREAKS)
+    metadata = tmp_path / "tidegate_breaks-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: tidegate-breaks\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[tidegate]\nbreaks = breaks\n")
+    tidegate = start_tidegate([triton], policy="breaks", environment={"PYTHONPATH": str(tmp_path)})
+    answers = infer_all(connect(tidegate), "echo", _asked(tensors, 60))
+    assert [answer.as_numpy("Y")[0, 0] for answer in answers] == list(range(60))
+    reason = "policy breaks broke and was replaced by first come, first served: Breaks: RuntimeError: out of wits"
+    assert tidegate.log.count(reason) == 1
+    assert tidegate.stop() == {"accepted": 60, "answered": 60, "late": 0, "failed": 0, "cancelled": 0}
+
+
+def test_a_recorded_run_replayed_gives_the_same_commands(
+    triton: EmbeddedTriton,
+    policy: str,
+    start_tidegate: Make,
+    connect: Make,
+    tensors: Make,
+    infer_all: Make,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log"
+    # Some SLOs are met and some are not, profiles are learned, timers fire.
+    tidegate = start_tidegate([triton], policy=policy, record=path, slo=["echo=30", "mixer=1000"], seed=5)
+    client = connect(tidegate)
+    for _ in range(3):
+        infer_all(client, "echo", _asked(tensors, 100))
+        infer_all(client, "picky", _asked(tensors, 20))
+    tally = tidegate.stop()
+    assert tally["accepted"] == 360
+    with path.open("rb") as lines:
+        header, entries = read_log(lines)
+        replayed = io.BytesIO()
+        fresh = Plugins.installed().make_policy(header.policy, header.setup, header.options)
+        engine = Engine(fresh, name=header.policy, observers=[Recorder(replayed)])
+        for entry in entries:
+            engine.handle(entry.event)
+    assert replayed.getvalue() == path.read_bytes()
+    assert engine.tally.accepted == tally["accepted"]
+    assert engine.tally.answered == tally["answered"]

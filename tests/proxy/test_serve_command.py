@@ -1,0 +1,119 @@
+"""`tidegate serve`, as a shell runs it."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from tidegate_proxy.embedded import EmbeddedTriton
+
+NO_TRITON = "127.0.0.1:1"
+POINT = {"rows": 1, "median_ms": 1.0, "p95_ms": 1.0, "samples": 5}
+PROFILE = {"model": "echo", "alpha_ms": 1.0, "beta_ms": 1.0, "points": [POINT]}
+
+
+def _serve(*arguments: str) -> tuple[int, str]:
+    """Status and what was said as an error, without boxes and line breaks."""
+    command = [sys.executable, "-c", "from tidegate.cli import main; main()", "serve", "--listen", "127.0.0.1:0"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=30, check=False)
+    assert "gRPC" not in done.stdout
+    assert "Traceback" not in done.stderr
+    return done.returncode, " ".join(done.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["--policy", "nope"], 1, "error: no policy named 'nope' is installed; installed: "),
+        (["--policy", "[/nope]"], 1, "error: no policy named '[/nope]' is installed"),
+        ([], 1, f"error: no Triton is ready at {NO_TRITON} after 0.2 s: does it run, and is this its gRPC port?"),
+        (["--profiles", "/nope.json"], 1, "error: /nope.json: No such file or directory; `tidegate profile` writes"),
+        (["--record", "/nope/log"], 1, "error: [Errno 2] No such file or directory: '/nope/log'"),
+        (["--slo", "echo"], 2, "'echo' is not NAME=VALUE"),
+        (["--slo", "echo=soon"], 2, "echo=soon: not a positive number of milliseconds"),
+        (["--slo", "echo=0"], 2, "echo=0: not a positive number of milliseconds"),
+        (["--slo", "echo=inf"], 2, "echo=inf: not a positive number of milliseconds"),
+        (["-O", "nope"], 2, "'nope' is not NAME=VALUE"),
+    ],
+)
+def test_what_is_wrong_before_any_triton_is_asked(arguments: list[str], status: int, said: str) -> None:
+    code, errors = _serve("--triton", NO_TRITON, "--wait-s", "0.2", *arguments)
+    assert (code, said in errors) == (status, True), errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--slo", "nope=5"], "error: --slo names nope, which is not scheduled; these models are: echo, gated, mixer"),
+        (["--slo", "flat=5"], "error: --slo names flat, which is not scheduled"),
+        (["-O", "nope=5"], "error: options of policy 'symphony': nope: Extra inputs are not permitted (it has: "),
+        (["-O", "reserve_ms=-5"], "error: options of policy 'symphony': reserve_ms: Input should be greater"),
+        (["--observer", "nope"], "error: no observer named 'nope' is installed"),
+        (["--listen", "nonsense"], "error: cannot listen on nonsense: is the port taken?"),
+    ],
+)
+def test_what_only_shows_with_a_triton(triton: EmbeddedTriton, arguments: list[str], said: str) -> None:
+    code, errors = _serve("--triton", triton.grpc_address, *arguments)
+    assert (code, said in errors) == (1, True), errors
+
+
+def test_a_port_that_is_taken(triton: EmbeddedTriton) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, errors = _serve("--triton", triton.grpc_address, "--listen", address)
+    assert code == 1
+    assert errors.endswith(f"error: cannot listen on {address}: is the port taken?")
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("nonsense [/x]", "document: Invalid JSON"),
+        ({}, "profiles: Field required"),
+        ({"version": 2, "profiles": []}, "version: Input should be 1"),
+        ({"profiles": [PROFILE | {"points": []}]}, "profiles.0.points: List should have at least 1 item"),
+        ({"profiles": [PROFILE | {"points": [POINT | {"p95_ms": -1}]}]}, "profiles.0.points.0.p95_ms: Input should be"),
+        ({"profiles": [PROFILE | {"points": [POINT | {"rows": 0}]}]}, "profiles.0.points.0.rows: Input should be"),
+        ({"profiles": [PROFILE | {"modle": "echo"}]}, "profiles.0.modle: Extra inputs are not permitted"),
+    ],
+)
+def test_a_profile_file_that_cannot_be_used(tmp_path: Path, document: Any, said: str) -> None:  # noqa: ANN401
+    path = tmp_path / "profiles.json"
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    code, errors = _serve("--triton", NO_TRITON, "--profiles", str(path))
+    assert code == 1
+    assert f"error: {path}: {said}" in errors
+
+
+def test_profiles_are_taken_up(triton: EmbeddedTriton, start_tidegate: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "profiles.json"
+    path.write_text(json.dumps({"profiles": [PROFILE]}))
+    tidegate = start_tidegate([triton], profiles=path)
+    assert "no profile of 'mixer'" in tidegate.log
+    assert "no profile of 'echo'" not in tidegate.log
+
+
+def test_what_is_under_way_is_answered_before_it_ends(
+    gate: Any,  # noqa: ANN401
+    triton: EmbeddedTriton,
+    start_tidegate: Callable[..., Any],
+    start_call: Callable[..., Any],
+    request_of: Callable[..., Any],
+    outcome: Callable[..., Any],
+    eventually: Callable[..., Any],
+) -> None:
+    tidegate = start_tidegate([triton])
+    running = start_call(tidegate, "ModelInfer", request_of("gated", {"X": np.ones((1, 3), np.float32)}))
+    eventually(gate.somebody_waits, "the model to run")
+    tidegate.ask_to_stop()
+    eventually(lambda: outcome(start_call(tidegate, "ServerLive", b""))[0] is grpc.StatusCode.UNAVAILABLE, "its end")
+    gate.open()
+    assert outcome(running)[0] is grpc.StatusCode.OK
+    assert tidegate.stop()["answered"] == 1

@@ -1,0 +1,154 @@
+"""A Triton that dies under load, and one that comes back."""
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+from tritonclient.utils import InferenceServerException
+
+from tidegate_proxy.embedded import EmbeddedTriton
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def repository(add_model: Make, tmp_path: Path) -> Path:
+    add_model(tmp_path / "models", "echo", "max_batch_size: 4", instances=2)
+    add_model(tmp_path / "models", "flat", "max_batch_size: 0")
+    return tmp_path / "models"
+
+
+class Load:
+    """Callers in threads, each with one request under way at a time; every answer is checked."""
+
+    def __init__(self, address: str, tensors: Make, callers: int) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self._address = address
+        self._tensors = tensors
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._call, args=(index,)) for index in range(callers)]
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _call(self, caller: int) -> None:
+        with triton_grpc.InferenceServerClient(self._address) as client:
+            number = caller * 1_000_000
+            while not self._stop.is_set():
+                number += 1
+                try:
+                    answer = client.infer("echo", self._tensors({"X": np.array([[number]], np.int32).view(np.float32)}))
+                    right = answer.as_numpy("Y").view(np.int32).tolist() == [[number]]
+                    outcome = "right" if right else "wrong"
+                except InferenceServerException as error:
+                    outcome = f"{error.status()}: {error.message()}"
+                self.outcomes[outcome] += 1
+
+
+def _restart(start_triton: Make, repository: Path, dead: EmbeddedTriton) -> EmbeddedTriton:
+    port = int(dead.grpc_address.rpartition(":")[2])
+    dead.stop()
+    restarted: EmbeddedTriton = start_triton([repository], grpc_port=port)
+    return restarted
+
+
+def _executions(client: triton_grpc.InferenceServerClient) -> int:
+    return int(client.get_inference_statistics("echo").model_stats[0].execution_count)
+
+
+def test_another_takes_over_and_no_request_is_lost(
+    repository: Path, start_triton: Make, start_tidegate: Make, connect: Make, tensors: Make, eventually: Make
+) -> None:
+    first, second = start_triton([repository]), start_triton([repository])
+    tidegate = start_tidegate([first, second])
+    with Load(tidegate.address, tensors, callers=12) as load:
+        eventually(lambda: load.outcomes["right"] > 200, "requests to be answered")
+        os.kill(first.pid, signal.SIGKILL)
+        eventually(lambda: f"Triton at {first.grpc_address} is lost" in tidegate.log, "the loss to be noticed")
+        so_far = load.outcomes.total()
+        eventually(lambda: load.outcomes.total() > so_far + 200, "the other Triton to answer")
+        assert connect(tidegate).infer("flat", tensors({"X": np.ones(2, np.float32)})).as_numpy("Y").tolist() == [1, 1]
+        back = connect(_restart(start_triton, repository, first))
+        eventually(lambda: _executions(back) > 5, "the restarted Triton to be used again")
+    assert set(load.outcomes) == {"right"}, load.outcomes
+    tally = tidegate.stop()
+    assert tally == {
+        "accepted": load.outcomes.total(), "answered": load.outcomes.total(), "late": 0, "failed": 0, "cancelled": 0
+    }  # fmt: skip
+
+
+def test_with_the_only_triton_gone_clients_are_told(
+    repository: Path, start_triton: Make, start_tidegate: Make, connect: Make, tensors: Make, eventually: Make
+) -> None:
+    triton = start_triton([repository])
+    tidegate = start_tidegate([triton], policy="symphony")
+    with Load(tidegate.address, tensors, callers=6) as load:
+        eventually(lambda: load.outcomes["right"] > 50, "requests to be answered")
+        os.kill(triton.pid, signal.SIGKILL)
+        eventually(lambda: load.outcomes.total() > load.outcomes["right"] + 20, "clients to be told")
+        _restart(start_triton, repository, triton)
+        eventually(lambda: "is back" in tidegate.log, "Tidegate to find it again")
+        right = load.outcomes["right"]
+        eventually(lambda: load.outcomes["right"] > right + 50, "requests to be answered again")
+    told = {
+        "StatusCode.UNAVAILABLE: no worker is left that hosts this model",
+        *(f"StatusCode.UNAVAILABLE: worker {triton.grpc_address}/{lane} was lost" for lane in range(2)),
+    }
+    assert set(load.outcomes) - {"right"} <= told
+    tally = tidegate.stop()
+    assert tally["answered"] == load.outcomes["right"]
+    assert tally["accepted"] == load.outcomes.total() == tally["answered"] + tally["failed"]
+
+
+def test_a_dead_triton_that_only_passes_calls_through_is_noticed(
+    repository: Path, start_triton: Make, start_tidegate: Make, connect: Make, tensors: Make, eventually: Make
+) -> None:
+    first, second = start_triton([repository]), start_triton([repository])
+    client = connect(start_tidegate([first, second]))
+    os.kill(first.pid, signal.SIGKILL)
+
+    def answered() -> bool:
+        try:
+            return bool(client.infer("flat", tensors({"X": np.ones(2, np.float32)})).as_numpy("Y").tolist() == [1, 1])
+        except InferenceServerException as error:
+            assert error.status() == "StatusCode.UNAVAILABLE"
+            return False
+
+    eventually(answered, "the other Triton to be asked")
+
+
+def test_a_request_is_not_tried_again_on_the_triton_that_lost_it(
+    gate: Any,  # noqa: ANN401
+    add_model: Make,
+    start_triton: Make,
+    start_tidegate: Make,
+    start_call: Make,
+    request_of: Make,
+    outcome: Make,
+    eventually: Make,
+    tmp_path: Path,
+) -> None:
+    add_model(tmp_path, "gated", "max_batch_size: 4", instances=2, gate=gate.file)
+    first, second = start_triton([tmp_path]), start_triton([tmp_path])
+    tidegate = start_tidegate([first, second])
+    running = start_call(tidegate, "ModelInfer", request_of("gated", {"X": np.ones((1, 2), np.float32)}))
+    eventually(gate.somebody_waits, "the first Triton to run it")
+    os.kill(first.pid, signal.SIGKILL)
+    gate.open()
+    assert outcome(running)[0] is grpc.StatusCode.OK
+    assert tidegate.stop()["answered"] == 1

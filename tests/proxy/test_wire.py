@@ -1,0 +1,134 @@
+"""The wire format, against protobuf's own."""
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy.wire import (
+    REQUEST_RAW_FIELD,
+    RESPONSE_RAW_FIELD,
+    WireError,
+    encode_varint,
+    first_string,
+    join,
+    split,
+)
+
+TENSORS = st.lists(
+    st.one_of(st.binary(max_size=5), st.sampled_from([127, 128, 16_383, 16_384, 70_000]).map(bytes)), max_size=4
+)
+TEXT = st.text(max_size=8)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> service_pb2.ModelInferRequest:
+    message = service_pb2.ModelInferRequest(model_name=draw(TEXT), model_version=draw(TEXT), id=draw(TEXT))
+    for name in draw(st.lists(TEXT, max_size=3)):
+        message.inputs.add(name=name, datatype=draw(TEXT), shape=draw(st.lists(st.integers(-(2**63), 2**63 - 1))))
+        message.parameters[name].int64_param = draw(st.integers(-(2**63), 2**63 - 1))
+        message.parameters[name + "d"].double_param = draw(st.floats())
+    message.raw_input_contents.extend(draw(TENSORS))
+    return message
+
+
+def _field(number: int, wire_type: int, payload: bytes) -> bytes:
+    return encode_varint(number << 3 | wire_type) + payload
+
+
+# Fields that ModelInferRequest does not have, of every wire type that is not deprecated.
+UNKNOWN = st.one_of(
+    st.integers(0, 2**64 - 1).map(lambda value: _field(90, 0, encode_varint(value))),
+    st.binary(min_size=8, max_size=8).map(lambda eight: _field(91, 1, eight)),
+    st.binary(max_size=200).map(lambda some: _field(5000, 2, encode_varint(len(some)) + some)),
+    st.binary(min_size=4, max_size=4).map(lambda four: _field(92, 5, four)),
+)
+
+
+@given(requests())
+def test_what_is_split_is_what_protobuf_reads(message: service_pb2.ModelInferRequest) -> None:
+    header, tensors = split(message.SerializeToString(), REQUEST_RAW_FIELD)
+    assert [bytes(tensor) for tensor in tensors] == list(message.raw_input_contents)
+    rest = service_pb2.ModelInferRequest()
+    rest.CopyFrom(message)
+    rest.ClearField("raw_input_contents")
+    # As text, since a NaN is not equal to itself.
+    assert str(service_pb2.ModelInferRequest.FromString(header)) == str(rest)
+
+
+@given(requests())
+def test_what_is_joined_is_what_protobuf_writes(message: service_pb2.ModelInferRequest) -> None:
+    header, tensors = split(message.SerializeToString(deterministic=True), REQUEST_RAW_FIELD)
+    halves = ((tensor[: len(tensor) // 2], tensor[len(tensor) // 2 :]) for tensor in tensors)
+    assert join(header, halves, REQUEST_RAW_FIELD) == message.SerializeToString(deterministic=True)
+
+
+@given(st.permutations(range(6)), st.lists(UNKNOWN, min_size=3, max_size=3), st.binary(max_size=300))
+def test_fields_may_come_in_any_order_between_unknown_ones(order: list[int], unknown: list[bytes], raw: bytes) -> None:
+    response = [
+        _field(1, 2, encode_varint(5) + b"model"),
+        _field(RESPONSE_RAW_FIELD, 2, encode_varint(len(raw)) + raw),
+        _field(RESPONSE_RAW_FIELD, 2, b"\x00"),
+        *unknown,
+    ]
+    message = b"".join(response[index] for index in order)
+    header, tensors = split(message, RESPONSE_RAW_FIELD)
+    assert [bytes(tensor) for tensor in tensors] == list(
+        service_pb2.ModelInferResponse.FromString(message).raw_output_contents
+    )
+    assert header == b"".join(response[index] for index in order if index not in {1, 2})
+
+
+@given(requests(), st.data())
+def test_a_truncated_message_is_a_wire_error_or_ends_between_fields(
+    message: service_pb2.ModelInferRequest, data: st.DataObject
+) -> None:
+    whole = message.SerializeToString()
+    cut = whole[: data.draw(st.integers(0, len(whole)))]
+    try:
+        service_pb2.ModelInferRequest.FromString(cut)
+    except DecodeError:
+        # A field may be cut inside the header such that only protobuf's own parser, which reads it next, can tell.
+        with pytest.raises((WireError, DecodeError)):
+            service_pb2.ModelInferRequest.FromString(split(cut, REQUEST_RAW_FIELD)[0])
+    else:
+        split(cut, REQUEST_RAW_FIELD)
+
+
+@given(st.binary(max_size=60))
+@example(b"\x0a" + b"\xff" * 12)
+@example(b"\xff" * 12)
+@example(b"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f")
+def test_random_bytes_are_a_message_or_a_wire_error(message: bytes) -> None:
+    first_string(message)
+    try:
+        header, tensors = split(message, REQUEST_RAW_FIELD)
+    except WireError:
+        return
+    assert len(header) + sum(map(len, tensors)) <= len(message)
+
+
+@given(st.integers(0, 2**64 - 1))
+@example(127)
+@example(128)
+def test_varints_are_protobufs(value: int) -> None:
+    parameter = service_pb2.InferParameter(uint64_param=value)
+    assert parameter.SerializeToString() == b"\x28" + encode_varint(value)
+
+
+@given(requests())
+def test_the_first_string_is_the_models_name(message: service_pb2.ModelInferRequest) -> None:
+    assert first_string(message.SerializeToString()) == message.model_name
+
+
+def test_a_message_without_a_first_string_has_none() -> None:
+    assert first_string(b"") == ""
+    assert first_string(b"\x12\x01v") == ""
+    assert first_string(b"\x0a\x02\xff\xff") == ""
+
+
+def test_tensors_are_not_copied() -> None:
+    message = join(b"", [[bytes(100)], [bytes(200)]], REQUEST_RAW_FIELD)
+    _, tensors = split(message, REQUEST_RAW_FIELD)
+    assert all(tensor.obj is message for tensor in tensors)
