@@ -7,16 +7,12 @@ import numpy as np
 import uvloop
 from tritonclient.grpc import service_pb2 as pb
 
-from tidegate_loadtest import (
-    Connection,
-    LoadTestError,
-    Progress,
-    RequestFactory,
-    RunResult,
-    infer_request,
-    run_closed_loop,
-    run_open_loop,
-)
+from tidegate_loadtest.closed_loop import run_closed_loop
+from tidegate_loadtest.connection import Connection, LoadTestError
+from tidegate_loadtest.model_inputs import infer_request
+from tidegate_loadtest.open_loop import run_open_loop
+from tidegate_loadtest.recorder import Progress, RequestFactory
+from tidegate_loadtest.result import RunResult
 
 if TYPE_CHECKING:
     from tests.loadtest.conftest import FakeTriton

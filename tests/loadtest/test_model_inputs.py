@@ -7,7 +7,8 @@ import pytest
 import uvloop
 from tritonclient.utils import deserialize_bytes_tensor
 
-from tidegate_loadtest import Connection, LoadTestError, RandomRequests
+from tidegate_loadtest.connection import Connection, LoadTestError
+from tidegate_loadtest.model_inputs import RandomRequests
 
 if TYPE_CHECKING:
     from tests.loadtest.conftest import FakeTriton

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tidegate_loadtest import RunResult
+from tidegate_loadtest.result import RunResult
 
 MS = 1_000_000
 

@@ -8,21 +8,15 @@ import uvloop
 from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc import service_pb2 as pb
 
-from tidegate_loadtest import (
-    Connection,
-    ServerUsage,
-    StatsSnapshot,
-    infer_request,
-    read_statistics,
-    run_closed_loop,
-)
-from tidegate_loadtest.server_stats import count_instances
+from tidegate_loadtest.closed_loop import run_closed_loop
+from tidegate_loadtest.connection import Connection
+from tidegate_loadtest.model_inputs import infer_request
+from tidegate_loadtest.server_stats import ServerUsage, StatsSnapshot, count_instances, read_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.loadtest.conftest import FakeTriton
-
     from tidegate_proxy.embedded import EmbeddedTriton
 
 MS = 1_000_000

@@ -23,7 +23,7 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import AnyEffect, Engine, Fail, PolicyReplaced, StartLeg
+from tidegate.engine import AnyEffect, CancelLeg, Engine, Fail, PolicyReplaced, StartLeg
 from tidegate_proxy.backend import INFER, Backend
 from tidegate_proxy.catalog import Catalog
 from tidegate_proxy.envelope import Envelope
@@ -116,6 +116,8 @@ class Driver:
             match effect:
                 case StartLeg():
                     self._start(effect)
+                case CancelLeg():
+                    pass  # Triton finishes what it began; a cancelled call would only hide that its worker is busy
                 case Drop():
                     self._fail(effect.request_id, TIMEOUT_EXPIRED)
                 case Fail():

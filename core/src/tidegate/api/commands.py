@@ -27,8 +27,8 @@ class Drop(Command, frozen=True, tag=True):
 class Preempt(Command, frozen=True, tag=True):
     """Give up a batch that runs: its work is lost, its requests arrive again right after its BatchFailed.
 
-    The worker is free when BatchFailed comes (at once in the simulator; a real GPU may first finish what it began).
-    A batch that finishes first is told as LegFinished instead.
+    The worker is free when BatchFailed comes: at once in the simulator. Where an execution cannot be taken back, as on
+    Triton, the batch is told as LegFinished when it is done.
     """
 
     batch_id: int

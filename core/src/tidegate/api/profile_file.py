@@ -1,7 +1,7 @@
 """The profile file: what was measured (`tidegate profile`), and the profiles that schedulers start from."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -12,13 +12,17 @@ class ProfileFileError(Exception):
     """A profile file that cannot be used; the message names file, field and remedy."""
 
 
+Milliseconds = Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)]
+"""A latency: at least a nanosecond, the unit of the contract."""
+
+
 class Point(BaseModel):
     """Latency of one batch size, in milliseconds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     rows: int = Field(ge=1)
-    median_ms: float = Field(gt=0)
-    p95_ms: float = Field(gt=0)
+    median_ms: Milliseconds
+    p95_ms: Milliseconds
     samples: int = Field(ge=1)
 
 
