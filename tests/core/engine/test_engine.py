@@ -581,16 +581,8 @@ def test_advice_is_passed_on() -> None:
 
 
 def test_a_preempted_batch_comes_back_however_often() -> None:
-    answers = [
-        [run(0, batch=0)],
-        [Preempt(0)],
-        (),
-        [run(0, batch=1, at_ns=20)],
-        [Preempt(1)],
-        (),
-        [run(0, batch=2, at_ns=40)],
-    ]
-    policy = Script(*answers)
+    first, second, third = (run(0, batch=number, at_ns=20 * number) for number in range(3))
+    policy = Script([first], [Preempt(0)], (), [second], [Preempt(1)], (), [third])
     engine = engine_of(policy)
     engine.handle(arrived(0, 0))
     (cancelled,) = engine.handle(arrived(1, 10))

@@ -136,9 +136,9 @@ def test_a_model_needs_a_profile_for_every_gpu_it_runs_on(tmp_path: Path) -> Non
         read(tmp_path, changes)
 
 
-@pytest.mark.parametrize("field", ["models.7.slo_ms", "seed.x", "models.first.slo_ms"])
+@pytest.mark.parametrize("field", ["models.7.slo_ms", "duration_s.x", "models.first.slo_ms"])
 def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, field: str) -> None:
-    with pytest.raises(ScenarioError, match=f"cannot set '{field.split('.', 1)[1]}'|cannot set '{field}'"):
+    with pytest.raises(ScenarioError, match=f"cannot set '{field}': "):
         read(tmp_path, {field: 1})
 
 

@@ -1,10 +1,10 @@
 """Virtual time: events in a total order, workers that take as long as they are told to."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 
-from tidegate.api import AnyEvent, BatchFailed, ClockAdvanced, LegFinished
-from tidegate.engine import AnyEffect, Engine, StartLeg
+from tidegate.api import NEVER, AnyEvent, BatchFailed, ClockAdvanced, LegFinished
+from tidegate.engine import AnyEffect, CancelLeg, Engine, StartLeg
 
 ServiceTime = Callable[[StartLeg], int]
 """True duration of a leg in ns. The policy never sees it; it learns of it from LegFinished."""
@@ -15,8 +15,14 @@ def exact_service(effect: StartLeg) -> int:
     return effect.batch.legs[effect.leg].duration_ns
 
 
+def preempted(effect: CancelLeg, now_ns: int) -> BatchFailed:
+    """What a simulated worker tells when its leg is taken from it: at once it is free."""
+    worker_id = effect.batch.legs[effect.leg].worker_id
+    return BatchFailed(now_ns, effect.batch.id, effect.leg, worker_id, "preempted", retry=True)
+
+
 class Simulation:
-    """Drives one engine. Events of one instant: timers first, then in the order in which they were scheduled."""
+    """Drives one engine. Events of one instant: timers first, then what was fed, then in the order of scheduling."""
 
     def __init__(self, engine: Engine, *, service: ServiceTime = exact_service) -> None:
         self.engine = engine
@@ -25,35 +31,77 @@ class Simulation:
         self._service = service
         self._agenda: list[tuple[int, int, AnyEvent]] = []
         self._scheduled = 0
+        self._unscheduled: set[int] = set()
+        self._ends: dict[int, int] = {}  # batch id -> what calls the end of its leg off
+        self._fed: Iterator[AnyEvent] = iter(())
+        self._coming: AnyEvent | None = None
+        self._stopped = False
 
     def schedule(self, events: Iterable[AnyEvent]) -> None:
         """Let events from outside happen at their `now_ns`."""
         for event in events:
-            self._scheduled += 1
-            heappush(self._agenda, (event.now_ns, self._scheduled, event))
+            self._schedule(event)
+
+    def feed(self, events: Iterable[AnyEvent]) -> None:
+        """Let events from outside happen that come in the order of time: taken one by one, never piled up."""
+        self._fed = iter(events)
+        self._coming = next(self._fed, None)
 
     def run(self, until_ns: int | None = None) -> None:
         """Go on until nothing is left to happen, or until an instant."""
-        while True:
-            wake_ns = self.engine.next_wake_ns
-            event_ns = self._agenda[0][0] if self._agenda else None
-            candidates = [at for at in (wake_ns, event_ns) if at is not None]
-            if not candidates or (until_ns is not None and min(candidates) > until_ns):
-                return
-            if wake_ns is not None and (event_ns is None or wake_ns <= event_ns):
+        limit_ns = NEVER if until_ns is None else until_ns
+        engine, agenda = self.engine, self._agenda
+        while not self._stopped:
+            coming = self._coming
+            event_ns = NEVER if coming is None else coming.now_ns
+            scheduled = bool(agenda) and agenda[0][0] < event_ns
+            if scheduled:
+                event_ns = agenda[0][0]
+            wake_ns = engine.next_wake_ns
+            if wake_ns is not None and wake_ns <= event_ns:
                 # A timer may have been asked for an instant that has passed: it fires now.
-                self._handle(ClockAdvanced(max(wake_ns, self.engine.now_ns)))
+                if wake_ns > limit_ns or (coming is None and not agenda and self._only_waits(wake_ns)):
+                    return
+                self._handle(ClockAdvanced(max(wake_ns, engine.now_ns)))
+            elif event_ns > limit_ns:
+                return
+            elif scheduled:
+                _, order, event = heappop(agenda)
+                if order in self._unscheduled:
+                    self._unscheduled.remove(order)
+                else:
+                    self._handle(event)
+            elif coming is not None:
+                self._coming = next(self._fed, None)
+                self._handle(coming)
             else:
-                self._handle(heappop(self._agenda)[2])
+                return
+
+    def _schedule(self, event: AnyEvent) -> int:
+        """Let an event happen; returns what `_unschedule` calls it off with."""
+        self._scheduled += 1
+        heappush(self._agenda, (event.now_ns, self._scheduled, event))
+        return self._scheduled
+
+    def _unschedule(self, order: int) -> None:
+        self._unscheduled.add(order)
+
+    def _only_waits(self, wake_ns: int) -> bool:
+        """Whether to end where nothing is left but the engine's timers, the next one due then: never, here."""
+        del wake_ns
+        return False
 
     def _handle(self, event: AnyEvent) -> None:
         for effect in self.engine.handle(event):
             self.effects.append((event.now_ns, effect))
             if isinstance(effect, StartLeg):
                 self._run_leg(event.now_ns, effect)
+            elif isinstance(effect, CancelLeg):
+                self._unschedule(self._ends.pop(effect.batch.id))
+                self._schedule(preempted(effect, event.now_ns))
 
     def _run_leg(self, now_ns: int, effect: StartLeg) -> None:
-        self.schedule([self.outcome(effect, now_ns, now_ns + self._service(effect))])
+        self._ends[effect.batch.id] = self._schedule(self.outcome(effect, now_ns, now_ns + self._service(effect)))
 
     def outcome(self, effect: StartLeg, started_ns: int, ended_ns: int) -> LegFinished | BatchFailed:
         """How a leg ends: it finishes; subclasses make some fail."""

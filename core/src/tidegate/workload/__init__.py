@@ -1,5 +1,37 @@
-"""The load that a model is asked to carry: shared by the simulator and the load test."""
+"""The load that models are asked to carry, and the scenario that describes it: shared by simulator and load test.
 
-from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform
+scenario       the document that a person writes; scenario_file reads and checks it
+requests       the requests that it asks for, drawn from a seed
+arrivals       processes; traces: recorded arrivals
+distributions  rows per request and the like; streams: one random stream per purpose
+profiles       how a scenario says how long a batch takes
+simulated      its section `simulation`: how simulated workers differ from what policies expect
+"""
 
-__all__ = ["Arrivals", "Gamma", "Poisson", "Uniform"]
+from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, RateStep, Uniform, Varying
+from tidegate.workload.requests import RequestSequence, draw_requests, mean_rate_rps
+from tidegate.workload.scenario import PolicyChoice, Scenario
+from tidegate.workload.scenario_file import ScenarioError, read_scenario
+from tidegate.workload.streams import stream
+from tidegate.workload.traces import Trace, TraceError, TraceFormat, read_trace
+
+__all__ = [
+    "Arrivals",
+    "Gamma",
+    "Poisson",
+    "PolicyChoice",
+    "RateStep",
+    "RequestSequence",
+    "Scenario",
+    "ScenarioError",
+    "Trace",
+    "TraceError",
+    "TraceFormat",
+    "Uniform",
+    "Varying",
+    "draw_requests",
+    "mean_rate_rps",
+    "read_scenario",
+    "read_trace",
+    "stream",
+]

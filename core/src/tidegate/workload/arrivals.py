@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, pairwise
 from math import inf
 from random import Random
 
@@ -70,3 +70,51 @@ class Uniform(Arrivals, frozen=True, tag="uniform"):
 
     def _instants_s(self, rng: Random) -> Iterator[float]:
         return (index / self.rate_rps for index in count())
+
+
+class RateStep(msgspec.Struct, frozen=True):
+    """From an instant on, another rate."""
+
+    from_s: float
+    """Seconds from the start."""
+    rate_rps: float
+    """Mean arrivals per second until the next step; 0: none."""
+
+
+class Varying(Arrivals, frozen=True, tag="varying"):
+    """A process whose rate changes by steps: its unit-rate arrivals, spread in time so that the rate is as given.
+
+    `rate_rps` multiplies the rate of every step.
+    """
+
+    unit: Poisson | Gamma | Uniform
+    """A process of rate 1."""
+    steps: tuple[RateStep, ...]
+    """By `from_s`, the first at 0; the last one holds for ever."""
+
+    def __post_init__(self) -> None:
+        """Refuse steps out of order, and rates that are none."""
+        super().__post_init__()
+        if self.unit.rate_rps != 1:
+            raise ValueError(f"the process to spread must have rate 1, not {self.unit.rate_rps}")
+        starts = [step.from_s for step in self.steps]
+        if not starts or starts[0] != 0 or any(later <= earlier for earlier, later in pairwise(starts)):
+            raise ValueError(f"the steps must begin at 0 s and follow one another, not {starts}")
+        if not all(0 <= step.rate_rps < inf for step in self.steps):
+            raise ValueError("the rate of every step must be finite and not negative")
+
+    def _instants_s(self, rng: Random) -> Iterator[float]:
+        steps = iter(self.steps)
+        step = next(steps)
+        following = next(steps, None)
+        done = 0.0  # expected arrivals before the step
+        for expected in self.unit._instants_s(rng):
+            while following is not None:
+                in_step = (following.from_s - step.from_s) * step.rate_rps * self.rate_rps
+                if expected < done + in_step:
+                    break
+                done += in_step
+                step, following = following, next(steps, None)
+            if step.rate_rps == 0:
+                return
+            yield step.from_s + (expected - done) / (step.rate_rps * self.rate_rps)

@@ -9,10 +9,12 @@ from tidegate_baselines.early_drop import EarlyDrop
 class Clockwork(EarlyDrop):
     """Per queue and batch size one candidate; a worker that frees takes the one whose latest start is earliest.
 
-    The candidate of a size begins at the first request that leaves time for a batch of that size (Gujarati et al.,
-    *Serving DNNs like Clockwork*: a queue per batch size, which gives up what cannot be in time at that size). Nothing
-    here prefers large batches, which is what the comparison is about.
+    The candidate of a size begins at the first request that leaves time for a batch of that size: its authors (Gujarati
+    et al., *Serving DNNs like Clockwork*) keep a queue per batch size, out of which goes what cannot be in time at that
+    size. Requests before the batch that runs are given up. Nothing here prefers large batches.
     """
+
+    gives_up_skipped = True
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
         """Of the candidates of all sizes the one whose latest start is earliest."""

@@ -1,6 +1,7 @@
 """What eager, timeout, Clockwork and Shepherd share: central queues, dispatch to idle workers, drop of the hopeless."""
 
 from abc import abstractmethod
+from typing import ClassVar
 
 from tidegate.api import (
     NEVER,
@@ -30,6 +31,9 @@ class EarlyDrop(QueueingPolicy):
 
     Subclasses say which batch a queue would run, and which of several queues a worker that frees serves.
     """
+
+    gives_up_skipped: ClassVar[bool] = False
+    """Whether requests before a batch that does not begin at the head are dropped; else they may still run."""
 
     def __init__(self, setup: Setup, options: PolicyOptions) -> None:
         super().__init__(setup, options)
@@ -62,7 +66,8 @@ class EarlyDrop(QueueingPolicy):
             return ()
         _, key, candidate = min(found, key=lambda entry: entry[:2])
         queue = self.queues[key]
-        commands: list[AnyCommand] = [self.dispatch(now_ns, queue, candidate.count, worker, start=candidate.start)]
+        commands: list[AnyCommand] = []
+        self._run(now_ns, queue, candidate, worker, commands)
         self.serve(now_ns, queue, commands)  # what is left has another head
         return commands
 
@@ -125,9 +130,18 @@ class EarlyDrop(QueueingPolicy):
         for worker in self.idle.peek_each_kind(queue.model.name):
             candidate = self.candidate(now_ns, queue, self.profile(queue.model.name, worker))
             if candidate:
-                commands.append(self.dispatch(now_ns, queue, candidate.count, worker, start=candidate.start))
+                self._run(now_ns, queue, candidate, worker, commands)
                 return True
         return False
+
+    def _run(
+        self, now_ns: int, queue: RequestQueue, candidate: Gathered, worker: Worker, commands: list[AnyCommand]
+    ) -> None:
+        start = candidate.start
+        if self.gives_up_skipped:
+            commands.extend(Drop(request.id, "early") for request in self.take(queue, start))
+            start = 0
+        commands.append(self.dispatch(now_ns, queue, candidate.count, worker, start=start))
 
     def _serve_anew(self, now_ns: int, models: tuple[str, ...]) -> Commands:
         self._fastest.clear()

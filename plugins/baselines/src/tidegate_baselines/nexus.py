@@ -5,7 +5,7 @@ Shen et al., *Nexus*, sections 5 and 6; as the baseline of Symphony, sections 2.
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from tidegate.api import (
     AnyCommand,
@@ -14,11 +14,13 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
+    Gathered,
     Gathering,
     Leg,
     LegFinished,
     Policy,
     PolicyOptions,
+    Profile,
     ProfileUpdated,
     QueueKey,
     Request,
@@ -41,7 +43,7 @@ ROWS_PER_S = 1e-9
 class NexusOptions(PolicyOptions):
     """Options of `nexus`."""
 
-    rates: dict[str, float] = Field(
+    rates: dict[str, PositiveFloat] = Field(
         default={}, description="Expected rows per second by model; without any they are observed first"
     )
     observe_ms: float = Field(default=1000.0, gt=0, description="How long arrivals are counted before the plan is made")
@@ -108,8 +110,8 @@ class Nexus(Policy):
         self._models = {model.name: model for model in setup.models}
         self._profiles = {(profile.partition, profile.kind): profile for profile in setup.profiles}
         self._backends = {worker.id: _Backend(worker) for worker in setup.workers}
-        self._where: dict[int, tuple[int, QueueKey] | None] = {}
-        """Of every queued request; None where no worker is left that could take it."""
+        self._where: dict[int, tuple[int, QueueKey]] = {}
+        """Worker and queue of every request that waits."""
         self._rates = {model: rate * ROWS_PER_S for model, rate in options.rates.items()}
         self._observed: dict[str, int] = {}
         self._observing_since_ns: int | None = None
@@ -120,15 +122,17 @@ class Nexus(Policy):
         request = event.request
         if not self._rates:
             self._observe(event.now_ns, request)
-        backend = self._route(request)
-        return self._serve(event.now_ns, backend) if backend else ()
+        return self._accept(event.now_ns, request)
 
     def on_request_cancelled(self, event: RequestCancelled) -> Commands:
-        """Take it out of its queue."""
-        where = self._where.pop(event.request_id)
+        """Take it out of its queue, unless its worker was lost and no other took it."""
+        where = self._where.pop(event.request_id, None)
         if where:
             worker_id, key = where
-            self._backends[worker_id].queues[key].remove(event.request_id)
+            backend = self._backends[worker_id]
+            backend.queues[key].remove(event.request_id)
+            if not backend.queues[key]:
+                del backend.queues[key]
         return ()
 
     def on_leg_finished(self, event: LegFinished) -> Commands:
@@ -143,24 +147,108 @@ class Nexus(Policy):
         """Plan anew; what is queued stays where it is."""
         self._backends[event.worker.id] = _Backend(event.worker)
         self._make_plan()
-        commands: list[AnyCommand] = []
-        for request in [request for request, where in self._stranded()]:
-            if backend := self._route(request):
-                commands.extend(self._serve(event.now_ns, backend))
-        return commands
+        return ()
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
         """Plan anew, and route again what waited there."""
         lost = self._backends.pop(event.worker_id)
         self._make_plan()
+        waiting = [request for queue in lost.queues.values() for request in queue]
         commands: list[AnyCommand] = []
-        for queue in lost.queues.values():
-            for request in queue:
-                if backend := self._route(request):
-                    commands.extend(self._serve(event.now_ns, backend))
+        for request in waiting:
+            del self._where[request.id]
+            commands.extend(self._accept(event.now_ns, request))
         return commands
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
         """Batches are timed by it; the plan stays."""
         self._profiles[event.profile.partition, event.profile.kind] = event.profile
         return ()
+
+    # Control plane: who serves what -------------------------------------------------------------------------------
+
+    def _observe(self, now_ns: int, request: Request) -> None:
+        """Count arrivals; after the first interval the rates are known and stay."""
+        if self._observing_since_ns is None:
+            self._observing_since_ns = now_ns
+        elapsed_ns = now_ns - self._observing_since_ns
+        if elapsed_ns >= ms_to_ns(self.options.observe_ms):
+            self._rates = {model: rows / elapsed_ns for model, rows in self._observed.items()}
+            self._make_plan()
+        else:
+            self._observed[request.model] = self._observed.get(request.model, 0) + request.rows
+
+    def _make_plan(self) -> None:
+        """Before anything is known every model is expected to be asked equally."""
+        workers = [backend.worker for backend in self._backends.values()]
+        self._plan = static_plan(self._models.values(), workers, self._profiles, self._rates)
+        count = self.options.frontends
+        self._frontends = [_Frontend(self._plan, self.rng.random() if count > 1 else 0.0) for _ in range(count)]
+
+    # Frontends ------------------------------------------------------------------------------------------------------
+
+    def _accept(self, now_ns: int, request: Request) -> Commands:
+        """A client asks any of the frontends; it routes at once."""
+        frontend = self._frontends[self.rng.randrange(len(self._frontends))]
+        worker_id = frontend.route(request.model, request.rows)
+        if worker_id is None:
+            return ()  # the engine is about to say that no worker is left
+        backend = self._backends[worker_id]
+        key = (request.model, request.merge_key)
+        queue = backend.queues.get(key)
+        if queue is None:
+            queue = backend.queues[key] = RequestQueue(key, self._models[request.model])
+        queue.push(request)
+        self._where[request.id] = (worker_id, key)
+        return self._serve(now_ns, backend)
+
+    # Backends -------------------------------------------------------------------------------------------------------
+
+    def _freed(self, now_ns: int, worker_id: int) -> Commands:
+        backend = self._backends.get(worker_id)
+        if backend is None:
+            return ()
+        backend.idle = True
+        return self._serve(now_ns, backend)
+
+    def _serve(self, now_ns: int, backend: _Backend) -> Commands:
+        """Let an idle worker run the queue whose turn it is; what is too late on the way is dropped."""
+        commands: list[AnyCommand] = []
+        while backend.idle and backend.queues:
+            key, queue = next(iter(backend.queues.items()))
+            profile = self._profiles[queue.model.name, backend.worker.kind]
+            batch = self._gather(now_ns, queue, backend, profile)
+            if batch is None:
+                commands.extend(Drop(request.id, "deadline") for request in self._take(queue, 1))
+            else:
+                commands.extend(Drop(request.id, "early") for request in self._take(queue, batch.start))
+                commands.append(self._dispatch(now_ns, self._take(queue, batch.count), backend, profile))
+            if batch or not queue:
+                del backend.queues[key]
+            if batch and queue:
+                backend.queues[key] = queue  # the others are first now
+        return commands
+
+    def _gather(self, now_ns: int, queue: RequestQueue, backend: _Backend, profile: Profile) -> Gathered | None:
+        """What would run: at most the planned batch. None where the head is hopeless."""
+        model = queue.model
+        share = self._plan.get(backend.worker.id, {}).get(model.name)
+        planned = share.rows if share else largest_batch(model, profile)
+        if self.options.drop == "window" and (
+            batch := GATHERING.window(queue, profile, now_ns, planned, most_rows=planned)
+        ):
+            return batch
+        return GATHERING.keep_head(queue, profile, now_ns, most_rows=planned)
+
+    def _take(self, queue: RequestQueue, count: int) -> list[Request]:
+        taken = queue.pop(count)
+        for request in taken:
+            del self._where[request.id]
+        return taken
+
+    def _dispatch(self, now_ns: int, requests: list[Request], backend: _Backend, profile: Profile) -> Dispatch:
+        backend.idle = False
+        model = requests[0].model
+        duration_ns = profile.latency_ns(sum(request.rows for request in requests))
+        leg = Leg(backend.worker.id, model, now_ns, duration_ns)
+        return Dispatch(Batch(self.new_batch_id(), model, tuple(request.id for request in requests), (leg,)))

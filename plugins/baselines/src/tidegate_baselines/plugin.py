@@ -4,7 +4,10 @@ from tidegate.api import PolicySpec, hookimpl
 from tidegate_baselines.clockwork import Clockwork
 from tidegate_baselines.eager import Eager
 from tidegate_baselines.fifs import Fifs
+from tidegate_baselines.nexus import Nexus
+from tidegate_baselines.shepherd import Shepherd
 from tidegate_baselines.timeout import Timeout
+from tidegate_baselines.triton import Triton
 
 
 @hookimpl
@@ -15,4 +18,7 @@ def tidegate_policies() -> list[PolicySpec]:
         PolicySpec("eager", "An idle worker takes at once what can still be in time", Eager),
         PolicySpec("timeout", "A batch starts a constant time after its oldest request came", Timeout),
         PolicySpec("clockwork", "A candidate per batch size; the most urgent runs first", Clockwork),
+        PolicySpec("nexus", "A static plan, round robin, and a queue per worker", Nexus),
+        PolicySpec("shepherd", "The largest batch first; small ones that run make way for it", Shepherd),
+        PolicySpec("triton", "Triton's own dynamic batcher, to check the simulator against", Triton),
     ]

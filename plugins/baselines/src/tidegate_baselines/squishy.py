@@ -52,6 +52,8 @@ def static_plan(
     """
     models, workers = list(models), list(workers)
     hosted = [model for model in models if any(model.name in worker.hosts for worker in workers)]
+    if not hosted:
+        return {}
     least = min((rate for rate in rates.values() if rate > 0), default=1e-9)
     # A model of which nothing was seen yet needs a place, too.
     wanted = {model.name: max(rates.get(model.name, 0.0), least / 1000) for model in hosted}
@@ -60,13 +62,20 @@ def static_plan(
         return _pack(hosted, workers, profiles, {name: rate * multiple for name, rate in wanted.items()})
 
     capacity = sum(_throughput(hosted, worker, profiles) for worker in workers)
-    low, high = 0.0, 1 + capacity / sum(wanted.values()) if wanted else 0.0
+    low, high = 0.0, 1 + capacity / sum(wanted.values())
     best: Plan | None = None
     for _ in range(STEPS):
         middle = (low + high) / 2
         plan = fits(middle)
         low, high, best = (middle, high, plan) if plan else (low, middle, best)
-    return best or _everything_everywhere(hosted, workers, profiles)
+    if best is None:
+        return {worker.id: _whole_each(hosted, worker, profiles) for worker in workers}
+    for worker in workers:
+        # Held back by others: they get a part of whatever they host that is asked most.
+        if worker.id not in best and (own := _whole_each(hosted, worker, profiles)):
+            name = max(own, key=lambda name: (wanted[name], name))
+            best[worker.id] = {name: own[name]}
+    return best
 
 
 def largest_batch(model: Model, profile: Profile) -> int:
@@ -106,15 +115,20 @@ def _pack(models: list[Model], workers: list[Worker], profiles: Profiles, rates:
             index, node = max(merged, key=lambda entry: entry[1].occupancy)
             nodes[index] = node
             continue
-        for worker in [worker for worker in free if name in worker.hosts]:
-            if opened := _merge(_Node(worker, float("inf")), model, rate, profiles):
-                nodes.append(opened)
-                free.remove(worker)
-                break
-        else:
+        own = next((worker for worker in free if name in worker.hosts), None)
+        if own is None:
             return None
+        nodes.append(_open(own, model, profiles[name, own.kind], rate))
+        free.remove(own)
     plan.update({node.worker.id: node.shares for node in nodes})
     return plan
+
+
+def _open(worker: Worker, model: Model, profile: Profile, rate: float) -> _Node:
+    """A worker for what is left of a model: alone it never waits for others, so that its batches may be as large."""
+    rows = largest_batch(model, profile)
+    duty_ns = _duty_ns(model, profile, rate)
+    return _Node(worker, duty_ns, {model.name: Share(rows, rate)}, rate * profile.latency_ns(rows) / rows)
 
 
 def _merge(node: _Node, model: Model, rate: float, profiles: Profiles) -> _Node | None:
@@ -148,18 +162,13 @@ def _whole(model: Model, profile: Profile) -> Share:
     return Share(rows, rows / profile.latency_ns(rows))
 
 
+def _whole_each(models: list[Model], worker: Worker, profiles: Profiles) -> dict[str, Share]:
+    """For each model that a worker hosts, what it could do for it alone."""
+    return {
+        model.name: _whole(model, profiles[model.name, worker.kind]) for model in models if model.name in worker.hosts
+    }
+
+
 def _throughput(models: list[Model], worker: Worker, profiles: Profiles) -> float:
     """The most rows per ns that a worker could do of any model."""
-    hosted = [model for model in models if model.name in worker.hosts]
-    return max((_whole(model, profiles[model.name, worker.kind]).rows_per_ns for model in hosted), default=0.0)
-
-
-def _everything_everywhere(models: list[Model], workers: list[Worker], profiles: Profiles) -> Plan:
-    return {
-        worker.id: {
-            model.name: _whole(model, profiles[model.name, worker.kind])
-            for model in models
-            if model.name in worker.hosts
-        }
-        for worker in workers
-    }
+    return max((share.rows_per_ns for share in _whole_each(models, worker, profiles).values()), default=0.0)

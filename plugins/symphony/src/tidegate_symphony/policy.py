@@ -27,7 +27,7 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate_symphony.model_thread import ModelThread, Outlook
+from tidegate_symphony.model_thread import Candidate, ModelThread, Outlook
 from tidegate_symphony.rank_thread import ReadyCandidates
 
 
@@ -74,10 +74,11 @@ class Symphony(QueueingPolicy[ModelThread]):
         if not thread.joins(request, now_ns):
             return self.queue_changed(now_ns, thread)
         candidate = thread.candidate
-        if candidate is None or self._ready.holds(thread.key):
-            return ()  # it waits for a worker already, and nothing that comes later could join it
+        assert candidate is not None, "somebody joined it"
         if candidate.exec_ns > now_ns:
             return (SetTimer(thread.key, candidate.exec_ns),)
+        if self._ready.holds(thread.key):  # it waits for a worker, and may have become more urgent
+            return self._await_worker(thread, candidate)
         return self.queue_changed(now_ns, thread)
 
     def queue_changed(self, now_ns: int, queue: ModelThread) -> Commands:
@@ -131,13 +132,18 @@ class Symphony(QueueingPolicy[ModelThread]):
                 self._ready.discard(thread.key)
                 commands.append(SetTimer(thread.key, candidate.exec_ns))
                 return
-            if not self._grant(now_ns, thread, commands):  # schedulable until it ceases to be valid
-                self._ready.put(thread.key, candidate.latest_ns)
-                expires = candidate.latest_ns < NEVER
-                commands.append(SetTimer(thread.key, candidate.latest_ns + 1) if expires else CancelTimer(thread.key))
+            if not self._grant(now_ns, thread, commands):
+                commands.extend(self._await_worker(thread, candidate))
                 return
         self._ready.discard(thread.key)
         commands.append(CancelTimer(thread.key))
+
+    def _await_worker(self, thread: ModelThread, candidate: Candidate) -> Commands:
+        """It is schedulable until it ceases to be valid."""
+        if not self._ready.put(thread.key, candidate.latest_ns):
+            return ()
+        expires = candidate.latest_ns < NEVER
+        return (SetTimer(thread.key, candidate.latest_ns + 1) if expires else CancelTimer(thread.key),)
 
     def _grant(self, now_ns: int, thread: ModelThread, commands: list[AnyCommand]) -> bool:
         """Give the queue's batch to the idle worker of the smallest id on which it is in time; False if none is."""

@@ -5,6 +5,7 @@ from heapq import heappop, heappush
 
 from tidegate.api import QueueKey
 
+
 class ReadyCandidates:
     """Schedulable candidates ranked by how soon they cease to be valid: O(log candidates) per change."""
 
@@ -12,11 +13,13 @@ class ReadyCandidates:
         self._heap: list[tuple[int, QueueKey]] = []
         self._ready: dict[QueueKey, int] = {}
 
-    def put(self, key: QueueKey, latest_ns: int) -> None:
-        """A queue's candidate became schedulable, or changed."""
-        if self._ready.get(key) != latest_ns:
-            self._ready[key] = latest_ns
-            heappush(self._heap, (latest_ns, key))
+    def put(self, key: QueueKey, latest_ns: int) -> bool:
+        """A queue's candidate became schedulable, or changed; False: it is ranked so already."""
+        if self._ready.get(key) == latest_ns:
+            return False
+        self._ready[key] = latest_ns
+        heappush(self._heap, (latest_ns, key))
+        return True
 
     def discard(self, key: QueueKey) -> None:
         """A queue's candidate is not schedulable any more."""

@@ -1,0 +1,1 @@
+"""The subcommands of the core: `simulate`, `goodput` and `sweep`, each in the file of its name."""

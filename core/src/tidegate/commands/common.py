@@ -1,0 +1,102 @@
+"""What the three commands share: their errors, their progress bar, where their results go."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+if TYPE_CHECKING:
+    from tidegate.workload import Scenario
+
+T = TypeVar("T")
+EXTRA = {"numpy", "joblib", "plotly", "yaml"}
+"""What the extra `sim` brings."""
+
+
+def console_for_tables() -> Console:
+    """Standard output; where it is no terminal, wide enough for a table."""
+    return Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 160)
+
+
+@contextmanager
+def errors_explained() -> Iterator[None]:
+    """Turn what a person can remedy into one line and exit status 1."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    try:
+        from tidegate.host import PluginError
+        from tidegate.sim.parallel import BackendError
+        from tidegate.sim.run import SimulationError
+        from tidegate.workload import ScenarioError, TraceError
+
+        known = (PluginError, BackendError, SimulationError, ScenarioError, TraceError, OSError)
+        try:
+            yield
+        except known as error:
+            console.print(f"[red]error:[/] {escape(str(error))}")
+            raise typer.Exit(1) from error
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in EXTRA:
+            raise
+        hint = escape('pip install "tidegate[sim]"')
+        console.print(f"[red]error:[/] the simulator needs {error.name}, which is not installed: {hint}")
+        raise typer.Exit(1) from error
+
+
+def with_progress(console: Console, label: str, results: Iterable[T], total: int) -> list[T]:
+    """Collect results under a bar, which goes when they are all there; on a terminal only."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    collected = []
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(label, total=total)
+        for result in results:
+            collected.append(result)
+            bar.advance(task)
+    return collected
+
+
+def write_results(
+    console: Console,
+    document: dict[str, Any],
+    json_file: Path | None,
+    html_file: Path | None,
+    page: Callable[[], str],
+) -> None:
+    """Write what was asked for. Raises OSError."""
+    from tidegate.sim.document import write_document
+
+    if json_file is not None:
+        write_document(json_file, document)
+        console.print(f"[dim]results: {escape(str(json_file))}[/]")
+    if html_file is not None:
+        html_file.write_text(page(), encoding="utf-8")
+        console.print(f"[dim]report: {escape(str(html_file))}[/]")
+
+
+def title_of(scenario: "Scenario") -> str:
+    """The scenario in a line."""
+    from tidegate.workload import mean_rate_rps
+
+    workers = sum(pool.count for pool in scenario.workers)
+    models = len(scenario.models)
+    return (
+        f"{scenario.name}: {models} model{'s' * (models > 1)}, {workers} worker{'s' * (workers > 1)}, "
+        f"{mean_rate_rps(scenario):,.0f} requests/s, {scenario.duration_s:g} s"
+    )
+
+
+def in_ms(value: float | None) -> str:
+    """A latency for a table."""
+    return "-" if value is None else f"{value:.1f}"

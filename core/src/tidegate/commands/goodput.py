@@ -1,0 +1,72 @@
+"""`tidegate goodput`: how much load a policy carries."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def goodput(
+    scenario: Annotated[Path, typer.Argument(help="Scenario file; its rate is where the search begins.")],
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Only this policy, by name or label; may be given several times.")
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(min=0, help="May be given several times; default: five, from the scenario's on.")
+    ] = None,
+    limit: Annotated[float, typer.Option(min=0, max=1, help="Bad requests per request that a model may have.")] = 0.01,
+    precision: Annotated[float, typer.Option(min=1e-5, max=1, help="Of the rate found, relative.")] = 0.005,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
+    jobs: Annotated[int, typer.Option(help="Searches at once; -1: as many as there are cores.")] = -1,
+) -> None:
+    """Search the highest rate at which every model keeps its bad rate (late, dropped or failed) within a limit.
+
+    Each seed is searched for itself: some policies fall off a cliff, and where depends on luck. Example:
+
+    tidegate goodput scenarios/resnet50.yaml --policy symphony
+    """
+    from rich.table import Table
+
+    from tidegate.commands.common import console_for_tables, errors_explained, title_of, with_progress, write_results
+
+    console = console_for_tables()
+    with errors_explained():
+        from tidegate.sim.document import goodput_document
+        from tidegate.sim.goodput import Question, search_goodput, summarise_searches
+        from tidegate.sim.parallel import run_parallel
+        from tidegate.sim.report import goodput_page
+        from tidegate.sim.run import Run, choose_policies
+        from tidegate.workload import read_scenario
+
+        document = read_scenario(scenario)
+        questions = [
+            Question(Run(document, choice, number), limit, precision)
+            for choice in choose_policies(document, policy or ())
+            for number in seed or range(document.seed, document.seed + 5)
+        ]
+        searches = run_parallel(search_goodput, questions, jobs=jobs)
+        found = summarise_searches(with_progress(console, "searching", searches, len(questions)))
+        table = Table("policy", "median /s", "least", "most", "spread", "seeds")
+        table.title = f"{title_of(document)}; at most {limit:g} bad of every model"
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for goodput in found:
+            spread = (goodput.max_rps - goodput.min_rps) / goodput.median_rps if goodput.median_rps else 0.0
+            above = "" if all(search.bounded for search in goodput.searches) else "≥ "
+            table.add_row(
+                goodput.policy,
+                f"{above}{goodput.median_rps:,.0f}",
+                f"{goodput.min_rps:,.0f}",
+                f"{goodput.max_rps:,.0f}",
+                f"{spread:.1%}",
+                str(len(goodput.searches)),
+            )
+        console.print(table)
+        write_results(
+            console,
+            goodput_document(document, found, limit=limit, precision=precision),
+            json_file,
+            html_file,
+            lambda: goodput_page(title_of(document), found, limit),
+        )

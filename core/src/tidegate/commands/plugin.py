@@ -1,0 +1,18 @@
+"""Registers the core's subcommands."""
+
+from tidegate.api import CommandSpec, hookimpl
+from tidegate.commands.goodput import goodput
+from tidegate.commands.replay import replay
+from tidegate.commands.simulate import simulate
+from tidegate.commands.sweep import sweep
+
+
+@hookimpl
+def tidegate_commands() -> list[CommandSpec]:
+    """Offer `simulate`, `goodput`, `sweep` and `replay`."""
+    return [
+        CommandSpec("simulate", simulate),
+        CommandSpec("goodput", goodput),
+        CommandSpec("sweep", sweep),
+        CommandSpec("replay", replay),
+    ]

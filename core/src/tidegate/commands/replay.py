@@ -1,0 +1,46 @@
+"""`tidegate replay`: a recorded run through the engine again."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def replay(
+    log: Annotated[Path, typer.Argument(help="Event log that `tidegate serve --record` wrote.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Feed a recorded live run through the engine and compare the commands: they must be the same.
+
+    Exits with 1 and shows the first event at which they differ. Example:
+
+    tidegate replay run.jsonl
+    """
+    import json
+
+    from rich.console import Console
+
+    from tidegate.engine import read_log
+    from tidegate.host import PluginError, Plugins
+    from tidegate.sim.replay import replay as replay_log
+
+    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    try:
+        with log.open("rb") as lines:
+            header, entries = read_log(lines)
+            policy = Plugins.installed().make_policy(header.policy, header.setup, header.options)
+            found = replay_log(header, entries, policy)
+    except (OSError, ValueError, PluginError) as error:
+        errors.print(f"error: {log}: {error}", style="red")
+        raise typer.Exit(1) from error
+    difference = found.difference
+    if as_json:
+        report = {"policy": header.policy, "events": found.events, "commands": found.commands, "same": not difference}
+        typer.echo(json.dumps(report))
+    elif difference is None:
+        typer.echo(f"{header.policy}: {found.events} events, {found.commands} commands, all the same")
+    if difference is not None:
+        errors.print(f"event {difference.number} was answered differently:\n  {difference.event}", style="red")
+        errors.print("recorded:", *difference.recorded, sep="\n  ")
+        errors.print("replayed:", *difference.replayed, sep="\n  ")
+        raise typer.Exit(1)

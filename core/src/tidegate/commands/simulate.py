@@ -1,0 +1,79 @@
+"""`tidegate simulate`: a scenario under virtual time."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def simulate(
+    scenario: Annotated[Path, typer.Argument(help="Scenario file (docs/reference/scenario.md).")],
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Only this policy, by name or label; may be given several times.")
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(min=0, help="Instead of the scenario's; may be given several times.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at once; -1: as many as there are cores.")] = -1,
+) -> None:
+    """Run a scenario under virtual time, with the very engine and policies that run live.
+
+    Only the workers are simulated: they take as long as the scenario says. Example:
+
+    tidegate simulate scenarios/resnet50.yaml --policy symphony --html report.html
+    """
+    from rich.table import Table
+
+    from tidegate.commands.common import (
+        console_for_tables,
+        errors_explained,
+        in_ms,
+        title_of,
+        with_progress,
+        write_results,
+    )
+
+    console = console_for_tables()
+    with errors_explained():
+        from tidegate.sim.document import simulate_document
+        from tidegate.sim.parallel import run_parallel
+        from tidegate.sim.report import simulate_page
+        from tidegate.sim.run import Run, choose_policies
+        from tidegate.sim.run import simulate as simulate_run
+        from tidegate.workload import read_scenario
+
+        document = read_scenario(scenario)
+        gantt_s = 2.0 if html_file else 0.0
+        runs = [
+            Run(document, choice, number, gantt_s=gantt_s)
+            for choice in choose_policies(document, policy or ())
+            for number in seed or [document.seed]
+        ]
+        results = with_progress(console, "simulating", run_parallel(simulate_run, runs, jobs=jobs), len(runs))
+        table = Table("policy", "seed", "bad", "worst model", "goodput /s", "p50 ms", "p99 ms", "median batch", "busy")
+        table.title = title_of(document)
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for result in results:
+            row = result.total
+            table.add_row(
+                row.policy,
+                str(row.seed),
+                f"{row.bad_rate:.2%}",
+                f"{row.worst_bad_rate:.2%}",
+                f"{row.goodput_rps:,.0f}",
+                in_ms(row.p50_ms),
+                in_ms(row.p99_ms),
+                "-" if row.median_batch_rows is None else f"{row.median_batch_rows:g}",
+                f"{sum(row.busy_shares.values()) / len(row.busy_shares):.0%}",
+            )
+        console.print(table)
+        write_results(
+            console,
+            simulate_document(document, results),
+            json_file,
+            html_file,
+            lambda: simulate_page(title_of(document), results),
+        )

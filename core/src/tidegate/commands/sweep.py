@@ -1,0 +1,80 @@
+"""`tidegate sweep`: a scenario over a grid of changes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegate.sim.parallel import Backend
+
+
+def sweep(
+    scenario: Annotated[Path, typer.Argument(help="Scenario file.")],
+    changes: Annotated[
+        list[str],
+        typer.Option("--set", metavar="PATH=V1,V2,...", help="Values of a field; several times: every combination."),
+    ],
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Only this policy, by name or label; may be given several times.")
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(min=0, help="Instead of the scenario's; may be given several times.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at once; -1: as many as there are cores.")] = -1,
+    backend: Annotated[
+        Backend, typer.Option(help="Where runs go: processes of this machine, or a cluster of Ray or Dask.")
+    ] = Backend.processes,
+) -> None:
+    """Run a scenario for every combination of some changes, in parallel.
+
+    A path names a field as in the file, entries of lists by their number or all of them by `*`. Example:
+
+    tidegate sweep scenarios/resnet50.yaml --set arrivals.rate_rps=4000,5000,6000 --set workers.0.count=8,9
+    """
+    from rich.table import Table
+
+    from tidegate.commands.common import (
+        console_for_tables,
+        errors_explained,
+        in_ms,
+        title_of,
+        with_progress,
+        write_results,
+    )
+
+    console = console_for_tables()
+    with errors_explained():
+        from tidegate.sim.document import sweep_document
+        from tidegate.sim.parallel import run_parallel
+        from tidegate.sim.report import sweep_page
+        from tidegate.sim.run import simulate
+        from tidegate.sim.sweep import parse_grid, sweep_runs
+        from tidegate.workload import read_scenario
+
+        grid = parse_grid(changes)
+        runs = sweep_runs(scenario, grid, policies=policy or (), seeds=seed or ())
+        document = read_scenario(scenario)
+        outcomes = run_parallel(simulate, runs, jobs=jobs, backend=backend)
+        results = with_progress(console, "simulating", outcomes, len(runs))
+        table = Table(*grid, "policy", "seed", "bad", "worst model", "goodput /s", "p99 ms", title=title_of(document))
+        for run, result in zip(runs, results, strict=True):
+            row = result.total
+            table.add_row(
+                *map(str, run.changes.values()),
+                row.policy,
+                str(row.seed),
+                f"{row.bad_rate:.2%}",
+                f"{row.worst_bad_rate:.2%}",
+                f"{row.goodput_rps:,.0f}",
+                in_ms(row.p99_ms),
+            )
+        console.print(table)
+        write_results(
+            console,
+            sweep_document(document, runs, results),
+            json_file,
+            html_file,
+            lambda: sweep_page(title_of(document), runs, results),
+        )

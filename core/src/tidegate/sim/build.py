@@ -1,0 +1,119 @@
+"""From a scenario to a run: the setup that policies are told, and the cluster that they do not see."""
+
+from collections.abc import Iterator, Sequence
+
+from tidegate.api import (
+    AnyEvent,
+    Model,
+    Observer,
+    Policy,
+    Profile,
+    RequestArrived,
+    Setup,
+    Worker,
+    WorkerJoined,
+    WorkerLost,
+    ms_to_ns,
+)
+from tidegate.engine import Engine
+from tidegate.sim.cluster import Cluster
+from tidegate.sim.record import Record
+from tidegate.sim.truth import Combine, SimulatedWorker, Truth, drawing_failures, drawing_jitter
+from tidegate.workload import RequestSequence, Scenario
+from tidegate.workload.arrivals import NS_PER_S
+
+
+def setup_of(scenario: Scenario, seed: int) -> Setup:
+    """What a policy is told at the start."""
+    names = tuple(sorted(model.name for model in scenario.models))
+    workers = tuple(
+        Worker(
+            worker.id, f"{worker.node}/{worker.kind}-{worker.id}", tuple(sorted(hosts)) if hosts else names, worker.kind
+        )
+        for worker, hosts in _placed(scenario, seed)
+    )
+    return Setup(
+        models=tuple(
+            Model(model.name, model.max_rows, None if model.slo_ms is None else ms_to_ns(model.slo_ms))
+            for model in scenario.models
+        ),
+        workers=workers,
+        profiles=_profiles(scenario, workers, truth=False),
+        seed=seed,
+    )
+
+
+def cluster_of(
+    scenario: Scenario,
+    policy: Policy,
+    requests: RequestSequence,
+    record: Record,
+    *,
+    name: str,
+    seed: int,
+    observers: Sequence[Observer] = (),
+) -> Cluster:
+    """A simulation that is ready to run. A policy's fault is raised, not isolated."""
+    simulation = scenario.simulation
+    engine = Engine(policy, name=name, strict=True, learn=simulation.learn, observers=observers)
+    workers = policy.setup.workers
+    combine: dict[str, Combine] = {model: service.combine for model, service in simulation.service.items()}
+    tables = {(p.partition, p.kind): p.table_ns for p in _profiles(scenario, workers, truth=True)}
+    cluster = Cluster(
+        engine,
+        [worker for worker, _ in _placed(scenario, seed)],
+        Truth(tables, requests.times_ms, combine),
+        record,
+        interference=simulation.interference,
+        retry=simulation.failures is None or simulation.failures.retry,
+    )
+    cluster.schedule(_events(scenario, workers))
+    cluster.feed(RequestArrived(request.arrival_ns, request) for request in requests)
+    return cluster
+
+
+def _placed(scenario: Scenario, seed: int) -> Iterator[tuple[SimulatedWorker, list[str] | None]]:
+    """Every worker with what it hosts (None: every model), numbered through."""
+    simulation = scenario.simulation
+    worker_id = 0
+    for entry, pool in enumerate(scenario.workers):
+        for number in range(pool.count):
+            yield (
+                SimulatedWorker(
+                    id=worker_id,
+                    kind=pool.gpu,
+                    node=pool.node,
+                    gpu=f"{entry}/{number // pool.per_gpu}" if pool.per_gpu > 1 else "",
+                    jitter=drawing_jitter(simulation.jitter, seed, worker_id),
+                    fails=drawing_failures(simulation.failures, seed, worker_id),
+                ),
+                pool.hosts,
+            )
+            worker_id += 1
+
+
+def _profiles(scenario: Scenario, workers: Sequence[Worker], *, truth: bool) -> tuple[Profile, ...]:
+    """What is expected, or true, of every (model, kind) that some worker hosts."""
+    profiles = []
+    for name, kind in sorted({(name, worker.kind) for worker in workers for name in worker.hosts}):
+        model = scenario.model(name)
+        spec = model.profile_on(kind)
+        if truth and name in scenario.simulation.service:
+            spec = scenario.simulation.service[name].profile_on(kind) or spec
+        assert spec is not None, "checked when the scenario was read"
+        profiles.append(spec.build(name, kind, model.max_rows))
+    return tuple(profiles)
+
+
+def _events(scenario: Scenario, workers: Sequence[Worker]) -> list[AnyEvent]:
+    """Workers that go and come back."""
+    nodes = [pool.node for pool in scenario.workers for _ in range(pool.count)]
+    events: list[AnyEvent] = []
+    for event in scenario.simulation.events:
+        now_ns = round((scenario.warmup_s + event.at_s) * NS_PER_S)
+        who = event.lost if event.lost is not None else event.joined
+        for worker in workers:
+            if who in (worker.id, nodes[worker.id]):
+                lost = event.lost is not None
+                events.append(WorkerLost(now_ns, worker.id) if lost else WorkerJoined(now_ns, worker))
+    return sorted(events, key=lambda event: event.now_ns)

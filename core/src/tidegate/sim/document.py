@@ -1,0 +1,79 @@
+"""The JSON that the commands write: versioned, byte-identical for the same scenario and seeds, on any machine."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tidegate.sim.goodput import Goodput
+from tidegate.sim.result import Row, RunResult
+from tidegate.sim.run import Run
+from tidegate.workload import Scenario
+
+VERSION = 1
+"""Raised whenever a field changes its meaning or goes away."""
+
+Document = dict[str, Any]
+
+
+def simulate_document(scenario: Scenario, results: Sequence[RunResult]) -> Document:
+    """Of `tidegate simulate`: one row per (policy, seed, model)."""
+    return {**_head("simulate", scenario), "rows": _rows(results)}
+
+
+def goodput_document(scenario: Scenario, goodputs: Sequence[Goodput], *, limit: float, precision: float) -> Document:
+    """Of `tidegate goodput`: what was found, every rate that was tried, and the rows at the rates found."""
+    found = [
+        {
+            "policy": goodput.policy,
+            "median_rps": goodput.median_rps,
+            "min_rps": goodput.min_rps,
+            "max_rps": goodput.max_rps,
+            "searches": [
+                {
+                    "seed": search.seed,
+                    "rate_rps": search.rate_rps,
+                    "bounded": search.bounded,
+                    "probes": [asdict(probe) for probe in search.probes],
+                }
+                for search in goodput.searches
+            ],
+        }
+        for goodput in goodputs
+    ]
+    best = [search.best for goodput in goodputs for search in goodput.searches if search.best]
+    return {
+        **_head("goodput", scenario),
+        "limit": limit,
+        "precision": precision,
+        "goodput": found,
+        "rows": _rows(best),
+    }
+
+
+def sweep_document(scenario: Scenario, runs: Sequence[Run], results: Sequence[RunResult]) -> Document:
+    """Of `tidegate sweep`: rows that say in `set` what was changed in the scenario, which is given unchanged."""
+    rows = [{"set": run.changes, **_row(row)} for run, result in zip(runs, results, strict=True) for row in result.rows]
+    return {**_head("sweep", scenario), "rows": rows}
+
+
+def write_document(path: Path, document: Document) -> None:
+    """Write it, for people to read and diff. Raises OSError."""
+    path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _head(command: str, scenario: Scenario) -> Document:
+    return {
+        "version": VERSION,
+        "command": command,
+        "scenario": scenario.model_dump(mode="json", exclude_defaults=True),
+    }
+
+
+def _rows(results: Sequence[RunResult]) -> list[Document]:
+    return [_row(row) for result in results for row in result.rows]
+
+
+def _row(row: Row) -> Document:
+    return asdict(row)

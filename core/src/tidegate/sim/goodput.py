@@ -1,0 +1,127 @@
+"""Goodput: the highest rate at which every model keeps its bad rate within a limit, found by bisection."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import median
+
+from tidegate.sim.result import RunResult
+from tidegate.sim.run import Run, SimulationError, simulate
+
+LIMIT = 0.01
+"""Bad requests (late, dropped, failed) per request that every model may have."""
+PRECISION = 0.005
+"""The rate found and the lowest one seen to fail differ by at most this share."""
+FIRST_STEP = 1.1
+"""The rate is first changed by this factor; each further step squares it, until one rate is good and one is not."""
+LARGEST_LOAD, SMALLEST_LOAD = 32.0, 1e-3
+"""Times the scenario's own rate: beyond these the search ends."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One rate that was tried."""
+
+    rate_rps: float
+    good: bool
+    worst_bad_rate: float | None
+    """Of the models; None where the run was stopped early, since more had gone wrong than may."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """The goodput of one policy with one seed."""
+
+    policy: str
+    seed: int
+    rate_rps: float
+    """The highest rate that was seen to be good; 0: none was."""
+    bounded: bool
+    """False: even the highest rate tried was good."""
+    probes: list[Probe]
+    """In the order in which they were tried."""
+    best: RunResult | None
+    """The run at that rate."""
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """The goodput of one policy over several seeds.
+
+    The spread matters: policies that never give up a head fall off a cliff, and where depends on luck.
+    """
+
+    policy: str
+    median_rps: float
+    min_rps: float
+    max_rps: float
+    searches: list[Search]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to search: a run (whose own load is where the search begins) and a limit. Pickles."""
+
+    run: Run
+    limit: float = LIMIT
+    precision: float = PRECISION
+
+
+def search_goodput(question: Question) -> Search:
+    """Bisect on the load. Raises what `simulate` raises; SimulationError where no model has an SLO or one gets nothing.
+
+    The same seed draws the same arrivals at every load, compressed in time, so that loads differ in nothing else. A run
+    is ended as soon as its bad rate is certain to exceed the limit. That good rates lie below bad ones is an
+    assumption; where it does not hold, the result is one of the borders. A rate at which some model gets no request in
+    the window is not good: its bad rate is unknown.
+    """
+    run, limit = question.run, question.limit
+    if all(model.slo_ms is None for model in run.scenario.models):
+        raise SimulationError("no model of the scenario has an SLO (slo_ms): at no rate would a request be late")
+    loaded = {model.name for model, weight in zip(run.scenario.models, run.scenario.weights(), strict=True) if weight}
+    probes: list[Probe] = []
+    best: RunResult | None = None
+
+    def is_good(load: float) -> bool:
+        nonlocal best
+        result = simulate(replace(run, load=load, bad_limit=limit))
+        bad_rate = result.total.worst_bad_rate
+        unseen = [row.model for row in result.rows[1:] if not row.accepted and row.model in loaded]
+        if unseen and not probes:
+            raise SimulationError(f"no request of model {unseen[0]!r} falls into the window: lengthen duration_s")
+        good = not (result.stopped_early or unseen) and bad_rate <= limit
+        probes.append(Probe(result.total.rate_rps, good, None if result.stopped_early else bad_rate))
+        if good:
+            best = result
+        return good
+
+    good, bad = _bracket(is_good, run.load)
+    while bad is not None and good is not None and bad - good > question.precision * good:
+        middle = (good + bad) / 2
+        if is_good(middle):
+            good = middle
+        else:
+            bad = middle
+    rate_rps = best.total.rate_rps if best else 0.0
+    return Search(run.policy.title, run.seed, rate_rps, bad is not None, probes, best)
+
+
+def summarise_searches(searches: list[Search]) -> list[Goodput]:
+    """Median, least and greatest over the seeds, policy by policy in the order in which they come."""
+    goodputs = []
+    for policy in dict.fromkeys(search.policy for search in searches):
+        own = [search for search in searches if search.policy == policy]
+        rates = [search.rate_rps for search in own]
+        goodputs.append(Goodput(policy, median(rates), min(rates), max(rates), own))
+    return goodputs
+
+
+def _bracket(is_good: Callable[[float], bool], load: float) -> tuple[float | None, float | None]:
+    """A load that is good and one that is not, with longer and longer steps; None where there is none within reach."""
+    factor = FIRST_STEP
+    first = is_good(load)
+    while SMALLEST_LOAD < load < LARGEST_LOAD:
+        before, load = load, load * factor if first else load / factor
+        factor *= factor
+        if is_good(load) != first:
+            return (before, load) if first else (load, before)
+    return (load, None) if first else (None, load)

@@ -1,0 +1,90 @@
+"""What happened to every request and on every worker of one run: arrays, since there are many."""
+
+from array import array
+from collections.abc import Mapping
+
+from tidegate.api import Batch
+from tidegate.engine import StartLeg
+from tidegate.workload import RequestSequence
+
+WAITING, ANSWERED, LATE, FAILED, FIRST_DROP = 0, 1, 2, 3, 4
+"""How a request ended; from FIRST_DROP on: dropped, the reason being `reasons[outcome - FIRST_DROP]`."""
+MAX_REASONS = 250
+OTHER_REASONS = "other"
+"""What drops are counted as once a policy has given too many reasons to count."""
+
+
+class Record:
+    """Fills up while a run goes on. Only requests that arrive from `measured_from_ns` on count as bad."""
+
+    def __init__(
+        self, requests: RequestSequence, *, measured_from_ns: int = 0, limits: Mapping[int, int] | None = None
+    ) -> None:
+        """`limits`: how many bad requests of each model (by position) may be seen before the run is `hopeless`."""
+        self.outcome = bytearray(len(requests))
+        self.ended_ns = array("q", bytes(8 * len(requests)))
+        self.reasons: list[str] = []
+        self.advice: list[tuple[int, int]] = []
+        """(instant, workers wanted) of every advice."""
+        self.hopeless = False
+        """More requests of some model went wrong than may: to go on would change nothing."""
+        self.replaced = ""
+        """Why the policy was replaced, if it was."""
+        self.leg_worker, self.leg_model, self.leg_rows = array("q"), array("q"), array("q")
+        self.leg_started_ns, self.leg_ended_ns = array("q"), array("q")
+        self._slos_ns = dict(zip(requests.models, requests.slos_ns, strict=True))
+        self._positions = {name: position for position, name in enumerate(requests.models)}
+        self._at_ns, self._model = requests.at_ns, requests.model
+        self._measured_from_ns = measured_from_ns
+        self._limits = limits
+        self._bad = [0] * len(requests.models)
+
+    def answered(self, batch: Batch, now_ns: int) -> None:
+        """The last leg of a batch has finished."""
+        oldest_ns = now_ns - self._slos_ns[batch.model]
+        at_ns, outcome, ended_ns = self._at_ns, self.outcome, self.ended_ns
+        for request_id in batch.request_ids:
+            ended_ns[request_id] = now_ns
+            if at_ns[request_id] >= oldest_ns:
+                outcome[request_id] = ANSWERED
+            else:
+                outcome[request_id] = LATE
+                self._went_wrong(request_id)
+
+    def dropped(self, request_id: int, now_ns: int, reason: str) -> None:
+        """The policy gave a request up."""
+        if reason not in self.reasons:
+            if len(self.reasons) >= MAX_REASONS:
+                reason = OTHER_REASONS
+            if reason not in self.reasons:
+                self.reasons.append(reason)
+        self.ended_ns[request_id] = now_ns
+        self.outcome[request_id] = FIRST_DROP + self.reasons.index(reason)
+        self._went_wrong(request_id)
+
+    def failed(self, request_id: int, now_ns: int) -> None:
+        """A request's batch failed, for good."""
+        self.ended_ns[request_id] = now_ns
+        self.outcome[request_id] = FAILED
+        self._went_wrong(request_id)
+
+    def advised(self, now_ns: int, workers: int) -> None:
+        """The policy said how many workers it wants more."""
+        self.advice.append((now_ns, workers))
+
+    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
+        """A leg is over, however it ended."""
+        batch = effect.batch
+        self.leg_worker.append(batch.legs[effect.leg].worker_id)
+        self.leg_model.append(self._positions[batch.model])
+        self.leg_rows.append(effect.rows)
+        self.leg_started_ns.append(started_ns)
+        self.leg_ended_ns.append(ended_ns)
+
+    def _went_wrong(self, request_id: int) -> None:
+        if self._limits is None or self._at_ns[request_id] < self._measured_from_ns:
+            return
+        model = self._model[request_id]
+        self._bad[model] += 1
+        if self._bad[model] > self._limits[model]:
+            self.hopeless = True

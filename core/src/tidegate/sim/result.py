@@ -1,0 +1,227 @@
+"""What a run measured: a row of figures for each model, and one for all of them together."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.api import NS_PER_MS, Setup
+from tidegate.sim.record import ANSWERED, FAILED, FIRST_DROP, LATE, WAITING, Record
+from tidegate.workload import RequestSequence
+from tidegate.workload.arrivals import NS_PER_S
+
+ALL_MODELS = "*"
+"""The model of the row that is about all of them."""
+DIGITS = 6
+"""Decimals of the figures: a nanosecond in milliseconds."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One (policy, seed, model). Counts are of requests that arrived in the window, however late they ended."""
+
+    policy: str
+    seed: int
+    model: str
+    """`*`: all of them."""
+    rate_rps: float
+    """Mean arrivals per second that the scenario asks for, all models together."""
+    accepted: int
+    answered: int
+    """In time or late."""
+    late: int
+    dropped: dict[str, int]
+    """By reason."""
+    failed: int
+    stranded: int
+    """Neither answered nor given up when nothing was left to happen: the policy forgot them."""
+    bad_rate: float
+    """(late + dropped + failed + stranded) / accepted; 0 where nothing arrived."""
+    worst_bad_rate: float
+    """Of the models: the bad rate by which goodput is judged. In the row of a model its own."""
+    attainment: float
+    """1 - bad_rate."""
+    offered_rps: float
+    """Requests that really arrived, per second of the window."""
+    goodput_rps: float
+    """Answered in time, per second of the window."""
+    p50_ms: float | None
+    """Latency of the answered; None where there are none."""
+    p95_ms: float | None
+    p99_ms: float | None
+    batches: int
+    """Legs that started in the window: as many as batches, where no model is split."""
+    batch_rows: dict[str, int]
+    """How many of them had so many rows."""
+    median_batch_rows: float | None
+    mean_batch_rows: float | None
+    busy_shares: dict[str, float]
+    """Share of the window for which each worker ran this model; by the worker's name."""
+    touched_workers: int
+    """Workers that ran this model at all in the window."""
+    advice: dict[str, float] | None
+    """`*` only: how often the policy advised in the window, and the least, the most and the last workers it wanted."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One leg, for a Gantt chart; instants in seconds of the measured window."""
+
+    worker: str
+    model: str
+    rows: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run of one policy."""
+
+    rows: list[Row]
+    """All models together, then each."""
+    gantt: list[Bar] = field(default_factory=list)
+    """The first moments of the window."""
+    stopped_early: bool = False
+    """The run was ended once more requests had gone wrong than may: the counts are a part of the whole."""
+
+    @property
+    def total(self) -> Row:
+        """All models together."""
+        return self.rows[0]
+
+
+def summarise(
+    record: Record,
+    requests: RequestSequence,
+    setup: Setup,
+    *,
+    policy: str,
+    seed: int,
+    rate_rps: float,
+    warmup_s: float,
+    duration_s: float,
+    gantt_s: float = 0.0,
+) -> RunResult:
+    """The rows of a run, and the legs of the first `gantt_s` seconds."""
+    books = _Books(record, requests, setup, round(warmup_s * NS_PER_S), round((warmup_s + duration_s) * NS_PER_S))
+    names = (ALL_MODELS, *requests.models)
+    figures = [books.figures(None if name == ALL_MODELS else position - 1) for position, name in enumerate(names)]
+    worst = max(figure["bad_rate"] for figure in figures[1:])
+    rows = [
+        Row(
+            policy=policy,
+            seed=seed,
+            model=name,
+            rate_rps=round(rate_rps, DIGITS),
+            worst_bad_rate=worst if name == ALL_MODELS else figure["bad_rate"],
+            advice=books.advice() if name == ALL_MODELS else None,
+            **figure,
+        )
+        for name, figure in zip(names, figures, strict=True)
+    ]
+    return RunResult(rows, books.gantt(gantt_s), stopped_early=record.hopeless)
+
+
+class _Books:
+    """A record as arrays, cut to the measured window."""
+
+    def __init__(self, record: Record, requests: RequestSequence, setup: Setup, start_ns: int, end_ns: int) -> None:
+        self._record = record
+        self._models = requests.models
+        self._workers = {worker.id: worker.name for worker in setup.workers}
+        self._start_ns, self._end_ns = start_ns, end_ns
+        at_ns = _numbers(requests.at_ns)
+        measured = at_ns >= start_ns
+        self._model = _numbers(requests.model)[measured]
+        self._outcome = np.frombuffer(record.outcome, dtype=np.uint8)[measured]
+        self._latency_ns = (_numbers(record.ended_ns) - at_ns)[measured]
+        self._leg_worker, self._leg_model = _numbers(record.leg_worker), _numbers(record.leg_model)
+        self._leg_rows = _numbers(record.leg_rows)
+        self._leg_start, self._leg_end = _numbers(record.leg_started_ns), _numbers(record.leg_ended_ns)
+
+    def figures(self, model: int | None) -> dict[str, Any]:
+        """Every field of a row that concerns requests and legs."""
+        mine = slice(None) if model is None else self._model == model
+        outcome = self._outcome[mine]
+        ended = Counter(dict(zip(*(x.tolist() for x in np.unique(outcome, return_counts=True)), strict=True)))
+        window_s = (self._end_ns - self._start_ns) / NS_PER_S
+        in_time, accepted = ended[ANSWERED], len(outcome)
+        bad = accepted - in_time
+        latencies_ns = self._latency_ns[mine][(outcome == ANSWERED) | (outcome == LATE)]
+        quantiles = (
+            (np.percentile(latencies_ns, [50, 95, 99]) / NS_PER_MS).tolist() if len(latencies_ns) else [None] * 3
+        )
+        return {
+            "accepted": accepted,
+            "answered": in_time + ended[LATE],
+            "late": ended[LATE],
+            "dropped": {
+                reason: ended[code] for code, reason in enumerate(self._record.reasons, FIRST_DROP) if ended[code]
+            },
+            "failed": ended[FAILED],
+            "stranded": ended[WAITING],
+            "bad_rate": round(bad / accepted, DIGITS) if accepted else 0.0,
+            "attainment": round(in_time / accepted, DIGITS) if accepted else 1.0,
+            "offered_rps": round(accepted / window_s, DIGITS),
+            "goodput_rps": round(in_time / window_s, DIGITS),
+            **dict(zip(("p50_ms", "p95_ms", "p99_ms"), map(_rounded, quantiles), strict=True)),
+            **self._legs(model, window_s),
+        }
+
+    def _legs(self, model: int | None, window_s: float) -> dict[str, Any]:
+        mine = (self._leg_end > self._start_ns) & (self._leg_start < self._end_ns)
+        if model is not None:
+            mine &= self._leg_model == model
+        started = mine & (self._leg_start >= self._start_ns)
+        rows = self._leg_rows[started]
+        sizes, counts = (x.tolist() for x in np.unique(rows, return_counts=True))
+        ran_ns = np.minimum(self._leg_end, self._end_ns) - np.maximum(self._leg_start, self._start_ns)
+        ids = np.array(list(self._workers), dtype=np.int64)
+        busy_ns = np.bincount(
+            np.searchsorted(ids, self._leg_worker[mine]), weights=ran_ns[mine], minlength=len(ids)
+        ).tolist()
+        shares = {
+            name: round(busy / NS_PER_S / window_s, DIGITS)
+            for name, busy in zip(self._workers.values(), busy_ns, strict=True)
+        }
+        return {
+            "batches": len(rows),
+            "batch_rows": dict(zip(map(str, sizes), counts, strict=True)),
+            "median_batch_rows": float(np.median(rows)) if len(rows) else None,
+            "mean_batch_rows": _rounded(float(np.mean(rows))) if len(rows) else None,
+            "busy_shares": shares,
+            "touched_workers": len(np.unique(self._leg_worker[mine])),
+        }
+
+    def advice(self) -> dict[str, float]:
+        """What the policy advised in the window."""
+        wanted = [workers for at_ns, workers in self._record.advice if self._start_ns <= at_ns < self._end_ns]
+        if not wanted:
+            return {"count": 0}
+        return {"count": len(wanted), "least": min(wanted), "most": max(wanted), "last": wanted[-1]}
+
+    def gantt(self, seconds: float) -> list[Bar]:
+        """The legs that ran in the first seconds of the window, in the order of their end."""
+        until_ns = self._start_ns + seconds * NS_PER_S
+        seen = np.flatnonzero((self._leg_end > self._start_ns) & (self._leg_start < until_ns))
+        return [
+            Bar(
+                worker=self._workers[int(self._leg_worker[leg])],
+                model=self._models[int(self._leg_model[leg])],
+                rows=int(self._leg_rows[leg]),
+                start_s=(int(self._leg_start[leg]) - self._start_ns) / NS_PER_S,
+                end_s=(int(self._leg_end[leg]) - self._start_ns) / NS_PER_S,
+            )
+            for leg in (seen if seconds else [])
+        ]
+
+
+def _numbers(values: "Any") -> NDArray[np.int64]:  # noqa: ANN401 - an array.array of any integer type
+    return np.array(values, dtype=np.int64)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, DIGITS)

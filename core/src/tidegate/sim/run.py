@@ -1,0 +1,113 @@
+"""One run: a scenario, a policy, a seed."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import floor
+from typing import Any
+
+from tidegate.api import Observer
+from tidegate.engine import Tally
+from tidegate.host import PluginError, Plugins
+from tidegate.sim.build import cluster_of, setup_of
+from tidegate.sim.record import ANSWERED, FAILED, FIRST_DROP, LATE, WAITING, Record
+from tidegate.sim.result import RunResult, summarise
+from tidegate.workload import PolicyChoice, RequestSequence, Scenario, draw_requests, mean_rate_rps
+from tidegate.workload.arrivals import NS_PER_S
+
+
+class SimulationError(Exception):
+    """A run that came to no result; the message names policy, seed and cause."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What to simulate. Pickles, so that it can run in another process."""
+
+    scenario: Scenario
+    policy: PolicyChoice
+    seed: int
+    load: float = 1.0
+    """Multiplies the rate of the arrivals."""
+    bad_limit: float | None = None
+    """Stop as soon as some model's bad rate is certain to exceed this share."""
+    gantt_s: float = 0.0
+    """Keep the legs of so many seconds for a chart."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """What a sweep changed in the scenario, by field: for labels."""
+
+
+def simulate(run: Run, *, plugins: Plugins | None = None, observers: Sequence[Observer] = ()) -> RunResult:
+    """Carry out a run: warm-up and window, then until every request has ended.
+
+    Raises PluginError (no such policy, or wrong options), TraceError, SimulationError (the policy broke). `plugins`:
+    where policies are looked up; default: what is installed.
+    """
+    scenario, choice = run.scenario, run.policy
+    setup = setup_of(scenario, run.seed)
+    policy = (plugins or _installed()).make_policy(choice.name, setup, choice.options)
+    requests = draw_requests(scenario, run.seed, run.load)
+    warmup_ns = round(scenario.warmup_s * NS_PER_S)
+    record = Record(requests, measured_from_ns=warmup_ns, limits=_limits(requests, warmup_ns, run.bad_limit))
+    cluster = cluster_of(scenario, policy, requests, record, name=choice.name, seed=run.seed, observers=observers)
+    try:
+        cluster.run()
+    except Exception as error:  # a policy may raise anything
+        why = f"{type(error).__name__}: {error}"
+        raise SimulationError(
+            f"policy {choice.title!r}, seed {run.seed}, at {cluster.engine.now_ns} ns: {why}"
+        ) from error
+    if not record.hopeless:
+        _compare(record, cluster.engine.tally, f"policy {choice.title!r}, seed {run.seed}")
+    return summarise(
+        record,
+        requests,
+        setup,
+        policy=choice.title,
+        seed=run.seed,
+        rate_rps=mean_rate_rps(scenario, run.load),
+        warmup_s=scenario.warmup_s,
+        duration_s=scenario.duration_s,
+        gantt_s=run.gantt_s,
+    )
+
+
+@lru_cache(maxsize=1)
+def _installed() -> Plugins:
+    return Plugins.installed()
+
+
+def _limits(requests: RequestSequence, warmup_ns: int, bad_limit: float | None) -> dict[int, int] | None:
+    """How many requests of each model may go wrong."""
+    if bad_limit is None:
+        return None
+    measured = Counter(model for model, at_ns in zip(requests.model, requests.at_ns, strict=True) if at_ns >= warmup_ns)
+    return {model: floor(bad_limit * measured[model] + 1e-9) for model in range(len(requests.models))}
+
+
+def _compare(record: Record, tally: Tally, where: str) -> None:
+    """The record counts what workers and effects say; the engine keeps books of its own: they must agree."""
+    seen = Counter(record.outcome)
+    dropped = sum(count for outcome, count in seen.items() if outcome >= FIRST_DROP)
+    ours = (len(record.outcome), seen[ANSWERED] + seen[LATE], seen[LATE], seen[FAILED], dropped)
+    theirs = (tally.accepted, tally.answered, tally.late, tally.failed, tally.dropped.total())
+    if ours != theirs or tally.accepted - tally.ended != seen[WAITING]:
+        raise SimulationError(f"{where}: the simulator counted {ours}, the engine {theirs}: please report this")
+
+
+def choose_policies(scenario: Scenario, names: Sequence[str], plugins: Plugins | None = None) -> list[PolicyChoice]:
+    """The scenario's policies, or those of the given labels, else names; one it does not list has its defaults.
+
+    Raises PluginError for a policy that is not installed, or where none is chosen.
+    """
+    listed = scenario.policies
+    chosen = list(listed) if not names else []
+    for name in names:
+        own = [choice for choice in listed if choice.title == name] or [c for c in listed if c.name == name]
+        chosen += own or [PolicyChoice(name=name)]
+    if not chosen:
+        raise PluginError("the scenario lists no policies: list some, or name one with --policy")
+    for choice in chosen:
+        (plugins or _installed()).policy(choice.name)
+    return chosen

@@ -1,0 +1,46 @@
+"""A sweep: the runs of a grid of changes to a scenario."""
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from tidegate.host import Plugins
+from tidegate.sim.run import Run, choose_policies
+from tidegate.workload import ScenarioError, read_scenario
+from tidegate.workload.scenario_file import parse_value
+
+Grid = dict[str, list[Any]]
+"""Field of the scenario (a path such as `arrivals.rate_rps`, `*` for every entry of a list) to the values it takes."""
+
+
+def parse_grid(texts: Sequence[str]) -> Grid:
+    """Out of `PATH=V1,V2,...`, the values as YAML understands them. Raises ScenarioError."""
+    grid: Grid = {}
+    for text in texts:
+        field, equals, values = text.partition("=")
+        if not (field and equals and values) or field in grid:
+            raise ScenarioError(f"--set {text!r}: give PATH=V1,V2,..., each path once")
+        grid[field] = parse_value(f"[{values}]")
+    return grid
+
+
+def sweep_runs(
+    path: Path,
+    grid: Grid,
+    *,
+    policies: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    plugins: Plugins | None = None,
+) -> list[Run]:
+    """One run for every combination of values, policy and seed, in that order. Raises ScenarioError, PluginError.
+
+    Every combination is checked before any of them runs. No seeds: the scenario's own.
+    """
+    runs = []
+    for values in product(*grid.values()):
+        changes = dict(zip(grid, values, strict=True))
+        scenario = read_scenario(path, changes)
+        for policy in choose_policies(scenario, policies, plugins):
+            runs += [Run(scenario, policy, seed, changes=changes) for seed in seeds or [scenario.seed]]
+    return runs

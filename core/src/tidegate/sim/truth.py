@@ -1,0 +1,75 @@
+"""How long legs really take, and which of them fail: what simulated workers know and no policy is told."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tidegate.api import NS_PER_MS
+from tidegate.engine import StartLeg
+from tidegate.workload import stream
+from tidegate.workload.distributions import lognormal_parameters
+from tidegate.workload.simulated import FailureSpec, JitterSpec
+
+Combine = Literal["max", "sum", "padded"]
+
+
+@dataclass(frozen=True)
+class SimulatedWorker:
+    """One worker of a cluster: where it is, and its own luck."""
+
+    id: int
+    kind: str = "default"
+    node: str = "node0"
+    gpu: str = ""
+    """Workers of one GPU slow each other down; empty: it has one to itself."""
+    jitter: Callable[[], float] | None = None
+    """Draws the factor of its next leg."""
+    fails: Callable[[], bool] | None = None
+    """Draws whether its next leg fails."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """True latencies."""
+
+    tables_ns: Mapping[tuple[str, str], Sequence[int]]
+    """Of (partition, kind of worker), by rows - 1: without what requests carry."""
+    times_ms: Sequence[float] | None = None
+    """Milliseconds that each request carries, by its id; None: nothing."""
+    combine: Mapping[str, Combine] = field(default_factory=dict)
+    """By partition, how carried milliseconds add up: `max` where it is not named. Each leg of a batch adds them."""
+
+    def leg_ns(self, effect: StartLeg, worker: SimulatedWorker) -> int:
+        """What a leg takes on an undisturbed worker; at least 1."""
+        batch, rows = effect.batch, effect.rows
+        partition = batch.legs[effect.leg].partition
+        took_ns: float = self.tables_ns[partition, worker.kind][rows - 1]
+        times = self.times_ms
+        if times is not None:
+            carried = [times[request_id] for request_id in batch.request_ids]
+            how = self.combine.get(partition, "max")
+            carried_ms = sum(carried) if how == "sum" else max(carried) * (rows if how == "padded" else 1)
+            took_ns += carried_ms * NS_PER_MS
+        if worker.jitter is not None:
+            took_ns *= worker.jitter()
+        return max(1, round(took_ns))
+
+
+def drawing_jitter(spec: JitterSpec | None, seed: int, worker: int) -> Callable[[], float] | None:
+    """What draws the factors of a worker's legs: mean 1, a stream of its own."""
+    if spec is None:
+        return None
+    rng = stream(seed, "jitter", worker)
+    if spec.distribution == "gamma":
+        shape = 1 / spec.cv**2
+        return lambda: rng.gammavariate(shape, 1 / shape)
+    mu, sigma = lognormal_parameters(1.0, spec.cv)
+    return lambda: rng.lognormvariate(mu, sigma)
+
+
+def drawing_failures(spec: FailureSpec | None, seed: int, worker: int) -> Callable[[], bool] | None:
+    """What draws whether a worker's next leg fails: a stream of its own."""
+    if spec is None or not spec.probability:
+        return None
+    rng, probability = stream(seed, "failures", worker), spec.probability
+    return lambda: rng.random() < probability

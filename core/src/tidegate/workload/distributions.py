@@ -1,0 +1,132 @@
+"""Distributions of what a request brings along: its rows, or the milliseconds that it takes beyond its batch."""
+
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import accumulate
+from math import log, sqrt
+from random import Random
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+Draw = Callable[[], float]
+
+
+class Distribution(BaseModel):
+    """Something to draw non-negative numbers from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @abstractmethod
+    def drawing_from(self, rng: Random) -> Draw:
+        """A function that draws the next number from this generator."""
+
+    @property
+    @abstractmethod
+    def smallest(self) -> float:
+        """No draw is below this."""
+
+    @property
+    @abstractmethod
+    def largest(self) -> float:
+        """No draw is above this; infinite where there is no such bound."""
+
+
+class Constant(Distribution):
+    """Always the same; in a file simply the number."""
+
+    distribution: Literal["constant"] = "constant"
+    value: float = Field(ge=0)
+
+    def drawing_from(self, rng: Random) -> Draw:
+        """Draws nothing from the generator."""
+        return lambda: self.value
+
+    @property
+    def smallest(self) -> float:
+        """The value."""
+        return self.value
+
+    @property
+    def largest(self) -> float:
+        """The value."""
+        return self.value
+
+
+class LogNormal(Distribution):
+    """A long tail: most are small, a few are large."""
+
+    distribution: Literal["lognormal"]
+    mean: float = Field(gt=0)
+    cv: float = Field(gt=0, description="Coefficient of variation: standard deviation over mean")
+
+    def drawing_from(self, rng: Random) -> Draw:
+        """With the mean and the coefficient of variation of the numbers themselves, not of their logarithms."""
+        mu, sigma = lognormal_parameters(self.mean, self.cv)
+        return lambda: rng.lognormvariate(mu, sigma)
+
+    @property
+    def smallest(self) -> float:
+        """Zero is never reached, but approached."""
+        return 0.0
+
+    @property
+    def largest(self) -> float:
+        """There is none."""
+        return float("inf")
+
+
+class Table(Distribution):
+    """Values with weights: a histogram of what was observed."""
+
+    distribution: Literal["table"]
+    values: list[Annotated[float, Field(ge=0)]] = Field(min_length=1)
+    weights: list[Annotated[float, Field(ge=0)]] | None = Field(default=None, description="Default: equal")
+
+    @model_validator(mode="after")
+    def _pairs(self) -> Self:
+        if self.weights is not None and len(self.weights) != len(self.values):
+            raise ValueError(f"{len(self.values)} values have {len(self.weights)} weights: give one for each")
+        if self.weights is not None and not sum(self.weights) > 0:
+            raise ValueError("all weights are zero: give one that is not")
+        return self
+
+    def drawing_from(self, rng: Random) -> Draw:
+        """One number of the generator for each draw."""
+        values = self.values
+        choose = choosing_from(self.weights or [1.0] * len(values), rng)
+        return lambda: values[choose()]
+
+    @property
+    def smallest(self) -> float:
+        """The smallest value, whatever its weight."""
+        return min(self.values)
+
+    @property
+    def largest(self) -> float:
+        """The largest value, whatever its weight."""
+        return max(self.values)
+
+
+def _from_number(given: object) -> object:
+    return {"distribution": "constant", "value": given} if isinstance(given, int | float) else given
+
+
+AnyDistribution = Annotated[
+    Annotated[Constant | LogNormal | Table, Field(discriminator="distribution")], BeforeValidator(_from_number)
+]
+"""As a field of a file: a number, or a section that names its `distribution`."""
+
+
+def choosing_from(weights: list[float], rng: Random) -> Callable[[], int]:
+    """A function that draws an index with the given weights, whose sum is positive."""
+    bounds = list(accumulate(weights))
+    total, last, uniform = bounds[-1], len(bounds) - 1, rng.random
+    return lambda: min(bisect_right(bounds, uniform() * total), last)
+
+
+def lognormal_parameters(mean: float, cv: float) -> tuple[float, float]:
+    """The mean and standard deviation of the logarithm, from those of the numbers themselves."""
+    variance = log(1 + cv * cv)
+    return log(mean) - variance / 2, sqrt(variance)

@@ -1,0 +1,179 @@
+"""The requests of a scenario: the same ones for every policy that is compared, simulated or live."""
+
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tidegate.api import NEVER, Request, ms_to_ns
+from tidegate.workload.arrivals import NS_PER_S
+from tidegate.workload.distributions import Constant, Draw, choosing_from
+from tidegate.workload.scenario import ModelSpec, ProcessSpec, Scenario, TraceSpec
+from tidegate.workload.streams import stream
+from tidegate.workload.traces import Trace, TraceError, TraceFormat, read_trace
+
+RowsOf = Callable[[], tuple[int, str, float]]
+
+
+@dataclass(frozen=True)
+class RequestSequence:
+    """Requests in the order of their arrival; the position of each is its id. Instants begin with the warm-up."""
+
+    models: tuple[str, ...]
+    slos_ns: tuple[int, ...]
+    """By model; NEVER: none."""
+    at_ns: "array[int]"
+    model: "array[int]"
+    """Which of the models each is for."""
+    rows: "array[int] | None"
+    """None: one each."""
+    apps: tuple[str, ...] | None
+    """None: untagged."""
+    times_ms: "array[float] | None"
+    """What each carries beyond its batch (hidden from policies). None: nothing."""
+
+    def __len__(self) -> int:
+        return len(self.at_ns)
+
+    def __iter__(self) -> Iterator[Request]:
+        names, slos_ns, rows, apps = self.models, self.slos_ns, self.rows, self.apps
+        for index, (at_ns, which) in enumerate(zip(self.at_ns, self.model, strict=True)):
+            slo_ns = slos_ns[which]
+            yield Request(
+                index,
+                names[which],
+                1 if rows is None else rows[index],
+                at_ns,
+                NEVER if slo_ns == NEVER else at_ns + slo_ns,
+                "",
+                "" if apps is None else apps[index],
+            )
+
+
+def draw_requests(scenario: Scenario, seed: int, load: float = 1.0) -> RequestSequence:
+    """Draw the requests of the warm-up and of the measured window.
+
+    `load` multiplies the rate of the arrivals. Arrivals, rows, carried times and applications are drawn from streams of
+    their own, one per model. Raises TraceError.
+    """
+    instants = _instants(scenario, seed, load)
+    specs = scenario.models
+    # An arrival and its model as one integer: sorting those is what costs the least.
+    count = len(specs)
+    keys = [at_ns * count + which for which, times_ns in enumerate(instants) for at_ns in times_ns]
+    keys.sort()
+    rows = times = None
+    apps: list[str] | None = None
+    if not all(_is_plain(model) for model in specs):
+        draws = [_details(model, seed) for model in specs]
+        rows, times, apps = array("q"), array("d"), []
+        for key in keys:
+            own_rows, app, time_ms = draws[key % count]()
+            rows.append(own_rows)
+            apps.append(app)
+            times.append(time_ms)
+    return RequestSequence(
+        models=tuple(model.name for model in specs),
+        slos_ns=tuple(NEVER if model.slo_ms is None else ms_to_ns(model.slo_ms) for model in specs),
+        at_ns=array("q", [key // count for key in keys]),
+        model=array("q", [key % count for key in keys]),
+        rows=rows,
+        apps=tuple(apps) if apps and any(apps) else None,
+        times_ms=times if times and any(times) else None,
+    )
+
+
+def mean_rate_rps(scenario: Scenario, load: float = 1.0) -> float:
+    """Mean arrivals per second that a scenario asks for, all models together. Raises TraceError."""
+    arrivals = scenario.arrivals
+    if isinstance(arrivals, ProcessSpec):
+        return arrivals.mean_rps(scenario.duration_s) * load
+    return _trace(scenario, arrivals).rate_rps * arrivals.scale * load
+
+
+def _instants(scenario: Scenario, seed: int, load: float) -> list[list[int]]:
+    """The arrivals of each model, in ns from the start of the warm-up, in order."""
+    total_ns = round((scenario.warmup_s + scenario.duration_s) * NS_PER_S)
+    weights = scenario.weights()
+    if isinstance(scenario.arrivals, TraceSpec):
+        return _from_trace(scenario, scenario.arrivals, seed, load, total_ns)
+    process, total = scenario.arrivals, sum(weights)
+    return [
+        list(
+            process.build(load * weight / total, scenario.warmup_s).instants_ns(
+                total_ns, stream(seed, "arrivals", model.name)
+            )
+        )
+        if weight
+        else []
+        for model, weight in zip(scenario.models, weights, strict=True)
+    ]
+
+
+def _from_trace(scenario: Scenario, spec: TraceSpec, seed: int, load: float, total_ns: int) -> list[list[int]]:
+    trace = _trace(scenario, spec)
+    of_source = _models_of_sources(scenario, spec, trace)
+    choose = choosing_from(scenario.weights(), stream(seed, "models of the trace"))
+    ns_per_trace_s = NS_PER_S / (spec.scale * load)
+    instants: list[list[int]] = [[] for _ in scenario.models]
+    for at_s, source in _repeated(trace, spec.start_s):
+        at_ns = int(at_s * ns_per_trace_s)
+        if at_ns >= total_ns:
+            break
+        instants[choose() if source is None else of_source[source]].append(at_ns)
+    return instants
+
+
+def _repeated(trace: Trace, start_s: float) -> Iterator[tuple[float, str | None]]:
+    """The arrivals from an instant on, in seconds after it, for ever."""
+    sources = trace.source or (None,) * len(trace.at_s)
+    start_s %= trace.period_s
+    begun_s = -start_s
+    while True:
+        for at_s, source in zip(trace.at_s, sources, strict=True):
+            if begun_s + at_s >= 0:
+                yield begun_s + at_s, source
+        begun_s += trace.period_s
+
+
+def _models_of_sources(scenario: Scenario, spec: TraceSpec, trace: Trace) -> dict[str, int]:
+    """Models by the names in the trace; functions of Azure's go round the models, the most frequent first."""
+    sources = trace.sources_by_popularity()
+    names = [model.name for model in scenario.models]
+    if spec.format is TraceFormat.azure_functions_2021:
+        return {source: rank % len(names) for rank, source in enumerate(sources)}
+    if unknown := [source for source in sources if source not in names]:
+        raise TraceError(
+            f"{scenario.folder / spec.file}: {unknown[0]!r} is no model of the scenario (it has {', '.join(names)}): "
+            "list it, or leave the names out of the trace"
+        )
+    return {source: names.index(source) for source in sources}
+
+
+def _trace(scenario: Scenario, spec: TraceSpec) -> Trace:
+    return read_trace(scenario.folder / spec.file, spec.format)
+
+
+def _is_plain(model: ModelSpec) -> bool:
+    return not model.apps and model.rows == Constant(value=1) and model.time_ms == Constant(value=0)
+
+
+def _details(model: ModelSpec, seed: int) -> RowsOf:
+    """What draws the rows, the application and the carried milliseconds of the model's next request."""
+    apps = [(app.name, app.rows or model.rows, app.time_ms or model.time_ms) for app in model.apps]
+    apps = apps or [("", model.rows, model.time_ms)]
+    draws: list[tuple[str, Draw, Draw]] = [
+        (
+            name,
+            rows.drawing_from(stream(seed, "rows", model.name, name)),
+            time_ms.drawing_from(stream(seed, "times", model.name, name)),
+        )
+        for name, rows, time_ms in apps
+    ]
+    choose = choosing_from([app.weight for app in model.apps] or [1.0], stream(seed, "applications", model.name))
+    largest = model.max_rows
+
+    def draw() -> tuple[int, str, float]:
+        name, rows, time_ms = draws[choose()]
+        return min(max(round(rows()), 1), largest), name, time_ms()
+
+    return draw

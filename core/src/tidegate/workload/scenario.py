@@ -1,0 +1,268 @@
+"""The scenario: workers, models, load and policies of an experiment, as a person writes them down.
+
+A scenario is run under virtual time by the simulator and live by the load test. What concerns only the simulator
+stands under `simulation`. Milliseconds and seconds are named `..._ms` and `..._s`.
+"""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, model_validator
+
+from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, Varying
+from tidegate.workload.arrivals import RateStep as Step
+from tidegate.workload.distributions import AnyDistribution, Constant
+from tidegate.workload.profiles import ProfileSpec, folder_of, read_table
+from tidegate.workload.simulated import SimulationSpec
+from tidegate.workload.traces import TraceFormat
+
+VERSION: Literal[1] = 1
+Positive = Annotated[float, Field(gt=0, lt=1e12)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Section(BaseModel):
+    """A part of the file: an unknown field is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class WorkerSpec(Section):
+    """Several equal workers."""
+
+    count: int = Field(ge=1, le=100_000)
+    gpu: Name = Field(default="default", description="Kind of GPU: profiles are kept per kind")
+    per_gpu: int = Field(default=1, ge=1, description="Workers that share one GPU, as MIG slices or MPS shares do")
+    node: Name = Field(default="node0", description="The machine that they are in; what happens to it happens to all")
+    hosts: list[Name] | None = Field(default=None, min_length=1, description="Models loaded there; default: all")
+
+
+class AppSpec(Section):
+    """One application that uses a model: requests of its own size and duration."""
+
+    name: Name
+    weight: float = Field(default=1.0, ge=0)
+    rows: AnyDistribution | None = Field(default=None, description="Rows per request; default: the model's")
+    time_ms: AnyDistribution | None = Field(default=None, description="Carried milliseconds; default: the model's")
+
+
+class ModelSpec(Section):
+    """A model, what is expected of it, and what its requests look like."""
+
+    name: Name
+    slo_ms: Positive | None = Field(default=None, description="How long after its arrival a request may be answered")
+    profile: ProfileSpec | None = Field(default=None, description="What policies expect, on every kind of GPU")
+    profiles: dict[Name, ProfileSpec] = Field(default_factory=dict, description="... or by kind of GPU")
+    max_batch: int | None = Field(default=None, ge=1, description="Largest batch in rows; may stand in the profile")
+    share: float = Field(default=1.0, ge=0, description="Of the arrivals, relative to the other models'")
+    rows: AnyDistribution = Field(default=Constant(value=1), description="Rows per request, 1 to max_batch")
+    time_ms: AnyDistribution = Field(
+        default=Constant(value=0),
+        description="Milliseconds that a request carries: it takes so much longer, and no policy is told",
+    )
+    apps: list[AppSpec] = Field(default_factory=list, description="Applications that use it; default: one, unnamed")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if (self.profile is None) == (not self.profiles):
+            raise ValueError("give profile (for every GPU) or profiles (by kind of GPU): one of the two")
+        sizes = {spec.max_batch for spec in self._specs() if spec.max_batch} | {self.max_batch} - {None}
+        if len(sizes) != 1:
+            raise ValueError(f"needs one max_batch for all its profiles, has {sorted(filter(None, sizes)) or 'none'}")
+        for where, rows in [("rows", self.rows), *((f"apps.{app.name}.rows", app.rows) for app in self.apps)]:
+            if rows and rows.largest < float("inf") and (rows.smallest < 1 or rows.largest > self.max_rows):
+                raise ValueError(f"{where}: a request has 1 to max_batch = {self.max_rows} rows")
+        if self.apps and not sum(app.weight for app in self.apps) > 0:
+            raise ValueError("apps: all weights are zero")
+        if len({app.name for app in self.apps}) < len(self.apps):
+            raise ValueError("apps: two have one name")
+        return self
+
+    def _specs(self) -> list[ProfileSpec]:
+        return [self.profile] if self.profile else list(self.profiles.values())
+
+    @property
+    def max_rows(self) -> int:
+        """The largest batch, in rows."""
+        return self.max_batch or next(spec.max_batch for spec in self._specs() if spec.max_batch)
+
+    def profile_on(self, gpu: str) -> ProfileSpec | None:
+        """What is expected of it on a kind of GPU; None where it has no profile for that."""
+        return self.profile or self.profiles.get(gpu)
+
+
+class ModelsFrom(Section):
+    """Models out of a table: name,alpha_ms,beta_ms,slo_ms."""
+
+    csv: str = Field(min_length=1)
+    max_batch: int = Field(ge=1)
+
+    def read(self, folder: Path) -> list[dict[str, Any]]:
+        """Models in the form in which the file would list them. Raises ValueError."""
+        columns = ("name", "alpha_ms", "beta_ms", "slo_ms")
+        return [
+            {
+                "name": row["name"],
+                "slo_ms": row["slo_ms"] or None,
+                "profile": {"alpha_ms": row["alpha_ms"], "beta_ms": row["beta_ms"], "max_batch": self.max_batch},
+            }
+            for row in read_table(folder / self.csv, columns)
+        ]
+
+
+class RateStep(Section):
+    """From an instant on, another rate."""
+
+    from_s: float = Field(ge=0, description="Seconds from the start of the measured window")
+    rate_rps: float = Field(ge=0, lt=1e12)
+
+
+class ProcessSpec(Section):
+    """Arrivals drawn from a process, independently for every model."""
+
+    process: Literal["poisson", "gamma", "uniform"] = "poisson"
+    rate_rps: Positive | list[RateStep] = Field(description="Of all models together; or steps, each {from_s, rate_rps}")
+    shape: Positive | None = Field(default=None, description="gamma only: below 1 bursts, 1 Poisson, above steadier")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.shape is None) == (self.process == "gamma"):
+            raise ValueError("shape: a gamma process needs one, the others have none")
+        if isinstance(self.rate_rps, list):
+            starts = [step.from_s for step in self.rate_rps]
+            if not starts or starts[0] != 0 or any(later <= earlier for earlier, later in pairwise(starts)):
+                raise ValueError(f"rate_rps: the steps must begin with from_s 0 and rise; they are at {starts}")
+            if not any(step.rate_rps for step in self.rate_rps):
+                raise ValueError("rate_rps: at least one step needs a positive rate")
+        return self
+
+    def build(self, share: float, warmup_s: float) -> Arrivals:
+        """The process of a model with this (positive) share of the rate. The warm-up has the rate of the first step."""
+        if not isinstance(self.rate_rps, list):
+            return self._of_rate(self.rate_rps * share)
+        steps = [Step(step.from_s + warmup_s * (index > 0), step.rate_rps) for index, step in enumerate(self.rate_rps)]
+        return Varying(share, self._of_rate(1.0), tuple(steps))
+
+    def mean_rps(self, duration_s: float) -> float:
+        """Mean rate of all models over the measured window."""
+        if not isinstance(self.rate_rps, list):
+            return self.rate_rps
+        ends = [min(step.from_s, duration_s) for step in self.rate_rps[1:]] + [duration_s]
+        expected = (
+            (end - min(step.from_s, duration_s)) * step.rate_rps for step, end in zip(self.rate_rps, ends, strict=True)
+        )
+        return sum(expected) / duration_s
+
+    def _of_rate(self, rate_rps: float) -> Poisson | Gamma | Uniform:
+        if self.shape is not None:
+            return Gamma(rate_rps, self.shape)
+        return Poisson(rate_rps) if self.process == "poisson" else Uniform(rate_rps)
+
+
+class TraceSpec(Section):
+    """Recorded arrivals. A trace that is shorter than the experiment begins again when it ends."""
+
+    process: Literal["trace"]
+    file: str = Field(min_length=1, description="Relative to the scenario")
+    format: TraceFormat = TraceFormat.lines
+    scale: Positive = Field(default=1.0, description="Times as many arrivals per second: time is compressed by this")
+    start_s: float = Field(default=0.0, ge=0, description="Begin so many seconds into the trace")
+
+
+class Popularity(Section):
+    """How the arrivals divide among the models, beside their shares."""
+
+    law: Literal["equal", "zipf"] = "equal"
+    exponent: float = Field(default=1.0, ge=0, description="zipf: the k-th model listed gets 1 / k**exponent")
+
+
+class PolicyChoice(Section):
+    """A policy by name, with options of its own."""
+
+    name: Name
+    options: dict[str, Any] = Field(default_factory=dict)
+    label: str | None = Field(default=None, description="What results call it; default: its name and options")
+
+    @property
+    def title(self) -> str:
+        """What results call it."""
+        options = ", ".join(f"{key}={value}" for key, value in self.options.items())
+        return self.label or (f"{self.name}({options})" if options else self.name)
+
+
+class Scenario(Section):
+    """The document."""
+
+    version: Literal[1] = VERSION
+    name: str = Field(default="", description="For titles; default: the name of the file")
+    seed: int = Field(default=0, ge=0)
+    warmup_s: float = Field(default=2.0, ge=0, lt=1e7, description="Load before the measured window")
+    duration_s: float = Field(gt=0, lt=1e7, description="Length of the measured window, after the warm-up")
+    workers: list[WorkerSpec] = Field(min_length=1)
+    models: list[ModelSpec] = Field(default_factory=list)
+    models_from: ModelsFrom | None = Field(default=None, description="A table of models; becomes `models`")
+    arrivals: Annotated[ProcessSpec | TraceSpec, Field(discriminator="process")]
+    popularity: Popularity = Field(default_factory=Popularity)
+    policies: list[PolicyChoice] = Field(default_factory=list)
+    simulation: SimulationSpec = Field(default_factory=SimulationSpec)
+    _folder: Path = PrivateAttr(default=Path())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shorthands(cls, given: object, info: ValidationInfo) -> object:
+        if not isinstance(given, dict):
+            return given
+        changed = dict(given)
+        if isinstance(given.get("popularity"), str):
+            changed["popularity"] = {"law": given["popularity"]}
+        if isinstance(arrivals := given.get("arrivals"), dict):
+            changed["arrivals"] = {"process": "poisson", **arrivals}
+        if given.get("models_from") is not None:
+            listed = ModelsFrom.model_validate(given["models_from"]).read(folder_of(info))
+            changed["models"] = [*(given.get("models") or []), *listed]
+            changed["models_from"] = None
+        return changed
+
+    @model_validator(mode="after")
+    def _consistent(self, info: ValidationInfo) -> Self:
+        self._folder = folder_of(info)
+        names = [model.name for model in self.models]
+        if not names:
+            raise ValueError("models: none is listed; list some, or name a table with models_from")
+        if doubles := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"models: {doubles[0]!r} is listed twice")
+        if not sum(self.weights()) > 0:
+            raise ValueError("models: every share is zero")
+        for index, pool in enumerate(self.workers):
+            for hosted in pool.hosts or names:
+                if hosted not in names:
+                    raise ValueError(f"workers.{index}.hosts: {hosted!r} is no model of this scenario")
+                if self.model(hosted).profile_on(pool.gpu) is None:
+                    raise ValueError(
+                        f"models.{names.index(hosted)}.profiles: {hosted!r} has none for {pool.gpu!r} "
+                        f"(workers.{index}): add it, or leave the model out of that entry's hosts"
+                    )
+        everywhere = any(pool.hosts is None for pool in self.workers)
+        homeless = set() if everywhere else set(names) - {name for pool in self.workers for name in pool.hosts or ()}
+        if homeless:
+            raise ValueError(f"workers: none hosts {min(homeless)!r}: add it to some entry's hosts")
+        titles = [policy.title for policy in self.policies]
+        if doubles := sorted({title for title in titles if titles.count(title) > 1}):
+            raise ValueError(f"policies: {doubles[0]!r} is listed twice: give one of them a label")
+        self.simulation.check_names(names, [pool.node for pool in self.workers], sum(p.count for p in self.workers))
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """Where the paths in it start."""
+        return self._folder
+
+    def model(self, name: str) -> ModelSpec:
+        """The model of this name. Raises StopIteration for one that is not listed."""
+        return next(model for model in self.models if model.name == name)
+
+    def weights(self) -> list[float]:
+        """What part of the arrivals each model gets, in any unit: its share times what the popularity gives it."""
+        exponent = self.popularity.exponent if self.popularity.law == "zipf" else 0.0
+        return [model.share / rank**exponent for rank, model in enumerate(self.models, 1)]

@@ -1,0 +1,102 @@
+"""Reading scenario files: YAML in, a checked Scenario out, errors that name file, field and remedy."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tidegate.workload.scenario import Scenario
+
+REFERENCE = "docs/reference/scenario.md"
+
+
+class ScenarioError(Exception):
+    """A scenario that cannot be used; the message names file, field and remedy."""
+
+
+def read_scenario(path: Path, changes: dict[str, Any] | None = None) -> Scenario:
+    """Read and check a scenario. Raises ScenarioError.
+
+    `changes` replaces fields before the check, each named by its path, e.g. `{"models.0.slo_ms": 30}`; `*` stands for
+    every entry of a list.
+    """
+    data = _parse(path)
+    for field, value in (changes or {}).items():
+        _change(path, data, field, value)
+    if isinstance(data, dict) and not data.get("name"):
+        data["name"] = path.stem
+    try:
+        return Scenario.model_validate(data, context={"folder": path.parent})
+    except ValidationError as error:
+        wrong = "\n".join(f"  {_where(e['loc'])}: {_what(e['msg'])}" for e in error.errors()[:8])
+        raise ScenarioError(f"{path}:\n{wrong}\n  {REFERENCE} lists every field") from error
+
+
+def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever YAML can say
+    """A value as YAML understands it. Raises ScenarioError."""
+    import yaml  # type: ignore[import-untyped]  # noqa: PLC0415 - of the extra `sim`
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ScenarioError(f"{text!r} is no YAML value: {_flat(error)}") from error
+
+
+def _parse(path: Path) -> Any:  # noqa: ANN401 - whatever YAML can say
+    import yaml  # noqa: PLC0415 - of the extra `sim`
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ScenarioError(f"{path}: {why}; a scenario is a YAML file, see {REFERENCE}") from error
+    except yaml.YAMLError as error:
+        raise ScenarioError(f"{path}: it is no YAML: {_flat(error)}") from error
+
+
+def _change(path: Path, data: Any, field: str, value: Any) -> None:  # noqa: ANN401
+    """Replace a field, wherever `*` leads to; a section that was left out is put in."""
+    *steps, last = field.split(".")
+    found = [data]
+    for step in steps:
+        found = [_enter(path, part, key, field) for part in found for key in _keys(path, part, step, field)]
+    for part in found:
+        for key in _keys(path, part, last, field):
+            part[key] = value
+
+
+def _keys(path: Path, part: Any, step: str, field: str) -> list[Any]:  # noqa: ANN401
+    """What one step of a field's path means in this part of the document."""
+    if isinstance(part, list) and step == "*":
+        return list(range(len(part)))
+    if isinstance(part, list) and step.isdecimal() and int(step) < len(part):
+        return [int(step)]
+    if isinstance(part, dict) and step:
+        return [step]
+    has = f"a list of {len(part)}" if isinstance(part, list) else f"{part!r}"
+    raise ScenarioError(f"{path}: cannot set {field!r}: {step!r} leads nowhere, there is {has}")
+
+
+def _enter(path: Path, part: Any, key: Any, field: str) -> Any:  # noqa: ANN401
+    if isinstance(part, dict) and part.get(key) is None:
+        part[key] = {}
+    if not isinstance(part[key], list | dict):
+        raise ScenarioError(f"{path}: cannot set {field!r}: {key!r} is {part[key]!r}, which has no fields")
+    return part[key]
+
+
+def _where(location: tuple[str | int, ...]) -> str:
+    # Pydantic names the member of a union as a step of the path: no field of the file is called so.
+    members = {"poisson", "gamma", "uniform", "trace", "constant", "lognormal", "table"}
+    steps = [
+        str(step) for step in location if step not in members and not str(step).startswith(("list[", "constrained"))
+    ]
+    return ".".join(steps) or "document"
+
+
+def _what(message: str) -> str:
+    return message.removeprefix("Value error, ")
+
+
+def _flat(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,85 @@
+"""The `simulation` section of a scenario: how simulated workers differ from what policies expect of them."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tidegate.workload.profiles import ProfileSpec
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ServiceSpec(_Section):
+    """The truth about one model; without it workers take exactly as long as the model's profile says."""
+
+    profile: ProfileSpec | None = Field(default=None, description="True latency, on every kind of GPU")
+    profiles: dict[str, ProfileSpec] = Field(default_factory=dict, description="... or by kind of GPU")
+    combine: Literal["max", "sum", "padded"] = Field(
+        default="max",
+        description="How the milliseconds that requests carry (time_ms) add to a batch: the longest one's; all of "
+        "them; or, when every row is padded to the longest request, the longest one's for each row",
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if self.profile and self.profiles:
+            raise ValueError("give profile (for every GPU) or profiles (by kind of GPU), not both")
+        return self
+
+    def profile_on(self, gpu: str) -> ProfileSpec | None:
+        """The truth on a kind of GPU; None: as the model's own profile says."""
+        return self.profile or self.profiles.get(gpu)
+
+
+class JitterSpec(_Section):
+    """Every leg takes a random factor of mean 1 longer, drawn by each worker for itself."""
+
+    cv: float = Field(gt=0, lt=10, description="Coefficient of variation: standard deviation over mean")
+    distribution: Literal["lognormal", "gamma"] = "lognormal"
+
+
+class FailureSpec(_Section):
+    """Legs that end in a failure instead of an answer."""
+
+    probability: float = Field(ge=0, le=1, description="Of each leg")
+    retry: bool = Field(default=True, description="The worker is to blame: elsewhere the requests may succeed")
+
+
+class WorkerEvent(_Section):
+    """A worker, or a whole node, goes or comes back."""
+
+    at_s: float = Field(ge=0, description="Seconds from the start of the measured window")
+    lost: str | int | None = Field(default=None, description="A node by name, or a worker by number, from 0")
+    joined: str | int | None = Field(default=None, description="One that was lost before")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.lost is None) == (self.joined is None):
+            raise ValueError("give lost or joined: one of the two")
+        return self
+
+
+class SimulationSpec(_Section):
+    """What only the simulator needs: ignored when the scenario is run live."""
+
+    service: dict[str, ServiceSpec] = Field(default_factory=dict, description="By model")
+    jitter: JitterSpec | None = None
+    interference: Annotated[float, Field(ge=1, le=1000)] = Field(
+        default=1.0, description="A worker is so many times slower while another one of its GPU is busy"
+    )
+    failures: FailureSpec | None = None
+    events: list[WorkerEvent] = Field(default_factory=list)
+    learn: bool = Field(default=True, description="The engine corrects profiles by what it observes, as it does live")
+
+    def check_names(self, models: list[str], nodes: list[str], workers: int) -> None:
+        """Raises ValueError for a model, a node or a worker that the scenario does not have."""
+        for name in self.service:
+            if name not in models:
+                raise ValueError(f"simulation.service: {name!r} is no model of this scenario")
+        for index, event in enumerate(self.events):
+            who = event.lost if event.lost is not None else event.joined
+            if (isinstance(who, str) and who not in nodes) or (isinstance(who, int) and not 0 <= who < workers):
+                known = f"nodes: {', '.join(sorted(set(nodes)))}; workers: 0 to {workers - 1}"
+                raise ValueError(f"simulation.events.{index}: there is no {who!r} ({known})")

@@ -1,0 +1,179 @@
+"""Triton's dynamic batcher for one model, as its documentation and its sources (dynamic batch scheduler) describe it.
+
+A request waits in the queue until the batcher moves it into a *payload*; payloads wait, in order, for an instance.
+While all instances are busy the batcher goes on: up to two payloads per instance may wait, where no timeout or limit of
+the queue forbids it, and the last one still grows. What is in a payload is not timed out any more.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+from tidegate.api import NEVER, Model, Request
+
+
+@dataclass(slots=True)
+class Payload:
+    """A batch in the making, or waiting for an instance."""
+
+    requests: list[Request] = field(default_factory=list)
+    rows: int = 0
+    closed: bool = False
+    """Nothing is added any more, unless the instance that takes it finds others that have waited too long."""
+    sealed: bool = False
+    """The next request has another shape: not even then."""
+
+    @property
+    def since_ns(self) -> int:
+        """When its oldest request came."""
+        return min(request.arrival_ns for request in self.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class BatcherConfig:
+    """`dynamic_batching` of a model's config.pbtxt, in ns."""
+
+    preferred: frozenset[int]
+    """Never empty: without any it is the largest batch."""
+    delay_ns: int = 0
+    timeout_ns: int = 0
+    """0: never."""
+    allow_timeout_override: bool = False
+    reject: bool = True
+    """What happens to a request that timed out; else it is delayed: it comes after all that have not."""
+    max_queue_size: int = 0
+    """0: any."""
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether payloads are made before an instance asks: not where a queue policy could no longer reach them."""
+        return not (self.timeout_ns or self.allow_timeout_override or self.max_queue_size)
+
+
+class DynamicBatcher:
+    """The queue of one model and the payloads made of it."""
+
+    def __init__(self, model: Model, config: BatcherConfig) -> None:
+        self.model = model
+        self.config = config
+        self.payloads: deque[Payload] = deque()
+        self._waiting: deque[Request] = deque()
+        self._delayed: deque[Request] = deque()
+
+    def push(self, request: Request) -> bool:
+        """Queue a request; False when the queue is full."""
+        full = self.config.max_queue_size and len(self._waiting) + len(self._delayed) >= self.config.max_queue_size
+        if not full:
+            self._waiting.append(request)
+        return not full
+
+    def remove(self, request_id: int) -> None:
+        """Forget a request, wherever it waits."""
+        self._waiting = deque(request for request in self._waiting if request.id != request_id)
+        self._delayed = deque(request for request in self._delayed if request.id != request_id)
+        for payload in self.payloads:
+            payload.requests = [request for request in payload.requests if request.id != request_id]
+            payload.rows = sum(request.rows for request in payload.requests)
+        self.payloads = deque(payload for payload in self.payloads if payload.requests)
+
+    def expire(self, now_ns: int) -> list[Request]:
+        """Take out what timed out in the queue: returns what is rejected."""
+        if not self.config.timeout_ns:
+            return []
+        expired = [request for request in self._waiting if now_ns > self._timeout_at_ns(request)]
+        if expired:
+            self._waiting = deque(request for request in self._waiting if now_ns <= self._timeout_at_ns(request))
+        if self.config.reject:
+            return expired
+        self._delayed.extend(expired)
+        return []
+
+    def form(self, now_ns: int, instances: int, idle: int) -> int:
+        """Move requests into payloads as far as there is room for these; returns when to look again, or NEVER."""
+        room = 2 * instances if self.config.prefetches else idle
+        while (self._waiting or self._delayed) and len(self.payloads) < room:
+            if idle and self.payloads:
+                return NEVER  # taken at once, so that nothing more joins it: look again then
+            growing = bool(self.payloads) and not self.payloads[-1].closed
+            payload = self.payloads[-1] if growing else Payload()
+            joining, again_ns = self._choose(now_ns, payload)
+            for _ in range(joining):
+                request = self._waiting.popleft() if self._waiting else self._delayed.popleft()
+                payload.requests.append(request)
+                payload.rows += request.rows
+            if joining and not growing:
+                self.payloads.append(payload)
+            if not joining and not payload.closed:
+                return min(again_ns, self._next_timeout_ns())
+        return self._next_timeout_ns()
+
+    def take(self, now_ns: int) -> list[Request]:
+        """The requests of the first payload, for a free instance, with those behind it that have waited too long."""
+        payload = self.payloads.popleft()
+        requests, rows = payload.requests, payload.rows
+        key = requests[0].merge_key
+        while self.config.delay_ns and self.payloads and not payload.sealed:
+            following = self.payloads[0]
+            if (
+                following.sealed
+                or following.requests[0].merge_key != key
+                or now_ns - following.since_ns <= self.config.delay_ns
+                or rows + following.rows > self.model.max_rows
+            ):
+                break
+            self.payloads.popleft()
+            requests, rows = requests + following.requests, rows + following.rows
+        return requests
+
+    def _choose(self, now_ns: int, payload: Payload) -> tuple[int, int]:
+        """How many of the oldest waiting requests join the payload now; with none, when to look again."""
+        preferred, delay_ns = self.config.preferred, self.config.delay_ns
+        largest_preferred = max(preferred)
+        count = 0
+        rows = payload.rows
+        best_count = 0  # as many as make the largest preferred size so far
+        cannot_grow = False
+        key = payload.requests[0].merge_key if payload.requests else None
+        oldest_ns = NEVER
+        for request in self._in_order():
+            if rows + request.rows > largest_preferred and not best_count and (count or payload.requests):
+                best_count, payload.closed = count, True
+            if key is not None and rows + request.rows > self.model.max_rows:
+                cannot_grow = True
+                break
+            if key is not None and request.merge_key != key:
+                cannot_grow = payload.sealed = True
+                break
+            key = request.merge_key
+            count, rows = count + 1, rows + request.rows
+            oldest_ns = min(oldest_ns, request.arrival_ns)
+            if rows in preferred:
+                best_count = count
+        delayed_enough = delay_ns > 0 and now_ns - oldest_ns >= delay_ns
+        if best_count and not delayed_enough:
+            payload.closed |= delay_ns == 0
+            return best_count, NEVER
+        if cannot_grow or rows >= largest_preferred:
+            payload.closed = True
+            return count, NEVER
+        # A payload that waits anyway, of no preferred size, takes in what there is.
+        growing = payload.rows > 0 and not payload.closed and payload.rows not in preferred
+        if delayed_enough or delay_ns == 0 or growing:
+            return count, NEVER
+        return 0, oldest_ns + delay_ns
+
+    def _in_order(self) -> Iterator[Request]:
+        return chain(self._waiting, self._delayed)
+
+    def _next_timeout_ns(self) -> int:
+        """When the next request times out, where that needs doing at once."""
+        if not (self.config.timeout_ns and self.config.reject and self._waiting):
+            return NEVER
+        return min(self._timeout_at_ns(request) for request in self._waiting) + 1
+
+    def _timeout_at_ns(self, request: Request) -> int:
+        timeout_ns = self.config.timeout_ns
+        if self.config.allow_timeout_override and request.deadline_ns < NEVER:
+            timeout_ns = min(timeout_ns, request.deadline_ns - request.arrival_ns)
+        return request.arrival_ns + timeout_ns

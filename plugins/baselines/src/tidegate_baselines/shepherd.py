@@ -1,0 +1,158 @@
+"""Shepherd's Flex: the largest batch first, and small ones that run make way for it.
+
+Zhang et al., *SHEPHERD: Serving DNNs in the Wild*, its Flex scheduling algorithm; as the baseline of Symphony, sections
+2.2 and 5, whose authors asked Shepherd's what its pseudo-code leaves open.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+
+from pydantic import Field
+
+from tidegate.api import (
+    NEVER,
+    AnyCommand,
+    BatchFailed,
+    Commands,
+    Dispatch,
+    Gathered,
+    LegFinished,
+    PolicyOptions,
+    Preempt,
+    Profile,
+    QueueKey,
+    Request,
+    RequestQueue,
+    SetTimer,
+    Setup,
+    TimerFired,
+    Worker,
+    WorkerLost,
+)
+from tidegate_baselines.early_drop import GATHERING, EarlyDrop
+
+
+class ShepherdOptions(PolicyOptions):
+    """Options of `shepherd`."""
+
+    preempt_ratio: float = Field(
+        default=3.0, gt=1, description="A batch that runs makes way for one of so many times its rows"
+    )
+    published: bool = Field(
+        default=False,
+        description="For comparison: repeat the slip behind the published figures, which look for the hopeless at the "
+        "wrong end of a queue, so that it stalls after the first one",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    batch_id: int
+    key: QueueKey
+    requests: Sequence[Request]
+    rows: int
+
+
+class Shepherd(EarlyDrop):
+    """One candidate per queue, as large as its oldest request allows; a worker that frees takes the largest.
+
+    When none is idle, a queue's candidate that is `preempt_ratio` times as large as a batch that runs takes its worker;
+    if that batch is of the same queue, the candidate includes it. What was done of it is lost, its requests wait again.
+    """
+
+    Options = ShepherdOptions
+    options: ShepherdOptions
+
+    def __init__(self, setup: Setup, options: ShepherdOptions) -> None:
+        super().__init__(setup, options)
+        self._running: dict[int, _Running] = {}
+        """By worker."""
+        self._preempted: dict[int, QueueKey] = {}
+        """By worker: for which queue. Until it is free and what ran there is queued again."""
+
+    def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
+        """As many as the oldest request allows."""
+        return GATHERING.keep_head(queue, profile, now_ns)
+
+    def rank(self, candidate: Gathered, profile: Profile) -> int:
+        """The largest first."""
+        return -candidate.rows
+
+    def serve(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> None:
+        """If no worker is idle, perhaps one that runs a small batch is worth taking."""
+        super().serve(now_ns, queue, commands)
+        if queue and queue.key not in self._preempted.values():
+            for worker_id, running in sorted(self._running.items()):
+                worker = self.idle.get(worker_id)
+                if worker and worker_id not in self._preempted and self._is_worth(now_ns, queue, worker, running):
+                    self._preempted[worker_id] = queue.key
+                    commands.append(Preempt(running.batch_id))
+                    return
+
+    def dispatch(self, now_ns: int, queue: RequestQueue, count: int, worker: Worker, *, start: int = 0) -> Dispatch:
+        """Remember what runs."""
+        requests = list(islice(queue, start, start + count))
+        dispatch = super().dispatch(now_ns, queue, count, worker, start=start)
+        rows = sum(request.rows for request in requests)
+        self._running[worker.id] = _Running(dispatch.batch.id, queue.key, requests, rows)
+        return dispatch
+
+    def on_leg_finished(self, event: LegFinished) -> Commands:
+        """It is done, perhaps before it could be preempted."""
+        self._running.pop(event.worker_id, None)
+        self._preempted.pop(event.worker_id, None)
+        return super().on_leg_finished(event)
+
+    def on_batch_failed(self, event: BatchFailed) -> Commands:
+        """A preempted batch's requests come back right after this: only then the worker is given away."""
+        self._running.pop(event.worker_id, None)
+        if event.worker_id in self._preempted:
+            return [SetTimer(event.worker_id, event.now_ns)]
+        return super().on_batch_failed(event)
+
+    def on_timer_fired(self, event: TimerFired) -> Commands:
+        """A preempted worker is given away; every other timer is a queue's."""
+        if not isinstance(event.key, int):
+            return super().on_timer_fired(event)
+        worker = self.idle.get(event.key)
+        if self._preempted.pop(event.key, None) is None or worker is None:
+            return ()
+        self.idle.release(worker.id)
+        return self.worker_freed(event.now_ns, worker)
+
+    def on_worker_lost(self, event: WorkerLost) -> Commands:
+        """What ran there is told as failed."""
+        self._running.pop(event.worker_id, None)
+        self._preempted.pop(event.worker_id, None)
+        return super().on_worker_lost(event)
+
+    def drop_hopeless(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> Commands:
+        """Drop the head if it is hopeless; as published, not before the youngest is, whatever stands before it."""
+        return () if self._stalls(now_ns, queue, fastest) else super().drop_hopeless(now_ns, queue, fastest)
+
+    def wake_ns(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> int:
+        """Once the head is hopeless; as published, once the youngest is."""
+        youngest = self._stalls(now_ns, queue, fastest)
+        if youngest is None:
+            return super().wake_ns(now_ns, queue, fastest)
+        return youngest.deadline_ns - fastest.latency_ns(youngest.rows) + 1
+
+    def _stalls(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> Request | None:
+        """The slip: the youngest request with a deadline, as long as it is not hopeless."""
+        if not self.options.published:
+            return None
+        youngest = next((request for request in reversed(list(queue)) if request.deadline_ns < NEVER), None)
+        return None if youngest is None or GATHERING.is_hopeless(youngest, fastest, now_ns) else youngest
+
+    def _is_worth(self, now_ns: int, queue: RequestQueue, worker: Worker, running: _Running) -> bool:
+        """Whether the queue's candidate for this worker is so much larger than what runs there."""
+        model = queue.model.name
+        least = self.options.preempt_ratio * running.rows
+        same = running.key == queue.key
+        if model not in worker.hosts or queue.rows + (running.rows if same else 0) < least:
+            return False
+        requests: Iterable[Request] = chain(running.requests, queue) if same else queue
+        profile = self.profile(model, worker)
+        candidate = GATHERING.longest_run(requests, queue.model.max_rows, profile, now_ns)
+        return candidate is not None and candidate.rows >= least

@@ -1,0 +1,166 @@
+"""Triton's own dynamic batcher as a policy: so that the simulator can be checked against the real tritonserver.
+
+Sources: Triton's user guide (Batchers; ModelDynamicBatching and ModelQueuePolicy of model_config.proto).
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from tidegate.api import (
+    NEVER,
+    AnyCommand,
+    Batch,
+    BatchFailed,
+    CancelTimer,
+    Commands,
+    Dispatch,
+    Drop,
+    IdleWorkers,
+    Leg,
+    LegFinished,
+    Model,
+    Policy,
+    PolicyOptions,
+    ProfileUpdated,
+    RequestArrived,
+    RequestCancelled,
+    SetTimer,
+    Setup,
+    TimerFired,
+    Worker,
+    WorkerJoined,
+    WorkerLost,
+    ms_to_ns,
+)
+from tidegate_baselines.dynamic_batcher import BatcherConfig, DynamicBatcher
+
+
+class TritonOptions(PolicyOptions):
+    """Options of `triton`: those of `dynamic_batching` in config.pbtxt, equal for every model."""
+
+    preferred_batch_size: tuple[int, ...] = Field(
+        default=(), description="A batch of such a size does not wait; without any, only the largest does not"
+    )
+    max_queue_delay_ms: float = Field(default=0.0, ge=0, description="How long a batch of another size waits for more")
+    max_queue_size: int = Field(default=0, ge=0, description="More than so many waiting requests are refused; 0: any")
+    default_timeout_ms: float = Field(default=0.0, ge=0, description="How long a request may wait; 0: for ever")
+    timeout_action: Literal["reject", "delay"] = Field(
+        default="reject", description="What happens then: it is refused, or comes after all others"
+    )
+    allow_timeout_override: bool = Field(
+        default=False, description="A request's own time limit counts if it is shorter"
+    )
+
+
+class Triton(Policy):
+    """A queue and a batcher per model; whichever instance is free takes the next batch.
+
+    It knows neither deadlines nor latencies. A worker that hosts several models runs one batch at a time, the oldest
+    first: as Triton does under a rate limiter with one resource.
+    """
+
+    Options = TritonOptions
+    options: TritonOptions
+    best_effort = True
+
+    def __init__(self, setup: Setup, options: TritonOptions) -> None:
+        super().__init__(setup, options)
+        self._idle = IdleWorkers(setup.workers)
+        self._profiles = {(profile.partition, profile.kind): profile for profile in setup.profiles}
+        self._batchers = {model.name: DynamicBatcher(model, self._config(model)) for model in setup.models}
+        self._model_of: dict[int, str] = {}
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        """Queue it, unless the queue is full."""
+        request = event.request
+        if not self._batchers[request.model].push(request):
+            return [Drop(request.id, "queue full")]
+        self._model_of[request.id] = request.model
+        return self._advance(event.now_ns, request.model)
+
+    def on_request_cancelled(self, event: RequestCancelled) -> Commands:
+        """Take it out of its queue."""
+        model = self._model_of.pop(event.request_id)
+        self._batchers[model].remove(event.request_id)
+        return self._advance(event.now_ns, model)
+
+    def on_timer_fired(self, event: TimerFired) -> Commands:
+        """A batch has waited long enough, or a request too long."""
+        return self._advance(event.now_ns, str(event.key))
+
+    def on_leg_finished(self, event: LegFinished) -> Commands:
+        """An instance is free."""
+        self._idle.release(event.worker_id)
+        return self._freed(event.now_ns, event.worker_id)
+
+    def on_batch_failed(self, event: BatchFailed) -> Commands:
+        """An instance is free, unless it was lost."""
+        self._idle.release(event.worker_id)
+        return self._freed(event.now_ns, event.worker_id)
+
+    def on_worker_joined(self, event: WorkerJoined) -> Commands:
+        """An instance is free."""
+        self._idle.join(event.worker)
+        return self._freed(event.now_ns, event.worker.id)
+
+    def on_worker_lost(self, event: WorkerLost) -> Commands:
+        """Give it nothing more."""
+        self._idle.leave(event.worker_id)
+        return ()
+
+    def on_profile_updated(self, event: ProfileUpdated) -> Commands:
+        """It only says how long a batch is expected to take."""
+        self._profiles[event.profile.partition, event.profile.kind] = event.profile
+        return ()
+
+    def _config(self, model: Model) -> BatcherConfig:
+        sizes = {size for size in self.options.preferred_batch_size if size <= model.max_rows}
+        return BatcherConfig(
+            preferred=frozenset(sizes or {model.max_rows}),
+            delay_ns=ms_to_ns(self.options.max_queue_delay_ms),
+            timeout_ns=ms_to_ns(self.options.default_timeout_ms),
+            allow_timeout_override=self.options.allow_timeout_override,
+            reject=self.options.timeout_action == "reject",
+            max_queue_size=self.options.max_queue_size,
+        )
+
+    def _freed(self, now_ns: int, worker_id: int) -> Commands:
+        """The payload that waits longest runs; then every model of that worker may make another."""
+        worker = self._idle.get(worker_id)
+        if worker is None:
+            return ()
+        waiting = [self._batchers[name] for name in worker.hosts if name in self._batchers]
+        commands: list[AnyCommand] = []
+        if ready := [batcher for batcher in waiting if batcher.payloads]:
+            oldest = min(ready, key=lambda batcher: (batcher.payloads[0].since_ns, batcher.model.name))
+            commands.append(self._run(now_ns, oldest, worker))
+        for batcher in waiting:
+            commands.extend(self._advance(now_ns, batcher.model.name))
+        return commands
+
+    def _advance(self, now_ns: int, model: str) -> Commands:
+        """Let a model's batcher work until nothing more can be moved, and ask to be woken when that changes."""
+        batcher = self._batchers[model]
+        commands: list[AnyCommand] = []
+        for request in batcher.expire(now_ns):
+            del self._model_of[request.id]
+            commands.append(Drop(request.id, "timeout"))
+        while True:
+            worker = self._idle.peek(model)
+            wake_ns = batcher.form(now_ns, self._idle.count_hosting(model), 1 if worker else 0)
+            if worker is None or not batcher.payloads:
+                break
+            commands.append(self._run(now_ns, batcher, worker))
+        commands.append(SetTimer(model, wake_ns) if wake_ns < NEVER else CancelTimer(model))
+        return commands
+
+    def _run(self, now_ns: int, batcher: DynamicBatcher, worker: Worker) -> Dispatch:
+        requests = batcher.take(now_ns)
+        for request in requests:
+            del self._model_of[request.id]
+        self._idle.occupy(worker.id)
+        model = batcher.model.name
+        rows = sum(request.rows for request in requests)
+        leg = Leg(worker.id, model, now_ns, self._profiles[model, worker.kind].latency_ns(rows))
+        return Dispatch(Batch(self.new_batch_id(), model, tuple(request.id for request in requests), (leg,)))

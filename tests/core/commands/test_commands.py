@@ -1,0 +1,146 @@
+"""`tidegate simulate`, `goodput` and `sweep`: their files, their errors, and the same bytes in every process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tidegate.cli import build_app
+from tidegate.host import Plugins
+
+SCENARIO = """
+version: 1
+seed: 3
+warmup_s: 0.5
+duration_s: 2
+workers: [{count: 2, gpu: A100, per_gpu: 2}]
+models:
+  - {name: resnet, slo_ms: 25, profile: {alpha_ms: 1, beta_ms: 5, max_batch: 16}}
+  - name: bert
+    slo_ms: 60
+    profile: {alpha_ms: 4, beta_ms: 1, max_batch: 8}
+    apps:
+      - {name: chat, weight: 3, time_ms: {distribution: lognormal, mean: 2, cv: 1}}
+      - {name: batch, rows: {distribution: table, values: [1, 4]}}
+arrivals: {process: gamma, rate_rps: 150, shape: 0.5}
+policies: [{name: fifs}, {name: symphony}]
+simulation:
+  jitter: {cv: 0.1}
+  interference: 1.2
+  failures: {probability: 0.02}
+  events: [{at_s: 0.5, lost: 1}, {at_s: 1, joined: 1}]
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def tidegate(*arguments: str | Path | float) -> Result:
+    return CliRunner().invoke(build_app(Plugins.installed()), [str(argument) for argument in arguments])
+
+
+def read(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(path.read_text())
+    return document
+
+
+def test_simulate_writes_a_row_for_every_policy_seed_and_model(scenario: Path, tmp_path: Path) -> None:
+    out, page = tmp_path / "out.json", tmp_path / "out.html"
+    result = tidegate("simulate", scenario, "--policy", "fifs", "--seed", 3, "--seed", 4, "--json", out, "--html", page)
+    assert result.exit_code == 0, result.output
+    assert "scenario: 2 models, 2 workers, 150 requests/s, 2 s" in result.stdout
+    document = read(out)
+    assert (document["version"], document["command"]) == (1, "simulate")
+    assert [(row["policy"], row["seed"], row["model"]) for row in document["rows"]] == [
+        ("fifs", seed, model) for seed in (3, 4) for model in ("*", "resnet", "bert")
+    ]
+    assert str(tmp_path) not in out.read_text(), "results name no folder of this machine"
+    assert "Workers at the start of the window" in page.read_text()
+
+
+def test_the_scenario_in_the_results_can_be_run_again(scenario: Path, tmp_path: Path) -> None:
+    first, again, copy = tmp_path / "first.json", tmp_path / "again.json", tmp_path / "copy.yaml"
+    tidegate("simulate", scenario, "--policy", "fifs", "--json", first)
+    copy.write_text(json.dumps(read(first)["scenario"]))
+    assert tidegate("simulate", copy, "--policy", "fifs", "--json", again).exit_code == 0
+    assert first.read_bytes() == again.read_bytes()
+
+
+def test_the_same_seed_gives_the_same_bytes_in_every_process(scenario: Path, tmp_path: Path) -> None:
+    written = []
+    for hash_seed in ("1", "2"):
+        out = tmp_path / f"out{hash_seed}.json"
+        program = "from tidegate.cli import main; main()"
+        subprocess.run(
+            [sys.executable, "-c", program, "simulate", str(scenario), "--json", str(out), "--jobs", hash_seed],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
+        written.append(out.read_bytes())
+    assert written[0] == written[1]
+    assert len(json.loads(written[0])["rows"]) == 6
+
+
+def test_goodput_reports_the_spread_over_the_seeds(scenario: Path, tmp_path: Path) -> None:
+    out, page = tmp_path / "out.json", tmp_path / "out.html"
+    arguments = ("--policy", "fifs", "--seed", 1, "--seed", 2, "--limit", 0.1, "--precision", 0.1, "--jobs", 1)
+    result = tidegate("goodput", scenario, *arguments, "--json", out, "--html", page)
+    assert result.exit_code == 0, result.output
+    (found,) = read(out)["goodput"]
+    rates = [search["rate_rps"] for search in found["searches"]]
+    assert (found["min_rps"], found["max_rps"]) == (min(rates), max(rates))
+    assert f"{found['median_rps']:,.0f}" in result.stdout
+    assert page.exists()
+
+
+def test_sweep_says_in_each_row_what_was_changed(scenario: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    grid = ("--set", "arrivals.rate_rps=50,100", "--set", "models.*.slo_ms=30")
+    result = tidegate("sweep", scenario, *grid, "--policy", "fifs", "--json", out, "--jobs", 1)
+    assert result.exit_code == 0, result.output
+    totals = [row for row in read(out)["rows"] if row["model"] == "*"]
+    assert [row["set"] for row in totals] == [{"arrivals.rate_rps": rate, "models.*.slo_ms": 30} for rate in (50, 100)]
+    assert [row["rate_rps"] for row in totals] == [50, 100]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["simulate", "absent.yaml"], "absent.yaml: No such file"),
+        (["simulate", "{}", "--policy", "oracle"], "no policy named 'oracle' is installed"),
+        (["simulate", "{}", "--json", "nowhere/out.json"], "nowhere/out.json"),
+        (["goodput", "{}", "--policy", "oracle"], "no policy named 'oracle' is installed"),
+        (["sweep", "{}", "--set", "seed"], "--set 'seed': give PATH=V1,V2"),
+        (["sweep", "{}", "--set", "models.9.slo_ms=1"], "cannot set 'models.9.slo_ms'"),
+    ],
+)
+def test_errors_are_one_line_for_people(scenario: Path, arguments: list[str], message: str) -> None:
+    result = tidegate(*(str(scenario) if argument == "{}" else argument for argument in arguments))
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("module", ["yaml", "numpy", "plotly", "joblib"])
+def test_without_the_extra_the_remedy_is_named(scenario: Path, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    if module == "numpy":
+        for loaded in [name for name in sys.modules if name.startswith("tidegate.sim.")]:
+            monkeypatch.delitem(sys.modules, loaded)
+    if module == "plotly":
+        monkeypatch.setitem(sys.modules, "plotly.io", None)
+    result = tidegate("simulate", scenario, "--html", scenario.with_suffix(".html"))
+    assert result.exit_code == 1
+    assert f"the simulator needs {module}" in result.stderr.replace("plotly.io", "plotly")
+    assert 'pip install "tidegate[sim]"' in result.stderr

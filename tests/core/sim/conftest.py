@@ -1,0 +1,41 @@
+"""A small world that tests change as they need it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from tidegate.workload import Scenario
+
+MakeScenario = Callable[..., Scenario]
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "seed": 1,
+    "warmup_s": 1,
+    "duration_s": 4,
+    "workers": [{"count": 2, "gpu": "A100"}],
+    "models": [
+        {"name": "resnet", "slo_ms": 25, "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 16}},
+        {"name": "bert", "slo_ms": 60, "profile": {"alpha_ms": 4, "beta_ms": 1, "max_batch": 8}},
+    ],
+    "arrivals": {"rate_rps": 250},
+    "policies": [{"name": "fifs"}, {"name": "fifs", "options": {"max_rows": 1}, "label": "one by one"}],
+}
+"""Two workers, comfortably loaded."""
+
+
+@pytest.fixture
+def make_scenario() -> MakeScenario:
+    """`make_scenario(duration_s=10, ...)`: the small world with these fields replaced."""
+    return lambda **changes: Scenario.model_validate({**SMALL, **changes})
+
+
+@pytest.fixture
+def scenario_file(tmp_path: Path) -> Path:
+    """The small world as a file."""
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(SMALL))
+    return path

@@ -1,0 +1,28 @@
+"""Runs in parallel: the same results, in the same order."""
+
+import importlib.util
+
+import pytest
+
+from tidegate.sim.parallel import Backend, BackendError, run_parallel
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_results_come_in_the_order_of_the_tasks(jobs: int) -> None:
+    assert list(run_parallel(abs, [-3, 1, -2], jobs=jobs)) == [3, 1, 2]
+
+
+def test_what_a_task_raises_reaches_the_caller() -> None:
+    with pytest.raises(TypeError, match="bad operand"):
+        list(run_parallel(abs, ["x", 1], jobs=2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("backend", "module", "package"),
+    [(Backend.ray, "ray", "ray"), (Backend.dask, "distributed", r"dask\[distributed\]")],
+)
+def test_a_backend_that_is_not_installed_says_what_to_install(backend: Backend, module: str, package: str) -> None:
+    if importlib.util.find_spec(module):
+        pytest.skip(f"{module} is installed")
+    with pytest.raises(BackendError, match=rf'--backend {backend}: .*pip install "{package}"'):
+        list(run_parallel(abs, [-1, 2], backend=backend))

@@ -1,0 +1,287 @@
+"""A run of a scenario: what is counted, what is not, and that the random streams do not move each other."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tidegate.api import (
+    Advise,
+    AnyCommand,
+    AnyEvent,
+    Commands,
+    Drop,
+    FirstComeFirstServed,
+    LegFinished,
+    PolicyOptions,
+    PolicySpec,
+    RequestArrived,
+    RequestQueue,
+    Setup,
+    Worker,
+    hookimpl,
+)
+from tidegate.host import PluginError, Plugins
+from tidegate.sim.result import ALL_MODELS, Row
+from tidegate.sim.run import Run, SimulationError, choose_policies, simulate
+from tidegate.workload import PolicyChoice, Scenario
+
+MakeScenario = Callable[..., Scenario]
+FIFS = PolicyChoice(name="fifs")
+
+
+class Seen:
+    """An observer that keeps the stimuli."""
+
+    def __init__(self) -> None:
+        self.events: list[AnyEvent] = []
+
+    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup) -> None:
+        self.setup = setup
+
+    def event_handled(self, event: AnyEvent, commands: list[AnyCommand]) -> None:
+        self.events.append(event)
+
+    def arrivals(self) -> list[tuple[int, str, int]]:
+        return [(e.now_ns, e.request.model, e.request.rows) for e in self.events if isinstance(e, RequestArrived)]
+
+    def durations(self, worker_id: int) -> list[int]:
+        legs = [event for event in self.events if isinstance(event, LegFinished) and event.worker_id == worker_id]
+        return [leg.ended_ns - leg.started_ns for leg in legs]
+
+
+def plugins(policy: type[FirstComeFirstServed]) -> Plugins:
+    class Plugin:
+        @hookimpl
+        def tidegate_policies(self) -> list[PolicySpec]:
+            return [PolicySpec("own", "of this test", policy)]
+
+    registry = Plugins()
+    registry.register(Plugin(), "test")
+    return registry
+
+
+OWN = PolicyChoice(name="own")
+
+
+def watch(scenario: Scenario, seed: int = 1) -> Seen:
+    seen = Seen()
+    simulate(Run(scenario, FIFS, seed), observers=[seen])
+    return seen
+
+
+def check(row: Row) -> None:
+    """The figures of a row agree with each other."""
+    bad = row.late + sum(row.dropped.values()) + row.failed + row.stranded
+    assert row.accepted == row.answered + row.failed + row.stranded + sum(row.dropped.values())
+    assert row.bad_rate == pytest.approx(bad / row.accepted, abs=1e-6)
+    assert row.attainment == pytest.approx(1 - row.bad_rate)
+    assert row.batches == sum(row.batch_rows.values())
+
+
+def test_only_the_window_counts_but_all_of_it(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario()
+    seen = Seen()
+    result = simulate(Run(scenario, FIFS, 1), observers=[seen])
+    window_from_ns = 10**9
+    assert any(at_ns < window_from_ns for at_ns, _, _ in seen.arrivals()), "the warm-up is load as well"
+    in_window = [model for at_ns, model, _ in seen.arrivals() if at_ns >= window_from_ns]
+    assert [(row.model, row.accepted) for row in result.rows] == [
+        (ALL_MODELS, len(in_window)),
+        ("resnet", in_window.count("resnet")),
+        ("bert", in_window.count("bert")),
+    ]
+    total, *models = result.rows
+    for row in result.rows:
+        check(row)
+    for field in ("accepted", "answered", "late", "failed", "batches"):
+        assert getattr(total, field) == sum(getattr(row, field) for row in models)
+    assert total.goodput_rps == pytest.approx(sum(row.goodput_rps for row in models))
+    assert total.worst_bad_rate == max(row.bad_rate for row in models)
+    assert total.rate_rps == 250
+    assert total.offered_rps == pytest.approx(len(in_window) / 4)
+    for name, share in total.busy_shares.items():
+        assert share == pytest.approx(sum(row.busy_shares[name] for row in models), abs=1e-5)
+        assert 0 < share <= 1
+    assert list(total.busy_shares) == ["node0/A100-0", "node0/A100-1"]
+
+
+def test_what_waits_when_the_window_closes_is_run_to_its_end(make_scenario: MakeScenario) -> None:
+    total = simulate(Run(make_scenario(arrivals={"rate_rps": 4000}), FIFS, 1)).total
+    assert total.stranded == 0
+    assert total.answered == total.accepted
+    assert total.p99_ms is not None
+    assert total.p99_ms > 1000, "the queue grew for seconds"
+    assert total.bad_rate > 0.9
+    assert all(share == pytest.approx(1, abs=0.02) for share in total.busy_shares.values())
+
+
+def test_latencies_are_those_of_an_idle_worker_when_nothing_waits(make_scenario: MakeScenario) -> None:
+    model = {"name": "resnet", "slo_ms": 25, "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 16}}
+    scenario = make_scenario(models=[model], arrivals={"process": "uniform", "rate_rps": 10})
+    total = simulate(Run(scenario, FIFS, 1)).total
+    assert (total.p50_ms, total.p95_ms, total.p99_ms) == (6.0, 6.0, 6.0)
+    assert total.batch_rows == {"1": 40}
+    assert (total.median_batch_rows, total.touched_workers) == (1.0, 1)
+    assert list(total.busy_shares.values()) == [pytest.approx(40 * 0.006 / 4), 0]
+    assert total.attainment == 1
+
+
+def test_the_gantt_shows_the_first_moments_of_the_window(make_scenario: MakeScenario) -> None:
+    bars = simulate(Run(make_scenario(), FIFS, 1, gantt_s=0.5)).gantt
+    assert bars
+    assert all(bar.end_s > 0 and bar.start_s < 0.5 for bar in bars)
+    assert {bar.worker for bar in bars} == {"node0/A100-0", "node0/A100-1"}
+    assert simulate(Run(make_scenario(), FIFS, 1)).gantt == []
+
+
+def test_drops_are_counted_by_reason_and_requests_that_are_forgotten_are_bad(make_scenario: MakeScenario) -> None:
+    class Careless(FirstComeFirstServed):
+        """Drops every third request, for two reasons, and forgets every seventh."""
+
+        best_effort = True
+
+        def on_request_arrived(self, event: RequestArrived) -> Commands:
+            number = event.request.id
+            if number % 7 == 0:
+                return ()
+            if number % 3 == 0:
+                return [Drop(number, "odd" if number % 2 else "even"), Advise(number % 5 - 1)]
+            return super().on_request_arrived(event)
+
+    total = simulate(Run(make_scenario(), OWN, 1), plugins=plugins(Careless)).total
+    check(total)
+    assert total.stranded == pytest.approx(total.accepted / 7, rel=0.05)
+    assert set(total.dropped) == {"odd", "even"}
+    assert sum(total.dropped.values()) == pytest.approx(total.accepted * 6 / 7 / 3, rel=0.1)
+    assert total.advice is not None
+    assert total.advice["count"] == sum(total.dropped.values())
+    assert (total.advice["least"], total.advice["most"]) == (-1, 3)
+
+
+def test_a_policy_that_breaks_is_named(make_scenario: MakeScenario) -> None:
+    class Broken(FirstComeFirstServed):
+        def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
+            raise KeyError("lost my notes")
+
+    with pytest.raises(SimulationError, match=r"policy 'own', seed 1, at \d+ ns: KeyError: 'lost my notes'"):
+        simulate(Run(make_scenario(), OWN, 1), plugins=plugins(Broken))
+
+
+def test_a_run_is_given_up_once_too_much_went_wrong(make_scenario: MakeScenario) -> None:
+    ended: list[int] = []
+
+    class Counting(FirstComeFirstServed):
+        def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
+            ended.append(now_ns)
+            return super().queue_changed(now_ns, queue)
+
+    overloaded = make_scenario(arrivals={"rate_rps": 4000}, warmup_s=0)
+    result = simulate(Run(overloaded, OWN, 1, bad_limit=0.01), plugins=plugins(Counting))
+    assert result.stopped_early
+    assert ended[-1] < 10**9, "of four seconds"
+    fine = simulate(Run(make_scenario(), FIFS, 1, bad_limit=0.01))
+    assert not fine.stopped_early
+    assert fine.rows == simulate(Run(make_scenario(), FIFS, 1)).rows
+
+
+def test_a_limit_is_not_spent_by_the_warm_up(make_scenario: MakeScenario) -> None:
+    steps = [{"from_s": 0, "rate_rps": 1}, {"from_s": 0.001, "rate_rps": 50}]
+    scenario = make_scenario(warmup_s=0.0, arrivals={"rate_rps": steps})
+    assert not simulate(Run(scenario, FIFS, 1, bad_limit=0.0)).stopped_early
+
+
+# Streams -------------------------------------------------------------------------------------------------------------
+
+
+def test_equal_seeds_give_equal_runs_and_others_do_not(make_scenario: MakeScenario) -> None:
+    simulation = {"jitter": {"cv": 0.2}, "failures": {"probability": 0.05}}
+    first, again, other = (watch(make_scenario(simulation=simulation), seed) for seed in (1, 1, 2))
+    assert first.events == again.events
+    assert first.arrivals() != other.arrivals()
+
+
+def test_jitter_and_failures_leave_the_load_as_it_is(make_scenario: MakeScenario) -> None:
+    plain, noisy = watch(make_scenario()), watch(make_scenario(simulation={"jitter": {"cv": 0.3}}))
+    failing = watch(make_scenario(simulation={"failures": {"probability": 0.2}}))
+    assert plain.arrivals() == noisy.arrivals() == failing.arrivals()
+    assert set(plain.durations(0)) != set(noisy.durations(0))
+
+
+def test_failures_leave_the_jitter_as_it_is(make_scenario: MakeScenario) -> None:
+    """One model, one worker, one row a batch: the n-th leg has the n-th factor, whether or not others fail."""
+    model = {"name": "m", "profile": {"alpha_ms": 0, "beta_ms": 5, "max_batch": 1}}
+    world = {"models": [model], "workers": [{"count": 1}], "arrivals": {"rate_rps": 20}}
+    calm = watch(make_scenario(**world, simulation={"jitter": {"cv": 0.3}}))
+    failing = watch(make_scenario(**world, simulation={"jitter": {"cv": 0.3}, "failures": {"probability": 0.3}}))
+    drawn, kept = calm.durations(0), failing.durations(0)
+    assert kept
+    assert kept[0] in drawn
+    assert len(set(kept[:20]) & set(drawn)) >= 19
+
+
+def test_hidden_times_are_not_told(make_scenario: MakeScenario) -> None:
+    model = {"name": "m", "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 4}, "time_ms": 30}
+    truth = {"m": {"profile": {"alpha_ms": 0, "beta_ms": 2}}}
+    scenario = make_scenario(models=[model], arrivals={"rate_rps": 5}, simulation={"service": truth, "learn": False})
+    seen = watch(scenario)
+    assert set(seen.durations(0)) == {32_000_000}
+    assert seen.setup.profiles[0].latency_ns(1) == 6_000_000
+
+
+def test_workers_go_and_come_back_by_number_and_by_node(make_scenario: MakeScenario) -> None:
+    pools = [{"count": 1, "node": "east"}, {"count": 2, "node": "west"}]
+    events = [{"at_s": 1, "lost": 0}, {"at_s": 2, "lost": "west"}, {"at_s": 3, "joined": "west"}]
+    seen = watch(make_scenario(workers=pools, simulation={"events": events}))
+    told = [(type(event).__name__, event.now_ns) for event in seen.events if "Worker" in type(event).__name__]
+    s = 10**9
+    assert told == [("WorkerLost", 2 * s)] + [("WorkerLost", 3 * s)] * 2 + [("WorkerJoined", 4 * s)] * 2
+    assert [worker.name for worker in seen.setup.workers] == ["east/default-0", "west/default-1", "west/default-2"]
+
+
+def test_workers_may_share_gpus(make_scenario: MakeScenario) -> None:
+    model = {"name": "m", "profile": {"alpha_ms": 0, "beta_ms": 10, "max_batch": 1}}
+    world = {"models": [model], "workers": [{"count": 2, "per_gpu": 2}], "arrivals": {"rate_rps": 400}}
+    scenario = make_scenario(**world, simulation={"interference": 1.5, "learn": False})
+    busy = watch(scenario).durations(0)
+    assert sorted(busy)[len(busy) // 2] == 15_000_000
+
+
+# Which policies ------------------------------------------------------------------------------------------------------
+
+
+def test_policies_are_chosen_by_label_then_by_name(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario()
+    assert [choice.title for choice in choose_policies(scenario, [])] == ["fifs", "one by one"]
+    assert [choice.title for choice in choose_policies(scenario, ["one by one"])] == ["one by one"]
+    assert [choice.title for choice in choose_policies(scenario, ["fifs"])] == ["fifs"]
+    assert choose_policies(scenario, ["symphony"]) == [PolicyChoice(name="symphony")]
+
+
+def test_a_policy_must_be_installed_and_have_the_options(make_scenario: MakeScenario) -> None:
+    with pytest.raises(PluginError, match="no policy named 'oracle' is installed"):
+        choose_policies(make_scenario(), ["oracle"])
+    with pytest.raises(PluginError, match="name one with --policy"):
+        choose_policies(make_scenario(policies=[]), [])
+    with pytest.raises(PluginError, match="max_rows"):
+        simulate(Run(make_scenario(), PolicyChoice(name="fifs", options={"size": 1}), 1))
+
+
+def test_a_policy_hears_what_the_scenario_says(make_scenario: MakeScenario) -> None:
+    heard: list[Setup] = []
+
+    class Listening(FirstComeFirstServed):
+        def __init__(self, setup: Setup, options: PolicyOptions) -> None:
+            super().__init__(setup, options)
+            heard.append(setup)
+
+    pools = [{"count": 1, "gpu": "A100", "hosts": ["resnet"]}, {"count": 1, "gpu": "A100"}]
+    simulate(Run(make_scenario(workers=pools), OWN, seed=7), plugins=plugins(Listening))
+    (setup,) = heard
+    assert setup.seed == 7
+    assert [worker.hosts for worker in setup.workers] == [("resnet",), ("bert", "resnet")]
+    assert [(model.name, model.max_rows, model.slo_ns) for model in setup.models] == [
+        ("resnet", 16, 25_000_000),
+        ("bert", 8, 60_000_000),
+    ]
+    assert [(profile.partition, profile.kind) for profile in setup.profiles] == [("bert", "A100"), ("resnet", "A100")]

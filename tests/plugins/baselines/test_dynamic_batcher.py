@@ -1,0 +1,169 @@
+"""Triton's batcher for one model, apart from the instances that take its payloads."""
+
+from tidegate.api import NEVER, Model, Request
+from tidegate_baselines.dynamic_batcher import BatcherConfig, DynamicBatcher
+
+
+def batcher(*preferred: int, **config: int | bool) -> DynamicBatcher:
+    options = BatcherConfig(frozenset(preferred or (8,)), **config)  # type: ignore[arg-type]  # each names its own
+    return DynamicBatcher(Model("m", 8), options)
+
+
+def arrive(of: DynamicBatcher, *ids: int, at: int = 0, rows: int = 1, key: str = "", due: int = NEVER) -> list[bool]:
+    return [of.push(Request(number, "m", rows, at, due, merge_key=key)) for number in ids]
+
+
+def form(of: DynamicBatcher, at: int, *, idle: int = 0, instances: int = 1) -> int:
+    return of.form(at, instances, idle)
+
+
+def payloads(of: DynamicBatcher) -> list[tuple[int, ...]]:
+    return [tuple(request.id for request in payload.requests) for payload in of.payloads]
+
+
+def taken(of: DynamicBatcher, at: int) -> tuple[int, ...]:
+    return tuple(request.id for request in of.take(at))
+
+
+def test_without_a_delay_whatever_there_is_goes_and_grows_while_it_waits() -> None:
+    of = batcher()
+    arrive(of, 1, 2)
+    assert form(of, 0) == NEVER
+    assert payloads(of) == [(1, 2)]
+    arrive(of, 3, at=1)
+    form(of, 1)
+    assert payloads(of) == [(1, 2, 3)]
+
+
+def test_a_batch_never_exceeds_the_largest_and_two_may_wait_per_instance() -> None:
+    of = batcher()
+    arrive(of, *range(20))
+    form(of, 0)
+    assert payloads(of) == [tuple(range(8)), tuple(range(8, 16))]
+    assert taken(of, 0) == tuple(range(8))
+    form(of, 0)
+    assert payloads(of) == [tuple(range(8, 16)), tuple(range(16, 20))]
+
+
+def test_a_preferred_size_goes_at_once_and_no_larger() -> None:
+    of = batcher(2, 4)
+    arrive(of, *range(7))
+    form(of, 0)
+    assert payloads(of) == [(0, 1, 2, 3), (4, 5)]
+
+
+def test_without_a_delay_what_reaches_a_preferred_size_while_it_waits_is_closed() -> None:
+    of = batcher(2, 4)
+    for number in range(5):
+        arrive(of, number)
+        form(of, 0, instances=2)
+    assert payloads(of) == [(0, 1), (2, 3), (4,)]
+
+
+def test_another_size_waits_for_more_until_its_oldest_has_waited_long_enough() -> None:
+    of = batcher(4, delay_ns=10)
+    arrive(of, 1, at=0)
+    assert form(of, 0) == 10
+    arrive(of, 2, 3, at=4)
+    assert form(of, 4) == 10
+    assert payloads(of) == []
+    form(of, 10)
+    assert payloads(of) == [(1, 2, 3)]
+
+
+def test_a_preferred_size_does_not_wait() -> None:
+    of = batcher(2, delay_ns=10)
+    arrive(of, 1, 2, 3)
+    form(of, 0, idle=1)
+    assert payloads(of) == [(1, 2)]
+    assert taken(of, 0) == (1, 2)
+    assert form(of, 0) == 10
+    assert payloads(of) == []
+
+
+def test_with_a_delay_a_preferred_size_that_no_instance_takes_is_not_kept() -> None:
+    of = batcher(2, delay_ns=10)
+    arrive(of, 1, 2, 3)
+    form(of, 0)
+    assert payloads(of) == [(1, 2, 3)]
+
+
+def test_after_the_delay_all_that_fits_goes_though_it_is_more_than_any_preferred_size() -> None:
+    of = batcher(2, delay_ns=10)
+    arrive(of, *range(10))
+    form(of, 10)
+    assert payloads(of) == [tuple(range(8)), (8, 9)]
+
+
+def test_rows_count_and_what_would_exceed_every_preferred_size_is_left() -> None:
+    of = batcher(4, delay_ns=10)
+    arrive(of, 1, 2, 3, rows=3)
+    assert form(of, 0, instances=2) == 10
+    assert payloads(of) == [(1,), (2,)]
+
+
+def test_payloads_that_have_waited_too_long_run_together() -> None:
+    def two_waiting() -> DynamicBatcher:
+        of = batcher(4, delay_ns=10)
+        arrive(of, 1, 2, rows=3)
+        form(of, 10)
+        arrive(of, 3, at=20)
+        form(of, 30)
+        return of
+
+    assert payloads(two_waiting()) == [(1, 2), (3,)]
+    assert taken(two_waiting(), 30) == (1, 2)
+    assert taken(two_waiting(), 31) == (1, 2, 3)
+
+
+def test_another_shape_ends_a_batch() -> None:
+    of = batcher(delay_ns=10)
+    arrive(of, 1, 2)
+    arrive(of, 3, key="wide")
+    assert form(of, 0) == 10
+    assert payloads(of) == [(1, 2)]
+    form(of, 10)
+    assert payloads(of) == [(1, 2), (3,)]
+    assert taken(of, 99) == (1, 2)
+
+
+def test_what_times_out_in_the_queue_is_rejected_or_comes_last() -> None:
+    rejecting = batcher(timeout_ns=10)
+    arrive(rejecting, 1, at=0)
+    arrive(rejecting, 2, at=5)
+    assert form(rejecting, 5) == 11  # no instance is idle, and a queue policy forbids payloads in advance
+    assert payloads(rejecting) == []
+    assert rejecting.expire(10) == []
+    assert [request.id for request in rejecting.expire(11)] == [1]
+    form(rejecting, 11, idle=1)
+    assert payloads(rejecting) == [(2,)]
+
+    delaying = batcher(timeout_ns=10, reject=False)
+    arrive(delaying, 1, at=0)
+    arrive(delaying, 2, at=5)
+    assert delaying.expire(11) == []
+    form(delaying, 11, idle=1)
+    assert payloads(delaying) == [(2, 1)]
+
+
+def test_a_request_can_only_shorten_its_timeout() -> None:
+    of = batcher(timeout_ns=10, allow_timeout_override=True)
+    arrive(of, 1, due=3)
+    arrive(of, 2, due=99)
+    assert [request.id for request in of.expire(4)] == [1]
+    assert [request.id for request in of.expire(11)] == [2]
+
+
+def test_a_full_queue_takes_no_more() -> None:
+    of = batcher(max_queue_size=2)
+    assert arrive(of, 1, 2, 3) == [True, True, False]
+
+
+def test_a_cancelled_request_leaves_queue_and_payload() -> None:
+    of = batcher(delay_ns=10)
+    arrive(of, 1, 2)
+    of.remove(1)
+    form(of, 10)
+    assert payloads(of) == [(2,)]
+    of.remove(2)
+    assert payloads(of) == []

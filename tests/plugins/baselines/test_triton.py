@@ -1,0 +1,138 @@
+"""Triton's batcher as a policy: its instances, event by event, with l(b) = 10 b in ns; options are in ms."""
+
+from typing import Any
+
+from tidegate.api import (
+    NEVER,
+    Batch,
+    CancelTimer,
+    Dispatch,
+    Drop,
+    Leg,
+    LegFinished,
+    Model,
+    Profile,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    SetTimer,
+    Setup,
+    TimerFired,
+    Worker,
+    WorkerJoined,
+    WorkerLost,
+)
+from tidegate.testing import Playbook
+from tidegate_baselines.triton import Triton, TritonOptions
+
+MS = 1_000_000
+NO_TIMER = CancelTimer("m")
+
+
+def playbook(workers: int = 1, **options: Any) -> Playbook:  # noqa: ANN401
+    setup = Setup(
+        models=(Model("m", 4), Model("n", 4)),
+        workers=tuple(Worker(number, f"w{number}", ("m", "n")) for number in range(workers)),
+        profiles=tuple(Profile(name, "default", (10, 20, 30, 40)) for name in "mn"),
+    )
+    return Playbook(Triton(setup, TritonOptions.model_validate(options)))
+
+
+def arrived(request_id: int, at: int, model: str = "m", *, due: int = NEVER) -> RequestArrived:
+    return RequestArrived(at, Request(request_id, model, 1, at, due))
+
+
+def run(batch: int, *ids: int, at: int, model: str = "m", worker: int = 0) -> Dispatch:
+    return Dispatch(Batch(batch, model, ids, (Leg(worker, model, at, 10 * len(ids)),)))
+
+
+def freed(now_ns: int, worker: int = 0) -> LegFinished:
+    return LegFinished(now_ns, 0, 0, worker, 0, now_ns)
+
+
+def test_an_instance_that_is_free_takes_what_there_is_however_late() -> None:
+    assert (
+        playbook()
+        >> arrived(0, 0)
+        << run(0, 0, at=0)
+        << NO_TIMER
+        >> arrived(1, 1, due=2)
+        << NO_TIMER
+        >> arrived(2, 2, due=3)
+        << NO_TIMER
+        >> freed(10)
+        << run(1, 1, 2, at=10)
+        << NO_TIMER
+        << CancelTimer("n")
+    )
+
+
+def test_a_batch_waits_for_a_preferred_size_and_is_woken_after_the_delay() -> None:
+    assert (
+        playbook(preferred_batch_size=[2], max_queue_delay_ms=5)
+        >> arrived(0, 0)
+        << SetTimer("m", 5 * MS)
+        >> arrived(1, 1)
+        << run(0, 0, 1, at=1)
+        << NO_TIMER
+        >> freed(21)
+        << NO_TIMER
+        << CancelTimer("n")
+        >> arrived(2, 30)
+        << SetTimer("m", 5 * MS + 30)
+        >> TimerFired(5 * MS + 30, "m")
+        << run(1, 2, at=5 * MS + 30)
+        << NO_TIMER
+    )
+
+
+def test_of_several_models_the_batch_that_waits_longest() -> None:
+    assert (
+        playbook()
+        >> arrived(0, 0)
+        << run(0, 0, at=0)
+        << NO_TIMER
+        >> arrived(1, 1, "n")
+        << CancelTimer("n")
+        >> arrived(2, 2)
+        << NO_TIMER
+        >> freed(10)
+        << run(1, 1, at=10, model="n")
+        << NO_TIMER
+        << CancelTimer("n")
+    )
+
+
+def test_what_its_queue_policy_forbids_is_dropped() -> None:
+    assert (
+        playbook(max_queue_size=1, default_timeout_ms=1)
+        >> arrived(0, 0)
+        << run(0, 0, at=0)
+        << NO_TIMER
+        >> arrived(1, 1)
+        << SetTimer("m", MS + 2)
+        >> arrived(2, 2)
+        << Drop(2, "queue full")
+        >> TimerFired(MS + 2, "m")
+        << Drop(1, "timeout")
+        << NO_TIMER
+    )
+
+
+def test_instances_come_and_go() -> None:
+    assert (
+        playbook()
+        >> arrived(0, 0)
+        << run(0, 0, at=0)
+        << NO_TIMER
+        >> arrived(1, 1)
+        << NO_TIMER
+        >> arrived(2, 1)
+        << NO_TIMER
+        >> WorkerLost(2, 0)
+        >> RequestCancelled(3, 1)
+        << NO_TIMER
+        >> WorkerJoined(4, Worker(1, "w1", ("m",)))
+        << run(1, 2, at=4, worker=1)
+        << NO_TIMER
+    )
