@@ -1,5 +1,7 @@
 """When a gathered batch may start, with l(b) = b + 5 and deadlines in the same unit."""
 
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from tidegate.api import NEVER, Gathering, Model, Profile, Request
 from tidegate_symphony.model_thread import ModelThread, Outlook
 
-OUTLOOK = Outlook(Profile("m", "default", tuple(rows + 5 for rows in range(1, 9))), workers=2)
+OUTLOOK = Outlook(Profile("m", "default", tuple(rows + 5 for rows in range(1, 9))), workers=2, fixed_cost_ns=5)
 Plan = tuple[int, int, int, int, int]
 """(start, count, rows, exec, latest) of a candidate."""
 
@@ -20,7 +22,7 @@ def thread_of(*deadlines: int, rows: int = 1, slo_ns: int | None = 12) -> ModelT
 
 
 def plan_of(thread: ModelThread, now_ns: int = 0) -> Plan:
-    candidate = thread.update(OUTLOOK, now_ns)
+    candidate = thread.update(OUTLOOK, now_ns, inf)
     return candidate.start, candidate.count, candidate.rows, candidate.exec_ns, candidate.latest_ns
 
 
@@ -48,6 +50,11 @@ def test_without_an_slo_or_a_deadline_there_is_nothing_to_wait_for() -> None:
     assert plan_of(thread_of(20, slo_ns=None), 7) == (0, 1, 1, 7, 14)
 
 
+def test_enough_is_enough() -> None:
+    assert thread_of(30, 30, 30).update(OUTLOOK, 0, enough_rows=4).exec_ns == 30 - 9
+    assert thread_of(30, 30, 30).update(OUTLOOK, 0, enough_rows=3).exec_ns == 0
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(6, 40)), min_size=1, max_size=12))
 def test_joining_one_by_one_is_gathering_all_at_once(arrivals: list[tuple[int, int, int]]) -> None:
     thread = thread_of()
@@ -58,11 +65,11 @@ def test_joining_one_by_one_is_gathering_all_at_once(arrivals: list[tuple[int, i
         thread.push(request)
         if thread.count_hopeless(OUTLOOK, now_ns):
             return
-        if thread.joins(request, now_ns):
+        if thread.joins(request, now_ns, inf):
             candidate = thread.candidate
             assert candidate is not None
             joined = (candidate.count, candidate.rows, candidate.due_ns, candidate.latest_ns)
-            anew = thread.update(OUTLOOK, now_ns)
+            anew = thread.update(OUTLOOK, now_ns, inf)
             assert joined == (anew.count, anew.rows, anew.due_ns, anew.latest_ns)
         else:
-            thread.update(OUTLOOK, now_ns)
+            thread.update(OUTLOOK, now_ns, inf)

@@ -7,6 +7,7 @@ import pytest
 
 from tidegate.api import (
     NEVER,
+    AnyCommand,
     Batch,
     CancelTimer,
     Dispatch,
@@ -54,7 +55,8 @@ def workers(count: int, *hosts: str) -> list[Worker]:
 
 
 def playbook(*of: Worker, **options: float | str) -> Playbook:
-    return Playbook(Symphony(setup(*of), SymphonyOptions.model_validate(options)))
+    """Of the paper's deferral, unless another is asked for."""
+    return Playbook(Symphony(setup(*of), SymphonyOptions.model_validate({"deferral": "frontrun", **options})))
 
 
 def arrived(request_id: int, at: float, *, model: str = "m", rows: int = 1, due: float | None = None) -> RequestArrived:
@@ -296,6 +298,28 @@ def test_a_joining_worker_takes_what_waits() -> None:
 def test_an_updated_profile_moves_what_is_planned() -> None:
     slower = Profile("m", "default", tuple(T * (rows + 6) for rows in range(1, 9)))
     assert playbook(*workers(1)) >> arrived(1, 0) << timer(5) >> ProfileUpdated(T, slower) << timer(4)
+
+
+# Adaptive deferral ----------------------------------------------------------------------------------------------------
+
+
+def test_alone_adaptive_defers_as_the_paper_does() -> None:
+    assert playbook(*workers(2), deferral="adaptive") >> arrived(1, 0) << timer(5) >> arrived(2, 1) << timer(4)
+
+
+@pytest.mark.parametrize(
+    ("count", "answer"),
+    [
+        (2, [run(1, [3], 1, 1), CancelTimer(KEY)]),  # the last idle worker: b* = 4 * 5 / 25 rows
+        (5, [timer(1 + 12 - 7)]),  # one of four: b* = 4 * 5 / (25 / 4) = 3.2 rows
+    ],
+)
+def test_how_long_a_batch_waits_depends_on_who_else_would_use_the_worker(count: int, answer: list[AnyCommand]) -> None:
+    """`n` waits; of `m` two rows come in half a t: four a t, as far as anybody knows."""
+    play = playbook(*workers(count), deferral="adaptive", contention=25)
+    assert play >> arrived(1, 0, model="n") << timer(5, OTHER)
+    assert play >> arrived(2, 0.5) << run(0, [2], 0, 0.5) << CancelTimer(KEY)  # nothing is known yet: why wait
+    assert (play >> arrived(3, 1)).commands() == answer
 
 
 def test_a_strange_timer_is_ignored() -> None:

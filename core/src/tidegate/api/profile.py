@@ -66,6 +66,12 @@ class Profile(msgspec.Struct, frozen=True):
         """The largest batch that the table knows."""
         return len(self.table_ns)
 
+    @property
+    def fixed_cost_ns(self) -> float:
+        """What a batch costs besides its rows: beta, where the profile is a straight line; never negative."""
+        per_row_ns = (self.table_ns[-1] - self.table_ns[0]) / max(1, self.max_rows - 1)
+        return max(0.0, self.table_ns[0] - per_row_ns)
+
     def latency_ns(self, rows: int) -> int:
         """Expected latency of `rows` rows. Raises IndexError above `max_rows`."""
         return self.table_ns[rows - 1]

@@ -169,6 +169,10 @@ class IdleWorkers:
         """How many workers, busy or idle, host the partition."""
         return sum(len(pool.members) for pool in self._pools_of.get(partition, ()))
 
+    def count_idle(self, partition: str) -> int:
+        """How many idle workers host the partition."""
+        return sum(len(pool.idle) for pool in self._pools_of.get(partition, ()))
+
     def get(self, worker_id: int) -> Worker | None:
         """The worker of this id, busy or idle, while it is here."""
         return self._workers.get(worker_id)

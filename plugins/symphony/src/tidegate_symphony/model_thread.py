@@ -12,6 +12,8 @@ class Outlook:
     profile: Profile
     """The best that any of them could do: what plans are made with, and what decides that all is lost."""
     workers: int
+    fixed_cost_ns: float
+    """What a batch of it costs besides its rows: beta."""
 
 
 @dataclass(slots=True)
@@ -34,18 +36,31 @@ class Candidate:
 class ModelThread(RequestQueue):
     """A queue and its candidate."""
 
-    __slots__ = ("_gathering", "_target", "candidate", "outlook")
+    __slots__ = ("_gathering", "_spares_heads", "_target", "candidate", "outlook")
 
-    def __init__(self, key: QueueKey, model: Model, gathering: Gathering, target: BatchTarget | None) -> None:
-        """`target`: gather by window towards this size; None: keep the head."""
+    def __init__(
+        self,
+        key: QueueKey,
+        model: Model,
+        gathering: Gathering,
+        target: BatchTarget | None,
+        *,
+        spares_heads: bool = False,
+    ) -> None:
+        """`target`: gather by window towards this size; None: keep the head.
+
+        `spares_heads`: skip heads only as far as larger batches pay, not beyond the rows that come in beta: the
+        staggered target alone assumes that the workers belong to this model.
+        """
         super().__init__(key, model)
         self.candidate: Candidate | None = None
         self.outlook: Outlook
         """Of the last update."""
         self._gathering = gathering
         self._target = target
+        self._spares_heads = spares_heads
 
-    def joins(self, request: Request, now_ns: int) -> bool:
+    def joins(self, request: Request, now_ns: int, enough_rows: float) -> bool:
         """Let the newest request join the candidate if it can: O(1). False: the candidate has to be gathered anew."""
         candidate = self.candidate
         if candidate is None or now_ns > candidate.latest_ns:
@@ -56,7 +71,7 @@ class ModelThread(RequestQueue):
         due_ns = min(candidate.due_ns, self._gathering.due_ns(request))
         if rows <= self.model.max_rows and now_ns + self.outlook.profile.latency_ns(rows) <= due_ns:
             candidate.count, candidate.rows, candidate.due_ns = candidate.count + 1, rows, due_ns
-            self._time(candidate, now_ns)
+            self._time(candidate, now_ns, enough_rows)
         return True
 
     def count_hopeless(self, outlook: Outlook, now_ns: int) -> int:
@@ -68,13 +83,13 @@ class ModelThread(RequestQueue):
             count += 1
         return count
 
-    def update(self, outlook: Outlook, now_ns: int) -> Candidate:
-        """Gather the candidate anew. The head must not be hopeless."""
+    def update(self, outlook: Outlook, now_ns: int, enough_rows: float) -> Candidate:
+        """Gather the candidate anew; one of `enough_rows` does not wait for more. The head must not be hopeless."""
         self.outlook = outlook
         batch = self.gather(outlook.profile, now_ns)
         assert batch is not None, "a head that is not hopeless is a batch by itself"
         self.candidate = Candidate(batch.start, batch.count, batch.rows, batch.due_ns)
-        self._time(self.candidate, now_ns)
+        self._time(self.candidate, now_ns, enough_rows)
         return self.candidate
 
     def gather(self, profile: Profile, now_ns: int) -> Gathered | None:
@@ -82,15 +97,17 @@ class ModelThread(RequestQueue):
         if self._target is not None and self.model.slo_ns is not None:
             slo_ns = self.model.slo_ns - self._gathering.reserve_ns
             target = self._target.rows(now_ns, profile, slo_ns, self.outlook.workers)
+            if self._spares_heads:
+                target = max(1, min(target, int(self._target.rate.rows_per_ns * self.outlook.fixed_cost_ns)))
             if batch := self._gathering.window(self, profile, now_ns, target):
                 return batch
         return self._gathering.keep_head(self, profile, now_ns)
 
-    def _time(self, candidate: Candidate, now_ns: int) -> None:
+    def _time(self, candidate: Candidate, now_ns: int, enough_rows: float) -> None:
         rows, due_ns, profile = candidate.rows, candidate.due_ns, self.outlook.profile
         candidate.exec_ns, candidate.latest_ns = now_ns, NEVER
         if due_ns != NEVER:
             candidate.latest_ns = due_ns - profile.latency_ns(rows)
-            if self.model.slo_ns is not None and rows < self.model.max_rows:
+            if self.model.slo_ns is not None and rows < min(enough_rows, self.model.max_rows):
                 # Without an SLO there is nothing to defer towards; nobody can join what is full.
                 candidate.exec_ns = max(now_ns, due_ns - profile.latency_ns(rows + 1))

@@ -1,5 +1,6 @@
 """Symphony's deferred batch scheduling (Algorithm 1, and Appendix D for its two halves)."""
 
+from math import inf
 from typing import Literal
 
 from pydantic import Field
@@ -38,6 +39,14 @@ class SymphonyOptions(PolicyOptions):
         default="window",
         description="window: skip requests that keep the batch below the size that the load needs; keep-head: never",
     )
+    deferral: Literal["adaptive", "frontrun"] = Field(
+        default="adaptive",
+        description="frontrun: a batch waits until one more request could not join in time (the paper); "
+        "adaptive: not longer than a larger batch saves more time than the idle worker loses",
+    )
+    contention: float = Field(
+        default=3.0, gt=0, description="adaptive: how much an idle worker is worth to each other queue that waits"
+    )
     reserve_ms: float = Field(
         default=0.0, ge=0, description="Kept free before every deadline, for the way back to the client"
     )
@@ -55,13 +64,15 @@ class Symphony(QueueingPolicy[ModelThread]):
         super().__init__(setup, options)
         self._gathering = Gathering(ms_to_ns(options.reserve_ms))
         self._by_window = options.gathering == "window"
+        self._contention = options.contention if options.deferral == "adaptive" else 0.0
         self._targets: dict[str, BatchTarget] = {}
         self._outlooks: dict[str, Outlook] = {}
         self._ready = ReadyCandidates()
 
     def new_queue(self, key: QueueKey, model: Model) -> ModelThread:
         """A thread of its model: all share the model's target."""
-        return ModelThread(key, model, self._gathering, self._targets[model.name] if self._by_window else None)
+        target = self._targets[model.name] if self._by_window else None
+        return ModelThread(key, model, self._gathering, target, spares_heads=self._contention > 0)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards its model's rate; it joins the candidate, or there is a new one."""
@@ -71,7 +82,7 @@ class Symphony(QueueingPolicy[ModelThread]):
             target = self._targets[request.model] = BatchTarget(now_ns)
         target.rate.observe(now_ns, request.rows)
         thread = self.enqueue(request)
-        if not thread.joins(request, now_ns):
+        if not thread.joins(request, now_ns, self._enough_rows(thread)):
             return self.queue_changed(now_ns, thread)
         candidate = thread.candidate
         assert candidate is not None, "somebody joined it"
@@ -127,7 +138,7 @@ class Symphony(QueueingPolicy[ModelThread]):
             if hopeless := thread.count_hopeless(outlook, now_ns):
                 commands.extend(Drop(request.id, "deadline") for request in self.take(thread, hopeless))
                 continue
-            candidate = thread.update(outlook, now_ns)
+            candidate = thread.update(outlook, now_ns, self._enough_rows(thread))
             if candidate.exec_ns > now_ns:  # not schedulable before its moment
                 self._ready.discard(thread.key)
                 commands.append(SetTimer(thread.key, candidate.exec_ns))
@@ -155,13 +166,28 @@ class Symphony(QueueingPolicy[ModelThread]):
                 return True
         return False
 
+    def _enough_rows(self, thread: ModelThread) -> float:
+        """The size from which on waiting for one more request costs more than it saves.
+
+        One more in a batch of b spares beta/b of worker time; waiting for it, 1/lambda on average, keeps a worker idle
+        that others may want: the more of them wait, and the fewer workers are idle, the surer. Both are equal at
+        `b* = lambda*beta / kappa` with `kappa = contention * others / idle`.
+        """
+        others = len(self.queues) - 1
+        outlook = self._outlook(thread.model.name)
+        if not (self._contention and others and outlook):
+            return inf
+        kappa = self._contention * others / max(1, self.idle.count_idle(thread.model.name))
+        return self._targets[thread.model.name].rate.rows_per_ns * outlook.fixed_cost_ns / kappa
+
     def _outlook(self, model: str) -> Outlook | None:
         """What there is for a model; None while no worker hosts it."""
         outlook = self._outlooks.get(model)
         if outlook is None and (kinds := self.idle.kinds_hosting(model)):
             tables = [self.profiles[model, kind].table_ns for kind in sorted(kinds)]
             fastest = Profile(model, "fastest", tuple(min(column) for column in zip(*tables, strict=False)))
-            outlook = self._outlooks[model] = Outlook(fastest, self.idle.count_hosting(model))
+            outlook = Outlook(fastest, self.idle.count_hosting(model), fastest.fixed_cost_ns)
+            self._outlooks[model] = outlook
         return outlook
 
     def _plan_anew(self, now_ns: int, models: tuple[str, ...]) -> Commands:
