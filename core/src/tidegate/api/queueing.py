@@ -169,6 +169,10 @@ class IdleWorkers:
         """How many workers, busy or idle, host the partition."""
         return sum(len(pool.members) for pool in self._pools_of.get(partition, ()))
 
+    def count(self) -> int:
+        """How many workers there are, busy or idle."""
+        return len(self._workers)
+
     def count_idle(self, partition: str) -> int:
         """How many idle workers host the partition."""
         return sum(len(pool.idle) for pool in self._pools_of.get(partition, ()))

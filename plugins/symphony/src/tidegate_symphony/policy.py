@@ -13,6 +13,7 @@ from tidegate.api import (
     Commands,
     Drop,
     Gathering,
+    LegFinished,
     Model,
     PolicyOptions,
     Profile,
@@ -28,6 +29,7 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
+from tidegate_symphony.autoscaler import Autoscaler
 from tidegate_symphony.model_thread import Candidate, ModelThread, Outlook
 from tidegate_symphony.rank_thread import ReadyCandidates
 
@@ -46,6 +48,12 @@ class SymphonyOptions(PolicyOptions):
     )
     contention: float = Field(
         default=3.0, gt=0, description="adaptive: how much an idle worker is worth to each other queue that waits"
+    )
+    advice_every_s: float = Field(
+        default=10.0, ge=0, description="How often to advise on the number of workers; 0: never"
+    )
+    tolerated_loss: float = Field(
+        default=0.01, ge=0, lt=1, description="Share of requests lost below which all is well"
     )
     reserve_ms: float = Field(
         default=0.0, ge=0, description="Kept free before every deadline, for the way back to the client"
@@ -68,6 +76,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._targets: dict[str, BatchTarget] = {}
         self._outlooks: dict[str, Outlook] = {}
         self._ready = ReadyCandidates()
+        self._autoscaler = Autoscaler(round(options.advice_every_s * 1e9), options.tolerated_loss)
 
     def new_queue(self, key: QueueKey, model: Model) -> ModelThread:
         """A thread of its model: all share the model's target."""
@@ -77,6 +86,7 @@ class Symphony(QueueingPolicy[ModelThread]):
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards its model's rate; it joins the candidate, or there is a new one."""
         request, now_ns = event.request, event.now_ns
+        self._autoscaler.arrived()
         target = self._targets.get(request.model)
         if target is None:
             target = self._targets[request.model] = BatchTarget(now_ns)
@@ -110,6 +120,11 @@ class Symphony(QueueingPolicy[ModelThread]):
             self._update(now_ns, self.queues[key], commands)
         return commands
 
+    def on_leg_finished(self, event: LegFinished) -> Commands:
+        """The worker is idle; now and then, how many of them the load wants."""
+        self._autoscaler.ran(event.ended_ns - event.started_ns)
+        return [*super().on_leg_finished(event), *self._autoscaler.advice(event.now_ns, self.idle.count())]
+
     def on_timer_fired(self, event: TimerFired) -> Commands:
         """The model timer: the candidate's moment has come, or has passed while it waited for a worker."""
         model, merge_key = event.key if isinstance(event.key, tuple) else ("", "")
@@ -136,6 +151,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         """Dispatch what is schedulable now; leave a candidate that waits for its moment, or for a worker."""
         while thread and (outlook := self._outlook(thread.model.name)):
             if hopeless := thread.count_hopeless(outlook, now_ns):
+                self._autoscaler.dropped(hopeless)
                 commands.extend(Drop(request.id, "deadline") for request in self.take(thread, hopeless))
                 continue
             candidate = thread.update(outlook, now_ns, self._enough_rows(thread))

@@ -1,0 +1,47 @@
+"""How many workers the load wants (section 3.5), from what was lost and how long workers ran."""
+
+from tidegate.api import Advise
+
+
+class Autoscaler:
+    """Looks back over intervals. It sets no timer: where nothing happens there is nothing to advise on."""
+
+    def __init__(self, interval_ns: int, tolerated: float) -> None:
+        """`interval_ns`: how long to look back; 0: never advise. `tolerated`: the bad rate below which all is well."""
+        self._interval_ns = interval_ns
+        self._tolerated = tolerated
+        self._since_ns: int | None = None
+        self._arrived = self._dropped = self._busy_ns = 0
+
+    def arrived(self) -> None:
+        """A request came."""
+        self._arrived += 1
+
+    def dropped(self, count: int) -> None:
+        """Requests were given up."""
+        self._dropped += count
+
+    def ran(self, duration_ns: int) -> None:
+        """A worker was busy for so long."""
+        self._busy_ns += duration_ns
+
+    def advice(self, now_ns: int, workers: int) -> list[Advise]:
+        """What to say at this instant: once an interval, and only if something is to be changed.
+
+        With a bad rate r beyond what is tolerated the load is 1/(1-r) of what the workers carry: `N*r/(1-r)` more are
+        wanted. Else a share f of their time was idle: `N*f` can go.
+        """
+        if self._since_ns is None:
+            self._since_ns = now_ns
+        elapsed_ns = now_ns - self._since_ns
+        if not self._interval_ns or elapsed_ns < self._interval_ns or not self._arrived or not workers:
+            return []
+        bad = min(self._dropped / self._arrived, 0.9)  # beyond that it is no estimate any more
+        idle = max(0.0, 1 - self._busy_ns / (elapsed_ns * workers))
+        self._since_ns = now_ns
+        self._arrived = self._dropped = self._busy_ns = 0
+        if bad > self._tolerated:
+            return [Advise(round(workers * bad / (1 - bad)), f"{bad:.1%} of the requests are lost")]
+        if spare := int(workers * idle):
+            return [Advise(-spare, f"workers are idle {idle:.0%} of the time")]
+        return []
