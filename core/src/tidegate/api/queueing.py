@@ -199,6 +199,7 @@ class QueueingPolicy(Policy, Generic[Queue]):
         self.idle = IdleWorkers(setup.workers)
         self.queues: dict[QueueKey, Queue] = {}
         self._queue_of: dict[int, QueueKey] = {}
+        self._fastest: dict[str, Profile] = {}
 
     def new_queue(self, key: QueueKey, model: Model) -> Queue:
         """A queue for requests that can share a batch; it is forgotten when it is empty."""
@@ -206,7 +207,7 @@ class QueueingPolicy(Policy, Generic[Queue]):
 
     @abstractmethod
     def queue_changed(self, now_ns: int, queue: Queue) -> Commands:
-        """A request joined this queue, or left it because it was cancelled."""
+        """A request joined this queue or was cancelled, or the workers that host it or their profiles changed."""
 
     @abstractmethod
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
@@ -215,6 +216,18 @@ class QueueingPolicy(Policy, Generic[Queue]):
     def profile(self, partition: str, worker: Worker) -> Profile:
         """The expectation for a partition on a worker."""
         return self.profiles[partition, worker.kind]
+
+    def fastest_profile(self, partition: str) -> Profile | None:
+        """The best that any worker here could do; None where no worker hosts the partition."""
+        if partition not in self._fastest and (kinds := self.idle.kinds_hosting(partition)):
+            tables = [self.profiles[partition, kind].table_ns for kind in sorted(kinds)]
+            table_ns = tuple(min(column) for column in zip(*tables, strict=False))
+            self._fastest[partition] = Profile(partition, "fastest", table_ns)
+        return self._fastest.get(partition)
+
+    def forget_plans(self) -> None:
+        """The workers or their profiles changed. Extend it to drop what was derived from them."""
+        self._fastest.clear()
 
     def enqueue(self, request: Request) -> Queue:
         """Put a request into its queue; returns the queue."""
@@ -263,19 +276,26 @@ class QueueingPolicy(Policy, Generic[Queue]):
         return self._release(event.now_ns, event.worker_id)
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """The worker is idle."""
+        """The worker is idle; it may be faster than the others."""
+        self.forget_plans()
         self.idle.join(event.worker)
         return self.worker_freed(event.now_ns, event.worker)
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """Dispatch to it no more."""
+        """Dispatch to it no more. It may have been faster than the others: its queues are looked at again."""
+        worker = self.idle.get(event.worker_id)
         self.idle.leave(event.worker_id)
-        return ()
+        return self._plan_anew(event.now_ns, worker.hosts if worker else ())
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
-        """Plan with it from now on."""
+        """Plan with it from now on: its queues are looked at again."""
         self.profiles[event.profile.partition, event.profile.kind] = event.profile
-        return ()
+        return self._plan_anew(event.now_ns, (event.profile.partition,))
+
+    def _plan_anew(self, now_ns: int, partitions: tuple[str, ...]) -> Commands:
+        self.forget_plans()
+        affected = [queue for queue in self.queues.values() if queue.model.name in partitions]
+        return [command for queue in affected for command in self.queue_changed(now_ns, queue)]
 
     def _release(self, now_ns: int, worker_id: int) -> Commands:
         worker = self.idle.get(worker_id)

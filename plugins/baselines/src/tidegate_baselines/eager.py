@@ -11,12 +11,9 @@ from tidegate.api import (
     Gathered,
     PolicyOptions,
     Profile,
-    ProfileUpdated,
     RequestArrived,
     RequestQueue,
     Setup,
-    WorkerJoined,
-    WorkerLost,
 )
 from tidegate_baselines.early_drop import GATHERING, EarlyDrop
 
@@ -67,21 +64,8 @@ class Eager(EarlyDrop):
             target.rate.observe(event.now_ns, event.request.rows)
         return super().on_request_arrived(event)
 
-    def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """More workers ask for larger batches."""
-        self._forget_targets()
-        return super().on_worker_joined(event)
-
-    def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """Fewer workers ask for smaller batches."""
-        self._forget_targets()
-        return super().on_worker_lost(event)
-
-    def on_profile_updated(self, event: ProfileUpdated) -> Commands:
-        """The size that the load needs depends on it."""
-        self._forget_targets()
-        return super().on_profile_updated(event)
-
-    def _forget_targets(self) -> None:
+    def forget_plans(self) -> None:
+        """The size that the load needs depends on the workers and their profiles."""
+        super().forget_plans()
         for target in self._targets.values():
             target.forget()

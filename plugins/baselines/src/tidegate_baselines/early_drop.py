@@ -10,17 +10,12 @@ from tidegate.api import (
     Drop,
     Gathered,
     Gathering,
-    PolicyOptions,
     Profile,
-    ProfileUpdated,
     QueueingPolicy,
     RequestQueue,
     SetTimer,
-    Setup,
     TimerFired,
     Worker,
-    WorkerJoined,
-    WorkerLost,
 )
 
 GATHERING = Gathering(reserve_ns=0)
@@ -34,10 +29,6 @@ class EarlyDrop(QueueingPolicy):
 
     gives_up_skipped: ClassVar[bool] = False
     """Whether requests before a batch that does not begin at the head are dropped; else they may still run."""
-
-    def __init__(self, setup: Setup, options: PolicyOptions) -> None:
-        super().__init__(setup, options)
-        self._fastest: dict[str, Profile] = {}
 
     @abstractmethod
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
@@ -77,22 +68,6 @@ class EarlyDrop(QueueingPolicy):
         queue = self.queues.get((str(model), str(merge_key)))
         return self.queue_changed(event.now_ns, queue) if queue else ()
 
-    def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """It may be faster than the others."""
-        self._fastest.clear()
-        return super().on_worker_joined(event)
-
-    def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """It may have been faster than the others: requests that counted on it are hopeless now."""
-        worker = self.idle.get(event.worker_id)
-        super().on_worker_lost(event)
-        return self._serve_anew(event.now_ns, worker.hosts if worker else ())
-
-    def on_profile_updated(self, event: ProfileUpdated) -> Commands:
-        """What can be in time is another question now."""
-        super().on_profile_updated(event)
-        return self._serve_anew(event.now_ns, (event.profile.partition,))
-
     def serve(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> None:
         """Run what idle workers can run in time, drop the hopeless, and ask to be woken when that changes."""
         while queue and (fastest := self.fastest_profile(queue.model.name)):
@@ -115,16 +90,6 @@ class EarlyDrop(QueueingPolicy):
         head = queue.head
         return NEVER if head.deadline_ns == NEVER else head.deadline_ns - fastest.latency_ns(head.rows) + 1
 
-    def fastest_profile(self, model: str) -> Profile | None:
-        """The best that any worker here could do; None where no worker hosts the model."""
-        if model not in self._fastest:
-            tables = [self.profiles[model, kind].table_ns for kind in sorted(self.idle.kinds_hosting(model))]
-            if not tables:
-                return None
-            table_ns = tuple(min(column) for column in zip(*tables, strict=False))
-            self._fastest[model] = Profile(model, "fastest", table_ns)
-        return self._fastest[model]
-
     def _grant(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> bool:
         """Give the queue's batch to the idle worker of the smallest id on which it is in time; False if none is."""
         for worker in self.idle.peek_each_kind(queue.model.name):
@@ -142,10 +107,3 @@ class EarlyDrop(QueueingPolicy):
             commands.extend(Drop(request.id, "early") for request in self.take(queue, start))
             start = 0
         commands.append(self.dispatch(now_ns, queue, candidate.count, worker, start=start))
-
-    def _serve_anew(self, now_ns: int, models: tuple[str, ...]) -> Commands:
-        self._fastest.clear()
-        commands: list[AnyCommand] = []
-        for queue in [queue for queue in self.queues.values() if queue.model.name in models]:
-            self.serve(now_ns, queue, commands)
-        return commands

@@ -16,8 +16,6 @@ from tidegate.api import (
     LegFinished,
     Model,
     PolicyOptions,
-    Profile,
-    ProfileUpdated,
     QueueingPolicy,
     QueueKey,
     RequestArrived,
@@ -25,8 +23,6 @@ from tidegate.api import (
     Setup,
     TimerFired,
     Worker,
-    WorkerJoined,
-    WorkerLost,
     ms_to_ns,
 )
 from tidegate_symphony.autoscaler import Autoscaler
@@ -131,21 +127,14 @@ class Symphony(QueueingPolicy[ModelThread]):
         thread = self.queues.get((str(model), str(merge_key)))
         return self.queue_changed(event.now_ns, thread) if thread else ()
 
-    def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """It may be faster than the others."""
-        self._forget_outlooks()
-        return super().on_worker_joined(event)
-
-    def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """It may have been faster than the others: without it every moment comes sooner."""
-        worker = self.idle.get(event.worker_id)
-        super().on_worker_lost(event)
-        return self._plan_anew(event.now_ns, worker.hosts if worker else ())
-
-    def on_profile_updated(self, event: ProfileUpdated) -> Commands:
-        """Every moment planned with the old expectation is planned anew."""
-        super().on_profile_updated(event)
-        return self._plan_anew(event.now_ns, (event.profile.partition,))
+    def forget_plans(self) -> None:
+        """The workers or their profiles changed: no candidate and no target stands."""
+        super().forget_plans()
+        self._outlooks.clear()
+        for thread in self.queues.values():
+            thread.candidate = None
+        for target in self._targets.values():
+            target.forget()
 
     def _update(self, now_ns: int, thread: ModelThread, commands: list[AnyCommand]) -> None:
         """Dispatch what is schedulable now; leave a candidate that waits for its moment, or for a worker."""
@@ -199,24 +188,7 @@ class Symphony(QueueingPolicy[ModelThread]):
     def _outlook(self, model: str) -> Outlook | None:
         """What there is for a model; None while no worker hosts it."""
         outlook = self._outlooks.get(model)
-        if outlook is None and (kinds := self.idle.kinds_hosting(model)):
-            tables = [self.profiles[model, kind].table_ns for kind in sorted(kinds)]
-            fastest = Profile(model, "fastest", tuple(min(column) for column in zip(*tables, strict=False)))
+        if outlook is None and (fastest := self.fastest_profile(model)):
             outlook = Outlook(fastest, self.idle.count_hosting(model), fastest.fixed_cost_ns)
             self._outlooks[model] = outlook
         return outlook
-
-    def _plan_anew(self, now_ns: int, models: tuple[str, ...]) -> Commands:
-        self._forget_outlooks()
-        commands: list[AnyCommand] = []
-        for thread in [thread for thread in self.queues.values() if thread.model.name in models]:
-            self._update(now_ns, thread, commands)
-        return commands
-
-    def _forget_outlooks(self) -> None:
-        """The workers or their profiles changed."""
-        self._outlooks.clear()
-        for thread in self.queues.values():
-            thread.candidate = None
-        for target in self._targets.values():
-            target.forget()
