@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -171,23 +171,26 @@ class Driver:
             self._handle(BatchFailed(started_ns, batch_id, effect.leg, worker_id, "every client left"))
             return
         envelopes = [client.envelope for client in clients]
-        outcomes: list[bytes | RequestFailed]
         try:
             response = await backend.unary(INFER)(gather(envelopes))
         except grpc.aio.AioRpcError as error:
             if await self.lost(backend, error):
                 return  # the engine was told that the worker is gone, and with it this batch
             outcomes = await self._each_alone(backend, clients, error)
-            response = b""
+            if ended_ns := self._finish(effect, worker_id, started_ns):
+                _answer(clients, outcomes, ended_ns)
         else:
-            outcomes = []
+            # The engine first: the next batch is on its way before this one's answers are divided.
+            if ended_ns := self._finish(effect, worker_id, started_ns):
+                _answer(clients, _divided(response, envelopes), ended_ns)
+
+    def _finish(self, effect: StartLeg, worker_id: int, started_ns: int) -> int | None:
+        """Tell the engine that a leg has ended, now; None where its worker was given up and its requests with it."""
         ended_ns = time.monotonic_ns()
-        if self._running.pop(batch_id, None) is None:
-            return  # its worker was given up meanwhile, its requests are tried elsewhere
-        self._handle(LegFinished(ended_ns, batch_id, effect.leg, worker_id, started_ns, ended_ns))
-        for client, outcome in zip(clients, outcomes or _divided(response, envelopes), strict=True):
-            client.ended_ns = ended_ns
-            client.resolve(outcome)
+        if self._running.pop(effect.batch.id, None) is None:
+            return None
+        self._handle(LegFinished(ended_ns, effect.batch.id, effect.leg, worker_id, started_ns, ended_ns))
+        return ended_ns
 
     async def _each_alone(
         self, backend: Backend, clients: list[_Waiting], error: grpc.aio.AioRpcError
@@ -235,7 +238,13 @@ class Driver:
         task.add_done_callback(self._tasks.discard)
 
 
-def _divided(response: bytes, envelopes: list[Envelope]) -> list[bytes] | list[RequestFailed]:
+def _answer(clients: list[_Waiting], outcomes: Sequence[bytes | RequestFailed], ended_ns: int) -> None:
+    for client, outcome in zip(clients, outcomes, strict=True):
+        client.ended_ns = ended_ns
+        client.resolve(outcome)
+
+
+def _divided(response: bytes, envelopes: list[Envelope]) -> Sequence[bytes | RequestFailed]:
     try:
         return scatter(response, envelopes)
     except ScatterError as error:
