@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.api import Model, PolicySpec, Profile, Request, RequestArrived, Setup, Worker, ms_to_ns
+from tidegate.api import Model, Profile, Request, RequestArrived, Setup, Worker, ms_to_ns
 from tidegate.engine import Engine, Tally
 from tidegate.host import Plugins
 from tidegate.sim import Simulation
@@ -51,13 +51,7 @@ def bad_share(tally: Tally) -> float:
     ],
 )
 def test_the_contract_is_kept_with_other_options(name: str, options: Options) -> None:
-    spec = PLUGINS.policy(name)
-
-    class WithOptions(spec.policy):  # type: ignore[name-defined,misc]  # whichever policy is tried
-        def __init__(self, setup: Setup, _: object) -> None:
-            super().__init__(setup, spec.policy.Options.model_validate(options))
-
-    check_policy(PolicySpec(name, "", WithOptions), worlds=40)
+    check_policy(PLUGINS.policy(name), worlds=40, options=options)
 
 
 @pytest.mark.parametrize(

@@ -59,10 +59,13 @@ def playbook(*of: Worker, **options: float | str) -> Playbook:
     return Playbook(Symphony(setup(*of), SymphonyOptions.model_validate({"deferral": "frontrun", **options})))
 
 
-def arrived(request_id: int, at: float, *, model: str = "m", rows: int = 1, due: float | None = None) -> RequestArrived:
+def arrived(
+    request_id: int, at: float, *, model: str = "m", rows: int = 1, due: float | None = None, key: str = ""
+) -> RequestArrived:
     now_ns = round(at * T)
     slo_ns = NEVER if model == "bulk" else now_ns + SLO
-    return RequestArrived(now_ns, Request(request_id, model, rows, now_ns, slo_ns if due is None else round(due * T)))
+    due_ns = slo_ns if due is None else round(due * T)
+    return RequestArrived(now_ns, Request(request_id, model, rows, now_ns, due_ns, key))
 
 
 def timer(at: float, key: tuple[str, str] = KEY, *, after: bool = False) -> SetTimer:
@@ -308,18 +311,22 @@ def test_alone_adaptive_defers_as_the_paper_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "answer"),
+    ("count", "first", "second"),
     [
-        (2, [run(1, [3], 1, 1), CancelTimer(KEY)]),  # the last idle worker: b* = 4 * 5 / 25 rows
-        (5, [timer(1 + 12 - 7)]),  # one of four: b* = 4 * 5 / (25 / 4) = 3.2 rows
+        # Not enough idle workers for the others: nobody knows yet whether more will come; then b* = 4 * 5 / 50 rows.
+        (2, [run(0, [4], 0, 0.5), CancelTimer(KEY)], [run(1, [5], 1, 1), CancelTimer(KEY)]),
+        (5, [timer(0.5 + 12 - 7)], [timer(0.5 + 12 - 8)]),
     ],
 )
-def test_how_long_a_batch_waits_depends_on_who_else_would_use_the_worker(count: int, answer: list[AnyCommand]) -> None:
-    """`n` waits; of `m` two rows come in half a t: four a t, as far as anybody knows."""
+def test_how_long_a_batch_waits_depends_on_who_else_would_use_the_worker(
+    count: int, first: list[AnyCommand], second: list[AnyCommand]
+) -> None:
+    """Three queues of `n` wait; of `m` two rows come in half a t: four a t, as far as anybody knows."""
     play = playbook(*workers(count), deferral="adaptive", contention=25)
-    assert play >> arrived(1, 0, model="n") << timer(5, OTHER)
-    assert play >> arrived(2, 0.5) << run(0, [2], 0, 0.5) << CancelTimer(KEY)  # nothing is known yet: why wait
-    assert (play >> arrived(3, 1)).commands() == answer
+    for number, key in enumerate(("", "wide", "wider"), start=1):
+        assert play >> arrived(number, 0, model="n", key=key) << timer(5, ("n", key))
+    assert (play >> arrived(4, 0.5)).commands() == first
+    assert (play >> arrived(5, 1)).commands() == second
 
 
 def test_a_strange_timer_is_ignored() -> None:
