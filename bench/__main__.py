@@ -10,6 +10,7 @@ from rich.console import Console
 
 from bench.front import bench_front
 from bench.scheduler import bench_scheduler
+from bench.subclusters import bench_subclusters
 
 
 def main() -> None:
@@ -19,7 +20,11 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console(width=None if os.isatty(1) else 120)
     console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
-    figures = {"front": bench_front(console), "scheduler": bench_scheduler(console)}
+    figures = {
+        "front": bench_front(console),
+        "scheduler": bench_scheduler(console),
+        "subclusters": bench_subclusters(console),
+    }
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
 

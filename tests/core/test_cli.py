@@ -20,6 +20,7 @@ def test_plugins_as_json_lists_every_policy_with_its_options() -> None:
     assert set(policies) == set(plugins.policies)
     assert policies["symphony"]["source"] == "tidegate-symphony"
     assert "reserve_ms" in policies["symphony"]["options"]
+    assert {offer["name"] for offer in listed["plugins"] if offer["kind"] == "planner"} == set(plugins.planners)
     assert listed["broken"] == plugins.broken
 
 

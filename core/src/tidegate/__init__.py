@@ -3,7 +3,7 @@
 The map of the house (arrows of import point down):
 
     cli        the `tidegate` command; other distributions add subcommands
-    testing    for authors of policies: Playbook, check_policy
+    testing    for authors of policies: Playbook, check_policy, PolicyConformance, pytest fixtures
     sim        drives the engine under virtual time with simulated workers
     engine     the books; checks every command a policy gives          host      finds plugins, selects by name
     workload   arrivals, shared by simulator and load test

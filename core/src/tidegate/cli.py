@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tidegate.api import CommandSpec, ObserverSpec, PolicySpec
+from tidegate.api import CommandSpec, ObserverSpec, PlannerSpec, PolicySpec
 from tidegate.host import Plugins
 
 
@@ -32,7 +32,7 @@ def build_app(plugins: Plugins) -> typer.Typer:
     def list_plugins(
         as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
     ) -> None:
-        """What is installed: policies with their options, commands, observers, and plugins that do not load."""
+        """What is installed: policies with their options, planners, commands, observers; and what does not load."""
         offers = _offers(plugins)
         if as_json:
             rows = [dataclasses.asdict(offer) for offer in offers]
@@ -78,6 +78,10 @@ def _offers(plugins: Plugins) -> list[_Offer]:
                 tuple(spec.policy.Options.model_fields),
             )
             for spec in plugins.policies.values()
+        ),
+        *(
+            _Offer("planner", spec.name, plugins.source[PlannerSpec, spec.name], spec.summary)
+            for spec in plugins.planners.values()
         ),
         *(
             _Offer("observer", spec.name, plugins.source[ObserverSpec, spec.name], spec.summary)

@@ -12,9 +12,12 @@ from tidegate.api import (
     AnyCommand,
     AnyEvent,
     CommandSpec,
+    Document,
     FirstComeFirstServed,
     Model,
     ObserverSpec,
+    Plan,
+    PlannerSpec,
     PolicyOptions,
     PolicySpec,
     Profile,
@@ -74,6 +77,36 @@ def test_what_plugins_offer_is_found_by_name_with_its_source() -> None:
     assert plugins.observer("watch").summary == "watches"
     assert plugins.source[PolicySpec, "a"] == "dist-one"
     assert plugins.source[CommandSpec, "a"] == "dist-two"
+
+
+class NoPlan(Plan):
+    """A plan of nothing."""
+
+    @property
+    def summary(self) -> str:
+        return ""
+
+    @property
+    def table(self) -> list[dict[str, str]]:
+        return []
+
+
+def planning(name: str) -> ModuleType:
+    def never(problem: object, /, *, time_limit_s: float, progress: object) -> Plan:
+        raise AssertionError("only registered")
+
+    return plugin(planners=lambda: [PlannerSpec(name, "plans", Document, NoPlan, never)])
+
+
+def test_planners_are_found_by_name_and_may_not_share_one() -> None:
+    plugins = Plugins()
+    plugins.register(planning("a"), "dist-one")
+    assert plugins.planner("a").summary == "plans"
+    assert plugins.source[PlannerSpec, "a"] == "dist-one"
+    with pytest.raises(UnknownPlugin, match="no planner named 'b' is installed; installed: a"):
+        plugins.planner("b")
+    with pytest.raises(PluginConflict, match="'dist-one' and 'dist-two' both offer a planner named 'a'"):
+        plugins.register(planning("a"), "dist-two")
 
 
 def test_a_conflict_names_both_plugins_and_keeps_the_first() -> None:

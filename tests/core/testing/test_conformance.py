@@ -1,9 +1,12 @@
 """`check_policy` lets honest policies pass and says of every bad one which invariant it breaks, and in which world."""
 
 from collections.abc import Sequence
+from typing import ClassVar
+from unittest import SkipTest
 
 import msgspec
 import pytest
+from pydantic import ConfigDict, Field
 
 from tidegate.api import (
     AnyCommand,
@@ -13,13 +16,14 @@ from tidegate.api import (
     FirstComeFirstServed,
     Leg,
     Policy,
+    PolicyOptions,
     PolicySpec,
     RequestArrived,
     RequestQueue,
     Worker,
 )
 from tidegate.host import Plugins
-from tidegate.testing import ConformanceError, check_policy
+from tidegate.testing import ConformanceError, PolicyConformance, check_policy
 
 
 @pytest.mark.parametrize("name", Plugins.installed().policies)
@@ -104,23 +108,136 @@ class Raises(FirstComeFirstServed):
         raise ZeroDivisionError("made to break")
 
 
-@pytest.mark.parametrize(
-    ("policy", "message"),
-    [
-        (Hoards, r"invariant 1 \(conservation\): \d+ requests were left waiting"),
-        (DropsTwice, "invariant 1: request .* is dropped but not queued"),
-        (Overlaps, "invariant 2: .* overlaps what is booked on worker 0"),
-        (StartsInThePast, "invariant 3: .* starts at"),
-        (ReusesBatchIds, "invariant 6: batch id 0 was used before"),
-        (Remembers, r"invariant 6 \(determinism\): a second run gave other commands"),
-        (IsLate, "invariant 8: .* is due at"),
-        (PlansRosily, "invariant 8: .* the profile says"),
-        (Raises, "made to break"),
-    ],
-)
-def test_a_bad_policy_is_caught(policy: type[Policy], message: str) -> None:
+class HiddenOptions(PolicyOptions):
+    most_rows: int = Field(default=16, exclude=True)
+
+
+class HidesAnOption(FirstComeFirstServed):
+    """What it was made with is not in its log."""
+
+    Options = HiddenOptions
+    options: HiddenOptions
+
+    def largest_batch(self, queue: RequestQueue) -> int:
+        return min(queue.model.max_rows, self.options.most_rows)
+
+
+BAD = [
+    (Hoards, "test_1_conservation", r"invariant 1: \d+ requests were left waiting"),
+    (DropsTwice, "test_1_conservation", "invariant 1: request .* is dropped but not queued"),
+    (Overlaps, "test_2_exclusivity", "invariant 2: .* overlaps what is booked on worker 0"),
+    (StartsInThePast, "test_3_causality", "invariant 3: .* starts at"),
+    (ReusesBatchIds, "test_6_determinism", "invariant 6: batch id 0 was used before"),
+    (Remembers, "test_6_determinism", "invariant 6: a second run gave other commands"),
+    (HidesAnOption, "test_7_parity", "invariant 7: replayed from its log it answers otherwise: Difference"),
+    (IsLate, "test_8_deadline_honesty", "invariant 8: .* is due at"),
+    (PlansRosily, "test_8_deadline_honesty", "invariant 8: .* the profile says"),
+    (Raises, "test_it_never_raises", "it raised ZeroDivisionError: made to break"),
+]
+OPTIONS: dict[type[Policy], dict[str, int]] = {HidesAnOption: {"most_rows": 1}}
+
+
+@pytest.mark.parametrize(("policy", "test", "message"), BAD)
+def test_a_bad_policy_is_caught(policy: type[Policy], test: str, message: str) -> None:
     with pytest.raises(ConformanceError, match=rf"policy 'bad' in world (\d+) \(seed=\1\): .*{message}"):
-        check_policy(PolicySpec("bad", "made to fail", policy))
+        check_policy(PolicySpec("bad", "made to fail", policy), options=OPTIONS.get(policy))
+
+
+@pytest.mark.parametrize(("policy", "test", "message"), BAD)
+def test_the_class_says_it_in_the_test_of_that_invariant(policy: type[Policy], test: str, message: str) -> None:
+    class Conformance(PolicyConformance):
+        spec = PolicySpec("bad", "made to fail", policy)
+        options = OPTIONS.get(policy, {})
+
+    first = rf"policy 'bad' in world (\d+) \(seed=\1\): .*{message}"
+    with pytest.raises(ConformanceError, match=first + r".* \(the first of \d+ of 100 worlds\)$"):
+        getattr(Conformance(), test)()
+
+
+class FollowsHashes(FirstComeFirstServed):
+    """The order in which it serves is that of a set of names: another one in every process."""
+
+    def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
+        waiting = {key for key, queue in self.queues.items() if queue.model.name in worker.hosts}
+        return [self._run(now_ns, self.queues[next(iter(waiting))], worker)] if waiting else ()
+
+
+class TestByHashes(PolicyConformance):
+    spec = PolicySpec("by-hashes", "Deterministic within a process only", FollowsHashes)
+    worlds = 20
+
+    def test_6_determinism_across_processes(self) -> None:
+        said = r"policy 'by-hashes' in world (\d+) \(seed=\1\): invariant 6: under PYTHONHASHSEED"
+        with pytest.raises(ConformanceError, match=said):
+            super().test_6_determinism_across_processes()
+
+
+class TestFirstCome(PolicyConformance):
+    spec = PolicySpec("first-come", "First come, first served", FirstComeFirstServed)
+    worlds = 20
+
+
+def failures(conformance: PolicyConformance) -> dict[str, str]:
+    """What its tests say, by name."""
+    said = {}
+    for name in dir(conformance):
+        if name.startswith("test_"):
+            try:
+                getattr(conformance, name)()
+            except (ConformanceError, SkipTest) as error:
+                said[name] = str(error)
+    return said
+
+
+def test_a_class_that_no_other_process_can_import_is_not_tried_there() -> None:
+    class Local(FirstComeFirstServed):
+        pass
+
+    class Conformance(TestFirstCome):
+        spec = PolicySpec("local", "First come, first served", Local)
+
+    said = failures(Conformance())
+    assert said.pop("test_6_determinism_across_processes").startswith("policy 'local' cannot be imported by another")
+    assert said == {"test_8_deadline_honesty": "policy 'local' declares itself best-effort"}
+
+
+class CarelessOptions(PolicyOptions):
+    model_config = ConfigDict(extra="ignore")
+
+    patience_ms: float
+
+
+class Careless(FirstComeFirstServed):
+    Options = CarelessOptions
+
+
+def test_what_is_wrong_with_options_is_said() -> None:
+    class Conformance(PolicyConformance):
+        spec = PolicySpec("careless", "", Careless)
+        options: ClassVar = {"patience_ms": 1}
+        worlds = 5
+
+    said = failures(Conformance())
+    del said["test_8_deadline_honesty"]  # skipped
+    assert said == {
+        "test_it_has_a_summary_of_one_line": "policy 'careless': its summary is not one line: ''",
+        "test_it_needs_no_options": "policy 'careless' has options without a default: patience_ms",
+        "test_every_option_is_described": "policy 'careless' has options without description: patience_ms",
+        "test_unknown_options_are_refused": "policy 'careless' takes options that it does not have",
+    }
+
+
+def test_classes_for_other_options_are_tried_on_their_own() -> None:
+    class Conformance(PolicyConformance):
+        spec = PolicySpec("hides", "Hides an option", HidesAnOption)
+        worlds = 20
+
+    class WithOptions(Conformance):
+        options: ClassVar = {"most_rows": 1}
+
+    Conformance().test_7_parity()
+    with pytest.raises(ConformanceError, match="invariant 7"):
+        WithOptions().test_7_parity()
 
 
 def test_the_seed_of_a_world_reproduces_its_fault() -> None:

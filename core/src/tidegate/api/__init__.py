@@ -22,8 +22,18 @@ from tidegate.api.events import (
 )
 from tidegate.api.first_come import FirstComeFirstServed
 from tidegate.api.gathering import Gathered, Gathering
-from tidegate.api.hookspecs import CommandSpec, Observer, ObserverSpec, PolicySpec, hookimpl
+from tidegate.api.hookspecs import CommandSpec, Observer, ObserverSpec, PlannerSpec, PolicySpec, hookimpl
 from tidegate.api.model import NEVER, Batch, Leg, Model, Request, Worker
+from tidegate.api.planner import (
+    Document,
+    DocumentError,
+    Plan,
+    Planner,
+    PlanningError,
+    Progress,
+    read_document,
+    write_document,
+)
 from tidegate.api.policy import Commands, Policy, PolicyOptions, Setup
 from tidegate.api.profile import NS_PER_MS, Profile, ms_to_ns
 from tidegate.api.profile_file import (
@@ -52,6 +62,8 @@ __all__ = [
     "CommandSpec",
     "Commands",
     "Dispatch",
+    "Document",
+    "DocumentError",
     "Drop",
     "Event",
     "FirstComeFirstServed",
@@ -64,6 +76,10 @@ __all__ = [
     "ModelProfile",
     "Observer",
     "ObserverSpec",
+    "Plan",
+    "Planner",
+    "PlannerSpec",
+    "PlanningError",
     "Point",
     "Policy",
     "PolicyOptions",
@@ -73,6 +89,7 @@ __all__ = [
     "ProfileFile",
     "ProfileFileError",
     "ProfileUpdated",
+    "Progress",
     "QueueKey",
     "QueueingPolicy",
     "Request",
@@ -88,7 +105,9 @@ __all__ = [
     "WorkerLost",
     "hookimpl",
     "ms_to_ns",
+    "read_document",
     "read_profiles",
     "staggered_target",
+    "write_document",
     "write_profile",
 ]

@@ -11,6 +11,7 @@ import pluggy
 
 from tidegate.api.commands import AnyCommand
 from tidegate.api.events import AnyEvent
+from tidegate.api.planner import Document, Plan, Planner
 from tidegate.api.policy import Policy, Setup
 
 PROJECT = "tidegate"
@@ -28,6 +29,19 @@ class PolicySpec:
     summary: str
     """One line, for lists."""
     policy: type[Policy]
+
+
+@dataclass(frozen=True)
+class PlannerSpec:
+    """A planner that can be selected by name."""
+
+    name: str
+    summary: str
+    """One line, for lists."""
+    problem: type[Document]
+    plan: type[Plan]
+    run: Planner
+    """From a problem of the one type to a plan of the other."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +77,11 @@ class Hooks:
     @hookspec
     def tidegate_policies(self) -> Iterable[PolicySpec]:
         """Policies this distribution offers."""
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def tidegate_planners(self) -> Iterable[PlannerSpec]:
+        """Planners this distribution offers (`tidegate plan NAME`)."""
         raise AssertionError("a specification is never called")
 
     @hookspec

@@ -2,6 +2,7 @@
 
 from tidegate.api import CommandSpec, hookimpl
 from tidegate.commands.goodput import goodput
+from tidegate.commands.plan import plan
 from tidegate.commands.replay import replay
 from tidegate.commands.simulate import simulate
 from tidegate.commands.sweep import sweep
@@ -9,10 +10,11 @@ from tidegate.commands.sweep import sweep
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `simulate`, `goodput`, `sweep` and `replay`."""
+    """Offer `simulate`, `goodput`, `sweep`, `replay` and `plan`."""
     return [
         CommandSpec("simulate", simulate),
         CommandSpec("goodput", goodput),
         CommandSpec("sweep", sweep),
         CommandSpec("replay", replay),
+        CommandSpec("plan", plan),
     ]

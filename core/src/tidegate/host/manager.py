@@ -7,11 +7,11 @@ from typing import Any, Self, TypeVar
 import pluggy
 from pydantic import ValidationError
 
-from tidegate.api import CommandSpec, ObserverSpec, Policy, PolicySpec, Setup
+from tidegate.api import CommandSpec, ObserverSpec, PlannerSpec, Policy, PolicySpec, Setup
 from tidegate.api.hookspecs import PROJECT, Hooks
 
-Spec = PolicySpec | CommandSpec | ObserverSpec
-S = TypeVar("S", PolicySpec, CommandSpec, ObserverSpec)
+Spec = PolicySpec | PlannerSpec | CommandSpec | ObserverSpec
+S = TypeVar("S", PolicySpec, PlannerSpec, CommandSpec, ObserverSpec)
 
 
 class PluginError(Exception):
@@ -35,6 +35,7 @@ class Plugins:
         self.broken: dict[str, str] = {}
         """Distributions whose plugin could not be imported, with the reason: named when something is not found."""
         self.policies: dict[str, PolicySpec] = {}
+        self.planners: dict[str, PlannerSpec] = {}
         self.commands: dict[str, CommandSpec] = {}
         self.observers: dict[str, ObserverSpec] = {}
         self.source: dict[tuple[type, str], str] = {}
@@ -65,6 +66,7 @@ class Plugins:
             self._manager.check_pending()
             offers = [
                 *self._offers(plugin, "tidegate_policies", PolicySpec, self.policies, name),
+                *self._offers(plugin, "tidegate_planners", PlannerSpec, self.planners, name),
                 *self._offers(plugin, "tidegate_commands", CommandSpec, self.commands, name),
                 *self._offers(plugin, "tidegate_observers", ObserverSpec, self.observers, name),
             ]
@@ -77,6 +79,10 @@ class Plugins:
     def policy(self, name: str) -> PolicySpec:
         """The policy of this name. Raises UnknownPlugin, which lists what there is."""
         return self._select("policy", name, self.policies)
+
+    def planner(self, name: str) -> PlannerSpec:
+        """The planner of this name. Raises UnknownPlugin, which lists what there is."""
+        return self._select("planner", name, self.planners)
 
     def observer(self, name: str) -> ObserverSpec:
         """The observer of this name. Raises UnknownPlugin, which lists what there is."""
@@ -144,4 +150,5 @@ def _distribution(entry: EntryPoint) -> str:
 
 
 def _word(kind: type[Spec]) -> str:
-    return {PolicySpec: "policy", CommandSpec: "command", ObserverSpec: "observer"}[kind]
+    words = {PolicySpec: "policy", PlannerSpec: "planner", CommandSpec: "command", ObserverSpec: "observer"}
+    return words[kind]

@@ -1,15 +1,42 @@
-"""For authors of policies: transcripts (`Playbook`) and conformance (`check_policy`). Needs no test framework."""
+"""For authors of policies: transcripts (`Playbook`) and conformance (`check_policy`, `PolicyConformance`).
 
-from tidegate.testing.conformance import ConformanceError, check_policy
-from tidegate.testing.playbook import Playbook, TranscriptMismatch
-from tidegate.testing.scenario import Scenario, random_scenario, run_scenario
+Needs no test framework. Under pytest two fixtures come along (`pytest_plugin`). Everything is imported when it is first
+asked for: pytest imports this package in every session, whether or not it tests a policy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidegate.testing.conformance import ConformanceError, Fault, check_policy, find_faults
+    from tidegate.testing.playbook import Playbook, PlaybookOf, TranscriptMismatch
+    from tidegate.testing.policy_conformance import PolicyConformance
+    from tidegate.testing.scenario import Scenario, random_scenario, run_scenario
 
 __all__ = [
     "ConformanceError",
+    "Fault",
     "Playbook",
+    "PlaybookOf",
+    "PolicyConformance",
     "Scenario",
     "TranscriptMismatch",
     "check_policy",
+    "find_faults",
     "random_scenario",
     "run_scenario",
 ]
+
+_HOMES = {
+    "conformance": ("ConformanceError", "Fault", "check_policy", "find_faults"),
+    "playbook": ("Playbook", "PlaybookOf", "TranscriptMismatch"),
+    "policy_conformance": ("PolicyConformance",),
+    "scenario": ("Scenario", "random_scenario", "run_scenario"),
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is asked for
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

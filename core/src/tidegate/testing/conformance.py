@@ -2,9 +2,14 @@
 
 import io
 import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from tidegate.api import PolicySpec
-from tidegate.engine import Recorder
+from tidegate.engine import InvariantViolation, Recorder, read_log
+from tidegate.host import make_policy
+from tidegate.sim.replay import replay
 from tidegate.testing.scenario import Scenario, random_scenario, run_scenario
 
 
@@ -12,31 +17,71 @@ class ConformanceError(AssertionError):
     """The policy broke an invariant; the message names it and the seed of the world in which it did."""
 
 
-def check_policy(spec: PolicySpec, *, worlds: int = 100, seed: int = 0) -> None:
+@dataclass(frozen=True)
+class Fault:
+    """What a policy did wrong in one world, which ended with it."""
+
+    policy: str
+    world: int
+    """Its seed: `check_policy(spec, worlds=1, seed=world)` tries that world alone."""
+    error: Exception
+
+    @property
+    def invariant(self) -> int | None:
+        """The number of the invariant that broke; None where the policy raised."""
+        return self.error.number if isinstance(self.error, InvariantViolation) else None
+
+    def __str__(self) -> str:
+        raised = "" if self.invariant else f"it raised {type(self.error).__name__}: "
+        return f"policy {self.policy!r} in world {self.world} (seed={self.world}): {raised}{self.error}"
+
+
+def check_policy(
+    spec: PolicySpec, *, worlds: int = 100, seed: int = 0, options: Mapping[str, Any] | None = None
+) -> None:
     """Try a policy in `worlds` random worlds. Raises ConformanceError at the first broken invariant."""
+    for fault in find_faults(spec, worlds=worlds, seed=seed, options=options):
+        raise ConformanceError(str(fault)) from fault.error
+
+
+def find_faults(
+    spec: PolicySpec, *, worlds: int = 100, seed: int = 0, options: Mapping[str, Any] | None = None
+) -> Iterator[Fault]:
+    """Try a policy in `worlds` random worlds, every second one with disturbances; at most one fault of each."""
     for world in range(seed, seed + worlds):
-        scenario = random_scenario(random.Random(world), disturbances=world % 2 == 1)
         try:
-            check_scenario(spec, scenario)
+            check_scenario(spec, _scenario(world), options)
         except Exception as error:
-            raise ConformanceError(f"policy {spec.name!r} in world {world} (seed={world}): {error}") from error
+            # Whatever a stranger's policy raises: it is its fault.
+            yield Fault(spec.name, world, error)
 
 
-def check_scenario(spec: PolicySpec, scenario: Scenario) -> None:
+def check_scenario(spec: PolicySpec, scenario: Scenario, options: Mapping[str, Any] | None = None) -> None:
     """Try a policy in one world: 2, 3 and 8 are the engine's checks, the rest is looked at here."""
-    first = _log_of(spec, scenario)
-    if first != _log_of(spec, scenario):
-        raise ConformanceError("invariant 6 (determinism): a second run gave other commands")
+    recorded = _ended_log(spec, scenario, options)
+    if recorded != _ended_log(spec, scenario, options):
+        raise InvariantViolation(6, "a second run gave other commands")
+    header, entries = read_log(recorded.splitlines())
+    if difference := replay(header, entries, make_policy(spec, header.setup, header.options)).difference:
+        raise InvariantViolation(7, f"replayed from its log it answers otherwise: {difference}")
 
 
-def _log_of(spec: PolicySpec, scenario: Scenario) -> bytes:
+def log_of_world(spec: PolicySpec, world: int, options: Mapping[str, Any] | None = None) -> bytes:
+    """What a policy does in the world of this seed: its event log. Raises as `check_scenario` does."""
+    return _ended_log(spec, _scenario(world), options)
+
+
+def _scenario(world: int) -> Scenario:
+    return random_scenario(random.Random(world), disturbances=world % 2 == 1)
+
+
+def _ended_log(spec: PolicySpec, scenario: Scenario, options: Mapping[str, Any] | None) -> bytes:
     log = io.BytesIO()
-    simulation = run_scenario(spec, scenario, recorder=Recorder(log))
-    engine = simulation.engine
+    engine = run_scenario(spec, scenario, options=options, recorder=Recorder(log)).engine
     if engine.in_flight:
-        raise ConformanceError(f"{engine.in_flight} batches never ended")
+        raise InvariantViolation(1, f"{engine.in_flight} batches never ended")
     if engine.queued:
-        raise ConformanceError(f"invariant 1 (conservation): {engine.queued} requests were left waiting for ever")
+        raise InvariantViolation(1, f"{engine.queued} requests were left waiting for ever")
     if engine.tally.ended != engine.tally.accepted:
-        raise ConformanceError(f"invariant 1 (conservation): {engine.tally}")
+        raise InvariantViolation(1, f"not every request ended once: {engine.tally}")
     return log.getvalue()

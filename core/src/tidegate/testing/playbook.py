@@ -9,7 +9,7 @@ assert (
 )
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from tidegate.api import AnyCommand, AnyEvent, Policy
@@ -62,3 +62,7 @@ class Playbook:
     def _fail(self, expected: str, actual: str) -> None:
         story = "\n".join(f"         {line}" for line in self._transcript)
         raise TranscriptMismatch(f"\n{story}\nexpected {expected}\nactual   {actual}")
+
+
+PlaybookOf = Callable[..., Playbook]
+"""The type of the fixture `playbook_of` (`pytest_plugin`)."""

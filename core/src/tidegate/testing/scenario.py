@@ -1,7 +1,9 @@
 """Random small worlds to try a policy in: models, workers, requests, cancellations, failures, slow and lost workers."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tidegate.api import (
     NEVER,
@@ -80,9 +82,15 @@ class _Simulation(Simulation):
         return super().outcome(effect, started_ns, ended_ns)
 
 
-def run_scenario(spec: PolicySpec, scenario: Scenario, *, recorder: Recorder | None = None) -> Simulation:
+def run_scenario(
+    spec: PolicySpec,
+    scenario: Scenario,
+    *,
+    options: Mapping[str, Any] | None = None,
+    recorder: Recorder | None = None,
+) -> Simulation:
     """Run a policy through a scenario, to its end, with every violated invariant raised."""
-    policy = make_policy(spec, scenario.setup, {})
+    policy = make_policy(spec, scenario.setup, dict(options or {}))
     engine = Engine(policy, name=spec.name, strict=True, observers=[recorder] if recorder else [])
     simulation = _Simulation(engine, scenario)
     simulation.schedule(scenario.events)

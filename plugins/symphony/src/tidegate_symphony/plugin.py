@@ -1,10 +1,35 @@
 """Registers Symphony."""
 
-from tidegate.api import PolicySpec, hookimpl
+from tidegate.api import PlannerSpec, PolicySpec, hookimpl
 from tidegate_symphony.policy import Symphony
+from tidegate_symphony.subclusters import plan_subclusters
+from tidegate_symphony.subclusters_plan import SubclusterPlan
+from tidegate_symphony.subclusters_problem import SubclusterProblem
+from tidegate_symphony.subclusters_random import plan_randomly
 
 
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
     """Offer Symphony by name."""
     return [PolicySpec("symphony", "Deferred batching: wait until one more request could not join in time", Symphony)]
+
+
+@hookimpl
+def tidegate_planners() -> list[PlannerSpec]:
+    """Offer its partitioning into sub-clusters, and the baseline to judge it by."""
+    return [
+        PlannerSpec(
+            "subclusters",
+            "Parts models among sub-clusters, evenly by rate and memory: an integer program",
+            SubclusterProblem,
+            SubclusterPlan,
+            plan_subclusters,
+        ),
+        PlannerSpec(
+            "subclusters-random",
+            "The best of random assignments: the baseline for subclusters",
+            SubclusterProblem,
+            SubclusterPlan,
+            plan_randomly,
+        ),
+    ]

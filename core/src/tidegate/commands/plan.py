@@ -1,0 +1,88 @@
+"""`tidegate plan`: a problem through a planner."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tidegate.api import Document, Plan, PlannerSpec
+
+
+def plan(
+    name: Annotated[str, typer.Argument(help="Planner (`tidegate plugins` lists them).")],
+    problem: Annotated[Path, typer.Argument(help="The problem: JSON, or YAML in a file named so.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")] = None,
+    time_limit_s: Annotated[float, typer.Option(min=0.1, help="Seconds to search for a better plan.")] = 10.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan itself, for machines.")] = False,
+) -> None:
+    """Plan a layout: the best that the planner finds in the time, and how far from the best possible it may be.
+
+    Exits with 1 where there is none, and says why. Example:
+
+    tidegate plan subclusters problem.yaml -o plan.json --time-limit-s 30
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from tidegate.api import DocumentError, PlanningError, read_document, write_document
+    from tidegate.commands.common import console_for_tables
+    from tidegate.host import PluginError, Plugins
+
+    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    try:
+        planner = Plugins.installed().planner(name)
+        found = _run_under_bar(planner, read_document(problem, planner.problem), time_limit_s, errors)
+        if output is not None:
+            write_document(output, found)
+    except (PluginError, DocumentError, PlanningError, OSError) as error:
+        errors.print(f"error: {error}", style="red")
+        raise typer.Exit(1) from error
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+        return
+    rows = found.table
+    table = Table(*(rows[0] if rows else ()), title=f"{name}: {problem}")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*row.values())
+    console = console_for_tables()
+    console.print(table)
+    console.print(found.summary, markup=False)
+    far = (
+        "unknown"
+        if found.gap is None
+        else "none, no plan is better"
+        if found.gap < 1e-6
+        else f"at most {found.gap:.1%}"
+    )
+    console.print(f"objective {found.objective:.6g}, gap to the best possible: {far}", markup=False)
+    if output is not None:
+        console.print(f"plan: {output}", markup=False, style="dim")
+
+
+def _run_under_bar(planner: "PlannerSpec", problem: "Document", time_limit_s: float, console: "Console") -> "Plan":
+    """Run a planner under a bar of its time, on a terminal only. The bar's clock is the planner's."""
+    from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+    from rich.progress_bar import ProgressBar
+
+    class TimeBar(ProgressColumn):
+        """How much of the time is used; it moves while a solver is silent."""
+
+        def render(self, task: Task) -> ProgressBar:
+            return ProgressBar(total=time_limit_s, completed=min(task.elapsed or 0.0, time_limit_s), width=40)
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeBar(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(planner.name, total=None)
+
+        def report(*, objective: float | None = None, bound: float | None = None) -> float:
+            if objective is not None:
+                best = f" (no plan is better than {bound:.6g})" if bound is not None else ""
+                bar.update(task, description=f"{planner.name}: {objective:.6g}{best}")
+            return bar.tasks[task].elapsed or 0.0
+
+        return planner.run(problem, time_limit_s=time_limit_s, progress=report)

@@ -1,0 +1,52 @@
+"""Determinism across processes: hashes of strings differ there, and so does the order of sets; it must not show."""
+
+import hashlib
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+
+from tidegate.api import PolicySpec
+from tidegate.engine import InvariantViolation
+from tidegate.testing.conformance import Fault, log_of_world
+
+_PROGRAM = """
+import pickle, sys
+from tidegate.testing.hash_seeds import digests
+print(*digests(*pickle.load(sys.stdin.buffer)))
+"""
+
+
+def find_hash_fault(spec: PolicySpec, *, worlds: int, seed: int, options: Mapping[str, Any]) -> Fault | None:
+    """The first world in which a policy answers otherwise in a process of another hash seed.
+
+    Raises ValueError for a policy that another process cannot import, RuntimeError when that process fails.
+    """
+    try:
+        asked = pickle.dumps((spec, worlds, seed, dict(options)))
+    except (AttributeError, pickle.PicklingError) as error:
+        raise ValueError(f"policy {spec.name!r} cannot be imported by another process: {error}") from error
+    for world, one, other in zip(count(seed), *(_ask(asked, hash_seed) for hash_seed in ("1", "2")), strict=False):
+        if one != other:
+            why = "under PYTHONHASHSEED=1 and =2 it gives other commands: the order of a set, or a hash, shows"
+            return Fault(spec.name, world, InvariantViolation(6, why))
+    return None
+
+
+def digests(spec: PolicySpec, worlds: int, seed: int, options: Mapping[str, Any]) -> list[str]:
+    """What a policy does in each world, shortened."""
+    logs = (log_of_world(spec, world, options) for world in range(seed, seed + worlds))
+    return [hashlib.sha256(log).hexdigest() for log in logs]
+
+
+def _ask(asked: bytes, hash_seed: str) -> list[str]:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], input=asked, env=environment, capture_output=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"a process of its own could not try the policy:\n{done.stderr.decode(errors='replace')}")
+    return done.stdout.decode().split()

@@ -1,0 +1,112 @@
+"""Conformance as a test class, for any framework that collects classes: a test per invariant."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, ClassVar
+from unittest import SkipTest
+
+from pydantic import ValidationError
+
+from tidegate.api import PolicySpec
+from tidegate.testing.conformance import ConformanceError, Fault, find_faults
+from tidegate.testing.hash_seeds import find_hash_fault
+
+
+class PolicyConformance:
+    """Derive a class from this one, say which policy, and it is tried as `check_policy` tries it:
+
+    class TestMine(PolicyConformance):
+        spec = PolicySpec("mine", "What it does, in a line", Mine)
+
+    All tests share one pass through the worlds. A world ends at the first invariant that breaks in it. What is not
+    here, no policy can break: the clock is the driver's (4), the future is not in the events (5), and the engine goes
+    on without a policy that raises (9).
+    """
+
+    spec: ClassVar[PolicySpec]
+    options: ClassVar[Mapping[str, Any]] = {}
+    """Those to try it with, where not the defaults."""
+    worlds: ClassVar[int] = 100
+    seed: ClassVar[int] = 0
+    """Of the first world."""
+
+    def test_1_conservation(self) -> None:
+        """Every accepted request ends exactly once."""
+        self._holds(1)
+
+    def test_2_exclusivity(self) -> None:
+        """Legs on one worker never overlap, and are of partitions that it hosts."""
+        self._holds(2)
+
+    def test_3_causality(self) -> None:
+        """Legs are in order, and nothing starts before it was decided."""
+        self._holds(3)
+
+    def test_6_determinism(self) -> None:
+        """The same seed and events give the same commands."""
+        self._holds(6)
+
+    def test_6_determinism_across_processes(self) -> None:
+        """The order of sets and the hashes of strings do not show; skipped for a class that cannot be imported."""
+        if self._faults():
+            raise SkipTest(f"policy {self.spec.name!r} is broken already in a single process")
+        try:
+            fault = find_hash_fault(self.spec, worlds=self.worlds, seed=self.seed, options=self.options)
+        except ValueError as error:
+            raise SkipTest(str(error)) from error
+        if fault:
+            raise ConformanceError(str(fault))
+
+    def test_7_parity(self) -> None:
+        """A recorded run, fed back, gives the same commands."""
+        self._holds(7)
+
+    def test_8_deadline_honesty(self) -> None:
+        """Nothing is dispatched that is predicted late; skipped for a policy that declares itself best-effort."""
+        if self.spec.policy.best_effort:
+            raise SkipTest(f"policy {self.spec.name!r} declares itself best-effort")
+        self._holds(8)
+
+    def test_it_never_raises(self) -> None:
+        """Whatever happens: the engine would replace it."""
+        self._holds(None)
+
+    def test_it_has_a_summary_of_one_line(self) -> None:
+        """What `tidegate plugins` lists."""
+        if not self.spec.summary.strip() or "\n" in self.spec.summary:
+            raise ConformanceError(f"policy {self.spec.name!r}: its summary is not one line: {self.spec.summary!r}")
+
+    def test_it_needs_no_options(self) -> None:
+        """Every option has a default: a name is enough to select the policy."""
+        required = [name for name, field in self.spec.policy.Options.model_fields.items() if field.is_required()]
+        self._none_of(required, "options without a default")
+
+    def test_every_option_is_described(self) -> None:
+        """By `Field(description=...)`, for whoever sets it."""
+        fields = self.spec.policy.Options.model_fields
+        self._none_of([name for name, field in fields.items() if not field.description], "options without description")
+
+    def test_unknown_options_are_refused(self) -> None:
+        """A slip of the pen is an error, not a default."""
+        options = self.spec.policy.Options
+        try:
+            options.model_validate({"_".join(["unknown", *options.model_fields]): 0})
+        except ValidationError as error:
+            if "extra_forbidden" in {wrong["type"] for wrong in error.errors()}:
+                return
+        raise ConformanceError(f"policy {self.spec.name!r} takes options that it does not have")
+
+    @classmethod
+    @cache
+    def _faults(cls) -> list[Fault]:
+        return list(find_faults(cls.spec, worlds=cls.worlds, seed=cls.seed, options=cls.options))
+
+    def _holds(self, invariant: int | None) -> None:
+        broken = [fault for fault in self._faults() if fault.invariant == invariant]
+        if broken:
+            worlds = f"{len(broken)} of {self.worlds} worlds"
+            raise ConformanceError(f"{broken[0]} (the first of {worlds})") from broken[0].error
+
+    def _none_of(self, names: list[str], what: str) -> None:
+        if names:
+            raise ConformanceError(f"policy {self.spec.name!r} has {what}: {', '.join(names)}")

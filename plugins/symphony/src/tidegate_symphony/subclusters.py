@@ -1,0 +1,59 @@
+"""The planner `subclusters`: models among sub-clusters, evenly by rate and by memory (Symphony, Appendix A)."""
+
+from tidegate.api import PlanningError, Progress
+from tidegate_symphony.subclusters_milp import Limit, solve
+from tidegate_symphony.subclusters_plan import SubclusterPlan, limit_broken, loads_of, objective
+from tidegate_symphony.subclusters_problem import SubclusterProblem
+from tidegate_symphony.subclusters_start import start_from
+
+START_SHARE = 0.3
+"""The share of the time that finding a start may take."""
+
+
+def plan_subclusters(problem: SubclusterProblem, /, *, time_limit_s: float, progress: Progress) -> SubclusterPlan:
+    """The most even assignment that a solver finds in the time, from a start made by hand; with the solver's bound.
+
+    Raises PlanningError where no assignment keeps every limit, naming the limit and what it would have to be; where
+    none was found in time; and where the solver is not installed.
+    """
+    start = start_from(problem, time_limit_s=time_limit_s * START_SHARE, progress=progress)
+    if start is not None:
+        progress(objective=objective(problem, loads_of(problem, start)))
+    solution = solve(problem, start, time_limit_s=time_limit_s, progress=progress)
+    kept = [
+        assignment
+        for assignment in (start, solution.assignment)
+        if assignment and limit_broken(problem, assignment, loads_of(problem, assignment)) is None
+    ]
+    if not kept:
+        raise _no_plan(problem, solution.infeasible, time_limit_s, progress)
+    best = min(kept, key=lambda assignment: objective(problem, loads_of(problem, assignment)))
+    return SubclusterPlan.of(problem, best, solution.bound)
+
+
+def _no_plan(problem: SubclusterProblem, infeasible: bool, time_limit_s: float, progress: Progress) -> PlanningError:
+    if not infeasible:
+        return PlanningError(
+            f"found no plan in {time_limit_s:g} s, and no proof that there is none: give more time, or the other solver"
+        )
+    limits: list[Limit] = ["max_rate_rps", "max_memory_mib"]
+    if problem.max_move_cost is not None:
+        limits.append("max_move_cost")
+    remedies = [remedy for limit in limits if (remedy := _remedy(problem, limit, time_limit_s, progress))]
+    if not remedies:
+        return PlanningError(f"no assignment keeps every limit, nor with any one of them wider: {', '.join(limits)}")
+    return PlanningError(f"no assignment keeps every limit: {'; or '.join(remedies)}")
+
+
+def _remedy(problem: SubclusterProblem, limit: Limit, time_limit_s: float, progress: Progress) -> str | None:
+    """What a limit would have to be, if it is the only one to change."""
+    wider = solve(problem, None, freed=limit, time_limit_s=time_limit_s, progress=progress).assignment
+    if wider is None:
+        return None
+    plan = SubclusterPlan.of(problem, wider, bound=None)
+    needed = {
+        "max_rate_rps": max(load.rate_rps for load in plan.subclusters),
+        "max_memory_mib": max(load.memory_mib for load in plan.subclusters),
+        "max_move_cost": plan.move_cost,
+    }
+    return f"{limit} {getattr(problem, limit):g} is too little, {needed[limit]:g} would do"

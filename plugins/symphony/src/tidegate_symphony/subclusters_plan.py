@@ -1,0 +1,131 @@
+"""The plan of the planner `subclusters`: which model goes where, how even that is, and which limits it keeps."""
+
+from collections.abc import Sequence
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from tidegate.api import Plan
+from tidegate_symphony.subclusters_problem import SubclusterProblem
+
+TOLERANCE = 1e-6
+"""By which share of itself a limit may be exceeded: solvers compute with floating-point numbers."""
+
+
+class SubclusterLoad(BaseModel):
+    """What one sub-cluster has to bear."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    models: int
+    rate_rps: float
+    """The requests per second of its models together."""
+    static_mib: float
+    """The static memory of its models together, in MiB."""
+    memory_mib: float
+    """That, and the dynamic memory of the model that takes most: what a worker must have, in MiB (equation 5)."""
+
+
+class SubclusterPlan(Plan):
+    """Models parted among sub-clusters. `objective` is `dR + w*dS` (equation 3) in requests/s: less is better."""
+
+    kind: Literal["subclusters"] = "subclusters"
+    assignment: dict[str, int]
+    """{model: its sub-cluster}; `previous` of the next problem."""
+    rate_imbalance: float
+    """Imbalance factor (max - min) / mean over the sub-clusters' rates (Appendix A.2)."""
+    memory_imbalance: float
+    """The same over their static memories."""
+    move_cost: float | None
+    """What loading and unloading cost together, if there was a plan before (left side of equation 10)."""
+    subclusters: tuple[SubclusterLoad, ...]
+
+    @classmethod
+    def of(cls, problem: SubclusterProblem, assignment: Sequence[int], bound: float | None) -> Self:
+        """The plan that puts each of the problem's models, in their order, into the sub-cluster given for it."""
+        loads = loads_of(problem, assignment)
+        value = objective(problem, loads)
+        whole = problem.mean_rate_rps + problem.weight_or_even * problem.mean_static_mib
+        if bound is not None and bound > value - TOLERANCE * whole:
+            bound = value  # they differ by the solver's rounding only
+        return cls(
+            objective=value,
+            bound=bound,
+            assignment={model.name: place for model, place in zip(problem.models, assignment, strict=True)},
+            rate_imbalance=_imbalance([load.rate_rps for load in loads]),
+            memory_imbalance=_imbalance([load.static_mib for load in loads]),
+            move_cost=None if problem.previous is None else move_cost(problem, assignment),
+            subclusters=tuple(loads),
+        )
+
+    @property
+    def summary(self) -> str:
+        """The imbalance factors, and the cost of the move."""
+        moved = "" if self.move_cost is None else f", cost of the change {self.move_cost:g}"
+        return f"imbalance of rate {self.rate_imbalance:.2%}, of memory {self.memory_imbalance:.2%}{moved}"
+
+    @property
+    def table(self) -> list[dict[str, str]]:
+        """A row per sub-cluster."""
+        return [
+            {
+                "sub-cluster": str(number),
+                "models": str(load.models),
+                "rate /s": f"{load.rate_rps:,.1f}",
+                "static MiB": f"{load.static_mib:,.1f}",
+                "with dynamic MiB": f"{load.memory_mib:,.1f}",
+            }
+            for number, load in enumerate(self.subclusters)
+        ]
+
+
+def loads_of(problem: SubclusterProblem, assignment: Sequence[int]) -> list[SubclusterLoad]:
+    """What each sub-cluster has to bear."""
+    count, rate, static, dynamic = ([0.0] * problem.subclusters for _ in range(4))
+    for model, place in zip(problem.models, assignment, strict=True):
+        count[place] += 1
+        rate[place] += model.rate_rps
+        static[place] += model.static_mib
+        dynamic[place] = max(dynamic[place], model.dynamic_mib)
+    return [
+        SubclusterLoad.model_construct(models=int(n), rate_rps=r, static_mib=s, memory_mib=s + d)
+        for n, r, s, d in zip(count, rate, static, dynamic, strict=True)
+    ]
+
+
+def objective(problem: SubclusterProblem, loads: Sequence[SubclusterLoad]) -> float:
+    """`dR + w*dS` (equations 3, 6 and 7), in requests per second."""
+    rate = max(abs(load.rate_rps - problem.mean_rate_rps) for load in loads)
+    static = max(abs(load.static_mib - problem.mean_static_mib) for load in loads)
+    return rate + problem.weight_or_even * static
+
+
+def move_cost(problem: SubclusterProblem, assignment: Sequence[int]) -> float:
+    """What loading and unloading cost together (left side of equation 10).
+
+    Loading new models counts; unloading models that are no more, or from sub-clusters that are no more, does not.
+    """
+    total = 0.0
+    for model, place in zip(problem.models, assignment, strict=True):
+        home = problem.home(model)
+        if place != home:
+            total += model.cost_at(place) + (0.0 if home is None else model.cost_at(home))
+    return total
+
+
+def limit_broken(problem: SubclusterProblem, assignment: Sequence[int], loads: Sequence[SubclusterLoad]) -> str | None:
+    """The problem's field that says the first limit which an assignment does not keep."""
+    used = {
+        "max_rate_rps": max(load.rate_rps for load in loads),
+        "max_memory_mib": max(load.memory_mib for load in loads),
+        "max_move_cost": 0.0 if problem.max_move_cost is None else move_cost(problem, assignment),
+    }
+    for field, amount in used.items():
+        limit = getattr(problem, field)
+        if limit is not None and amount > limit * (1 + TOLERANCE) + 1e-9:
+            return field
+    return None
+
+
+def _imbalance(amounts: Sequence[float]) -> float:
+    mean = sum(amounts) / len(amounts)
+    return (max(amounts) - min(amounts)) / mean if mean else 0.0

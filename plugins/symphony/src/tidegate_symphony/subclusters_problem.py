@@ -1,0 +1,89 @@
+"""The problem of the planner `subclusters`: the constants of Symphony's Appendix A.1."""
+
+from functools import cached_property
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tidegate.api import Document
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class PlannedModel(BaseModel):
+    """One model that has to go to one sub-cluster."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str = Field(min_length=1)
+    rate_rps: Amount
+    """`r_i`: expected requests per second."""
+    static_mib: Amount
+    """`s_i`: memory it takes on each worker of its sub-cluster as long as it is loaded, in MiB."""
+    dynamic_mib: Amount = 0.0
+    """`d_i`: memory it takes beside that while it runs, in MiB; only one model runs at a time."""
+    move_cost: Amount | tuple[Amount, ...] = 1.0
+    """`c_ij`: cost of loading it at a sub-cluster, or of unloading it, in a unit of yours; or one per sub-cluster."""
+
+    def cost_at(self, subcluster: int) -> float:
+        """`c_ij`."""
+        return self.move_cost[subcluster] if isinstance(self.move_cost, tuple) else self.move_cost
+
+
+class SubclusterProblem(Document):
+    """Models to be parted among sub-clusters."""
+
+    kind: Literal["subclusters"] = "subclusters"
+    subclusters: int = Field(ge=1)
+    """`l`: how many there are."""
+    models: tuple[PlannedModel, ...] = Field(min_length=1)
+    max_rate_rps: Amount
+    """`R_max`: requests per second that one sub-cluster's scheduler can take (equation 4)."""
+    max_memory_mib: Amount
+    """`S_max`: memory of a worker, in MiB (equation 5)."""
+    weight: Amount | None = None
+    """`w`: requests per second that 1 MiB of imbalance counts as (equation 3). None: as much as evens both out, R/S."""
+    previous: dict[str, Annotated[int, Field(ge=0)]] | None = None
+    """`x'_ij`: where the models are now, {name: sub-cluster}: `assignment` of the plan before."""
+    max_move_cost: Amount | None = None
+    """`C_max`: what all loading and unloading together may cost (equation 10); None: no limit."""
+    solver: Literal["highs", "cbc"] = "highs"
+    """Which solver `subclusters` uses."""
+    seed: int = 0
+    """Of the draws of `subclusters-random`."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [model.name for model in self.models]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"models: {', '.join(sorted(twice))} is there twice; give each model a name of its own")
+        for model in self.models:
+            if isinstance(model.move_cost, tuple) and len(model.move_cost) != self.subclusters:
+                raise ValueError(
+                    f"models: move_cost of {model.name} has {len(model.move_cost)} entries; "
+                    f"give one number, or one for each of the {self.subclusters} sub-clusters"
+                )
+        if self.max_move_cost is not None and self.previous is None:
+            raise ValueError("max_move_cost: it bounds the change from `previous`, which is missing; give both")
+        return self
+
+    @cached_property
+    def mean_rate_rps(self) -> float:
+        """R: requests per second of the average sub-cluster."""
+        return sum(model.rate_rps for model in self.models) / self.subclusters
+
+    @cached_property
+    def mean_static_mib(self) -> float:
+        """S: static memory of the average sub-cluster, in MiB."""
+        return sum(model.static_mib for model in self.models) / self.subclusters
+
+    @cached_property
+    def weight_or_even(self) -> float:
+        """`w`, as given or so that a share of R counts as much as the same share of S."""
+        if self.weight is not None:
+            return self.weight
+        return self.mean_rate_rps / self.mean_static_mib if self.mean_static_mib else 0.0
+
+    def home(self, model: PlannedModel) -> int | None:
+        """The sub-cluster where a model is now; None for a new model, or where that sub-cluster is no more."""
+        home = (self.previous or {}).get(model.name)
+        return home if home is not None and home < self.subclusters else None

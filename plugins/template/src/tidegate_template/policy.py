@@ -1,0 +1,90 @@
+"""Earliest deadline first, with early drop: the most urgent queue is served first, and nobody in vain."""
+
+from typing import cast
+
+from pydantic import Field
+
+from tidegate.api import (
+    NEVER,
+    AnyCommand,
+    Commands,
+    Dispatch,
+    Drop,
+    Gathering,
+    PolicyOptions,
+    QueueingPolicy,
+    QueueKey,
+    RequestQueue,
+    SetTimer,
+    Setup,
+    TimerFired,
+    Worker,
+    ms_to_ns,
+)
+
+
+class TemplateOptions(PolicyOptions):
+    """Options of `template`: each has a default and says what it does."""
+
+    reserve_ms: float = Field(
+        default=0, ge=0, description="Kept free before every deadline, for the way back to the client"
+    )
+
+
+class Template(QueueingPolicy):
+    """A worker that frees serves the queue whose oldest request is due first, with all that is in time together.
+
+    `QueueingPolicy` keeps the queues (one per model and merge key, oldest first), the idle workers and the profiles.
+    What is left to decide: what to do when a queue changed, a worker freed, a timer fired.
+    """
+
+    Options = TemplateOptions
+    options: TemplateOptions
+
+    def __init__(self, setup: Setup, options: TemplateOptions) -> None:
+        super().__init__(setup, options)
+        self._gathering = Gathering(reserve_ns=ms_to_ns(options.reserve_ms))
+
+    def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
+        """Idle workers take what they can; what cannot be in time any more is dropped."""
+        commands: list[AnyCommand] = []
+        while queue and (latest_ns := self._latest_start_ns(queue)) is not None:
+            if now_ns > latest_ns:
+                commands += [Drop(request.id, "deadline") for request in self.take(queue, 1)]
+            elif dispatch := self._dispatch_in_time(now_ns, queue):
+                commands.append(dispatch)
+            else:  # it waits: for `worker_freed`, or until its oldest request has to be dropped
+                return commands if latest_ns == NEVER else [*commands, SetTimer(queue.key, latest_ns + 1)]
+        return commands
+
+    def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
+        """Serve the queues that it hosts, the one whose oldest request is due first before the others."""
+        hosted = [queue for queue in self.queues.values() if queue.model.name in worker.hosts]
+        commands: list[AnyCommand] = []
+        for queue in sorted(hosted, key=lambda queue: (queue.head.deadline_ns, queue.key)):
+            if not self.idle.is_idle(worker.id):
+                break
+            commands += self.queue_changed(now_ns, queue)
+        return commands
+
+    def on_timer_fired(self, event: TimerFired) -> Commands:
+        """The oldest request of a queue, unless it was served meanwhile, has to be dropped."""
+        queue = self.queues.get(cast("QueueKey", event.key))  # this policy's timers are all named after queues
+        return self.queue_changed(event.now_ns, queue) if queue else ()
+
+    def _latest_start_ns(self, queue: RequestQueue) -> int | None:
+        """When the oldest request must start, alone on the fastest worker; None where no worker hosts its model."""
+        model, head = queue.model.name, queue.head
+        latencies_ns = [self.profiles[model, kind].latency_ns(head.rows) for kind in self.idle.kinds_hosting(model)]
+        if not latencies_ns:
+            return None
+        due_ns = self._gathering.due_ns(head)
+        return due_ns if due_ns == NEVER else due_ns - min(latencies_ns)
+
+    def _dispatch_in_time(self, now_ns: int, queue: RequestQueue) -> Dispatch | None:
+        """Run the longest batch, the oldest request in it, on the first idle worker on which it is in time."""
+        for worker in self.idle.peek_each_kind(queue.model.name):
+            gathered = self._gathering.keep_head(queue, self.profile(queue.model.name, worker), now_ns)
+            if gathered:
+                return self.dispatch(now_ns, queue, gathered.count, worker)
+        return None

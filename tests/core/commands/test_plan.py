@@ -1,0 +1,98 @@
+"""`tidegate plan`: its table, its files, its errors."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from typer.testing import CliRunner, Result
+
+from tidegate.cli import build_app
+from tidegate.host import Plugins
+
+PROBLEM = {
+    "subclusters": 2,
+    "max_rate_rps": 200,
+    "max_memory_mib": 1000,
+    "models": [
+        {"name": "resnet", "rate_rps": 100, "static_mib": 98},
+        {"name": "bert", "rate_rps": 60, "static_mib": 420, "dynamic_mib": 100},
+        {"name": "vgg", "rate_rps": 40, "static_mib": 528},
+    ],
+}
+
+
+def plan(*arguments: object) -> Result:
+    return CliRunner().invoke(build_app(Plugins.installed()), ["plan", *map(str, arguments)])
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Path:
+    path = tmp_path / "problem.yaml"
+    path.write_text(yaml.safe_dump(PROBLEM))
+    return path
+
+
+def test_the_plan_is_shown_and_written(problem: Path, tmp_path: Path) -> None:
+    output = tmp_path / "plan.json"
+    result = plan("subclusters", problem, "-o", output, "--time-limit-s", 5)
+    assert result.exit_code == 0, result.output
+    assert "sub-cluster" in result.stdout
+    assert "gap to the best possible: none" in result.stdout
+    written = json.loads(output.read_text())
+    assert set(written["assignment"]) == {"resnet", "bert", "vgg"}
+    assert written["assignment"]["resnet"] == written["assignment"]["vgg"] != written["assignment"]["bert"]
+
+
+def test_json_prints_the_plan_and_nothing_else(problem: Path) -> None:
+    result = plan("subclusters-random", problem, "--time-limit-s", 0.2, "--json")
+    assert json.loads(result.stdout)["bound"] is None
+
+
+def test_a_plan_is_the_previous_one_of_the_next_problem(problem: Path, tmp_path: Path) -> None:
+    previous = json.loads(plan("subclusters", problem, "--json").stdout)["assignment"]
+    again = tmp_path / "again.json"
+    again.write_text(json.dumps({**PROBLEM, "previous": previous, "max_move_cost": 0}))
+    result = json.loads(plan("subclusters", again, "--json").stdout)
+    assert result["assignment"] == previous
+    assert result["move_cost"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"max_rate_rps": 90}, "max_rate_rps 90 is too little, 140 would do"),
+        ({"subclusters": 0}, "subclusters: Input should be greater than or equal to 1"),
+        ({"max_move_cost": 3}, "max_move_cost: it bounds the change from `previous`, which is missing"),
+        ({"models": PROBLEM["models"][:1] * 2}, "resnet is there twice"),  # type: ignore[index]
+    ],
+)
+def test_errors_are_one_message_and_exit_status_1(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps({**PROBLEM, **changes}))
+    result = plan("subclusters", path)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_the_readmes_problem_has_a_plan(tmp_path: Path) -> None:
+    readme = Path(__file__).parents[3] / "plugins/symphony/README.md"
+    found = re.search(r"```yaml\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
+    assert found
+    (tmp_path / "problem.yaml").write_text(found[1])
+    result = plan("subclusters", tmp_path / "problem.yaml")
+    assert "cost of the change 2" in result.stdout
+
+
+def test_a_planner_that_is_not_installed(problem: Path) -> None:
+    result = plan("wishes", problem)
+    assert result.exit_code == 1
+    assert "no planner named 'wishes' is installed; installed: subclusters, subclusters-random" in result.stderr
+
+
+def test_a_plan_that_cannot_be_written(problem: Path, tmp_path: Path) -> None:
+    result = plan("subclusters-random", problem, "--time-limit-s", 0.2, "-o", tmp_path / "none" / "plan.json")
+    assert result.exit_code == 1
+    assert "No such file" in result.stderr
