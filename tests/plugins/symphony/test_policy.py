@@ -311,22 +311,18 @@ def test_alone_adaptive_defers_as_the_paper_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "first", "second"),
+    ("count", "answer"),
     [
-        # Not enough idle workers for the others: nobody knows yet whether more will come; then b* = 4 * 5 / 50 rows.
-        (2, [run(0, [4], 0, 0.5), CancelTimer(KEY)], [run(1, [5], 1, 1), CancelTimer(KEY)]),
-        (5, [timer(0.5 + 12 - 7)], [timer(0.5 + 12 - 8)]),
+        (2, [run(1, [3], 1, 1), CancelTimer(KEY)]),  # the last idle worker: b* = 4 * 5 / 25 rows
+        (5, [timer(1 + 12 - 7)]),  # one of four: b* = 4 * 5 / (25 / 4) = 3.2 rows
     ],
 )
-def test_how_long_a_batch_waits_depends_on_who_else_would_use_the_worker(
-    count: int, first: list[AnyCommand], second: list[AnyCommand]
-) -> None:
-    """Three queues of `n` wait; of `m` two rows come in half a t: four a t, as far as anybody knows."""
+def test_how_long_a_batch_waits_depends_on_who_else_would_use_the_worker(count: int, answer: list[AnyCommand]) -> None:
+    """`n` waits; of `m` two rows come in half a t: four a t, as far as anybody knows."""
     play = playbook(*workers(count), deferral="adaptive", contention=25)
-    for number, key in enumerate(("", "wide", "wider"), start=1):
-        assert play >> arrived(number, 0, model="n", key=key) << timer(5, ("n", key))
-    assert (play >> arrived(4, 0.5)).commands() == first
-    assert (play >> arrived(5, 1)).commands() == second
+    assert play >> arrived(1, 0, model="n") << timer(5, OTHER)
+    assert play >> arrived(2, 0.5) << run(0, [2], 0, 0.5) << CancelTimer(KEY)  # nothing is known yet: why wait
+    assert (play >> arrived(3, 1)).commands() == answer
 
 
 def test_a_strange_timer_is_ignored() -> None:

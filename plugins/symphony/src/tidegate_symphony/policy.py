@@ -43,7 +43,7 @@ class SymphonyOptions(PolicyOptions):
         "adaptive: not longer than a larger batch saves more time than the idle worker loses",
     )
     contention: float = Field(
-        default=3.0, gt=0, description="adaptive: how much an idle worker is worth to each queue that waits without one"
+        default=5.0, gt=0, description="adaptive: how much an idle worker is worth to each other queue that waits"
     )
     advice_every_s: float = Field(
         default=10.0, ge=0, description="How often to advise on the number of workers; 0: never"
@@ -175,16 +175,15 @@ class Symphony(QueueingPolicy[ModelThread]):
         """The size from which on waiting for one more request costs more than it saves.
 
         One more in a batch of b spares beta/b of worker time; waiting for it, 1/lambda on average, keeps a worker idle
-        that others may want: those that wait and find no idle worker for each. Both are equal at
-        `b* = lambda*beta / kappa` with `kappa = contention * (others - idle) / idle`.
+        that others may want: the more of them wait, and the fewer workers are idle, the surer. Both are equal at
+        `b* = lambda*beta / kappa` with `kappa = contention * others / idle`.
         """
         model = thread.model.name
-        idle = self.idle.count_idle(model)
-        without = len(self.queues) - 1 - idle
+        others = len(self.queues) - 1
         outlook = self._outlook(model)
-        if not self._contention or without <= 0 or outlook is None:
+        if not (self._contention and others and outlook):
             return inf
-        kappa = self._contention * without / max(1, idle)
+        kappa = self._contention * others / max(1, self.idle.count_idle(model))
         return self._targets[model].rate.rows_per_ns * outlook.fixed_cost_ns / kappa
 
     def _outlook(self, model: str) -> Outlook | None:
