@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 from typer.testing import CliRunner, Result
 
 from tidegate.cli import build_app

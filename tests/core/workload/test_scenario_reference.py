@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 from pydantic import BaseModel
 
 from tidegate.workload import Scenario, distributions, profiles, scenario, simulated

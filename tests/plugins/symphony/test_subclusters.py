@@ -182,7 +182,7 @@ def test_where_there_is_no_plan_the_limit_is_named(solver: str, fields: dict[str
 
 
 def test_a_solver_that_crashes_leaves_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    import pulp  # type: ignore[import-untyped]
+    import pulp
 
     def crash(*_: object, **__: object) -> None:
         raise pulp.PulpSolverError("segmentation fault")

@@ -104,7 +104,7 @@ def _parse(path: Path) -> object:
         except json.JSONDecodeError as error:
             raise DocumentError(f"{path}: it is no JSON: {error}; a YAML file is named .yaml") from error
     try:
-        import yaml  # type: ignore[import-untyped]  # noqa: PLC0415 - of the extra `sim`
+        import yaml  # noqa: PLC0415 - of the extra `sim`
     except ModuleNotFoundError as error:
         raise DocumentError(f'{path}: YAML needs `pip install "tidegate[sim]"`; JSON does not') from error
     try:

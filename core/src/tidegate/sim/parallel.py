@@ -34,7 +34,7 @@ def run_parallel(
     `jobs`: how many at once; -1: as many as there are cores, 1: in this process. Raises BackendError, and whatever the
     function raises. What the results are depends on neither.
     """
-    import joblib  # type: ignore[import-untyped]  # noqa: PLC0415 - of the extra `sim`
+    import joblib  # noqa: PLC0415 - of the extra `sim`
 
     if backend is Backend.processes and (jobs == 1 or len(tasks) <= 1):
         yield from map(function, tasks)

@@ -67,7 +67,7 @@ def sweep_page(title: str, runs: Sequence[Run], results: Sequence[RunResult]) ->
 
 
 def _page(title: str, sections: Sequence[tuple[str, Chart]], table: str) -> str:
-    import plotly.io  # type: ignore[import-untyped]  # noqa: PLC0415 - of the extra `sim`
+    import plotly.io  # noqa: PLC0415 - of the extra `sim`
 
     body = []
     for number, (heading, chart) in enumerate(sections):

@@ -34,7 +34,7 @@ def read_scenario(path: Path, changes: dict[str, Any] | None = None) -> Scenario
 
 def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever YAML can say
     """A value as YAML understands it. Raises ScenarioError."""
-    import yaml  # type: ignore[import-untyped]  # noqa: PLC0415 - of the extra `sim`
+    import yaml  # noqa: PLC0415 - of the extra `sim`
 
     try:
         return yaml.safe_load(text)
