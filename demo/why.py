@@ -18,7 +18,7 @@ FLEET = Fleet(gpus=4, alpha_ms=5.09, beta_ms=18.368, slo_ms=70, max_batch=16)
 """InceptionResNetV2 on 1080Ti: Table 2 of the Symphony paper."""
 RATE_RPS = 400
 DURATION_S, WARMUP_S = 10.0, 2.0
-QUEUE_DELAYS_MS = (0, 5, 10, 20)
+QUEUE_DELAYS_MS = (0, 5, 10, 15, 20)
 
 
 @dataclass(frozen=True)
