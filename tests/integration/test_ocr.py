@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 PICTURE = Path(skimage.__file__).parent / "data" / "page.png"
 SHAPES = {"text_detection": (3, 96, 128), "text_direction": (3, 48, 192), "text_recognition": (3, 48, 160)}
 CLIENTS = 12
+LARGE = (2, 3, 960, 960)
+"""Two pictures that keep the one worker busy for hundreds of milliseconds: what is sent meanwhile has to queue."""
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +65,12 @@ def test_merged_requests_get_what_triton_answers_each(
         expected = [ask(direct, model, picture)() for picture in pictures]
         rows = sum(len(picture) for picture in pictures)
         inferences, executions = counts(direct, model)
+        busy = ask(through, "text_detection", np.zeros(LARGE, np.float32))
         waits = [ask(through, model, picture) for picture in pictures]
         answers = [wait() for wait in waits]
+        busy()
+        if model == "text_detection":  # the large ones were counted too
+            inferences, executions = inferences + LARGE[0], executions + 1
         eventually(lambda: counts(direct, model)[0] == inferences + rows, "Triton to count what it answered")
         assert counts(direct, model)[1] - executions < CLIENTS, "nothing was merged"
     for answer, right in zip(answers, expected, strict=True):

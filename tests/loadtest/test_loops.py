@@ -79,7 +79,7 @@ def test_failures_are_counted_by_status_with_their_first_message(triton: "FakeTr
 def test_a_silent_server_costs_the_timeout_and_sees_no_deadline(triton: "FakeTriton") -> None:
     run = open_loop(triton, [0, MS], to("silent"), window_ns=2 * MS, timeout_s=0.05)
     assert run.status.tolist() == ["CLIENT_TIMEOUT", "CLIENT_TIMEOUT"]
-    assert (run.latency_ns >= 50 * MS).all()
+    assert (run.latency_ns >= 49 * MS).all()  # uvloop's timers are whole milliseconds, rounded
     assert min(triton.patience_s) > 24 * 3600
 
 
