@@ -46,6 +46,7 @@ class Tidegate:
     """A `tidegate serve` that runs; its output is read from files, so that no pipe fills up."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._asked_to_stop = False
         self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         self._process = subprocess.Popen(
@@ -79,8 +80,10 @@ class Tidegate:
         return " ".join(_text(self._errors).split())
 
     def ask_to_stop(self) -> None:
-        """Ask it to end as a person would."""
-        self._process.send_signal(signal.SIGTERM)
+        """Ask it to end as a person would; once, since a second signal may find it past its handlers."""
+        if not self._asked_to_stop:
+            self._asked_to_stop = True
+            self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> dict[str, int]:
         """Have it end; how the requests it accepted ended."""
