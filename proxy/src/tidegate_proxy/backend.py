@@ -30,14 +30,12 @@ class Backend:
         self.channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         self.alive = True
         """False from the moment a call fails to reach it until a probe succeeds."""
-        self._unary: dict[str, Any] = {}
+        self.infer = self.channel.unary_unary(INFER)
+        """ModelInfer, kept ready for the hot path."""
 
     def unary(self, method: str) -> Any:  # noqa: ANN401 - grpc is untyped
-        """The callable of a unary method, by its full name."""
-        call = self._unary.get(method)
-        if call is None:
-            call = self._unary[method] = self.channel.unary_unary(method)
-        return call
+        """The callable of a unary method, by its full name. Not kept: clients may ask for any name."""
+        return self.channel.unary_unary(method)
 
     def stream(self, method: str) -> Any:  # noqa: ANN401 - grpc is untyped
         """The callable of a bidirectional stream, by its full name."""

@@ -24,7 +24,7 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.engine import AnyEffect, CancelLeg, Engine, Fail, PolicyReplaced, StartLeg
-from tidegate_proxy.backend import INFER, Backend
+from tidegate_proxy.backend import Backend
 from tidegate_proxy.catalog import Catalog
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.headroom import Headroom
@@ -172,7 +172,7 @@ class Driver:
             return
         envelopes = [client.envelope for client in clients]
         try:
-            response = await backend.unary(INFER)(gather(envelopes))
+            response = await backend.infer(gather(envelopes))
         except grpc.aio.AioRpcError as error:
             if await self.lost(backend, error):
                 return  # the engine was told that the worker is gone, and with it this batch
@@ -201,7 +201,7 @@ class Driver:
         outcomes: list[bytes | RequestFailed] = []
         for client in clients:
             try:
-                outcomes.append(await backend.unary(INFER)(client.envelope.message))
+                outcomes.append(await backend.infer(client.envelope.message))
             except grpc.aio.AioRpcError as own_error:
                 outcomes.append(_failure(own_error))
         return outcomes

@@ -25,15 +25,12 @@ class Front(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is untyped
         self._backends = backends
         self._catalog = catalog
         self._driver = driver
-        self._handlers: dict[str, Any] = {INFER: grpc.unary_unary_rpc_method_handler(self._infer)}
+        self._infer_handler = grpc.unary_unary_rpc_method_handler(self._infer)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:  # noqa: ANN401 - grpc is untyped
         """The handler of a method, by its full name."""
         method = handler_call_details.method
-        handler = self._handlers.get(method)
-        if handler is None:
-            handler = self._handlers[method] = self._forwarding(method)
-        return handler
+        return self._infer_handler if method == INFER else self._forwarding(method)
 
     def _forwarding(self, method: str) -> Any:  # noqa: ANN401 - grpc is untyped
         if method in STREAMS:

@@ -83,9 +83,9 @@ class Cluster(Simulation):
         kind = type(event)
         if kind is RequestArrived or kind is ClockAdvanced:
             pass  # the most frequent ones
-        elif kind is LegFinished or kind is BatchFailed:
+        elif isinstance(event, (LegFinished, BatchFailed)):
             self._timers_in_a_row = 0
-            self._end_leg(event)  # type: ignore[arg-type]
+            self._end_leg(event)
         elif isinstance(event, WorkerLost):
             self._abort(event.worker_id, now_ns)
         elif isinstance(event, WorkerJoined):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from importlib import import_module
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -47,7 +47,7 @@ def run_parallel(
         yield from joblib.Parallel(n_jobs=jobs)(calls)
 
 
-def _connected(backend: Backend):  # type: ignore[no-untyped-def]  # noqa: ANN202 - joblib has no types
+def _connected(backend: Backend) -> Any:  # noqa: ANN401 - joblib has no types
     """A context in which joblib uses the cluster that Ray or Dask finds, or starts on this machine."""
     import joblib  # noqa: PLC0415
 
