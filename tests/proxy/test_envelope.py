@@ -85,7 +85,6 @@ def _to_shared_memory(message: service_pb2.ModelInferRequest) -> None:
 REFUSED: dict[str, tuple[Change, str]] = {
     "sequence": (_parameter("sequence_id", int64_param=3), "sequence"),
     "sequence start": (_parameter("sequence_start", bool_param=True), "sequence"),
-    "empty final response": (_parameter("triton_enable_empty_final_response", bool_param=True), "stream"),
     "timeout as text": (_parameter("timeout", string_param="5"), "timeout is no integer"),
     "timeout unsigned": (_parameter("timeout", uint64_param=5), "timeout is no integer"),
     "priority as text": (_parameter("priority", string_param="5"), "priority is no integer"),

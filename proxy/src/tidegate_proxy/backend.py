@@ -1,9 +1,12 @@
 """One Triton behind the proxy."""
 
+import asyncio
 from typing import Any, Final
 
 import grpc
 from tritonclient.grpc import model_config_pb2, service_pb2
+
+from tidegate_proxy.completion_queue import Channel
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
 INFER: Final = SERVICE + "ModelInfer"
@@ -27,19 +30,27 @@ class Backend:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self.channel = Channel(address, CHANNEL_OPTIONS)
+        """For the hot path."""
         self.alive = True
         """False from the moment a call fails to reach it until a probe succeeds."""
-        self.infer = self.channel.unary_unary(INFER)
-        """ModelInfer, kept ready for the hot path."""
+        self._aio = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
     def unary(self, method: str) -> Any:  # noqa: ANN401 - grpc is untyped
         """The callable of a unary method, by its full name. Not kept: clients may ask for any name."""
-        return self.channel.unary_unary(method)
+        return self._aio.unary_unary(method)
 
     def stream(self, method: str) -> Any:  # noqa: ANN401 - grpc is untyped
         """The callable of a bidirectional stream, by its full name."""
-        return self.channel.stream_stream(method)
+        return self._aio.stream_stream(method)
+
+    async def is_live(self) -> bool:
+        """Whether it answers, within a second. It may be loading models."""
+        try:
+            await self.unary(SERVICE + "ServerLive")(b"", timeout=PROBE_TIMEOUT_S)
+        except grpc.aio.AioRpcError:
+            return False
+        return True
 
     async def is_ready(self) -> bool:
         """Whether it answers and is ready, within a second."""
@@ -60,8 +71,9 @@ class Backend:
         return [service_pb2.ModelConfigResponse.FromString(answer).config for answer in answers]
 
     async def close(self) -> None:
-        """Close the channel."""
-        await self.channel.close()
+        """Close the channels; calls under way end with CANCELLED."""
+        await asyncio.to_thread(self.channel.close)
+        await self._aio.close()
 
     async def _ask(self, method: str, request: Any) -> bytes:  # noqa: ANN401 - protobuf messages share no type
         answer: bytes = await self.unary(SERVICE + method)(request.SerializeToString(), timeout=10.0)

@@ -9,11 +9,11 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy import wire
 from tidegate_proxy.signature import ELEMENT_BYTES, Signature, split_elements
 
-PRIVATE_PARAMETERS = ("timeout", "priority", "slo_ms")
+PRIVATE_PARAMETERS = ("timeout", "priority", "slo_ms", "triton_enable_empty_final_response")
 """Parameters that concern one request only: they neither hinder a merge nor go to Triton with a merged batch."""
 _INTEGERS = {"timeout": ("int64_param",), "priority": ("int64_param", "uint64_param")}
 """Parameters that Triton refuses in any other form, and below zero the priority."""
-_NOT_MERGEABLE = ("sequence_id", "sequence_start", "sequence_end", "triton_enable_empty_final_response")
+_NOT_MERGEABLE = ("sequence_id", "sequence_start", "sequence_end")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,105 +1,134 @@
-"""The gRPC server that clients see: ModelInfer is scheduled, every other call is forwarded as bytes."""
+"""The gRPC server that clients see: inference is scheduled, every other call is answered in the event loop."""
 
+import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import grpc
 
-from tidegate_proxy.backend import CHANNEL_OPTIONS, INFER, SERVICE, Backend
-from tidegate_proxy.catalog import Catalog
-from tidegate_proxy.deadlines import deadline_ns
-from tidegate_proxy.driver import TIMEOUT_EXPIRED, Driver, RequestFailed
-from tidegate_proxy.envelope import NotSchedulable, open_envelope
-from tidegate_proxy.wire import first_string
+from tidegate_proxy.backend import CHANNEL_OPTIONS, INFER, SERVICE
+from tidegate_proxy.client import Client, Outcome, RequestFailed
+from tidegate_proxy.completion_queue import Call, Server
+from tidegate_proxy.control import Control
+from tidegate_proxy.driver import Driver
+from tidegate_proxy.envelope import Envelope, NotSchedulable
+from tidegate_proxy.inference import Inference
+from tidegate_proxy.streams import InferStream
 
-STREAMS = frozenset({SERVICE + "ModelStreamInfer"})
-_RESERVED_METADATA = ("grpc-", ":", "user-agent", "content-type", "te")
-Handler = Callable[[bytes, Any], Awaitable[bytes]]
+log = logging.getLogger(__name__)
+
+STREAM_INFER = SERVICE + "ModelStreamInfer"
 
 
-class Front(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc is untyped
+class Front:
     """Answers every method of Triton's service, parsing no more than scheduling needs."""
 
-    def __init__(self, backends: Sequence[Backend], catalog: Catalog, driver: Driver) -> None:
-        self._backends = backends
-        self._catalog = catalog
+    def __init__(self, inference: Inference, driver: Driver, control: Control) -> None:
+        self._inference = inference
         self._driver = driver
-        self._infer_handler = grpc.unary_unary_rpc_method_handler(self._infer)
+        self._control = control
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = Server(self._accept, [*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)])
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:  # noqa: ANN401 - grpc is untyped
-        """The handler of a method, by its full name."""
-        method = handler_call_details.method
-        return self._infer_handler if method == INFER else self._forwarding(method)
+    def listen(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
+        """Bind and serve; the port. Raises OSError when the address cannot be bound."""
+        port = self._server.listen(address, credentials)
+        self._server.start()
+        return port
 
-    def _forwarding(self, method: str) -> Any:  # noqa: ANN401 - grpc is untyped
-        if method in STREAMS:
+    async def close(self, drain_s: float) -> None:
+        """Take no more calls and let those under way end."""
+        await asyncio.to_thread(self._server.stop, drain_s)
 
-            async def stream(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:  # noqa: ANN401
-                call = self._route("").stream(method)(requests, metadata=_forwarded(context))
-                try:
-                    async for response in call:
-                        yield response
-                except grpc.aio.AioRpcError as error:
-                    await context.abort(error.code(), error.details())
+    def _accept(self, call: Call) -> None:
+        """In the server's thread."""
+        if call.method == INFER:
+            arrival_ns = time.monotonic_ns()
+            call.receive(lambda message: self._infer(call, message, arrival_ns))
+        elif call.method == STREAM_INFER:
+            InferStream(call, self._inference, self._driver, self._control, self._in_loop).begin()
+        else:
+            call.receive(lambda message: self._forward(call, message))
 
-            return grpc.stream_stream_rpc_method_handler(stream)
-
-        async def forward(request: bytes, context: Any) -> bytes:  # noqa: ANN401 - grpc is untyped
-            return await self._forward(method, request, context)
-
-        return grpc.unary_unary_rpc_method_handler(forward)
-
-    async def _infer(self, request: bytes, context: Any) -> bytes:  # noqa: ANN401 - grpc is untyped
-        arrival_ns = time.monotonic_ns()
-        name = first_string(request)
-        signature = self._catalog.signatures.get(name)
-        if signature is None:
-            return await self._forward(INFER, request, context)
+    def _infer(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
+        if message is None:
+            self._forward(call, message)
+            return
         try:
-            envelope = open_envelope(request, signature)
+            envelope = self._inference.open(message)
         except NotSchedulable:
-            return await self._forward(INFER, request, context)
-        due_ns = deadline_ns(arrival_ns, self._catalog.models[name], envelope.header, context.time_remaining())
+            self._forward(call, message)
+            return
+        client = _UnaryClient(envelope, call, self._driver)
+        call.on_gone = client.leave
+        self._inference.submit(client, arrival_ns, call.remaining_s())
+        if call.gone:  # it left before it could be told to whom
+            client.leave()
+
+    def _forward(self, call: Call, message: bytes | None) -> None:
+        """Have a call answered in the event loop, as Triton would or by Triton."""
+        if message is None:
+            call.end(grpc.StatusCode.INTERNAL, "no message was received")
+            return
+        self._in_loop(call, self._answer(call, message))
+
+    async def _answer(self, call: Call, message: bytes) -> None:
         try:
-            if due_ns <= arrival_ns:
-                raise RequestFailed(grpc.StatusCode.UNAVAILABLE, TIMEOUT_EXPIRED)
-            return await self._driver.infer(envelope, arrival_ns, due_ns)
+            answer = await self._control.unary(call.method, message, call.metadata, call.remaining_s())
         except RequestFailed as failure:
-            await context.abort(failure.code, failure.details)
-            raise AssertionError("abort always raises") from failure
+            call.end(failure.code, failure.details)
+        else:
+            call.answer(answer)
 
-    async def _forward(self, method: str, request: bytes, context: Any) -> bytes:  # noqa: ANN401 - grpc is untyped
-        """Send a call on as it is, and its answer or its error back."""
-        backend = self._route(first_string(request))
-        remaining_s = context.time_remaining()
-        try:
-            answer: bytes = await backend.unary(method)(request, timeout=remaining_s, metadata=_forwarded(context))
-        except grpc.aio.AioRpcError as error:
-            await self._driver.lost(backend, error)  # if so, the next call goes to another
-            await context.abort(error.code(), error.details())
-            raise AssertionError("abort always raises") from error
-        return answer
+    def _in_loop(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine for a call in the event loop; it is cancelled when the client leaves."""
+        self._loop.call_soon_threadsafe(self._spawn, call, work)
 
-    def _route(self, model: str) -> Backend:
-        """The first living Triton that has the model; failing that, the first living one; failing that, the first."""
-        candidates = (*self._catalog.hosts.get(model, ()), *self._backends)
-        return next((backend for backend in candidates if backend.alive), self._backends[0])
+    def _spawn(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done(call))
+
+        def cancel() -> None:
+            self._loop.call_soon_threadsafe(task.cancel)
+
+        call.on_gone = cancel
+        if call.gone:
+            task.cancel()
+
+    def _done(self, call: Call) -> Callable[[asyncio.Task[None]], None]:
+        def done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if task.cancelled():
+                call.end(grpc.StatusCode.CANCELLED, "the client has left")
+            elif error := task.exception():
+                log.error("%s failed", call.method, exc_info=error)
+                call.end(grpc.StatusCode.INTERNAL, f"Tidegate failed: {type(error).__name__}")
+
+        return done
 
 
-def _forwarded(context: Any) -> list[tuple[str, str | bytes]]:  # noqa: ANN401 - grpc is untyped
-    """The client's metadata without what belongs to its own connection."""
-    return [
-        (key, value) for key, value in context.invocation_metadata() or () if not key.startswith(_RESERVED_METADATA)
-    ]
+class _UnaryClient(Client):
+    """One that waits for the answer to a ModelInfer."""
 
+    __slots__ = ("_call", "_driver")
 
-async def start_front(front: Front, address: str) -> tuple[grpc.aio.Server, int]:
-    """Listen; the server and its port. Raises OSError when the address cannot be bound."""
-    server = grpc.aio.server(handlers=[front], options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)])
-    try:
-        port = server.add_insecure_port(address)
-    except RuntimeError as error:
-        raise OSError(f"cannot listen on {address}: is the port taken?") from error
-    await server.start()
-    return server, port
+    def __init__(self, envelope: Envelope, call: Call, driver: Driver) -> None:
+        super().__init__(envelope)
+        self._call = call
+        self._driver = driver
+
+    def resolve(self, outcome: Outcome) -> None:
+        if isinstance(outcome, RequestFailed):
+            self._call.end(outcome.code, outcome.details)
+        else:
+            self._call.answer(outcome, self._delivered)
+
+    def leave(self) -> None:
+        self._driver.leave(self)
+
+    def _delivered(self, _event: object) -> None:
+        self._driver.delivered(self)

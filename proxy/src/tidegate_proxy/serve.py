@@ -13,8 +13,12 @@ from tidegate.engine import Engine, Recorder
 from tidegate.host import Plugins
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.catalog import Catalog, discover
+from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
-from tidegate_proxy.front import Front, start_front
+from tidegate_proxy.front import Front
+from tidegate_proxy.inference import Inference
+from tidegate_proxy.limits import Limits
+from tidegate_proxy.probing import watch
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +38,9 @@ class ServeOptions:
     wait_s: float = 10.0
     """How long a Triton may take to become ready before that is an error."""
     seed: int = 0
+    limits: Limits = field(default_factory=Limits)
+    drain_s: float = 10.0
+    """How long requests under way may take to end once the proxy is to stop."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +69,19 @@ async def serving(options: ServeOptions, plugins: Plugins) -> AsyncIterator[Serv
         if record:
             observers.append(Recorder(record))
         engine = _engine(options, plugins, catalog, measured, observers)
-        driver = Driver(engine, catalog)
-        server, port = await start_front(Front(backends, catalog, driver), options.address)
+        driver = Driver(engine, catalog, options.limits)
+        control = Control(backends, catalog, driver)
+        front = Front(Inference(catalog, driver), driver, control)
+        port = front.listen(options.address)
+        watches = [asyncio.create_task(watch(backend, driver)) for backend in backends]
         try:
             yield Serving(f"{options.address.rpartition(':')[0]}:{port}", catalog, engine)
         finally:
-            await server.stop(grace=2.0)
+            control.draining = True
+            await front.close(options.drain_s)
+            for task in watches:
+                task.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
             await driver.close()
     finally:
         for backend in backends:

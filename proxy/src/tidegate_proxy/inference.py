@@ -1,0 +1,48 @@
+"""What becomes of an inference request, whichever way it came in: scheduled, or sent on to a Triton as it is."""
+
+import asyncio
+import time
+
+from tidegate_proxy.catalog import Catalog
+from tidegate_proxy.client import AwaitingClient, Client
+from tidegate_proxy.deadlines import deadline_ns
+from tidegate_proxy.driver import Driver
+from tidegate_proxy.envelope import Envelope, NotSchedulable, open_envelope
+from tidegate_proxy.wire import first_string
+
+
+class Inference:
+    """Opens requests and hands those that can be scheduled to the driver. May be called from any thread."""
+
+    def __init__(self, catalog: Catalog, driver: Driver) -> None:
+        self._catalog = catalog
+        self._driver = driver
+
+    def open(self, message: bytes) -> Envelope:
+        """A serialized ModelInferRequest as an envelope. Raises NotSchedulable when a Triton has to see it as it is."""
+        signature = self._catalog.signatures.get(first_string(message))
+        if signature is None:
+            raise NotSchedulable("its model is not scheduled")
+        return open_envelope(message, signature)
+
+    def submit(self, client: Client, arrival_ns: int, remaining_s: float | None) -> None:
+        """Have it scheduled. `remaining_s`: until the client's own deadline, if it has one."""
+        envelope = client.envelope
+        model = self._catalog.models[envelope.model]
+        self._driver.submit(client, arrival_ns, deadline_ns(arrival_ns, model, envelope.header, remaining_s))
+
+    async def infer(self, message: bytes, remaining_s: float | None) -> bytes:
+        """Have a request scheduled and await its answer, a serialized ModelInferResponse.
+
+        Raises NotSchedulable and RequestFailed. Cancelling it is how a client leaves.
+        """
+        arrival_ns = time.monotonic_ns()
+        client = AwaitingClient(self.open(message))
+        self.submit(client, arrival_ns, remaining_s)
+        try:
+            answer = await client.answer
+        except asyncio.CancelledError:
+            self._driver.leave(client)
+            raise
+        self._driver.delivered(client)
+        return answer
