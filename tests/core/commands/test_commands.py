@@ -104,6 +104,15 @@ def test_goodput_reports_the_spread_over_the_seeds(scenario: Path, tmp_path: Pat
     assert page.exists()
 
 
+def test_goodput_can_change_the_scenario(scenario: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    arguments = ("--policy", "fifs", "--seed", 1, "--limit", 0.1, "--precision", 0.1, "--jobs", 1, "--json", out)
+    assert tidegate("goodput", scenario, *arguments, "--set", "workers.0.network={control_ms: 100}").exit_code == 0
+    document = read(out)
+    assert document["scenario"]["workers"][0]["network"] == {"control_ms": 100}
+    assert document["goodput"][0]["median_rps"] == 0, "nobody answers within 60 ms"
+
+
 def test_sweep_says_in_each_row_what_was_changed(scenario: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     grid = ("--set", "arrivals.rate_rps=50,100", "--set", "models.*.slo_ms=30")
@@ -112,6 +121,8 @@ def test_sweep_says_in_each_row_what_was_changed(scenario: Path, tmp_path: Path)
     totals = [row for row in read(out)["rows"] if row["model"] == "*"]
     assert [row["set"] for row in totals] == [{"arrivals.rate_rps": rate, "models.*.slo_ms": 30} for rate in (50, 100)]
     assert [row["rate_rps"] for row in totals] == [50, 100]
+    assert totals[0]["busy_share"] < totals[1]["busy_share"]
+    assert f"{totals[1]['busy_share']:.1%}" in result.stdout
 
 
 @pytest.mark.parametrize(

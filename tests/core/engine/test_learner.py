@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import Profile, ms_to_ns
-from tidegate.engine.learner import MARGIN, PUBLISH_EVERY, ProfileLearner
+from tidegate.engine.learner import LATEST, PUBLISH_EVERY, TOO_LONG, ProfileLearner
 
 MAX_ROWS = 16
 BASE = Profile.linear("m", alpha_ms=1, beta_ms=2, max_rows=MAX_ROWS)
@@ -36,10 +36,42 @@ def test_it_finds_alpha_and_beta_from_a_wrong_base() -> None:
 def test_noise_is_planned_for_with_a_margin() -> None:
     noise = 0.1
     learned = teach(ProfileLearner(BASE), TRUTH, random.Random(2), legs=600, noise=noise)[-1]
-    mean_deviation = noise / 2
     for rows in (4, 8, 16):
-        share = learned.latency_ns(rows) / TRUTH.latency_ns(rows) - 1
-        assert 0 < share < 2 * MARGIN * mean_deviation
+        margin_ns = learned.latency_ns(rows) - TRUTH.latency_ns(rows)
+        assert 0 < margin_ns < 1.1 * noise * TRUTH.latency_ns(MAX_ROWS), "no leg strays further than the largest may"
+
+
+def test_the_plan_covers_what_a_skewed_delay_adds() -> None:
+    """A mean and some mean deviations would not: of an exponential delay 5 % exceed its mean by two of its own."""
+    rng = random.Random(5)
+    learner, planned, seen, late = ProfileLearner(BASE), BASE, 0, 0
+    for leg in range(4000):
+        rows = rng.randint(1, MAX_ROWS)
+        took_ns = BASE.latency_ns(rows) + ms_to_ns(1 + 0.05 * rows + rng.expovariate(1 / 0.5))
+        if leg >= LATEST:
+            seen += 1
+            late += took_ns > planned.latency_ns(rows)
+        planned = learner.observe(rows, took_ns) or planned
+    assert late / seen < 0.02
+    excess_ns = planned.latency_ns(8) - BASE.latency_ns(8) - ms_to_ns(1.4)
+    assert 0.5 < excess_ns / ms_to_ns(0.5) < 8, "4.6 means are its 99th percentile"
+
+
+def test_a_base_that_is_a_little_short_is_corrected_at_once_and_a_little_long_is_left() -> None:
+    def off_by(share: float) -> list[Profile]:
+        truth = Profile("m", "default", tuple(round(ns * share) for ns in BASE.table_ns))
+        return teach(ProfileLearner(BASE), truth, random.Random(6), legs=200)
+
+    (learned,) = off_by(1.005)
+    assert all(learned.latency_ns(rows) >= 1.005 * BASE.latency_ns(rows) - 1 for rows in range(1, MAX_ROWS + 1))
+    assert off_by(1 - TOO_LONG / 2) == []
+    assert off_by(1 - 2 * TOO_LONG) != []
+
+
+def test_a_transient_is_forgotten() -> None:
+    """The first legs are far from what is expected; they must not keep the margin wide once the correction is known."""
+    learned = teach(ProfileLearner(BASE), TRUTH, random.Random(7), legs=64)[-1]
+    assert all(learned.latency_ns(rows) < 1.05 * TRUTH.latency_ns(rows) for rows in range(1, MAX_ROWS + 1))
 
 
 def test_a_true_base_is_left_alone() -> None:

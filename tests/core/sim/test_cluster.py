@@ -30,10 +30,10 @@ from tidegate.engine import Engine
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.links import Links
 from tidegate.sim.record import ANSWERED, FAILED, WAITING, Record
-from tidegate.sim.truth import SimulatedWorker, Truth, drawing_failures, drawing_jitter
+from tidegate.sim.truth import SimulatedWorker, Truth, drawing_delays, drawing_failures, drawing_jitter
 from tidegate.workload import draw_requests
 from tidegate.workload.scenario import Scenario
-from tidegate.workload.simulated import FailureSpec, JitterSpec
+from tidegate.workload.simulated import FailureSpec, JitterSpec, NetworkSpec
 
 SETUP = Setup(
     (Model("m", 4),),
@@ -134,6 +134,31 @@ def test_every_worker_draws_its_own_jitter() -> None:
     assert record.legs == [(0, 0, 1000), (1, 0, 2000), (2, 0, 3000)]
 
 
+def test_a_leg_lasts_until_its_rows_have_travelled_too() -> None:
+    def worker(worker_id: int) -> SimulatedWorker:
+        return SimulatedWorker(worker_id, jitter=lambda: 2.0, delay_ns=lambda rows: 70 + 10 * rows)
+
+    assert run([arrival(0, rows=3)], worker=worker).legs == [(0, 0, 100 + 2 * 3000)], "jitter is that of the worker"
+
+
+def test_delays_have_the_jitter_asked_for() -> None:
+    assert drawing_delays(None, 1, 0) is None
+    steady = drawing_delays(NetworkSpec(control_ms=1, data_ms_per_row=0.05), 1, 0)
+    assert steady
+    assert (steady(1), steady(20)) == (1_050_000, 2_000_000)
+    spec = NetworkSpec(control_ms=1, jitter_ms=0.5)
+    draw, same, other = (drawing_delays(spec, 1, worker) for worker in (0, 0, 1))
+    assert draw
+    assert same
+    assert other
+    delays = [draw(1) for _ in range(20_000)]
+    assert min(delays) >= 1_000_000
+    assert mean(delays) == pytest.approx(1_500_000, rel=0.01)
+    assert stdev(delays) == pytest.approx(500_000, rel=0.03)
+    assert [same(1) for _ in range(9)] == delays[:9]
+    assert [other(1) for _ in range(9)] != delays[:9]
+
+
 # Interference --------------------------------------------------------------------------------------------------------
 
 
@@ -146,6 +171,15 @@ def test_workers_of_one_gpu_slow_each_other_while_both_are_busy() -> None:
     """0 is alone for 400, then both have half the speed: 0 needs 1200 more; 1 has 400 left then."""
     record = run([arrival(0), arrival(1, 400)], worker=sharing, interference=2.0)
     assert record.legs == [(0, 0, 1600), (1, 400, 2000)]
+
+
+def test_the_network_is_not_slowed() -> None:
+    def far(worker_id: int) -> SimulatedWorker:
+        return SimulatedWorker(worker_id, gpu="shared", delay_ns=lambda rows: 500 if worker_id else 0)
+
+    record = run([arrival(0), arrival(1)], worker=far, interference=2.0)
+    # 0 runs at half speed from the start; at 2000 worker 1 has worked 750 of its 1000, and is alone then.
+    assert record.legs == [(0, 0, 2000), (1, 0, 2250)]
 
 
 def test_workers_of_other_gpus_are_not_slowed() -> None:

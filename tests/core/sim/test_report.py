@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tidegate.sim.document import simulate_document
 from tidegate.sim.goodput import Question, search_goodput, summarise_searches
-from tidegate.sim.report import goodput_page, simulate_page, sweep_page
+from tidegate.sim.report import MOST_ADVICE, goodput_page, simulate_page, sweep_page
+from tidegate.sim.result import Advice
 from tidegate.sim.run import Run, simulate
 from tidegate.sim.sweep import parse_grid, sweep_runs
 from tidegate.workload import PolicyChoice, Scenario
@@ -46,6 +48,29 @@ def test_a_simulation_shows_every_policy_and_its_workers(make_scenario: MakeScen
         "Workers at the start of the window: &lt;b&gt;fast&lt;/b&gt;, seed 1",
     ]
     assert "<td><b>fast" not in page
+
+
+def test_advice_is_a_table_of_each_run_in_page_and_document(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(arrivals={"rate_rps": 100})
+    advised = PolicyChoice(name="symphony", options={"advice_every_s": 1}, label="<i>advised</i>")
+    results = [simulate(Run(scenario, choice, 1)) for choice in (advised, ODD)]
+    said = simulate_document(scenario, results)["advice"]
+    assert {(each["policy"], each["seed"]) for each in said} == {("<i>advised</i>", 1)}
+    assert len(said) == results[0].total.advice["count"] >= 2  # type: ignore[index]
+    assert min(each["workers"] for each in said) == -1, "the load needs one of the two"
+    page = simulate_page("small", results)
+    (heading,) = [each for each in headings(page) if each.startswith("Advice")]
+    assert heading == "Advice on the number of workers: &lt;i&gt;advised&lt;/i&gt;, seed 1"
+    for each in said:
+        assert f"<td>{each['at_s']:.3f}</td><td>{each['workers']:+d}</td><td>{each['reason']}</td>" in page
+
+
+def test_of_much_advice_the_page_shows_the_first(make_scenario: MakeScenario) -> None:
+    result = simulate(Run(make_scenario(duration_s=1), ODD, 1))
+    result.advice.extend(Advice(number / 1000, 1, "more") for number in range(MOST_ADVICE + 1234))
+    page = simulate_page("small", [result])
+    assert page.count("<td>more</td>") == MOST_ADVICE
+    assert "and 1,234 more" in page
 
 
 def test_equal_results_give_equal_pages(make_scenario: MakeScenario) -> None:

@@ -104,6 +104,7 @@ def test_only_the_window_counts_but_all_of_it(make_scenario: MakeScenario) -> No
         assert share == pytest.approx(sum(row.busy_shares[name] for row in models), abs=1e-5)
         assert 0 < share <= 1
     assert list(total.busy_shares) == ["node0/A100-0", "node0/A100-1"]
+    assert total.busy_share == pytest.approx(sum(total.busy_shares.values()) / 2, abs=1e-5)
 
 
 def test_what_waits_when_the_window_closes_is_run_to_its_end(make_scenario: MakeScenario) -> None:
@@ -146,10 +147,11 @@ def test_drops_are_counted_by_reason_and_requests_that_are_forgotten_are_bad(mak
             if number % 7 == 0:
                 return ()
             if number % 3 == 0:
-                return [Drop(number, "odd" if number % 2 else "even"), Advise(number % 5 - 1)]
+                return [Drop(number, "odd" if number % 2 else "even"), Advise(number % 5 - 1, f"at {number}")]
             return super().on_request_arrived(event)
 
-    total = simulate(Run(make_scenario(), OWN, 1), plugins=plugins(Careless)).total
+    result = simulate(Run(make_scenario(), OWN, 1), plugins=plugins(Careless))
+    total = result.total
     check(total)
     assert total.stranded == pytest.approx(total.accepted / 7, rel=0.05)
     assert set(total.dropped) == {"odd", "even"}
@@ -157,6 +159,13 @@ def test_drops_are_counted_by_reason_and_requests_that_are_forgotten_are_bad(mak
     assert total.advice is not None
     assert total.advice["count"] == sum(total.dropped.values())
     assert (total.advice["least"], total.advice["most"]) == (-1, 3)
+    assert len(result.advice) == total.advice["count"]
+    for said in result.advice:
+        assert said.workers == int(said.reason.removeprefix("at ")) % 5 - 1
+    instants = [said.at_s for said in result.advice]
+    assert instants == sorted(instants)
+    assert instants[0] >= 0
+    assert instants[-1] < 4
 
 
 def test_a_policy_that_breaks_is_named(make_scenario: MakeScenario) -> None:
@@ -227,6 +236,19 @@ def test_hidden_times_are_not_told(make_scenario: MakeScenario) -> None:
     seen = watch(scenario)
     assert set(seen.durations(0)) == {32_000_000}
     assert seen.setup.profiles[0].latency_ns(1) == 6_000_000
+
+
+def test_the_network_is_not_told_and_moves_nothing_else(make_scenario: MakeScenario) -> None:
+    model = {"name": "m", "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 4}}
+    world = {"models": [model], "arrivals": {"rate_rps": 5}}
+    far = [{"count": 1, "network": {"control_ms": 2, "data_ms_per_row": 0.5}}]
+    noisy = [{"count": 1, "network": {"control_ms": 2, "data_ms_per_row": 0.5, "jitter_ms": 0.1}}]
+    seen = watch(make_scenario(**world, workers=far, simulation={"learn": False}))
+    assert 8_500_000 in seen.durations(0)
+    assert seen.setup.profiles[0].latency_ns(1) == 6_000_000
+    jittery = watch(make_scenario(**world, workers=noisy, simulation={"learn": False}))
+    assert jittery.arrivals() == seen.arrivals()
+    assert min(jittery.durations(0)) > 8_500_000
 
 
 def test_workers_go_and_come_back_by_number_and_by_node(make_scenario: MakeScenario) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.sim.sweep import parse_grid, sweep_runs
+from tidegate.sim.sweep import parse_changes, parse_grid, sweep_runs
 from tidegate.workload import ScenarioError
 
 
@@ -31,6 +31,13 @@ def test_values_may_be_anything_that_yaml_can_say() -> None:
     )
     assert grid["arrivals"] == [{"rate_rps": 5}, {"process": "gamma", "rate_rps": 5, "shape": 2}]
     assert grid["policies.0.name"] == ["fifs", "symphony"]
+
+
+def test_changes_are_a_grid_of_one_point() -> None:
+    assert parse_changes(["a.b={c: 1, d: 2}", "e=3"]) == {"a.b": {"c": 1, "d": 2}, "e": 3}
+    assert parse_changes([]) == {}
+    with pytest.raises(ScenarioError, match="--set a: give one value"):
+        parse_changes(["a=1,2"])
 
 
 @pytest.mark.parametrize("texts", [["a"], ["a="], ["=1"], ["a=1", "a=2"]])

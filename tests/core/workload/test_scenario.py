@@ -96,6 +96,8 @@ MODEL = SMALL["models"][0]
         ({"duration_s": 0}, "duration_s", "greater than 0"),
         ({"workers": []}, "workers", "at least 1 item"),
         ({"workers.0.hosts": ["bert"]}, "document", r"workers\.0\.hosts: 'bert' is no model"),
+        ({"workers.0.network": {"control_ms": -1}}, r"workers\.0\.network\.control_ms", "greater than or equal to 0"),
+        ({"workers.0.network": {"delay_ms": 1}}, r"workers\.0\.network\.delay_ms", "not permitted"),
         ({"models": [MODEL, MODEL]}, "document", "'resnet' is listed twice"),
         ({"models": []}, "document", "name a table with models_from"),
         ({"models": [MODEL, {**MODEL, "name": "b"}], "workers.0.hosts": ["b"]}, "document", "none hosts 'resnet'"),

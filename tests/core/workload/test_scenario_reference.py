@@ -49,6 +49,8 @@ def test_every_example_of_the_reference_is_read(example: str) -> None:
             world = {**WORLD, "simulation": {"jitter": given}}
         case {"distribution": _}:
             world = {**WORLD, "models": [{**MODEL, "rows": given}]}
+        case {"control_ms": _}:
+            world = {**WORLD, "workers": [{"count": 1, "network": given}]}
         case {"max_batch": _}:
             world = {**WORLD, "models": [{"name": "m", "profile": given}]}
         case {"probability": _}:

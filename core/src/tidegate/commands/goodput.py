@@ -14,6 +14,10 @@ def goodput(
     seed: Annotated[
         list[int] | None, typer.Option(min=0, help="May be given several times; default: five, from the scenario's on.")
     ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a field of the scenario, as in sweep."),
+    ] = None,
     limit: Annotated[float, typer.Option(min=0, max=1, help="Bad requests per request that a model may have.")] = 0.01,
     precision: Annotated[float, typer.Option(min=1e-5, max=1, help="Of the rate found, relative.")] = 0.005,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
@@ -37,9 +41,10 @@ def goodput(
         from tidegate.sim.parallel import run_parallel
         from tidegate.sim.report import goodput_page
         from tidegate.sim.run import Run, choose_policies
+        from tidegate.sim.sweep import parse_changes
         from tidegate.workload import read_scenario
 
-        document = read_scenario(scenario)
+        document = read_scenario(scenario, parse_changes(changes or ()))
         questions = [
             Question(Run(document, choice, number), limit, precision)
             for choice in choose_policies(document, policy or ())

@@ -52,7 +52,9 @@ def simulate(
             for number in seed or [document.seed]
         ]
         results = with_progress(console, "simulating", run_parallel(simulate_run, runs, jobs=jobs), len(runs))
-        table = Table("policy", "seed", "bad", "worst model", "goodput /s", "p50 ms", "p99 ms", "median batch", "busy")
+        table = Table(
+            "policy", "seed", "bad", "worst model", "goodput /s", "p50 ms", "p99 ms", "median batch", "busy", "advice"
+        )
         table.title = title_of(document)
         for column in table.columns[1:]:
             column.justify = "right"
@@ -67,7 +69,8 @@ def simulate(
                 in_ms(row.p50_ms),
                 in_ms(row.p99_ms),
                 "-" if row.median_batch_rows is None else f"{row.median_batch_rows:g}",
-                f"{sum(row.busy_shares.values()) / len(row.busy_shares):.0%}",
+                f"{row.busy_share:.0%}",
+                f"{result.advice[-1].workers:+d}" if result.advice else "-",
             )
         console.print(table)
         write_results(

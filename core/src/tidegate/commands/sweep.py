@@ -58,7 +58,8 @@ def sweep(
         document = read_scenario(scenario)
         outcomes = run_parallel(simulate, runs, jobs=jobs, backend=backend)
         results = with_progress(console, "simulating", outcomes, len(runs))
-        table = Table(*grid, "policy", "seed", "bad", "worst model", "goodput /s", "p99 ms", title=title_of(document))
+        figures = ("bad", "worst model", "goodput /s", "p99 ms", "busy", "workers used")
+        table = Table(*grid, "policy", "seed", *figures, title=title_of(document))
         for run, result in zip(runs, results, strict=True):
             row = result.total
             table.add_row(
@@ -69,6 +70,8 @@ def sweep(
                 f"{row.worst_bad_rate:.2%}",
                 f"{row.goodput_rps:,.0f}",
                 in_ms(row.p99_ms),
+                f"{row.busy_share:.1%}",
+                str(row.touched_workers),
             )
         console.print(table)
         write_results(

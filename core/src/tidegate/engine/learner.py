@@ -1,23 +1,32 @@
 """Profiles corrected by what is observed: least squares on the residual, newer observations weighing more.
 
-For each (partition, kind) the planned latency is `base(rows) + a*rows + c + margin*spread`: the base profile, a learned
-linear correction, and a margin of mean absolute deviations, since schedulers need a high estimate. With a linear base
-this re-learns alpha and beta; with a measured table it keeps the table's shape.
+For each (partition, kind) the planned latency is `base(rows) + a*rows + c + margin`: the base profile, a learned linear
+correction, and a margin up to a high percentile of what legs took, since schedulers need a high estimate: where batches
+wait for the last moment, whatever takes longer than planned is late. With a linear base this re-learns alpha and beta;
+with a measured table it keeps the table's shape. A leg lasts from its dispatch until its answer is there: the delays of
+control and data (Symphony, figure 18) are learned with it.
 """
 
+from collections import deque
 from itertools import accumulate
+from math import ceil
 
 from tidegate.api import Profile
 
 FORGETTING = 0.98
-"""Weight of an observation after each later one: the last fifty or so decide."""
-RIDGE = 0.1
+"""Weight of an observation after each later one: the last fifty or so decide on the correction."""
+RIDGE = 0.02
 """Observations that the prior (no correction) is worth: it decides where all batches had one size."""
-MARGIN = 2.0
-"""Mean absolute deviations added to the mean: about the 95th percentile of a normal distribution."""
+PERCENTILE = 0.99
+"""The share of the latest legs that the planned latency covers."""
+LATEST = 256
+"""How many legs decide on the margin."""
 SPREAD_GAIN = 0.05
-TOLERANCE = 0.02
-"""A profile is published anew when it moved by this share: less would only disturb schedulers."""
+TOO_SHORT, TOO_LONG = 0.001, 0.02
+"""A profile is published anew when it was off by such a share: less would only disturb schedulers.
+
+Too short a latency makes answers late, too long a one costs a little throughput.
+"""
 PUBLISH_EVERY = 8
 """Observations between two looks at whether it moved."""
 
@@ -30,7 +39,8 @@ class ProfileLearner:
         self._published = base
         self._seen = 0
         self._slope = self._offset = 0.0  # the correction a (per share of max_rows) and c, in ns
-        self._spread_ns = 0.0
+        self._spread_ns = 0.0  # mean absolute deviation
+        self._latest: deque[tuple[float, float]] = deque(maxlen=LATEST)  # share of max_rows, residual to the base
         self._w = self._x = self._xx = self._r = self._xr = 0.0  # weighted sums over observations
 
     def observe(self, rows: int, duration_ns: int) -> Profile | None:
@@ -45,11 +55,12 @@ class ProfileLearner:
             surprise = max(-bound, min(bound, surprise))
         self._spread_ns += max(SPREAD_GAIN, 1 / (self._seen + 1)) * (abs(surprise) - self._spread_ns)
         self._fit(x, correction + surprise)
+        self._latest.append((x, correction + surprise))
         self._seen += 1
         if self._seen % PUBLISH_EVERY:
             return None
         learned = self._corrected()
-        if self._moved(learned, rows) < TOLERANCE:
+        if not self._moved(learned, rows):
             return None
         self._published = learned
         return learned
@@ -66,19 +77,22 @@ class ProfileLearner:
         self._slope = (self._xr * w - self._x * self._r) / determinant
         self._offset = (xx * self._r - self._x * self._xr) / determinant
 
+    def _margin_ns(self) -> float:
+        """What covers the given share of the latest legs, besides the correction."""
+        above = sorted(residual - self._slope * x - self._offset for x, residual in self._latest)
+        return max(0.0, above[ceil(PERCENTILE * len(above)) - 1])
+
     def _corrected(self) -> Profile:
         largest = self._base.max_rows
-        constant = self._offset + MARGIN * self._spread_ns
+        constant = self._offset + self._margin_ns()
         table = (
             max(1, round(base_ns + self._slope * (index + 1) / largest + constant))
             for index, base_ns in enumerate(self._base.table_ns)
         )
         return Profile(self._base.partition, self._base.kind, tuple(accumulate(table, max)))
 
-    def _moved(self, learned: Profile, rows: int) -> float:
-        """The largest relative change at the smallest, the largest and the batch size just seen."""
+    def _moved(self, learned: Profile, rows: int) -> bool:
+        """Whether it differs enough at the smallest, the largest or the batch size just seen."""
         published = self._published
-        return max(
-            abs(learned.latency_ns(at) - published.latency_ns(at)) / published.latency_ns(at)
-            for at in (1, rows, learned.max_rows)
-        )
+        ratios = [learned.latency_ns(at) / published.latency_ns(at) for at in (1, rows, learned.max_rows)]
+        return max(ratios) > 1 + TOO_SHORT or min(ratios) < 1 - TOO_LONG

@@ -18,7 +18,7 @@ from tidegate.api import (
 from tidegate.engine import Engine
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.record import Record
-from tidegate.sim.truth import Combine, SimulatedWorker, Truth, drawing_failures, drawing_jitter
+from tidegate.sim.truth import Combine, SimulatedWorker, Truth, drawing_delays, drawing_failures, drawing_jitter
 from tidegate.workload import RequestSequence, Scenario
 from tidegate.workload.arrivals import NS_PER_S
 
@@ -85,6 +85,7 @@ def _placed(scenario: Scenario, seed: int) -> Iterator[tuple[SimulatedWorker, li
                     node=pool.node,
                     gpu=f"{entry}/{number // pool.per_gpu}" if pool.per_gpu > 1 else "",
                     jitter=drawing_jitter(simulation.jitter, seed, worker_id),
+                    delay_ns=drawing_delays(pool.network, seed, worker_id),
                     fails=drawing_failures(simulation.failures, seed, worker_id),
                 ),
                 pool.hosts,

@@ -31,7 +31,7 @@ class _Running:
     effect: StartLeg
     started_ns: int
     left_ns: float
-    """Work that was left at `since_ns`, at the worker's full speed."""
+    """Work that was left at `since_ns` (which may be yet to come), at the worker's full speed."""
     since_ns: int
     fails: bool
     slowed: bool = False
@@ -106,7 +106,7 @@ class Cluster(Simulation):
                 case Fail():
                     record.failed(effect.request_id, now_ns)
                 case Advise():
-                    record.advised(now_ns, effect.workers)
+                    record.advised(now_ns, effect)
                 case PolicyReplaced():
                     record.replaced = effect.reason
         if record.hopeless:
@@ -120,8 +120,9 @@ class Cluster(Simulation):
         started_ns = now_ns if self._links is None else max(now_ns, self._links.arrival_ns(effect))
         work_ns = self._truth.leg_ns(effect, worker)
         fails = worker.fails is not None and worker.fails()
-        running = self._running[worker_id] = _Running(effect, started_ns, work_ns, started_ns, fails)
-        self._plan_end(running, worker_id, started_ns + work_ns)
+        runs_from_ns = started_ns if worker.delay_ns is None else started_ns + worker.delay_ns(effect.rows)
+        running = self._running[worker_id] = _Running(effect, started_ns, work_ns, runs_from_ns, fails)
+        self._plan_end(running, worker_id, runs_from_ns + work_ns)
         if self._sharing:
             self._change_pace(worker_id, now_ns)
 

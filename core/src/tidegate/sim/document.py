@@ -18,8 +18,13 @@ Document = dict[str, Any]
 
 
 def simulate_document(scenario: Scenario, results: Sequence[RunResult]) -> Document:
-    """Of `tidegate simulate`: one row per (policy, seed, model)."""
-    return {**_head("simulate", scenario), "rows": _rows(results)}
+    """Of `tidegate simulate`: one row per (policy, seed, model), and all that the policies advised."""
+    advice = [
+        {"policy": result.total.policy, "seed": result.total.seed, **asdict(said)}
+        for result in results
+        for said in result.advice
+    ]
+    return {**_head("simulate", scenario), "rows": _rows(results), "advice": advice}
 
 
 def goodput_document(scenario: Scenario, goodputs: Sequence[Goodput], *, limit: float, precision: float) -> Document:

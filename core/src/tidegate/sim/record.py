@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Mapping
 
-from tidegate.api import Batch
+from tidegate.api import Advise, Batch
 from tidegate.engine import StartLeg
 from tidegate.workload import RequestSequence
 
@@ -24,8 +24,8 @@ class Record:
         self.outcome = bytearray(len(requests))
         self.ended_ns = array("q", bytes(8 * len(requests)))
         self.reasons: list[str] = []
-        self.advice: list[tuple[int, int]] = []
-        """(instant, workers wanted) of every advice."""
+        self.advice: list[tuple[int, Advise]] = []
+        """When the policy advised, and what."""
         self.hopeless = False
         """More requests of some model went wrong than may: to go on would change nothing."""
         self.replaced = ""
@@ -68,9 +68,9 @@ class Record:
         self.outcome[request_id] = FAILED
         self._went_wrong(request_id)
 
-    def advised(self, now_ns: int, workers: int) -> None:
-        """The policy said how many workers it wants more."""
-        self.advice.append((now_ns, workers))
+    def advised(self, now_ns: int, advice: Advise) -> None:
+        """The policy said how many workers it wants more, or can spare."""
+        self.advice.append((now_ns, advice))
 
     def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
         """A leg is over, however it ended."""

@@ -17,10 +17,12 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 td, th { padding: .2rem .8rem; text-align: right }
 td:first-child, th:first-child { text-align: left } tr + tr td { border-top: 1px solid #ddd }
 """
+MOST_ADVICE = 50
+"""Lines of a table of advice: a policy may advise at every event."""
 
 
 def simulate_page(title: str, results: Sequence[RunResult]) -> str:
-    """Of `tidegate simulate`: goodput, attainment, latency and batches by policy; the workers' first moments."""
+    """Of `tidegate simulate`: goodput, attainment, latency, batches; workers at the start; advice; by policy."""
     sections: list[tuple[str, Chart]] = [
         ("Goodput and attainment", charts.goodput_bars(results)),
         ("Latency of the answered", charts.latency_bars(results)),
@@ -37,7 +39,7 @@ def simulate_page(title: str, results: Sequence[RunResult]) -> str:
             shown.add(result.total.policy)
             heading = f"Workers at the start of the window: {result.total.policy}, seed {result.total.seed}"
             sections.append((heading, charts.gantt(result)))
-    return _page(title, sections, _table(results))
+    return _page(title, sections, _table(results) + "".join(map(_advice, results)))
 
 
 def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float) -> str:
@@ -61,6 +63,8 @@ def sweep_page(title: str, runs: Sequence[Run], results: Sequence[RunResult]) ->
             ("Goodput", "goodput_rps", "requests/s in time"),
             ("Bad rate of the worst model", "worst_bad_rate", "share"),
             ("99th percentile of the latency", "p99_ms", "ms"),
+            ("Busy share of the workers", "busy_share", "share of the time"),
+            ("Workers used", "touched_workers", "workers"),
         )
     ]
     return _page(title, sections, "")
@@ -96,7 +100,26 @@ def _table(results: Sequence[RunResult]) -> str:
         "failed": lambda row: f"{row.failed:,}",
         "median batch": lambda row: row.median_batch_rows,
         "workers used": lambda row: row.touched_workers,
+        "busy": lambda row: f"{row.busy_share:.1%}",
     }
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    lines = ("".join(f"<td>{escape(str(show(result.total)))}</td>" for show in columns.values()) for result in results)
-    return f"<table><tr>{head}</tr>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+    if any(result.total.lateness_p99_ms is not None for result in results):
+        columns["generator late p50, p99 ms"] = lambda row: f"{row.lateness_p50_ms:.2f}, {row.lateness_p99_ms:.2f}"
+    return _html_table(list(columns), [[show(result.total) for show in columns.values()] for result in results])
+
+
+def _advice(result: RunResult) -> str:
+    """What a policy advised on the number of its workers; nothing where it never did."""
+    if not result.advice:
+        return ""
+    heading = f"Advice on the number of workers: {result.total.policy}, seed {result.total.seed}"
+    lines = [[f"{said.at_s:.3f}", f"{said.workers:+d}", said.reason] for said in result.advice[:MOST_ADVICE]]
+    left = len(result.advice) - len(lines)
+    if left:
+        lines.append(["...", "", f"and {left:,} more"])
+    return f"<h2>{escape(heading)}</h2>\n" + _html_table(["at s", "workers", "reason"], lines)
+
+
+def _html_table(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
+    rows = [f"<th>{'</th><th>'.join(map(escape, head))}</th>"]
+    rows += [f"<td>{'</td><td>'.join(escape(str(cell)) for cell in line)}</td>" for line in lines]
+    return f"<table><tr>{'</tr><tr>'.join(rows)}</tr></table>"

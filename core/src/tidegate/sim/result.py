@@ -59,10 +59,15 @@ class Row:
     mean_batch_rows: float | None
     busy_shares: dict[str, float]
     """Share of the window for which each worker ran this model; by the worker's name."""
-    touched_workers: int
-    """Workers that ran this model at all in the window."""
+    busy_share: float
+    """The mean of these."""
+    touched_workers: int | None
+    """Workers that ran this model at all in the window. None: run live, on a server that does not tell."""
     advice: dict[str, float] | None
     """`*` only: how often the policy advised in the window, and the least, the most and the last workers it wanted."""
+    lateness_p50_ms: float | None = None
+    """How much later than scheduled the load generator sent its requests. None: simulated."""
+    lateness_p99_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,17 @@ class Bar:
 
 
 @dataclass(frozen=True)
+class Advice:
+    """What a policy said at an instant about the number of its workers."""
+
+    at_s: float
+    """Seconds of the measured window."""
+    workers: int
+    """So many more are wanted; negative: so many can go."""
+    reason: str
+
+
+@dataclass(frozen=True)
 class RunResult:
     """One run of one policy."""
 
@@ -84,6 +100,8 @@ class RunResult:
     """All models together, then each."""
     gantt: list[Bar] = field(default_factory=list)
     """The first moments of the window."""
+    advice: list[Advice] = field(default_factory=list)
+    """In the window, in order."""
     stopped_early: bool = False
     """The run was ended once more requests had gone wrong than may: the counts are a part of the whole."""
 
@@ -108,6 +126,7 @@ def summarise(
     """The rows of a run, and the legs of the first `gantt_s` seconds."""
     books = _Books(record, requests, setup, round(warmup_s * NS_PER_S), round((warmup_s + duration_s) * NS_PER_S))
     names = (ALL_MODELS, *requests.models)
+    advice = books.advice()
     figures = [books.figures(None if name == ALL_MODELS else position - 1) for position, name in enumerate(names)]
     worst = max(figure["bad_rate"] for figure in figures[1:])
     rows = [
@@ -117,12 +136,12 @@ def summarise(
             model=name,
             rate_rps=round(rate_rps, DIGITS),
             worst_bad_rate=worst if name == ALL_MODELS else figure["bad_rate"],
-            advice=books.advice() if name == ALL_MODELS else None,
+            advice=_advice_in_short(advice) if name == ALL_MODELS else None,
             **figure,
         )
         for name, figure in zip(names, figures, strict=True)
     ]
-    return RunResult(rows, books.gantt(gantt_s), stopped_early=record.hopeless)
+    return RunResult(rows, books.gantt(gantt_s), advice, stopped_early=record.hopeless)
 
 
 class _Books:
@@ -193,15 +212,17 @@ class _Books:
             "median_batch_rows": float(np.median(rows)) if len(rows) else None,
             "mean_batch_rows": _rounded(float(np.mean(rows))) if len(rows) else None,
             "busy_shares": shares,
+            "busy_share": round(sum(busy_ns) / NS_PER_S / window_s / len(ids), DIGITS),
             "touched_workers": len(np.unique(self._leg_worker[mine])),
         }
 
-    def advice(self) -> dict[str, float]:
+    def advice(self) -> list[Advice]:
         """What the policy advised in the window."""
-        wanted = [workers for at_ns, workers in self._record.advice if self._start_ns <= at_ns < self._end_ns]
-        if not wanted:
-            return {"count": 0}
-        return {"count": len(wanted), "least": min(wanted), "most": max(wanted), "last": wanted[-1]}
+        return [
+            Advice((at_ns - self._start_ns) / NS_PER_S, said.workers, said.reason)
+            for at_ns, said in self._record.advice
+            if self._start_ns <= at_ns < self._end_ns
+        ]
 
     def gantt(self, seconds: float) -> list[Bar]:
         """The legs that ran in the first seconds of the window, in the order of their end."""
@@ -217,6 +238,13 @@ class _Books:
             )
             for leg in (seen if seconds else [])
         ]
+
+
+def _advice_in_short(advice: list[Advice]) -> dict[str, float]:
+    workers = [said.workers for said in advice]
+    if not workers:
+        return {"count": 0}
+    return {"count": len(workers), "least": min(workers), "most": max(workers), "last": workers[-1]}
 
 
 def _numbers(values: "Any") -> NDArray[np.int64]:  # noqa: ANN401 - an array.array of any integer type

@@ -25,6 +25,15 @@ def parse_grid(texts: Sequence[str]) -> Grid:
     return grid
 
 
+def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
+    """Out of `PATH=VALUE`: a grid of one point. Raises ScenarioError."""
+    grid = parse_grid(texts)
+    for field, values in grid.items():
+        if len(values) != 1:
+            raise ScenarioError(f"--set {field}: give one value; `tidegate sweep` tries several")
+    return {field: value for field, (value,) in grid.items()}
+
+
 def sweep_runs(
     path: Path,
     grid: Grid,

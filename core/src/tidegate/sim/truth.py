@@ -8,7 +8,7 @@ from tidegate.api import NS_PER_MS
 from tidegate.engine import StartLeg
 from tidegate.workload import stream
 from tidegate.workload.distributions import lognormal_parameters
-from tidegate.workload.simulated import FailureSpec, JitterSpec
+from tidegate.workload.simulated import FailureSpec, JitterSpec, NetworkSpec
 
 Combine = Literal["max", "sum", "padded"]
 
@@ -24,6 +24,8 @@ class SimulatedWorker:
     """Workers of one GPU slow each other down; empty: it has one to itself."""
     jitter: Callable[[], float] | None = None
     """Draws the factor of its next leg."""
+    delay_ns: Callable[[int], int] | None = None
+    """Draws what its next leg, of so many rows, takes besides running."""
     fails: Callable[[], bool] | None = None
     """Draws whether its next leg fails."""
 
@@ -40,7 +42,7 @@ class Truth:
     """By partition, how carried milliseconds add up: `max` where it is not named. Each leg of a batch adds them."""
 
     def leg_ns(self, effect: StartLeg, worker: SimulatedWorker) -> int:
-        """What a leg takes on an undisturbed worker; at least 1."""
+        """How long a leg runs on an undisturbed worker; at least 1."""
         batch, rows = effect.batch, effect.rows
         partition = batch.legs[effect.leg].partition
         took_ns: float = self.tables_ns[partition, worker.kind][rows - 1]
@@ -65,6 +67,17 @@ def drawing_jitter(spec: JitterSpec | None, seed: int, worker: int) -> Callable[
         return lambda: rng.gammavariate(shape, 1 / shape)
     mu, sigma = lognormal_parameters(1.0, spec.cv)
     return lambda: rng.lognormvariate(mu, sigma)
+
+
+def drawing_delays(spec: NetworkSpec | None, seed: int, worker: int) -> Callable[[int], int] | None:
+    """What draws, by rows, the delays of a worker's legs: jitter comes from a stream of its own."""
+    if spec is None:
+        return None
+    control_ns, per_row_ns = spec.control_ms * NS_PER_MS, spec.data_ms_per_row * NS_PER_MS
+    if not spec.jitter_ms:
+        return lambda rows: round(control_ns + per_row_ns * rows)
+    rng, per_ns = stream(seed, "network", worker), 1 / (spec.jitter_ms * NS_PER_MS)
+    return lambda rows: round(control_ns + per_row_ns * rows + rng.expovariate(per_ns))
 
 
 def drawing_failures(spec: FailureSpec | None, seed: int, worker: int) -> Callable[[], bool] | None:

@@ -14,7 +14,7 @@ from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, Varyin
 from tidegate.workload.arrivals import RateStep as Step
 from tidegate.workload.distributions import AnyDistribution, Constant
 from tidegate.workload.profiles import ProfileSpec, folder_of, read_table
-from tidegate.workload.simulated import SimulationSpec
+from tidegate.workload.simulated import NetworkSpec, SimulationSpec
 from tidegate.workload.traces import TraceFormat
 
 VERSION: Literal[1] = 1
@@ -36,6 +36,9 @@ class WorkerSpec(Section):
     per_gpu: int = Field(default=1, ge=1, description="Workers that share one GPU, as MIG slices or MPS shares do")
     node: Name = Field(default="node0", description="The machine that they are in; what happens to it happens to all")
     hosts: list[Name] | None = Field(default=None, min_length=1, description="Models loaded there; default: all")
+    network: NetworkSpec | None = Field(
+        default=None, description="Delays between the scheduler and simulated workers: no policy is told"
+    )
 
 
 class AppSpec(Section):

@@ -40,6 +40,19 @@ class JitterSpec(_Section):
     distribution: Literal["lognormal", "gamma"] = "lognormal"
 
 
+class NetworkSpec(_Section):
+    """What a leg takes besides running: its call and its rows travel there, its answer back (Symphony, figure 18).
+
+    The worker is busy all the while, as a Triton that is waited for is.
+    """
+
+    control_ms: float = Field(default=0, ge=0, lt=1e6, description="Of every leg")
+    data_ms_per_row: float = Field(default=0, ge=0, lt=1e6, description="Of every row besides")
+    jitter_ms: float = Field(
+        default=0, ge=0, lt=1e6, description="Mean of what every leg takes besides: exponential, drawn by each worker"
+    )
+
+
 class FailureSpec(_Section):
     """Legs that end in a failure instead of an answer."""
 
