@@ -1,5 +1,7 @@
 """How many workers the load wants (section 3.5), from what was lost and how long workers ran."""
 
+from math import ceil
+
 from tidegate.api import Advise
 
 
@@ -41,7 +43,7 @@ class Autoscaler:
         self._since_ns = now_ns
         self._arrived = self._dropped = self._busy_ns = 0
         if bad > self._tolerated:
-            return [Advise(round(workers * bad / (1 - bad)), f"{bad:.1%} of the requests are lost")]
+            return [Advise(ceil(workers * bad / (1 - bad)), f"{bad:.1%} of the requests are lost")]
         if spare := int(workers * idle):
             return [Advise(-spare, f"workers are idle {idle:.0%} of the time")]
         return []
