@@ -1,0 +1,54 @@
+"""Addresses as people write them: HOST:PORT, with brackets around an IPv6 host."""
+
+import re
+from typing import Annotated, Final
+
+from pydantic import AfterValidator
+
+_ADDRESS: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>\d{1,5})")
+_EVERY_HOST: Final = frozenset({"0.0.0.0", "[::]"})
+_THIS_HOST: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+def _listen_address(text: str) -> str:
+    found = _ADDRESS.fullmatch(text)
+    if not found or int(found["port"]) > 65535:
+        raise ValueError(f"{text!r} is not HOST:PORT with a port up to 65535 (an IPv6 host stands in brackets)")
+    return text
+
+
+def _address(text: str) -> str:
+    if port_of(_listen_address(text)) == 0:
+        raise ValueError(f"{text!r}: port 0 is nowhere to be found")
+    return text
+
+
+ListenAddress = Annotated[str, AfterValidator(_listen_address)]
+"""HOST:PORT; port 0 means a free one."""
+Address = Annotated[str, AfterValidator(_address)]
+"""HOST:PORT of another server."""
+
+
+def host_of(address: str) -> str:
+    """The host, in brackets if it is an IPv6 address."""
+    return address.rpartition(":")[0]
+
+
+def port_of(address: str) -> int:
+    """The port; -1 where there is none."""
+    port = address.rpartition(":")[2]
+    return int(port) if port.isdecimal() else -1
+
+
+def beside(address: str, port: int) -> str:
+    """The same host, another port."""
+    return f"{host_of(address)}:{port}"
+
+
+def listens_on(address: str, other: str) -> bool:
+    """Whether who listens on `address` would be found at `other`."""
+    if port_of(address) != port_of(other):
+        return False
+    if host_of(address) in _EVERY_HOST:
+        return host_of(other) in _THIS_HOST | _EVERY_HOST
+    return host_of(address) == host_of(other) or {host_of(address), host_of(other)} <= _THIS_HOST

@@ -1,0 +1,106 @@
+"""`tidegate check`: is this configuration right?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tidegate_proxy.config_check import TritonReport
+    from tidegate_proxy.config_file import Problem
+
+
+def check(
+    config: Annotated[Path | None, typer.Argument(help="Configuration file (docs/reference/config.md).")] = None,
+    online: Annotated[bool, typer.Option("--online", help="Also ask the Tritons that it names.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Only print the JSON schema of the file.")] = False,
+) -> None:
+    """Check a configuration of `tidegate serve` and print it as it would be used, defaults included.
+
+    All that is wrong is said at once; the exit status is then 1. Nothing is served. Example:
+
+    tidegate check tidegate.yaml --online
+    """
+    import json
+
+    from tidegate_proxy.config import ServeConfig
+
+    if schema:
+        typer.echo(json.dumps(ServeConfig.model_json_schema(), indent=2))
+        return
+    if config is None:
+        raise typer.BadParameter("which file? Or --schema", param_hint="CONFIG")
+
+    import asyncio
+    import dataclasses
+    import os
+
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors come to us as exceptions; read when it is imported
+
+    from tidegate.host import Plugins
+    from tidegate_proxy.config_check import TritonReport, ask_tritons, check_offline, warnings
+    from tidegate_proxy.config_file import ConfigError, Problem, read_config
+
+    resolved: dict[str, Any] | None = None
+    notices: list[Problem] = []
+    tritons: list[TritonReport] = []
+    try:
+        read = read_config(config)
+    except ConfigError as error:
+        problems = list(error.problems)
+    else:
+        resolved = read.model_dump(mode="json")
+        problems = check_offline(read, Plugins.installed())
+        notices = warnings(read)
+        if online and not problems:
+            tritons, problems = asyncio.run(ask_tritons(read))
+    if as_json:
+        document = {
+            "ok": not problems,
+            "errors": [dataclasses.asdict(problem) for problem in problems],
+            "warnings": [dataclasses.asdict(notice) for notice in notices],
+            "config": resolved,
+            "tritons": [dataclasses.asdict(triton) for triton in tritons],
+        }
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        _show(resolved, tritons)
+        _complain(config, notices, problems)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _show(resolved: dict[str, Any] | None, tritons: "Sequence[TritonReport]") -> None:
+    """The configuration as it would be used, and what the Tritons serve, for people."""
+    import yaml
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(soft_wrap=True, highlight=False)
+    if resolved is not None:
+        console.print(escape(yaml.safe_dump(resolved, sort_keys=False).rstrip()))
+    for triton in tritons:
+        if triton.answers:
+            models = ", ".join(triton.scheduled) or "no model"
+            console.print(f"[bold]{escape(triton.address)}[/]   scheduled: {escape(models)}")
+        for name, reason in triton.passed_through.items():
+            console.print(f"[dim]{escape(name)} passes straight through: {escape(reason)}[/]")
+
+
+def _complain(config: Path, notices: "Sequence[Problem]", problems: "Sequence[Problem]") -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    from tidegate_proxy.config_file import REFERENCE
+
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    for notice in notices:
+        console.print(f"[yellow]warning:[/] {escape(str(notice))}")
+    if problems:
+        console.print(f"[red]error:[/] {escape(str(config))}:")
+        for problem in problems:
+            console.print(f"  {escape(str(problem))}")
+        console.print(f"  {REFERENCE} lists every field")

@@ -1,0 +1,308 @@
+"""The configuration of `tidegate serve`, as a person writes it down (docs/reference/config.md) and as it is used.
+
+`config_file` reads it and puts the command line's flags over it. Milliseconds and seconds are named `..._ms`, `..._s`.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    model_validator,
+)
+
+from tidegate_proxy.addresses import Address, ListenAddress, beside, host_of, listens_on, port_of
+from tidegate_proxy.apis import Api
+
+VERSION: Literal[1] = 1
+INT32_MAX: Final = 2**31 - 1
+LEG_TIMEOUT_FACTOR: Final = 10
+LEG_TIMEOUT_FLOOR_S: Final = 10.0
+TRITON_GRPC_PORT: Final = 8001
+
+Seconds = Annotated[float, Field(gt=0, le=1e6)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=100), AfterValidator(str.lower)]
+
+
+def _in_folder(path: Path, info: ValidationInfo) -> Path:
+    """Relative to the folder of the file that names it."""
+    return info.context["folder"] / path if info.context else path
+
+
+def _is_file(path: Path, info: ValidationInfo) -> Path:
+    if info.context and not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    return path
+
+
+OutputFile = Annotated[Path, AfterValidator(_in_folder)]
+InputFile = Annotated[Path, AfterValidator(_in_folder), AfterValidator(_is_file)]
+"""Must exist when a configuration file is read."""
+
+
+class Section(BaseModel):
+    """A part of the file: an unknown field is an error, and so is a value of another type."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class TritonTls(Section):
+    """TLS towards the gRPC port of a Triton (`--grpc-use-ssl`); its other ports have none."""
+
+    ca: InputFile | None = Field(default=None, description="Certificates to trust; default: those of the system")
+    cert: InputFile | None = Field(default=None, description="Our own certificate, for a Triton that asks for one")
+    key: InputFile | None = Field(default=None, description="The private key of `cert`")
+    server_name: Name | None = Field(default=None, description="The name in Triton's certificate, if not its address's")
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("cert and key go together: give both or neither")
+        return self
+
+
+class TritonAddress(Section):
+    """One Triton. On Triton's own gRPC port, 8001, the other two are 8000 and 8002 unless they are given."""
+
+    grpc: Address = Field(description="HOST:PORT of its gRPC service")
+    http: Address | None = Field(default=None, description="HOST:PORT of its HTTP service")
+    metrics: Address | None = Field(default=None, description="HOST:PORT of its metrics")
+    tls: TritonTls | None = Field(default=None, description="TLS of its gRPC service; default: none")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _standard_ports(cls, given: Any) -> Any:  # noqa: ANN401 - whatever the file says
+        if (
+            isinstance(given, dict)
+            and isinstance(given.get("grpc"), str)
+            and port_of(given["grpc"]) == TRITON_GRPC_PORT
+        ):
+            others = {"http": TRITON_GRPC_PORT - 1, "metrics": TRITON_GRPC_PORT + 1}
+            return {name: beside(given["grpc"], port) for name, port in others.items()} | given
+        return given
+
+
+class Listen(Section):
+    """Where clients find Tidegate. What is not named is not served."""
+
+    grpc: ListenAddress = Field(description="HOST:PORT of the gRPC service; port 0 takes a free one")
+    http: ListenAddress | None = Field(default=None, description="HOST:PORT of the HTTP service")
+    metrics: ListenAddress | None = Field(default=None, description="HOST:PORT of the metrics page")
+
+
+class PolicyChoice(Section):
+    """The scheduling policy."""
+
+    name: Name = Field(default="symphony", description="`tidegate plugins` lists them")
+    options: dict[Name, Any] = Field(default_factory=dict, description="Options of that policy")
+
+
+class ModelConfig(Section):
+    """What Tidegate knows of a model beside its config.pbtxt."""
+
+    slo_ms: float | None = Field(default=None, gt=0, lt=1e12, description="Replaces `slo_ms` of its config.pbtxt")
+
+
+class Limits(Section):
+    """What is refused or given up so that the rest goes on."""
+
+    max_queue: int = Field(default=100_000, ge=1, description="Requests queued in all; those above are shed")
+    max_queue_bytes: ByteSize = Field(
+        default=ByteSize(4 << 30), ge=1, description="Their bytes in all, as a number or with a unit (`512MiB`)"
+    )
+    max_message_bytes: ByteSize = Field(
+        default=ByteSize(INT32_MAX), ge=1, le=INT32_MAX, description="Of one request or answer; the default is Triton's"
+    )
+    leg_timeout_s: Seconds | None = Field(
+        default=None,
+        description="A Triton that computes longer counts as hung; default: 10 times the profile, 10 s or more",
+    )
+    keepalive_s: float = Field(
+        default=7200.0,
+        ge=10,
+        le=1e6,
+        description="A connection that is silent for so long is pinged; default: Triton's",
+    )
+
+    def leg_timeout_ns(self, expected_ns: int) -> int:
+        """How long a leg may take that is expected to take `expected_ns`."""
+        if self.leg_timeout_s is not None:
+            return round(self.leg_timeout_s * 1e9)
+        return max(LEG_TIMEOUT_FACTOR * expected_ns, round(LEG_TIMEOUT_FLOOR_S * 1e9))
+
+
+SHED_HTTP_STATUS: Final = {"UNAVAILABLE": 503, "RESOURCE_EXHAUSTED": 429, "DEADLINE_EXCEEDED": 504}
+
+
+class Shedding(Section):
+    """How a request is refused that cannot be answered in time, or finds the queues full."""
+
+    status: Literal["UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"] = Field(
+        default="UNAVAILABLE", description="gRPC status (HTTP: 503, 429, 504). KServe retries the first three times"
+    )
+
+    @property
+    def http_status(self) -> int:
+        """The status of the same refusal over HTTP."""
+        return SHED_HTTP_STATUS[self.status]
+
+
+class Retries(Section):
+    """What happens to requests on a Triton that is lost."""
+
+    max: int = Field(
+        default=1, ge=0, le=10, description="How often a request is tried elsewhere, its deadline allowing"
+    )
+
+
+class ServerTls(Section):
+    """TLS towards clients, gRPC and HTTP alike. The files are read again when they change."""
+
+    cert: InputFile = Field(description="PEM file: our certificate, then those that lead to the CA")
+    key: InputFile = Field(description="PEM file: its private key, not encrypted")
+    client_ca: InputFile | None = Field(
+        default=None, description="PEM file: clients must show a certificate of these CAs (mutual TLS)"
+    )
+
+
+class AuthenticationConfig(Section):
+    """Who may call. One of the two files, or both: then either credential will do."""
+
+    tokens_file: InputFile | None = Field(default=None, description="Tokens, sent as `Authorization: Bearer TOKEN`")
+    api_keys_file: InputFile | None = Field(default=None, description="API keys, sent in `header`")
+    header: HeaderName = Field(default="x-api-key", description="Header, or gRPC metadata key, of API keys")
+    open: tuple[Api, ...] = Field(default=("health",), description="APIs that need no credential")
+
+    @model_validator(mode="after")
+    def _some_file(self) -> Self:
+        if self.tokens_file is None and self.api_keys_file is None:
+            raise ValueError("give tokens_file, api_keys_file or both: without one nobody could call")
+        return self
+
+
+class HeaderKey(Section):
+    """The header that opens a restricted API. Over gRPC its name is `triton-grpc-protocol-NAME`, as with Triton."""
+
+    name: HeaderName = Field(description="Name of the header")
+    value: SecretStr | None = Field(default=None, description="Its value")
+    value_file: InputFile | None = Field(default=None, description="Or a file that holds the value")
+
+    @model_validator(mode="after")
+    def _one_value(self) -> Self:
+        if (self.value is None) == (self.value_file is None):
+            raise ValueError("give value or value_file: one of the two")
+        value = self.value.get_secret_value() if self.value is not None else "from the file"
+        if not value or not value.isascii() or not value.isprintable():
+            raise ValueError("value: it must be printable ASCII, and not empty")
+        return self
+
+
+class Restriction(Section):
+    """APIs that are not for everybody."""
+
+    apis: tuple[Api, ...] = Field(min_length=1, description="Which; the names are Triton's")
+    header: HeaderKey | None = Field(default=None, description="Only with this header")
+    closed: bool = Field(default=False, description="For nobody")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.header is None) != self.closed:
+            raise ValueError("give header, or closed: true: one of the two")
+        return self
+
+
+class Log(Section):
+    """What Tidegate writes to standard error."""
+
+    format: Literal["text", "json"] = Field(default="text", description="For people, or one JSON object a line")
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least that is written")
+
+
+class Tracing(Section):
+    """OpenTelemetry."""
+
+    endpoint: str = Field(pattern=r"^https?://[^/\s]+", description="URL of an OTLP collector, e.g. http://otel:4317")
+
+
+def _short(section: type[Section], field: str) -> BeforeValidator:
+    """A section that may be written as the value of its one essential field."""
+    return BeforeValidator(
+        lambda given: {field: given} if isinstance(given, str) else given, json_schema_input_type=section | str
+    )
+
+
+class ServeConfig(Section):
+    """Everything that `tidegate serve` can be told."""
+
+    version: Literal[1] = Field(default=VERSION, description="Of this format")
+    tritons: tuple[Annotated[TritonAddress, _short(TritonAddress, "grpc")], ...] = Field(
+        min_length=1, description="The Tritons; a string is a gRPC address"
+    )
+    listen: Annotated[Listen, _short(Listen, "grpc")] = Field(
+        default=Listen(grpc="0.0.0.0:8101", http="0.0.0.0:8100", metrics="0.0.0.0:8102"),
+        description="Where clients find Tidegate; a string is the gRPC address",
+    )
+    policy: Annotated[PolicyChoice, _short(PolicyChoice, "name")] = Field(
+        default=PolicyChoice(), description="The scheduling policy; a string is its name"
+    )
+    models: dict[Name, ModelConfig] = Field(default_factory=dict, description="By model")
+    profiles: InputFile | None = Field(default=None, description="Profile file, written by `tidegate profile`")
+    record: OutputFile | None = Field(default=None, description="Write the event log to this file (JSON lines)")
+    observers: tuple[Name, ...] = Field(default=(), description="Observers; `tidegate plugins` lists them")
+    seed: int = Field(default=0, ge=0, description="Of the policy's random generator")
+    wait_s: Seconds = Field(default=10.0, description="How long to wait at start for the Tritons to become ready")
+    limits: Limits = Field(default=Limits(), description="What is refused or given up")
+    shedding: Shedding = Field(default=Shedding(), description="How a request is refused")
+    retries: Retries = Field(default=Retries(), description="Requests on a Triton that is lost")
+    drain_s: float = Field(
+        default=20.0, ge=0, le=1e6, description="How long what is under way may take when Tidegate is asked to end"
+    )
+    tls: ServerTls | None = Field(default=None, description="TLS towards clients; default: none")
+    authentication: AuthenticationConfig | None = Field(default=None, description="Who may call; default: everybody")
+    restricted: tuple[Restriction, ...] = Field(default=(), description="APIs that are not for everybody")
+    shared_memory: Literal["pass-through", "refuse"] = Field(
+        default="pass-through",
+        description="Requests with tensors in shared memory: to a Triton as they are, or refused",
+    )
+    log: Log = Field(default=Log(), description="What is written to standard error")
+    tracing: Tracing | None = Field(default=None, description="OpenTelemetry; default: none")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for address, count in Counter(triton.grpc for triton in self.tritons).items():
+            if count > 1:
+                raise ValueError(f"tritons: {address} stands there {count} times")
+        self._check_ports()
+        for api, count in Counter(api for restriction in self.restricted for api in restriction.apis).items():
+            if count > 1:
+                raise ValueError(f"restricted: {api!r} stands there {count} times; one entry must decide")
+        return self
+
+    def _check_ports(self) -> None:
+        own = [
+            (name, address)
+            for name, address in (
+                ("grpc", self.listen.grpc),
+                ("http", self.listen.http),
+                ("metrics", self.listen.metrics),
+            )
+            if address is not None and port_of(address)
+        ]
+        for index, (name, address) in enumerate(own):
+            for other, taken in own[:index]:
+                if port_of(address) == port_of(taken) and (
+                    host_of(address) == host_of(taken) or listens_on(address, taken) or listens_on(taken, address)
+                ):
+                    raise ValueError(f"listen: {other} and {name} both want port {port_of(address)}: give one another")
+            for triton in self.tritons:
+                if listens_on(address, triton.grpc):
+                    raise ValueError(f"listen.{name}: {address} is the address of a Triton, {triton.grpc}")

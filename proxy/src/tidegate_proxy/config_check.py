@@ -1,0 +1,175 @@
+"""What can be wrong with a configuration beyond its fields: what it names cannot be used."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import grpc
+from pydantic import ValidationError
+
+from tidegate.api import ProfileFileError, read_profiles
+from tidegate.host import PluginError, Plugins
+from tidegate_proxy.addresses import host_of, port_of
+from tidegate_proxy.authentication import Authenticator, CredentialFileError
+from tidegate_proxy.backend import CHANNEL_OPTIONS, PROBE_TIMEOUT_S, Backend, BackendError
+from tidegate_proxy.catalog import discover
+from tidegate_proxy.config import ServeConfig, TritonAddress, TritonTls
+from tidegate_proxy.config_file import Problem
+from tidegate_proxy.restrictions import RestrictionError, Restrictions
+from tidegate_proxy.tls import TlsError, channel_credentials, channel_options, server_context
+
+TRITON_PING_INTERVAL_S: Final = 300
+"""Triton ends connections that ping it more often (--grpc-http2-min-recv-ping-interval-without-data)."""
+
+
+def check_offline(config: ServeConfig, plugins: Plugins) -> list[Problem]:
+    """Everything that serving would stumble over before it asks a Triton."""
+    problems = [*_policy_problems(config, plugins), *_observer_problems(config, plugins)]
+    if config.record is not None and not config.record.parent.is_dir():
+        problems.append(Problem("record", f"there is no folder {config.record.parent}"))
+    for where, use in _uses(config):
+        try:
+            use()
+        except (ProfileFileError, TlsError, CredentialFileError, RestrictionError, OSError) as error:
+            problems.append(Problem(where, str(error)))
+    return problems
+
+
+def _uses(config: ServeConfig) -> Iterator[tuple[str, Callable[[], object]]]:
+    """By field: what it takes to use the files that it names."""
+    if config.profiles is not None:
+        yield "profiles", partial(read_profiles, config.profiles)
+    if config.tls is not None:
+        yield "tls", partial(server_context, config.tls)
+    if config.authentication is not None:
+        yield "authentication", partial(Authenticator, config.authentication)
+    for index, triton in enumerate(config.tritons):
+        if triton.tls is not None:
+            yield f"tritons.{index}.tls", partial(channel_credentials, triton.tls)
+    for index, restriction in enumerate(config.restricted):
+        yield f"restricted.{index}", partial(Restrictions, [restriction])
+
+
+def warnings(config: ServeConfig) -> list[Problem]:
+    """What works, and is likely not what was meant."""
+    found = []
+    if config.limits.keepalive_s < TRITON_PING_INTERVAL_S:
+        found.append(
+            Problem(
+                "limits.keepalive_s",
+                f"a Triton ends connections that are pinged more often than every {TRITON_PING_INTERVAL_S} s, unless "
+                "it runs with --grpc-http2-min-recv-ping-interval-without-data",
+            )
+        )
+    keys = any(restriction.header is not None for restriction in config.restricted)
+    if config.tls is None and (keys or config.authentication is not None):
+        found.append(Problem("tls", "without it, credentials cross the network in the clear"))
+    return found
+
+
+@dataclass(frozen=True)
+class TritonReport:
+    """What one Triton answered."""
+
+    address: str
+    answers: bool
+    problems: tuple[tuple[str, str], ...]
+    """What cannot be reached (`grpc`, `http` or `metrics`), and why."""
+    scheduled: tuple[str, ...] = ()
+    """The models whose requests the policy schedules."""
+    passed_through: Mapping[str, str] = field(default_factory=dict)
+    """The other models, each with the reason."""
+
+
+async def ask_tritons(config: ServeConfig) -> tuple[list[TritonReport], list[Problem]]:
+    """Ask every Triton, once, what it serves; and what is wrong with that."""
+    backends = [_backend(triton) for triton in config.tritons]
+    try:
+        reports = await asyncio.gather(
+            *(_report(backend, triton) for backend, triton in zip(backends, config.tritons, strict=True))
+        )
+        problems = [
+            Problem(f"tritons.{index}.{where}", what)
+            for index, report in enumerate(reports)
+            for where, what in report.problems
+        ]
+        # What only shows over all of them: models that are not the same, an SLO of a model that nobody schedules.
+        if all(report.answers for report in reports):
+            slos_ms = {name: model.slo_ms for name, model in config.models.items() if model.slo_ms is not None}
+            try:
+                await discover(backends, slos_ms)
+            except BackendError as error:
+                problems.append(Problem("models", str(error)))
+        return reports, problems
+    finally:
+        for backend in backends:
+            await backend.close()
+
+
+async def _report(backend: Backend, triton: TritonAddress) -> TritonReport:
+    problems = [
+        (name, f"nobody listens at {address}; null stands for a Triton without it")
+        for name, address in (("http", triton.http), ("metrics", triton.metrics))
+        if address is not None and not await _listens(address)
+    ]
+    if not await backend.is_ready():
+        words = f"no Triton is ready at {triton.grpc}: does it run, and is this its gRPC port?"
+        return TritonReport(triton.grpc, False, (("grpc", words), *problems))
+    try:
+        catalog = await discover([backend], {})
+    except BackendError as error:
+        return TritonReport(triton.grpc, False, (("grpc", str(error)), *problems))
+    return TritonReport(
+        triton.grpc, True, tuple(problems), tuple(sorted(catalog.models)), dict(sorted(catalog.passed_through.items()))
+    )
+
+
+async def _listens(address: str) -> bool:
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host_of(address).strip("[]"), port_of(address))
+    except OSError:  # a TimeoutError is one
+        return False
+    writer.close()
+    return True
+
+
+class _TlsBackend(Backend):
+    """A Triton that speaks TLS, as far as asking it goes."""
+
+    def __init__(self, address: str, tls: TritonTls) -> None:
+        super().__init__(address)
+        options = [*CHANNEL_OPTIONS, *channel_options(tls)]
+        self._aio = grpc.aio.secure_channel(address, channel_credentials(tls), options=options)
+
+
+def _backend(triton: TritonAddress) -> Backend:
+    return Backend(triton.grpc) if triton.tls is None else _TlsBackend(triton.grpc, triton.tls)
+
+
+def _policy_problems(config: ServeConfig, plugins: Plugins) -> list[Problem]:
+    try:
+        options = plugins.policy(config.policy.name).policy.Options
+    except PluginError as error:
+        return [Problem("policy.name", str(error))]
+    try:
+        options.model_validate(config.policy.options)
+    except ValidationError as error:
+        known = ", ".join(options.model_fields) or "none"
+        return [
+            Problem(".".join(("policy.options", *map(str, e["loc"]))), f"{e['msg']} (it has: {known})")
+            for e in error.errors()
+        ]
+    return []
+
+
+def _observer_problems(config: ServeConfig, plugins: Plugins) -> list[Problem]:
+    problems = []
+    for index, name in enumerate(config.observers):
+        try:
+            plugins.observer(name)
+        except PluginError as error:
+            problems.append(Problem(f"observers.{index}", str(error)))
+    return problems

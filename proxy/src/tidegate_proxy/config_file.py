@@ -1,0 +1,145 @@
+"""Reading the configuration: a YAML file, the command line's flags over it, one checked ServeConfig out of both."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from tidegate_proxy.config import ServeConfig
+
+REFERENCE = "docs/reference/config.md"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that is wrong with a configuration."""
+
+    where: str
+    """The field, by its path (`tritons.0.grpc`), or the file."""
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used; the message names file, fields and remedies."""
+
+    def __init__(self, source: str, problems: tuple[Problem, ...]) -> None:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(f"{source}:{lines}\n  {REFERENCE} lists every field")
+        self.problems = problems
+
+
+def read_config(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> ServeConfig:
+    """Read a file, put flags over it, and check the whole. Raises ConfigError, which names all that is wrong.
+
+    `flags` is a part of the document, e.g. `{"policy": {"name": "fifs"}, "wait_s": None}`: sections are merged,
+    whatever else is given replaces what the file says, and None stands for what was not given. Paths in the file are
+    relative to its folder, those of flags to the current one.
+    """
+    given = _given(flags or {})
+    source = _source(path, given)
+    document = _parse(path) if path else {}
+    if not isinstance(document, dict):
+        raise ConfigError(source, (Problem("document", "it is no mapping of fields to values"),))
+    data = _merged(_long(document), _long(given))
+    folder = path.parent.absolute() if path else Path.cwd()
+    try:
+        # As JSON: pydantic then takes strings for paths and lists for tuples, and is strict in all else.
+        return ServeConfig.model_validate_json(json.dumps(data, default=str), context={"folder": folder})
+    except ValidationError as error:
+        raise ConfigError(source, _problems(error)) from error
+
+
+def _source(path: Path | None, flags: Mapping[str, Any]) -> str:
+    if path is None:
+        return "command line"
+    return f"{path} with the flags given" if flags else str(path)
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml is untyped
+    """SafeLoader that refuses a field that stands there twice, of which YAML would keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping, if no key is repeated."""
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"{key.value!r} stands there twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def _parse(path: Path) -> Any:  # noqa: ANN401 - whatever YAML can say
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(str(path), (Problem("document", f"{why}; a configuration is a YAML file"),)) from error
+    except yaml.YAMLError as error:
+        why = " ".join(str(error).split())
+        raise ConfigError(str(path), (Problem("document", f"it is no YAML: {why}"),)) from error
+
+
+def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Flags without those that were not given; their paths made independent of the file's folder."""
+    given: dict[str, Any] = {}
+    for name, value in flags.items():
+        if isinstance(value, Mapping):
+            inner = _given(value)
+            if inner:
+                given[name] = inner
+        elif isinstance(value, Path):
+            given[name] = str(value.absolute())
+        elif value is not None:
+            given[name] = value
+    return given
+
+
+def _long(document: dict[str, Any]) -> dict[str, Any]:
+    """Sections that may be written as one string, written out, so that they can be merged."""
+    short = {"policy": "name", "listen": "grpc"}
+    return {
+        name: {short[name]: value} if name in short and isinstance(value, str) else value
+        for name, value in document.items()
+    }
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for name, value in above.items():
+        old = merged.get(name)
+        # The options of one policy mean nothing to another.
+        if name == "policy" and isinstance(old, dict) and "name" in value and value["name"] != old.get("name"):
+            old = None
+        merged[name] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _problems(error: ValidationError) -> tuple[Problem, ...]:
+    errors = error.errors()
+    places = [e["loc"] for e in errors]
+    return tuple(
+        Problem(_where(e["loc"]), _what(e))
+        for e in errors
+        # A list whose every entry is wrong counts as empty: not worth a line of its own.
+        if e["type"] != "too_short" or not any(e["loc"] == place[: len(e["loc"])] != place for place in places)
+    )
+
+
+def _where(location: tuple[str | int, ...]) -> str:
+    return ".".join(map(str, location)) or "document"
+
+
+def _what(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails
+    if error["type"] == "extra_forbidden":
+        return "there is no such field: misspelt, or indented wrongly?"
+    if error["type"] == "missing":
+        return "must be given"
+    return str(error["msg"]).removeprefix("Value error, ")

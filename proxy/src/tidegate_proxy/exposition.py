@@ -1,0 +1,109 @@
+"""Prometheus' text format 0.0.4, as far as pages have to be taken apart and put together again.
+
+Sample lines stay as they are, but for labels that are added: what a server printed is not rounded or renamed.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+_COMMENT = re.compile(r"# (HELP|TYPE) ([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]?(.*)")
+_LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\]|\\.)*"'
+_SAMPLE = re.compile(
+    rf"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{[ \t]*((?:{_LABEL}[ \t]*(?:,[ \t]*)?)*)\}})?[ \t]+(\S+(?:[ \t]+-?\d+)?)[ \t]*"
+)
+_ONE_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_count")}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One line."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    """In the order of the line, values escaped as they stand there."""
+    value: str
+    """With the timestamp, if there is one."""
+
+    def __str__(self) -> str:
+        labels = ",".join(f'{name}="{value}"' for name, value in self.labels)
+        return f"{self.name}{{{labels}}} {self.value}" if labels else f"{self.name} {self.value}"
+
+    def labelled(self, name: str, value: str) -> "Sample":
+        """With one more label; one that has the name already becomes `exported_<name>`, as Prometheus itself does."""
+        kept = tuple((f"exported_{name}" if own == name else own, text) for own, text in self.labels)
+        return Sample(self.name, ((name, escaped(value)), *kept), self.value)
+
+
+@dataclass(slots=True)
+class Family:
+    """A metric: its samples under one HELP and one TYPE."""
+
+    name: str
+    type: str = "untyped"
+    help: str = ""
+    samples: list[Sample] = field(default_factory=list)
+
+    def owns(self, sample: str) -> bool:
+        """Whether a sample of that name is one of this metric."""
+        return sample == self.name or any(sample == self.name + end for end in _SUFFIXES.get(self.type, ()))
+
+    def __str__(self) -> str:
+        lines = [f"# HELP {self.name} {self.help}", f"# TYPE {self.name} {self.type}", *map(str, self.samples)]
+        return "\n".join(lines) + "\n"
+
+
+def families_of(page: str) -> list[Family]:
+    """Take a page apart. A line that is no sample is left out: one server's fault must not spoil the whole page."""
+    families: dict[str, Family] = {}
+    current: Family | None = None
+    for line in page.replace("\r\n", "\n").split("\n"):
+        if comment := _COMMENT.fullmatch(line):
+            kind, name, text = comment.groups()
+            current = families.setdefault(name, Family(name))
+            if kind == "HELP":
+                current.help = text
+            else:
+                current.type = text
+        elif (found := _SAMPLE.fullmatch(line)) and _is_number(found[3].split()[0]):
+            sample = Sample(found[1], tuple(_ONE_LABEL.findall(found[2] or "")), found[3])
+            if current is None or not current.owns(sample.name):
+                current = families.setdefault(sample.name, Family(sample.name))
+            current.samples.append(sample)
+    return [family for family in families.values() if family.samples]
+
+
+def merged(families: Iterable[Family]) -> list[Family]:
+    """One family per name, in the order of their first appearance; help and type are the first one's.
+
+    Of samples that name the same series, the first counts.
+    """
+    whole: dict[str, Family] = {}
+    seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
+    for family in families:
+        target = whole.setdefault(family.name, Family(family.name, family.type, family.help))
+        for sample in family.samples:
+            series = (sample.name, frozenset(sample.labels))
+            if series not in seen:
+                seen.add(series)
+                target.samples.append(sample)
+    return list(whole.values())
+
+
+def sample(name: str, labels: Mapping[str, str], value: float) -> Sample:
+    """A sample of our own."""
+    return Sample(name, tuple((label, escaped(text)) for label, text in labels.items()), str(value))
+
+
+def escaped(label: str) -> str:
+    """A label's value as it is written between the quotes."""
+    return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,111 @@
+"""The log: lines for people, or one JSON object a line for machines; either with fields.
+
+    log.warning("Triton is lost", extra={"triton": address})
+
+Fields are numbers and short texts. A tensor, or anything else that is given as a field, is logged by its type and size.
+"""
+
+import json
+import logging
+import threading
+from collections import OrderedDict
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Literal
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+LogFormat = Literal["text", "json"]
+BURST, WINDOW_S = 10, 10.0
+"""So many records of one message are logged in so many seconds; the next one after that says how many were not."""
+LONGEST = 500
+"""Characters of a field."""
+_MESSAGES = 1000
+"""How many different messages are watched: one that is made anew for every request must not fill the memory."""
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+"""Attributes of every record; the last is uvicorn's, the message once more."""
+_SUPPRESSED = "suppressed"
+
+
+def configure_logs(log_format: LogFormat = "text", level: str | int = "INFO") -> None:
+    """Log to stderr, in place of whatever was configured before. Raises ValueError for an unknown level."""
+    handler: logging.Handler
+    if log_format == "json":
+        handler = logging.StreamHandler()
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler = RichHandler(
+            console=Console(stderr=True, soft_wrap=True, highlight=False), show_path=False, log_time_format="[%X]"
+        )
+        handler.setFormatter(TextFormatter("%(message)s"))
+    handler.addFilter(RateLimit())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: `time`, `level`, `logger`, `message`, the fields, and `exception` where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name, value in fields_of(record).items() if name not in line}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class TextFormatter(logging.Formatter):
+    """The message, and the fields behind it as name=value."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The first line; exceptions follow it."""
+        fields = (f"{name}={value}" for name, value in fields_of(record).items())
+        return "  ".join((super().formatMessage(record), *fields))
+
+
+class RateLimit(logging.Filter):
+    """Lets a message through `burst` times a window; what differs in its arguments only is one message."""
+
+    def __init__(self, burst: int = BURST, window_s: float = WINDOW_S) -> None:
+        super().__init__()
+        self._burst = burst
+        self._window_s = window_s
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[tuple[str, int, str], tuple[float, int]] = OrderedDict()
+        """By message: when its window began, and how many came since."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log it; the first one of a new window gets the field `suppressed`."""
+        key = (record.name, record.levelno, str(record.msg))
+        with self._lock:
+            began_s, count = self._seen.pop(key, (record.created, 0))
+            if record.created - began_s >= self._window_s:
+                if count > self._burst:
+                    setattr(record, _SUPPRESSED, count - self._burst)
+                began_s, count = record.created, 0
+            self._seen[key] = (began_s, count + 1)
+            if len(self._seen) > _MESSAGES:
+                self._seen.popitem(last=False)
+        return count < self._burst
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, object]:
+    """What was given as `extra`, fit to be read: short, and never a tensor."""
+    return {name: _readable(value) for name, value in vars(record).items() if name not in _STANDARD}
+
+
+def _readable(value: object) -> object:
+    if value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value)):
+        return value
+    if isinstance(value, float):
+        return str(value)  # JSON has no word for it
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST else f"{value[:LONGEST]}... ({len(value)} characters)"
+    size = getattr(value, "nbytes", None) or (len(value) if isinstance(value, bytes | bytearray) else None)
+    return f"<{type(value).__name__}>" if size is None else f"<{type(value).__name__}, {size} bytes>"

@@ -1,0 +1,140 @@
+"""Tidegate's numbers as Prometheus metrics: a registry of its own, filled when it is scraped."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from importlib.metadata import version
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tidegate_proxy.metrics import Metrics, ModelCounts, Snapshot, Times
+
+ADVICE_HOLDS_S = 60.0
+"""A policy repeats its advice while it stands: so long after the last one the metric is 0 again."""
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+"""Upper ends of the classes of batch sizes."""
+_PER_NS = 1e-9
+
+
+def registry_of(
+    metrics: Metrics,
+    lock: AbstractContextManager[object],
+    policy: str,
+    now_ns: Callable[[], int] = time.monotonic_ns,
+) -> CollectorRegistry:
+    """A registry with every `tidegate_` metric of an engine, and those of this process.
+
+    `lock` guards the engine and its metrics; it is held only while the numbers are copied. `now_ns` is the clock of
+    the engine's events.
+    """
+    registry = CollectorRegistry()
+    registry.register(_EngineCollector(metrics, lock, policy, now_ns))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+class _EngineCollector(Collector):
+    def __init__(
+        self, metrics: Metrics, lock: AbstractContextManager[object], policy: str, now_ns: Callable[[], int]
+    ) -> None:
+        self._metrics = metrics
+        self._lock = lock
+        self._policy = policy
+        self._now_ns = now_ns
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # or the registry would scrape once when it is made
+
+    def collect(self) -> Iterable[Metric]:
+        with self._lock:
+            snapshot = self._metrics.snapshot()
+        yield from _about_requests(snapshot)
+        yield from _about_workers(snapshot, self._now_ns())
+        decisions = HistogramMetricFamily(
+            "tidegate_decision_seconds", "Time the engine and its policy took for one event."
+        )
+        decisions.add_metric((), *_classes(snapshot.decisions))
+        yield decisions
+        replaced = CounterMetricFamily(
+            "tidegate_policy_replaced", "Times a policy broke and first come, first served took over."
+        )
+        replaced.add_metric((), snapshot.policies_replaced)
+        yield replaced
+        build = GaugeMetricFamily(
+            "tidegate_build_info", "1; the labels tell version and policy.", labels=("version", "policy")
+        )
+        build.add_metric((version("tidegate-proxy"), self._policy), 1)
+        yield build
+
+
+def _about_requests(snapshot: Snapshot) -> Iterable[Metric]:
+    requests = CounterMetricFamily(
+        "tidegate_requests",
+        "Requests that ended, by outcome: in_time, late, dropped (with the policy's reason), failed or cancelled.",
+        labels=("model", "outcome", "reason"),
+    )
+    waiting = GaugeMetricFamily(
+        "tidegate_queue_length",
+        "Requests that wait: for a batch, or between two partitions for the next worker.",
+        labels=("model",),
+    )
+    queued = HistogramMetricFamily(
+        "tidegate_queue_seconds", "From a request's arrival until its batch starts.", labels=("model",)
+    )
+    answered = HistogramMetricFamily(
+        "tidegate_latency_seconds", "From a request's arrival to the end of its batch, if answered.", labels=("model",)
+    )
+    rows = HistogramMetricFamily("tidegate_batch_rows", "Rows of the batches that started.", labels=("model",))
+    sizes = HistogramMetricFamily("tidegate_batch_requests", "Requests of the batches that started.", labels=("model",))
+    for name, counts in snapshot.models.items():
+        for outcome, reason, count in _outcomes(counts):
+            requests.add_metric((name, outcome, reason), count)
+        waiting.add_metric((name,), snapshot.waiting[name])
+        queued.add_metric((name,), *_classes(counts.queued))
+        answered.add_metric((name,), *_classes(counts.answered))
+        rows.add_metric((name,), *_size_classes(counts.batch_rows))
+        sizes.add_metric((name,), *_size_classes(counts.batch_requests))
+    return (requests, waiting, queued, answered, rows, sizes)
+
+
+def _about_workers(snapshot: Snapshot, now_ns: int) -> Iterable[Metric]:
+    busy = CounterMetricFamily(
+        "tidegate_worker_busy_seconds", "Time a worker ran batches, counted at their end.", labels=("worker",)
+    )
+    up = GaugeMetricFamily("tidegate_worker_up", "1 while a worker takes batches, else 0.", labels=("worker",))
+    for worker in snapshot.workers:
+        busy.add_metric((worker.name,), worker.busy_ns * _PER_NS)
+        up.add_metric((worker.name,), int(worker.up))
+    advised = GaugeMetricFamily(
+        "tidegate_workers_advised",
+        f"Workers the policy wants added or released; 0 once it has not said so for {ADVICE_HOLDS_S:g} s.",
+        labels=("advice",),
+    )
+    told_ns = snapshot.advised_at_ns
+    stands = told_ns is not None and now_ns - told_ns <= ADVICE_HOLDS_S / _PER_NS
+    workers = snapshot.advised if stands else 0
+    advised.add_metric(("add",), max(0, workers))
+    advised.add_metric(("release",), max(0, -workers))
+    return (busy, up, advised)
+
+
+def _outcomes(counts: ModelCounts) -> Iterable[tuple[str, str, int]]:
+    yield "in_time", "", counts.in_time
+    yield "late", "", counts.late
+    yield "failed", "", counts.failed
+    yield "cancelled", "", counts.cancelled
+    for reason, count in sorted(counts.dropped.items()):
+        yield "dropped", reason, count
+
+
+def _classes(times: Times) -> tuple[list[tuple[str, float]], float]:
+    ends = [f"{bound_ns * _PER_NS:.6g}" for bound_ns in times.bounds_ns]
+    return list(zip([*ends, "+Inf"], accumulate(times.counts), strict=True)), times.sum_ns * _PER_NS
+
+
+def _size_classes(sizes: Mapping[int, int]) -> tuple[list[tuple[str, float]], float]:
+    ends = [(str(end), sum(count for size, count in sizes.items() if size <= end)) for end in _SIZES]
+    return [*ends, ("+Inf", sum(sizes.values()))], sum(size * count for size, count in sizes.items())

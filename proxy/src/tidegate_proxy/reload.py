@@ -1,0 +1,92 @@
+"""What a changed configuration means for a Tidegate that runs: what it takes up, and what only a restart brings."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate_proxy.config import Section, ServeConfig, TritonAddress
+
+LIVE: Final = frozenset(
+    {
+        "tritons",
+        "models",
+        "wait_s",
+        "limits.max_queue",
+        "limits.max_queue_bytes",
+        "limits.leg_timeout_s",
+        "shedding",
+        "retries",
+        "drain_s",
+        "authentication",
+        "restricted",
+        "shared_memory",
+        "log.level",
+    }
+)
+"""Fields that take effect while Tidegate runs."""
+RESTART: Final = {
+    "version": "another format",
+    "listen": "clients are connected to the ports that are open",
+    "policy": "a policy holds what is queued",
+    "profiles": "profiles have been corrected since by what was observed",
+    "record": "a log that starts in the middle cannot be replayed",
+    "observers": "an observer sees a policy from its first event on",
+    "seed": "a policy draws from its seed from the start",
+    "limits.max_message_bytes": "connections are open that were promised another limit",
+    "limits.keepalive_s": "connections are open that were promised another interval",
+    "tls": "ports are open with or without it; the files themselves are read again when they change",
+    "log.format": "lines of two formats in one log cannot be read by machines",
+    "tracing": "the exporter is set up at start",
+}
+"""Fields that need a restart, each with the reason."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How a new configuration differs from the one in force."""
+
+    live: tuple[str, ...]
+    """Fields that take effect now."""
+    restart: tuple[str, ...]
+    """Fields that stay as they were until a restart."""
+    tritons_added: tuple[TritonAddress, ...]
+    tritons_removed: tuple[TritonAddress, ...]
+    """Added and removed where only its HTTP address, metrics address or TLS is another."""
+    effective: ServeConfig
+    """The configuration to run with from now on: new where `live`, old where `restart`."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A line for each field that needs a restart."""
+        return tuple(f"{field}: changed, which needs a restart: {RESTART[field]}" for field in self.restart)
+
+
+def diff(old: ServeConfig, new: ServeConfig) -> Changes:
+    """What changes, and what can change while Tidegate runs."""
+    changed = [field for field in (*LIVE, *RESTART) if _get(old, field) != _get(new, field)]
+    restart = tuple(field for field in RESTART if field in changed)
+    return Changes(
+        live=tuple(sorted(LIVE.intersection(changed))),
+        restart=restart,
+        tritons_added=tuple(triton for triton in new.tritons if triton not in old.tritons),
+        tritons_removed=tuple(triton for triton in old.tritons if triton not in new.tritons),
+        effective=_with(new, {field: _get(old, field) for field in restart}),
+    )
+
+
+def _get(config: ServeConfig, field: str) -> object:
+    value: object = config
+    for step in field.split("."):
+        value = getattr(value, step)
+    return value
+
+
+def _with(config: ServeConfig, values: dict[str, object]) -> ServeConfig:
+    """A copy with some fields of another configuration."""
+    for field, value in values.items():
+        section, dot, name = field.partition(".")
+        if dot:
+            part: Section = getattr(config, section)
+            config = config.model_copy(update={section: part.model_copy(update={name: value})})
+        else:
+            config = config.model_copy(update={field: value})
+    return config

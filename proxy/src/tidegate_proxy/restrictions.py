@@ -1,0 +1,98 @@
+"""Which APIs are not for everybody: what Triton's --grpc-restricted-protocol and --http-restricted-api do.
+
+Codes and words are Triton's. It compares the first header of the name only, and so is done here.
+"""
+
+import hmac
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from tidegate_proxy.apis import METHOD_API, apis_of_path
+from tidegate_proxy.config import HeaderKey, Restriction
+from tidegate_proxy.refusal import GrpcRefusal, HttpRefusal, http_refusal
+
+GRPC_PREFIX: Final = "triton-grpc-protocol-"
+"""What Triton puts before the name of the header over gRPC."""
+FORBIDDEN: Final = 403
+
+
+class RestrictionError(Exception):
+    """A key that cannot be read; the message names the file and the remedy."""
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What opens an API; None: nothing does."""
+
+    name: str
+    value: bytes
+
+
+class Restrictions:
+    """The rules, ready to be asked. Immutable: make a new one to change them."""
+
+    def __init__(self, restrictions: Sequence[Restriction]) -> None:
+        """Raises RestrictionError for a `value_file` that cannot be used."""
+        keys = [(restriction.apis, _key_of(restriction.header)) for restriction in restrictions]
+        self._keys = {api: key for apis, key in keys for api in apis}
+        self._of_method = {method: self._keys[api] for method, api in METHOD_API.items() if api in self._keys}
+
+    def refusal(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> GrpcRefusal | None:
+        """Why a call of a gRPC method, by its full name, is refused; None if it is not."""
+        if method not in self._of_method:
+            return None
+        key = self._of_method[method]
+        if key is None:
+            return GrpcRefusal(grpc.StatusCode.PERMISSION_DENIED, "This protocol is closed")
+        name = GRPC_PREFIX + key.name
+        given = next((value for given_name, value in metadata if given_name == name), None)
+        if _same(given, key.value):
+            return None
+        return GrpcRefusal(grpc.StatusCode.UNAVAILABLE, f"This protocol is restricted, expecting header '{name}'")
+
+    def http_refusal(self, path: str, headers: Mapping[str, str]) -> HttpRefusal | None:
+        """Why a request is refused; None if it is not.
+
+        `path` is the one that routes are matched with, `headers` are found by their lower-case names.
+        """
+        if not self._keys:
+            return None
+        for api in apis_of_path(path):
+            if api not in self._keys:
+                continue
+            key = self._keys[api]
+            if key is None:
+                return http_refusal(FORBIDDEN, "This API is closed")
+            if not _same(headers.get(key.name), key.value):
+                return http_refusal(FORBIDDEN, f"This API is restricted, expecting header '{key.name}'")
+        return None
+
+
+def _same(given: str | bytes | None, value: bytes) -> bool:
+    if given is None:
+        return False
+    return hmac.compare_digest(given if isinstance(given, bytes) else given.encode(errors="surrogatepass"), value)
+
+
+def _key_of(header: HeaderKey | None) -> _Key | None:
+    if header is None:
+        return None
+    if header.value is not None:
+        return _Key(header.name, header.value.get_secret_value().encode())
+    assert header.value_file is not None
+    return _Key(header.name, _read(header.value_file).encode())
+
+
+def _read(path: Path) -> str:
+    try:
+        value = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise RestrictionError(f"{path}: {why}; a value_file holds the value of a header, nothing else") from error
+    if not value or not value.isascii() or not value.isprintable():
+        raise RestrictionError(f"{path}: it must hold one line of ASCII, the value of a header")
+    return value

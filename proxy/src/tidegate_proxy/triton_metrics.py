@@ -1,0 +1,117 @@
+"""Triton's own metrics, as an operator of Triton knows them, of all Tritons behind one Tidegate.
+
+Of a scheduled model a Triton sees merged batches; what it counts as requests is not what clients sent. So for those
+models the request metrics (`REQUEST_METRICS`) come from Tidegate's `Statistics`. Everything else is passed through from
+the Tritons' own pages, told apart by a label `triton`.
+"""
+
+import asyncio
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+import aiohttp
+
+from tidegate_proxy.exposition import Family, families_of, merged, sample
+from tidegate_proxy.statistics import FAILURE_REASONS, Counts
+
+REQUEST_METRICS = {
+    "nv_inference_request_success": "Number of successful inference requests, all batch sizes",
+    "nv_inference_request_failure": "Number of failed inference requests, all batch sizes",
+    "nv_inference_count": "Number of inferences performed (does not include cached requests)",
+    "nv_inference_exec_count": "Number of model executions performed (does not include cached requests)",
+    "nv_inference_request_duration_us": "Cumulative inference request duration in microseconds (includes cached "
+    "requests)",
+    "nv_inference_queue_duration_us": "Cumulative inference queuing duration in microseconds (includes cached "
+    "requests)",
+    "nv_inference_compute_input_duration_us": "Cumulative compute input duration in microseconds (does not include "
+    "cached requests)",
+    "nv_inference_compute_infer_duration_us": "Cumulative compute inference duration in microseconds (does not "
+    "include cached requests)",
+    "nv_inference_compute_output_duration_us": "Cumulative inference compute output duration in microseconds (does "
+    "not include cached requests)",
+    "nv_inference_pending_request_count": "Instantaneous number of pending requests awaiting execution per-model.",
+}
+"""Names and help texts of Triton (src/metrics.cc of its core)."""
+FAILURES = "nv_inference_request_failure"
+_GAUGES = frozenset({"nv_inference_pending_request_count"})
+_NS_PER_US = 1000
+_TYPE_LINE = re.compile(r"^# TYPE (\S+)", re.MULTILINE)
+
+
+async def scrape(addresses: Mapping[str, str], timeout_s: float = 2.0) -> dict[str, str | None]:
+    """The metrics pages of Tritons, all asked at once: by name, None for one that did not answer in time.
+
+    `addresses`: name of a Triton (its gRPC address, as its workers are called) -> host:port of its metrics.
+    """
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    async with aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as session:
+        pages = await asyncio.gather(*(_page(session, address) for address in addresses.values()))
+    return dict(zip(addresses, pages, strict=True))
+
+
+async def _page(session: aiohttp.ClientSession, address: str) -> str | None:
+    try:
+        async with session.get(f"http://{address}/metrics") as response:
+            return await response.text(errors="replace")
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        return None
+
+
+def request_metrics(counts: Mapping[tuple[str, str], Counts], pending: Mapping[tuple[str, str], int]) -> list[Family]:
+    """Triton's request metrics of the scheduled models, as clients see them.
+
+    Both by (model, version): `Statistics.snapshot()`, and how many requests wait.
+    """
+    families = [
+        Family(name, "gauge" if name in _GAUGES else "counter", help_text)
+        for name, help_text in REQUEST_METRICS.items()
+    ]
+    for (model, version), of_model in sorted(counts.items()):
+        values = {
+            "nv_inference_request_success": of_model.successes,
+            "nv_inference_count": of_model.rows,
+            "nv_inference_exec_count": of_model.executions,
+            "nv_inference_request_duration_us": of_model.success_ns // _NS_PER_US,
+            "nv_inference_queue_duration_us": of_model.queue_ns // _NS_PER_US,
+            "nv_inference_compute_input_duration_us": of_model.input_ns // _NS_PER_US,
+            "nv_inference_compute_infer_duration_us": of_model.infer_ns // _NS_PER_US,
+            "nv_inference_compute_output_duration_us": of_model.output_ns // _NS_PER_US,
+            "nv_inference_pending_request_count": pending.get((model, version), 0),
+        }
+        for family in families:
+            if family.name != FAILURES:
+                labels = {"model": model, "version": version}
+                family.samples.append(sample(family.name, labels, values[family.name]))
+                continue
+            for reason in FAILURE_REASONS:
+                labels = {"model": model, "reason": reason, "version": version}
+                family.samples.append(sample(family.name, labels, of_model.failures[reason]))
+    return [family for family in families if family.samples]
+
+
+def merge(own: str, requests: Iterable[Family], pages: Mapping[str, str | None], scheduled: Collection[str]) -> str:
+    """One page: `own` (Tidegate's metrics, as text), the request metrics of the scheduled models, the Tritons' pages.
+
+    `scheduled`: models, and partitions of models, whose request metrics on the Tritons' pages give way to ours. So does
+    any metric of a Triton's that has the name of one in `own`.
+    """
+    own_names = {"tidegate_up", *_TYPE_LINE.findall(own)}
+    up = Family("tidegate_up", "gauge", "1 if a Triton answered with its metrics, else 0.")
+    theirs: list[Family] = []
+    for triton, page in pages.items():
+        up.samples.append(sample("tidegate_up", {"triton": triton}, int(page is not None)))
+        theirs += [family for family in _passed_through(page or "", triton, scheduled) if family.name not in own_names]
+    tail = merged([*([up] if up.samples else []), *requests, *theirs])
+    return own + "".join(map(str, tail))
+
+
+def _passed_through(page: str, triton: str, scheduled: Collection[str]) -> Iterable[Family]:
+    hidden = {("model", name) for name in scheduled}
+    for family in families_of(page):
+        kept = [
+            each.labelled("triton", triton)
+            for each in family.samples
+            if family.name not in REQUEST_METRICS or hidden.isdisjoint(each.labels)
+        ]
+        if kept:
+            yield Family(family.name, family.type, family.help, kept)

@@ -1,0 +1,33 @@
+"""Files that may change while Tidegate runs: certificates, tokens."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+_Stamp = tuple[int, int, int] | None
+
+
+class WatchedFiles:
+    """Says whether files have changed since it was asked last. Costs one stat per file, so ask as often as you like.
+
+    Links are followed: Kubernetes replaces mounted secrets by moving a link.
+    """
+
+    def __init__(self, paths: Iterable[Path | None]) -> None:
+        self._paths = [path for path in paths if path is not None]
+        self._stamps = self._look()
+
+    def changed(self) -> bool:
+        """Whether one of them is another file, or has another time or size."""
+        before, self._stamps = self._stamps, self._look()
+        return self._stamps != before
+
+    def _look(self) -> list[_Stamp]:
+        return [_stamp(path) for path in self._paths]
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

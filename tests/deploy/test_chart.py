@@ -1,0 +1,214 @@
+"""The Helm chart: what it renders is Kubernetes, hangs together, and carries a configuration that Tidegate reads."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from tidegate_proxy.config import ServeConfig
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy/helm/tidegate"
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+MANIFESTS = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/tidegate.yaml").read_text()))
+Documents = list[dict[str, Any]]
+EVERYTHING = {
+    "fullnameOverride": "front",
+    "imagePullSecrets": [{"name": "pull"}],
+    "tidegate": {
+        "config": {
+            "policy": {"name": "symphony", "options": {"gathering": "window"}},
+            "models": {"resnet50": {"slo_ms": 25}},
+            "drain_s": 7.5,
+            "tls": {"cert": "/etc/tidegate/secrets/tls/tls.crt", "key": "/etc/tidegate/secrets/tls/tls.key"},
+            "authentication": {"tokens_file": "/etc/tidegate/secrets/tokens/tokens"},
+        },
+        "profiles": {"configMap": "measured"},
+        "secrets": ["tls", "tokens"],
+        "env": [{"name": "TZ", "value": "UTC"}],
+        "podAnnotations": {"a": "b"},
+        "nodeSelector": {"disk": "fast"},
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+    },
+    "triton": {
+        "replicas": 3,
+        "modelRepository": {"volume": {"nfs": {"server": "files", "path": "/models", "readOnly": True}}},
+        "env": [{"name": "AWS_REGION", "value": "x"}],
+        "podAnnotations": {"a": "b"},
+        "nodeSelector": {"gpu": "a100"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {}},
+    },
+    "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+}
+
+
+def _one(documents: Documents, kind: str, name: str = "tidegate") -> dict[str, Any]:
+    (found,) = (d for d in documents if d["kind"] == kind and d["metadata"]["name"] == name)
+    return found
+
+
+def _config(documents: Documents, name: str = "tidegate") -> ServeConfig:
+    text = _one(documents, "ConfigMap", name)["data"]["tidegate.yaml"]
+    return ServeConfig.model_validate_json(json.dumps(yaml.safe_load(text)))
+
+
+def _container(workload: dict[str, Any]) -> dict[str, Any]:
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    return dict(container)
+
+
+def _hangs_together(documents: Documents) -> None:
+    """Selectors find pods, ports and volumes exist, and all of it is Kubernetes."""
+    known = [d for d in documents if d["kind"] != "ServiceMonitor"]  # a custom resource
+    for document in known:
+        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+    workloads = [d for d in documents if d["kind"] in {"Deployment", "StatefulSet"}]
+    for workload in workloads:
+        pod = workload["spec"]["template"]
+        assert workload["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
+        assert {mount["name"] for mount in _container(workload)["volumeMounts"]} == volumes
+        ports = {port["name"] for port in _container(workload)["ports"]}
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            given = _container(workload)[probe]
+            assert (given.get("httpGet") or given["tcpSocket"])["port"] in ports
+    for document in documents:
+        if document["kind"] in {"Service", "PodDisruptionBudget"}:
+            selector = document["spec"]["selector"]
+            labels = (selector.get("matchLabels") or selector).items()
+            (chosen,) = (w for w in workloads if labels <= w["spec"]["template"]["metadata"]["labels"].items())
+            ports = {port["name"] for port in _container(chosen)["ports"]}
+            assert {port["targetPort"] for port in document["spec"].get("ports", [])} <= ports
+
+
+def test_the_plain_manifests_hang_together() -> None:
+    _hangs_together(MANIFESTS)
+    assert _config(MANIFESTS).policy.name == "symphony"
+
+
+def test_the_plain_manifests_are_the_chart_with_its_defaults(render: Callable[..., Documents]) -> None:
+    def in_order(documents: Documents) -> Documents:
+        return sorted(documents, key=lambda document: (document["kind"], document["metadata"]["name"]))
+
+    assert in_order(MANIFESTS) == in_order(render()), "helm template tidegate deploy/helm/tidegate renders them"
+
+
+def test_everything_switched_on_hangs_together(render: Callable[..., Documents]) -> None:
+    documents = render(EVERYTHING)
+    _hangs_together(documents)
+    config = _config(documents, "front")
+    assert [triton.grpc for triton in config.tritons] == [f"front-triton-{n}.front-triton:8001" for n in range(3)]
+    assert str(config.profiles) == "/etc/tidegate/profiles/profiles.json"
+    monitor = _one(documents, "ServiceMonitor", "front")
+    services = [d for d in documents if d["kind"] == "Service"]
+    chosen = [
+        s for s in services if monitor["spec"]["selector"]["matchLabels"].items() <= s["metadata"]["labels"].items()
+    ]
+    assert {s["metadata"]["name"] for s in chosen} == {"front", "front-triton"}
+    pod = _one(documents, "Deployment", "front")["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 18
+    assert _container(_one(documents, "Deployment", "front"))["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
+
+
+def test_the_pods_listen_where_the_configuration_says(render: Callable[..., Documents]) -> None:
+    documents = render()
+    listen = _config(documents).listen
+    ports = {p["name"]: p["containerPort"] for p in _container(_one(documents, "Deployment"))["ports"]}
+    for name, port in ports.items():
+        assert getattr(listen, name) == f"0.0.0.0:{port}"
+    (triton,) = _config(documents).tritons
+    ports = {
+        p["name"]: p["containerPort"] for p in _container(_one(documents, "StatefulSet", "tidegate-triton"))["ports"]
+    }
+    for name, port in ports.items():
+        assert getattr(triton, name) == f"tidegate-triton-0.tidegate-triton:{port}"
+    assert _one(documents, "Service", "tidegate-triton")["spec"]["clusterIP"] == "None"
+
+
+def test_tritons_elsewhere(render: Callable[..., Documents]) -> None:
+    documents = render(
+        {"triton": {"enabled": False}, "tritons": ["gpu-1:8001", {"grpc": "gpu-2:9", "http": "gpu-2:8"}]}
+    )
+    _hangs_together(documents)
+    assert not [d for d in documents if "triton" in d["metadata"]["name"]]
+    assert [triton.grpc for triton in _config(documents).tritons] == ["gpu-1:8001", "gpu-2:9"]
+
+
+def test_where_the_models_are(render: Callable[..., Documents]) -> None:
+    def volumes(values: dict[str, Any]) -> Documents:
+        documents = render({"triton": {"modelRepository": values}})
+        _hangs_together(documents)
+        return list(_one(documents, "StatefulSet", "tidegate-triton")["spec"]["template"]["spec"]["volumes"])
+
+    assert volumes({})[0]["persistentVolumeClaim"] == {"claimName": "models", "readOnly": True}
+    assert volumes({"volume": {"emptyDir": {}}})[0] == {"name": "models", "emptyDir": {}}
+    assert [volume["name"] for volume in volumes({"claimName": ""})] == ["shm"]
+
+
+def test_where_clients_must_show_certificates_kubelet_only_connects(render: Callable[..., Documents]) -> None:
+    tls = {"cert": "/c", "key": "/k", "client_ca": "/ca"}
+    documents = render({"tidegate": {"config": {"tls": tls}}})
+    _hangs_together(documents)
+    assert _container(_one(documents, "Deployment"))["readinessProbe"]["tcpSocket"] == {"port": "http"}
+
+
+def test_a_changed_configuration_restarts_the_pod(render: Callable[..., Documents]) -> None:
+    def stamp(documents: Documents) -> object:
+        return _one(documents, "Deployment")["spec"]["template"]["metadata"]["annotations"]["tidegate/config"]
+
+    usual = stamp(render())
+    assert stamp(render({"tidegate": {"config": {"seed": 1}}})) != usual
+    assert stamp(render({"service": {"type": "NodePort"}})) == usual
+
+
+def test_helm_finds_nothing_wrong(lint: dict[str, Any]) -> None:
+    assert lint["errors"] == []
+
+
+@pytest.mark.parametrize("values", [VALUES, EVERYTHING], ids=["defaults", "everything"])
+def test_values_fit_the_schema(values: dict[str, Any]) -> None:
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    merged = {**VALUES, **{k: {**VALUES[k], **v} if isinstance(v, dict) else v for k, v in values.items()}}
+    jsonschema.Draft7Validator(SCHEMA).validate(merged)
+
+
+def test_every_value_is_known_to_the_schema() -> None:
+    def names(values: dict[str, Any], schema: dict[str, Any]) -> None:
+        if "$ref" in schema:
+            schema = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]]
+        for name, value in values.items():
+            assert schema["additionalProperties"] is False
+            assert name in schema["properties"]
+            if isinstance(value, dict) and "additionalProperties" in schema["properties"][name]:
+                names(value, schema["properties"][name])
+
+    names(VALUES, SCHEMA)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"triton": {"replicas": 0}}, "replicas"),
+    ({"triton": {"replica": 2}}, "replica"),
+    ({"service": {"grpc": 70000}}, "grpc"),
+    ({"tidegate": {"config": {"tritons": ["a:1"]}}}, "config"),
+    ({"tidegate": {"config": {"listen": "a:1"}}}, "config"),
+    ({"tidegate": {"secrets": ["Not_A_Name"]}}, "secrets"),
+    ({"tritons": ["no-port"]}, "tritons"),
+    ({"triton": {"enabled": False}}, "tritons: name at least one"),
+]
+
+
+@pytest.mark.parametrize(("values", "said"), WRONG)
+def test_values_that_make_no_sense_are_refused(
+    values: dict[str, Any], said: str, render: Callable[..., Documents], helm_refuses: type[Exception]
+) -> None:
+    with pytest.raises(helm_refuses, match=said):
+        render(values)

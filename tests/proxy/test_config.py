@@ -1,0 +1,328 @@
+"""The configuration: what is read, what is refused and in what words, what flags override, what a reload may change."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tidegate_proxy import config as config_module
+from tidegate_proxy.config import LEG_TIMEOUT_FLOOR_S, Limits, Section, ServeConfig
+from tidegate_proxy.config_file import ConfigError, read_config
+from tidegate_proxy.reload import LIVE, RESTART, diff
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = (ROOT / "docs/reference/config.md").read_text(encoding="utf-8")
+HOW_TO = (ROOT / "docs/how-to/production.md").read_text(encoding="utf-8")
+
+
+def _write(folder: Path, document: object) -> Path:
+    path = folder / "tidegate.yaml"
+    path.write_text(document if isinstance(document, str) else yaml.safe_dump(document))
+    return path
+
+
+def _read(folder: Path, document: object, flags: dict[str, Any] | None = None) -> ServeConfig:
+    return read_config(_write(folder, document), flags)
+
+
+def _wrong(folder: Path, document: object, flags: dict[str, Any] | None = None) -> list[str]:
+    """What is said to be wrong, a line each."""
+    with pytest.raises(ConfigError) as caught:
+        _read(folder, document, flags)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def _of(**fields: Any) -> ServeConfig:  # noqa: ANN401 - as a file has them
+    return ServeConfig.model_validate_json(json.dumps({"tritons": ["localhost:8001"], **fields}))
+
+
+def test_a_triton_on_the_standard_port_has_the_standard_neighbours() -> None:
+    whole, half, none, other = _of(
+        tritons=[
+            "a:8001",
+            {"grpc": "[::1]:8001", "http": "b:80"},
+            {"grpc": "c:8001", "http": None, "metrics": None},
+            "d:9001",
+        ]
+    ).tritons
+    assert (whole.grpc, whole.http, whole.metrics) == ("a:8001", "a:8000", "a:8002")
+    assert (half.http, half.metrics) == ("b:80", "[::1]:8002")
+    assert (none.http, none.metrics, other.http, other.metrics) == (None, None, None, None)
+
+
+def test_without_listen_all_three_are_served_and_with_it_those_that_are_named() -> None:
+    everything = _of().listen
+    assert (everything.grpc, everything.http, everything.metrics) == ("0.0.0.0:8101", "0.0.0.0:8100", "0.0.0.0:8102")
+    named = _of(listen="127.0.0.1:0").listen
+    assert (named.grpc, named.http, named.metrics) == ("127.0.0.1:0", None, None)
+
+
+def test_sizes_may_have_units() -> None:
+    assert _of(limits={"max_queue_bytes": "512MiB"}).limits.max_queue_bytes == 512 << 20
+    assert _of().limits.max_message_bytes == 2**31 - 1
+
+
+@given(expected_ns=st.integers(1, 10**12))
+def test_a_leg_may_take_ten_times_what_is_expected_or_what_was_said(expected_ns: int) -> None:
+    assert Limits().leg_timeout_ns(expected_ns) == max(10 * expected_ns, LEG_TIMEOUT_FLOOR_S * 1e9)
+    assert Limits(leg_timeout_s=0.5).leg_timeout_ns(expected_ns) == 500_000_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"tritons": []}, "tritons: Tuple should have at least 1 item"),
+        ({"tritons": ["a"]}, "tritons.0.grpc: 'a' is not HOST:PORT with a port up to 65535"),
+        ({"tritons": ["a:70000"]}, "tritons.0.grpc: 'a:70000' is not HOST:PORT"),
+        ({"tritons": ["a:0"]}, "tritons.0.grpc: 'a:0': port 0 is nowhere to be found"),
+        ({"tritons": ["::1:8001"]}, "(an IPv6 host stands in brackets)"),
+        ({"tritons": ["a:1", "a:1"]}, "document: tritons: a:1 stands there 2 times"),
+        ({"tritons": [{"http": "a:1"}]}, "tritons.0.grpc: must be given"),
+        ({"tritons": [{"grpc": "a:1", "tls": {"cert": "c.pem"}}]}, "tritons.0.tls.cert: there is no file "),
+        ({"listen": {"grpc": "0.0.0.0:5", "http": "127.0.0.1:5"}}, "listen: grpc and http both want port 5"),
+        ({"listen": {"grpc": "a:5", "http": "a:5"}}, "listen: grpc and http both want port 5"),
+        ({"listen": "0.0.0.0:8001"}, "listen.grpc: 0.0.0.0:8001 is the address of a Triton, localhost:8001"),
+        ({"listen": "127.0.0.1:8001"}, "listen.grpc: 127.0.0.1:8001 is the address of a Triton"),
+        ({"policy": {"nam": "x"}}, "policy.nam: there is no such field: misspelt, or indented wrongly?"),
+        ({"models": {"m": {"slo_ms": 0}}}, "models.m.slo_ms: Input should be greater than 0"),
+        ({"models": {"m": 5}}, "models.m: Input should be an object"),
+        ({"profiles": "p.json"}, "profiles: there is no file "),
+        ({"seed": "1"}, "seed: Input should be a valid integer"),
+        ({"wait_s": 0}, "wait_s: Input should be greater than 0"),
+        ({"drain_s": float("nan")}, "drain_s: Input should be a finite number"),
+        ({"limits": {"max_queue": 0}}, "limits.max_queue: Input should be greater than or equal to 1"),
+        ({"limits": {"max_message_bytes": "3GiB"}}, "limits.max_message_bytes: Input should be less than or equal to"),
+        ({"limits": {"max_queue_bytes": "many"}}, "limits.max_queue_bytes: could not parse value and unit"),
+        ({"shedding": {"status": "OK"}}, "shedding.status: Input should be 'UNAVAILABLE', 'RESOURCE_EXHAUSTED' or"),
+        ({"retries": {"max": -1}}, "retries.max: Input should be greater than or equal to 0"),
+        ({"tls": {"cert": "c.pem"}}, "tls.key: must be given"),
+        ({"authentication": {}}, "authentication: give tokens_file, api_keys_file or both"),
+        (
+            {"restricted": [{"apis": ["model-control"], "closed": True}]},
+            "restricted.0.apis.0: Input should be 'health'",
+        ),
+        ({"restricted": [{"apis": ["trace"]}]}, "restricted.0: give header, or closed: true: one of the two"),
+        ({"restricted": [{"apis": ["trace"], "closed": True}] * 2}, "restricted: 'trace' stands there 2 times"),
+        ({"restricted": [{"apis": ["trace"], "header": {"name": "x"}}]}, "give value or value_file: one of the two"),
+        ({"restricted": [{"apis": ["trace"], "header": {"name": "x y", "value": "z"}}]}, "restricted.0.header.name:"),
+        ({"restricted": [{"apis": ["trace"], "header": {"name": "x", "value": ""}}]}, "value: it must be printable"),
+        ({"shared_memory": "read"}, "shared_memory: Input should be 'pass-through' or 'refuse'"),
+        ({"log": {"level": "loud"}}, "log.level: Input should be 'debug', 'info', 'warning' or 'error'"),
+        ({"tracing": {"endpoint": "otel:4317"}}, "tracing.endpoint: String should match pattern"),
+        ({"version": 2}, "version: Input should be 1"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_field(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+    wrong = _wrong(tmp_path, {"tritons": ["localhost:8001"], **fields})
+    assert any(said in line for line in wrong), wrong
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    document = {"tritons": ["a"], "seed": -1, "restricted": [{"apis": ["nope"], "closed": True}], "oops": 1}
+    wrong = _wrong(tmp_path, document)
+    assert [line.partition(":")[0] for line in wrong] == ["tritons.0.grpc", "seed", "restricted.0.apis.0", "oops"]
+
+
+def test_a_secret_is_never_repeated(tmp_path: Path) -> None:
+    key = {"name": "k", "value": "hush"}
+    config = _of(restricted=[{"apis": ["trace"], "header": key}])
+    assert "hush" not in repr(config) + config.model_dump_json()
+    assert "hush" not in str(_wrong(tmp_path, {"restricted": [{"apis": ["nope"], "header": {**key, "oops": 1}}]}))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tritons: [a:1\n", "document: it is no YAML: while parsing a flow sequence"),
+        ("tritons: [a:1]\ntritons: [b:1]\n", "document: it is no YAML: 'tritons' stands there twice in"),
+        ("- a\n", "document: it is no mapping of fields to values"),
+        ("", "document: it is no mapping of fields to values"),
+    ],
+)
+def test_what_is_no_configuration_at_all(tmp_path: Path, text: str, said: str) -> None:
+    (wrong,) = _wrong(tmp_path, text)
+    assert said in wrong
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file or directory; a configuration is a YAML file"):
+        read_config(tmp_path / "nope.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x80")
+    with pytest.raises(ConfigError, match="it is no text"):
+        read_config(tmp_path / "binary.yaml")
+
+
+def test_paths_of_the_file_are_relative_to_it_and_those_of_flags_to_where_we_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "etc").mkdir()
+    for path in (tmp_path / "etc/profiles.json", tmp_path / "mine.json"):
+        path.touch()
+    monkeypatch.chdir(tmp_path)
+    document = {"tritons": ["a:1"], "profiles": "profiles.json", "record": "log.jsonl"}
+    config = _read(tmp_path / "etc", document)
+    assert (config.profiles, config.record) == (tmp_path / "etc/profiles.json", tmp_path / "etc/log.jsonl")
+    assert _read(tmp_path / "etc", document, {"profiles": Path("mine.json")}).profiles == tmp_path / "mine.json"
+
+
+def test_flags_override_what_they_name_and_nothing_else(tmp_path: Path) -> None:
+    document = {
+        "tritons": ["a:1", "b:1"],
+        "listen": "0.0.0.0:1000",
+        "models": {"m": {"slo_ms": 1}, "n": {"slo_ms": 2}},
+        "seed": 7,
+        "drain_s": 3,
+    }
+    flags = {
+        "tritons": ["c:1"],
+        "listen": {"http": "0.0.0.0:2000", "metrics": None},
+        "models": {"m": {"slo_ms": 5.0}},
+        "seed": 0,
+        "drain_s": None,
+        "limits": {"max_queue": None},
+    }
+    config = _read(tmp_path, document, flags)
+    assert [triton.grpc for triton in config.tritons] == ["c:1"]
+    assert (config.listen.grpc, config.listen.http) == ("0.0.0.0:1000", "0.0.0.0:2000")
+    assert {name: model.slo_ms for name, model in config.models.items()} == {"m": 5, "n": 2}
+    assert (config.seed, config.drain_s, config.limits) == (0, 3, Limits())
+
+
+def test_flags_alone_are_a_configuration() -> None:
+    assert read_config(flags={"tritons": ["a:1"], "policy": {"name": "fifs"}}).policy.name == "fifs"
+    with pytest.raises(ConfigError, match=r"^command line:\n  tritons: must be given"):
+        read_config()
+
+
+def test_the_options_of_one_policy_are_not_given_to_another(tmp_path: Path) -> None:
+    document = {"tritons": ["a:1"], "policy": {"name": "symphony", "options": {"reserve_ms": 1}}}
+    more = {"policy": {"options": {"gathering": "window"}}}
+    assert _read(tmp_path, document, more).policy.options == {"reserve_ms": 1, "gathering": "window"}
+    same = {"policy": {"name": "symphony", "options": {}}}
+    assert _read(tmp_path, document, same).policy.options == {"reserve_ms": 1}
+    other = _read(tmp_path, document, {"policy": {"name": "fifs"}}).policy
+    assert (other.name, other.options) == ("fifs", {})
+    assert _read(tmp_path, {**document, "policy": "symphony"}, {"policy": {"name": "fifs"}}).policy.name == "fifs"
+
+
+def test_errors_say_that_flags_were_given(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tidegate\.yaml with the flags given:\n  seed: "):
+        _read(tmp_path, {"tritons": ["a:1"]}, {"seed": -1})
+
+
+@pytest.mark.parametrize("field", ["seed", "new"])
+def test_a_configuration_does_not_change(field: str) -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(_of(), field, 5)
+
+
+# The document and its reference
+
+SECTIONS = [
+    part
+    for part in vars(config_module).values()
+    if isinstance(part, type) and issubclass(part, Section) and part is not Section
+]
+
+
+def _table(section: type[Section]) -> str:
+    """A section's fields as the reference shows them."""
+    lines = ["| field | default | |", "|---|---|---|"]
+    for name, field in section.model_fields.items():
+        default = "required" if field.is_required() else _shown(field.get_default(call_default_factory=True))
+        lines.append(f"| `{name}` | {default} | {field.description} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, Section):
+        return "below"
+    if default is None or default in ((), {}):
+        return ""
+    if isinstance(default, tuple):
+        return f"`[{', '.join(default)}]`"
+    return f"`{default:g}`" if isinstance(default, float) else f"`{json.dumps(default).strip(chr(34))}`"
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: str(section.__name__))
+def test_every_field_stands_in_the_reference_with_its_default(section: type[Section]) -> None:
+    assert all(field.description for field in section.model_fields.values())
+    assert _table(section) in REFERENCE, f"docs/reference/config.md needs this table:\n{_table(section)}"
+
+
+def _yaml_blocks(text: str) -> list[str]:
+    return re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.mark.parametrize("example", [*_yaml_blocks(REFERENCE), *_yaml_blocks(HOW_TO)])
+def test_every_example_is_read_and_fits_the_schema(example: str) -> None:
+    document = {"tritons": ["localhost:8001"], **yaml.safe_load(example)}
+    ServeConfig.model_validate_json(json.dumps(document))
+    jsonschema.Draft202012Validator(ServeConfig.model_json_schema()).validate(document)
+
+
+def test_the_schema_refuses_what_is_unknown() -> None:
+    schema = ServeConfig.model_json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"tritons": ["a:1"], "oops": 1}, schema)
+
+
+# Reload
+
+
+def _leaves() -> set[str]:
+    """Fields, those of `limits` and `log` one by one."""
+    split: dict[str, type[Section]] = {"limits": config_module.Limits, "log": config_module.Log}
+    whole = set(ServeConfig.model_fields) - set(split)
+    return whole | {f"{name}.{field}" for name, kind in split.items() for field in kind.model_fields}
+
+
+def test_of_every_field_it_is_known_whether_it_needs_a_restart() -> None:
+    assert LIVE | set(RESTART) == _leaves()
+    assert not LIVE & set(RESTART)
+
+
+def test_the_reference_says_what_a_reload_can_change() -> None:
+    part = REFERENCE.partition("## What a reload can change")[2]
+    assert [field for field in LIVE if f"`{field}`" not in part.partition("These need a restart")[0]] == []
+    assert [field for field, why in RESTART.items() if f"| `{field}` | {why} |\n" not in part] == []
+
+
+def test_nothing_changes_between_equals() -> None:
+    changes = diff(_of(), _of())
+    assert (changes.live, changes.restart, changes.effective) == ((), (), _of())
+
+
+def test_what_takes_effect_at_once() -> None:
+    old = _of(tritons=["a:1", "b:1"])
+    new = _of(
+        tritons=["b:1", {"grpc": "c:1", "http": "c:2"}],
+        models={"m": {"slo_ms": 5}},
+        limits={"max_queue": 5},
+        log={"level": "debug"},
+        restricted=[{"apis": ["trace"], "closed": True}],
+    )
+    changes = diff(old, new)
+    assert changes.live == ("limits.max_queue", "log.level", "models", "restricted", "tritons")
+    assert [triton.grpc for triton in changes.tritons_added] == ["c:1"]
+    assert [triton.grpc for triton in changes.tritons_removed] == ["a:1"]
+    assert (changes.restart, changes.warnings, changes.effective) == ((), (), new)
+
+
+def test_what_needs_a_restart_stays_as_it_was_and_is_named() -> None:
+    old = _of(policy="fifs", listen="0.0.0.0:1", limits={"max_queue": 1})
+    new = _of(policy="symphony", listen="0.0.0.0:2", limits={"max_queue": 2, "keepalive_s": 60}, log={"format": "json"})
+    changes = diff(old, new)
+    assert changes.live == ("limits.max_queue",)
+    assert set(changes.restart) == {"policy", "listen", "limits.keepalive_s", "log.format"}
+    assert "policy: changed, which needs a restart: a policy holds what is queued" in changes.warnings
+    assert changes.effective == _of(policy="fifs", listen="0.0.0.0:1", limits={"max_queue": 2})
+    assert diff(changes.effective, new).live == ()

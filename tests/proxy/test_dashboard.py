@@ -1,0 +1,150 @@
+"""The Grafana dashboard and the reference, beside the metrics that there are."""
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tidegate.api import Model, Setup, Worker
+from tidegate_proxy.metrics import Metrics
+from tidegate_proxy.metrics_registry import registry_of
+from tidegate_proxy.statistics import Statistics
+from tidegate_proxy.triton_metrics import REQUEST_METRICS, merge, request_metrics
+
+ROOT = Path(__file__).parents[2]
+DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/tidegate.json").read_text())
+REFERENCE = (ROOT / "docs/reference/metrics.md").read_text()
+OF_GPUS = {"nv_gpu_utilization", "nv_gpu_memory_used_bytes"}
+"""Printed by a Triton that has a GPU."""
+TARGETS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
+
+
+def _exported() -> dict[str, set[str]]:
+    """Every series' name on a page of Tidegate, with its labels."""
+    setup = Setup((Model("m", 4),), (Worker(0, "w", ("m",)),), ())
+    own = generate_latest(registry_of(Metrics(setup), threading.Lock(), "fifs")).decode()
+    statistics = Statistics()
+    statistics.declare("m", ["1"])
+    page = merge(own, request_metrics(statistics.snapshot(), {}), {"h:1": None}, ["m"])
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(page):
+        for each in family.samples:
+            # The parser gives Triton's counters the suffix that OpenMetrics wants.
+            name = each.name.removesuffix("_total") if each.name.startswith("nv_") else each.name
+            found.setdefault(name, set()).update(each.labels)
+    return found
+
+
+def _parse(expression: str) -> object:
+    plain = expression.replace("$__rate_interval", "5m").replace("$model", ".*")
+    assert "$" not in plain
+    return promql_parser.parse(plain)
+
+
+def _selectors(expression: Any) -> Iterator[Any]:  # noqa: ANN401 - promql_parser's nodes share no type
+    if isinstance(expression, promql_parser.VectorSelector):
+        yield expression
+    for name in ("lhs", "rhs", "expr", "param", "vector_selector"):
+        if (inner := getattr(expression, name, None)) is not None:
+            yield from _selectors(inner)
+    for inner in getattr(expression, "args", None) or ():
+        yield from _selectors(inner)
+
+
+def test_grafana_reads_it() -> None:
+    """Every field is one that Grafana's own types know, and keeps its value."""
+    register_default_plugins()
+    read = json.loads(JSONEncoder().encode(Dashboard.from_json(DASHBOARD)))
+
+    def check(ours: object, theirs: object, where: str) -> None:
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            for name, value in ours.items():
+                assert name in theirs, f"{where}.{name} is unknown to Grafana"
+                check(value, theirs[name], f"{where}.{name}")
+        elif isinstance(ours, list) and isinstance(theirs, list):
+            assert len(ours) == len(theirs), where
+            for index, pair in enumerate(zip(ours, theirs, strict=True)):
+                check(*pair, f"{where}[{index}]")
+        else:
+            assert ours == theirs, where
+
+    check(DASHBOARD, read, "dashboard")
+
+
+def test_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert max(x for x, _ in cells) < 24, panel["title"]
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    identities = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(identities)) == len(identities)
+
+
+def test_source_and_model_are_chosen_by_variables() -> None:
+    assert [variable["name"] for variable in DASHBOARD["templating"]["list"]] == ["datasource", "model"]
+    assert {panel["datasource"]["uid"] for panel in DASHBOARD["panels"] if panel["type"] != "row"} == {"${datasource}"}
+
+
+@pytest.mark.parametrize("expression", TARGETS)
+def test_a_query_asks_for_what_is_exported(expression: str) -> None:
+    exported = _exported()
+    selectors = list(_selectors(_parse(expression)))
+    assert selectors
+    for selector in selectors:
+        assert selector.name in exported.keys() | OF_GPUS
+        labels = {matcher.name for matcher in selector.matchers.matchers}
+        assert labels <= exported.get(selector.name, labels)
+
+
+@pytest.mark.parametrize("expression", TARGETS)
+def test_it_groups_by_labels_that_are_there(expression: str) -> None:
+    exported = _exported()
+    labels = set().union(*(exported.get(selector.name, set()) for selector in _selectors(_parse(expression))))
+    for grouping in re.findall(r"\bby \(([^)]*)\)", expression):
+        assert set(grouping.split(", ")) <= labels
+
+
+def test_the_variable_asks_for_what_is_exported() -> None:
+    asked = DASHBOARD["templating"]["list"][1]["query"]["query"]
+    found = re.fullmatch(r"label_values\((\w+), (\w+)\)", asked)
+    assert found
+    assert found[2] in _exported()[found[1]]
+
+
+def test_every_metric_is_in_the_reference_with_its_labels() -> None:
+    rows = {
+        name: set(re.findall(r"`(\w+)`", labels))
+        for name, labels in re.findall(r"^\| `(\w+)` \| \w+ \| (.*?) \|", REFERENCE, re.M)
+    }
+    exported = _exported()
+    families = {
+        re.sub(r"_(bucket|sum|count)$", "", name) if name.startswith("tidegate_") else name for name in exported
+    }
+    for name in families:
+        if name.startswith("process_"):
+            assert f"`{name}`" in REFERENCE
+            continue
+        labels = exported.get(name, exported.get(f"{name}_count", set()))
+        assert labels <= rows[name], name
+    assert rows.keys() == {name for name in families if not name.startswith("process_")}
+    assert set(REQUEST_METRICS) <= rows.keys()
+
+
+def test_it_shows_what_operators_ask_for() -> None:
+    asked = {selector.name for expression in TARGETS for selector in _selectors(_parse(expression))}
+    own = {name.removesuffix("_count").removesuffix("_sum") for name in _exported() if name.startswith("tidegate_")}
+    shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked}
+    assert {re.sub(r"_bucket$", "", name) for name in own} <= shown

@@ -1,0 +1,103 @@
+"""The numbers as Prometheus reads them."""
+
+import threading
+
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tidegate.api import (
+    Advise,
+    Batch,
+    ClockAdvanced,
+    Drop,
+    Leg,
+    LegFinished,
+    Model,
+    Request,
+    RequestArrived,
+    Setup,
+    Worker,
+)
+from tidegate.engine import StartLeg
+from tidegate_proxy.metrics import Metrics, Snapshot
+from tidegate_proxy.metrics_registry import ADVICE_HOLDS_S, registry_of
+
+MS = 1_000_000
+SETUP = Setup((Model("m", 4), Model('odd "name"\\', 4)), (Worker(0, "a:1/0", ("m",)),), ())
+
+
+def _page(metrics: Metrics, now_ns: int = 0) -> str:
+    return generate_latest(registry_of(metrics, threading.Lock(), "fifs", lambda: now_ns)).decode()
+
+
+def _samples(page: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+    found = {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
+    assert len(found) == len(samples), "no series twice"
+    return found
+
+
+def _value(page: str, name: str, **labels: str) -> float:
+    return _samples(page)[name, frozenset(labels.items())]
+
+
+def _busy_metrics() -> Metrics:
+    metrics = Metrics(SETUP)
+    for number in range(3):
+        metrics.handled(RequestArrived(0, Request(number, "m", 1, 0, 20 * MS)), [], 4000)
+    start = StartLeg(Batch(0, "m", (0, 1), (Leg(0, "m", 0, MS),)), 0, 2)
+    metrics.handled(ClockAdvanced(6 * MS), [start, Drop(2, "deadline")], 40_000)
+    metrics.handled(LegFinished(9 * MS, 0, 0, 0, 6 * MS, 9 * MS), [Advise(-3)], 4000)
+    return metrics
+
+
+def test_what_happened_is_on_the_page() -> None:
+    page = _page(_busy_metrics())
+    assert _value(page, "tidegate_requests_total", model="m", outcome="in_time", reason="") == 2
+    assert _value(page, "tidegate_requests_total", model="m", outcome="dropped", reason="deadline") == 1
+    assert _value(page, "tidegate_queue_seconds_bucket", model="m", le="0.005") == 0
+    assert _value(page, "tidegate_queue_seconds_bucket", model="m", le="0.0075") == 2
+    assert _value(page, "tidegate_queue_seconds_sum", model="m") == 0.012
+    assert _value(page, "tidegate_latency_seconds_count", model="m") == 2
+    assert _value(page, "tidegate_batch_rows_bucket", model="m", le="1") == 0
+    assert _value(page, "tidegate_batch_rows_bucket", model="m", le="2") == 1
+    assert _value(page, "tidegate_batch_requests_sum", model="m") == 2
+    assert _value(page, "tidegate_queue_length", model="m") == 0
+    assert _value(page, "tidegate_worker_busy_seconds_total", worker="a:1/0") == 0.003
+    assert _value(page, "tidegate_worker_up", worker="a:1/0") == 1
+    assert _value(page, "tidegate_decision_seconds_bucket", le="5e-06") == 4
+    assert _value(page, "tidegate_decision_seconds_bucket", le="5e-05") == 5
+    assert _value(page, "tidegate_policy_replaced_total") == 0
+
+
+def test_advice_stands_for_a_while() -> None:
+    metrics = _busy_metrics()
+    while_it_stands, later = _page(metrics), _page(metrics, 10 * MS + round(ADVICE_HOLDS_S * 1e9))
+    assert _value(while_it_stands, "tidegate_workers_advised", advice="release") == 3
+    assert _value(while_it_stands, "tidegate_workers_advised", advice="add") == 0
+    assert _value(later, "tidegate_workers_advised", advice="release") == 0
+
+
+def test_names_are_escaped() -> None:
+    assert _value(_page(Metrics(SETUP)), "tidegate_queue_length", model='odd "name"\\') == 0
+
+
+def test_the_lock_is_held_while_the_numbers_are_copied() -> None:
+    events: list[str] = []
+
+    class Watched:
+        def __enter__(self) -> None:
+            events.append("locked")
+
+        def __exit__(self, *_: object) -> None:
+            events.append("released")
+
+    class WatchedMetrics(Metrics):
+        def snapshot(self) -> Snapshot:
+            events.append("copied")
+            return super().snapshot()
+
+    registry = registry_of(WatchedMetrics(SETUP), Watched(), "fifs")
+    assert events == [], "nothing is read before somebody asks"
+    generate_latest(registry)
+    assert events == ["locked", "copied", "released"]
