@@ -5,6 +5,7 @@ import json
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -16,15 +17,20 @@ from bench.subclusters import bench_subclusters
 def main() -> None:
     """Run them, print their tables, write their figures."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    parser.add_argument("--only", choices=("front", "scheduler", "subclusters"), help="run one of them")
+    parser.add_argument("--full", action="store_true", help="scheduler: every number of models with every of workers")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="scheduler: draw how it grows into this HTML file")
     arguments = parser.parse_args()
     console = Console(width=None if os.isatty(1) else 120)
     console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
-    figures = {
-        "front": bench_front(console),
-        "scheduler": bench_scheduler(console),
-        "subclusters": bench_subclusters(console),
-    }
+    figures: dict[str, Any] = {}
+    if arguments.only in (None, "front"):
+        figures["front"] = bench_front(console)
+    if arguments.only in (None, "scheduler"):
+        figures["scheduler"] = bench_scheduler(console, full=arguments.full, plot=arguments.plot)
+    if arguments.only in (None, "subclusters"):
+        figures["subclusters"] = bench_subclusters(console)
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
 

@@ -71,6 +71,35 @@ def test_another_size_waits_for_more_until_its_oldest_has_waited_long_enough() -
     assert payloads(of) == [(1, 2, 3)]
 
 
+def test_with_a_delay_the_batcher_is_not_woken_for_less_than_a_preferred_size() -> None:
+    of = batcher(delay_ns=10)
+    arrive(of, 1)
+    form(of, 0)
+    arrive(of, 2)
+    form(of, 10)
+    assert payloads(of) == [(1, 2)]
+    for number in range(3, 10):
+        arrive(of, number, at=11)
+        form(of, 11)
+    assert payloads(of) == [(1, 2)]
+    arrive(of, 10, at=11)  # as many as a whole batch: it had none yet when the batcher began to wait
+    form(of, 11)
+    assert payloads(of) == [tuple(range(1, 9))]
+
+
+def test_once_a_payload_is_taken_the_batcher_looks_at_what_waits() -> None:
+    of = batcher(delay_ns=10)
+    arrive(of, 1)
+    form(of, 0)
+    form(of, 10)
+    arrive(of, 2, 3, at=11)
+    assert form(of, 12) == NEVER
+    assert taken(of, 15) == (1,)
+    assert form(of, 15) == 21
+    form(of, 21)
+    assert payloads(of) == [(2, 3)]
+
+
 def test_a_preferred_size_does_not_wait() -> None:
     of = batcher(2, delay_ns=10)
     arrive(of, 1, 2, 3)

@@ -1,5 +1,6 @@
 """How large a batch the load asks for: the staggered optimum at the observed rate (Symphony, section 3.3)."""
 
+from bisect import bisect_left
 from math import exp
 
 from tidegate.api.profile import Profile
@@ -62,10 +63,11 @@ def staggered_target(profile: Profile, slo_ns: int, rows_per_ns: float, workers:
     `l(b) + wait <= SLO`, where a batch waits until its rows have come (b/rate) or, under overload, until the next of
     the workers is free (l(b)/N): equation 1 with the number of workers that the load needs, at most those there are.
     """
-    best = 1
-    for rows, latency_ns in enumerate(profile.table_ns, start=1):
+
+    def too_large(rows: int) -> bool:
+        latency_ns = profile.latency_ns(rows)
         gathering_ns = rows / rows_per_ns if rows_per_ns > 0 else slo_ns
-        if latency_ns + max(gathering_ns, latency_ns / workers) > slo_ns:
-            break
-        best = rows
-    return best
+        return latency_ns + max(gathering_ns, latency_ns / workers) > slo_ns
+
+    # Neither term falls as rows grow: what is too large for some is too large for all above.
+    return max(1, bisect_left(range(1, profile.max_rows + 1), True, key=too_large))

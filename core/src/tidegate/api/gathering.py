@@ -62,14 +62,17 @@ class Gathering:
 
         A single request may have more than `most_rows`.
         """
-        table_ns = profile.table_ns
+        table_ns, reserve_ns = profile.table_ns, self.reserve_ns
         due_ns = NEVER
         count = rows = 0
         for request in islice(requests, start, None):
             grown = rows + request.rows
             if grown > most_rows and count:
                 break
-            tightest_ns = min(due_ns, self.due_ns(request))
+            tightest_ns = request.deadline_ns
+            if tightest_ns != NEVER:
+                tightest_ns -= reserve_ns
+            tightest_ns = min(tightest_ns, due_ns)
             if now_ns + table_ns[grown - 1] > tightest_ns:
                 break
             count, rows, due_ns = count + 1, grown, tightest_ns

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Generic, cast
 
 from typing_extensions import TypeVar
@@ -53,18 +53,22 @@ class RequestQueue:
     def push(self, request: Request) -> None:
         """Queue a request: behind the others, or where its arrival puts it when it is tried again."""
         self.rows += request.rows
+        requests = self._requests
         behind: list[Request] = []
-        while self._requests and self._requests[-1].arrival_ns > request.arrival_ns:
-            behind.append(self._requests.pop())
-        self._requests.append(request)
-        self._requests.extend(reversed(behind))
+        while requests and requests[-1].arrival_ns > request.arrival_ns:
+            behind.append(requests.pop())
+        requests.append(request)
+        if behind:
+            requests.extend(reversed(behind))
 
     def pop(self, count: int, start: int = 0) -> list[Request]:
         """Take `count` requests, the oldest first, after the oldest `start`."""
-        self._requests.rotate(-start)
-        taken = [self._requests.popleft() for _ in range(count)]
-        self._requests.rotate(start)
-        self.rows -= sum(request.rows for request in taken)
+        requests = self._requests
+        requests.rotate(-start)
+        taken = [requests.popleft() for _ in range(count)]
+        requests.rotate(start)
+        for request in taken:
+            self.rows -= request.rows
         return taken
 
     def remove(self, request_id: int) -> None:
@@ -91,9 +95,25 @@ class _Pool:
     """Workers that host the same and are equally fast."""
 
     kind: str
+    hosts: frozenset[str]
     members: set[int] = field(default_factory=set)
-    idle: list[int] = field(default_factory=list)
-    """A heap."""
+    idle: set[int] = field(default_factory=set)
+    heap: list[int] = field(default_factory=list)
+    """The idle ones, and such as ceased to be: those go once they are at the top."""
+    listed: set[int] = field(default_factory=set)
+    """Who is in the heap."""
+
+    def release(self, worker_id: int) -> None:
+        self.idle.add(worker_id)
+        if worker_id not in self.listed:
+            self.listed.add(worker_id)
+            heappush(self.heap, worker_id)
+
+    def smallest(self) -> int:
+        """Raises IndexError where none is idle."""
+        while self.heap[0] not in self.idle:
+            self.listed.remove(heappop(self.heap))
+        return self.heap[0]
 
 
 class IdleWorkers:
@@ -101,8 +121,8 @@ class IdleWorkers:
 
     def __init__(self, workers: tuple[Worker, ...]) -> None:
         self._workers: dict[int, Worker] = {}
-        self._idle: set[int] = set()
         self._pools: dict[tuple[tuple[str, ...], str], _Pool] = {}
+        self._pool_of: dict[int, _Pool] = {}
         self._pools_of: dict[str, list[_Pool]] = {}
         for worker in workers:
             self.join(worker)
@@ -112,41 +132,32 @@ class IdleWorkers:
         self._workers[worker.id] = worker
         pool = self._pools.get((worker.hosts, worker.kind))
         if pool is None:
-            pool = self._pools[worker.hosts, worker.kind] = _Pool(worker.kind)
+            pool = self._pools[worker.hosts, worker.kind] = _Pool(worker.kind, frozenset(worker.hosts))
             for partition in worker.hosts:
                 self._pools_of.setdefault(partition, []).append(pool)
         pool.members.add(worker.id)
-        self.release(worker.id)
+        self._pool_of[worker.id] = pool
+        pool.release(worker.id)
 
     def leave(self, worker_id: int) -> None:
         """A worker is gone."""
         self.occupy(worker_id)
-        if worker := self._workers.pop(worker_id, None):
-            self._pools[worker.hosts, worker.kind].members.remove(worker_id)
+        if self._workers.pop(worker_id, None):
+            self._pool_of.pop(worker_id).members.remove(worker_id)
 
     def release(self, worker_id: int) -> None:
         """A worker finished; one that has left stays away."""
-        worker = self._workers.get(worker_id)
-        if worker is not None and worker_id not in self._idle:
-            self._idle.add(worker_id)
-            heappush(self._pools[worker.hosts, worker.kind].idle, worker_id)
+        if pool := self._pool_of.get(worker_id):
+            pool.release(worker_id)
 
     def occupy(self, worker_id: int) -> None:
-        """Make a worker busy: at once for the one that `peek` returned, O(workers) for any other."""
-        if worker_id not in self._idle:
-            return
-        self._idle.remove(worker_id)
-        worker = self._workers[worker_id]
-        idle = self._pools[worker.hosts, worker.kind].idle
-        if idle[0] == worker_id:
-            heappop(idle)
-        else:
-            idle.remove(worker_id)
-            heapify(idle)
+        """Make a worker busy."""
+        if pool := self._pool_of.get(worker_id):
+            pool.idle.discard(worker_id)
 
     def peek(self, partition: str) -> Worker | None:
         """The idle worker with the smallest id that hosts the partition."""
-        smallest = min((pool.idle[0] for pool in self._pools_of.get(partition, ()) if pool.idle), default=None)
+        smallest = min((pool.smallest() for pool in self._pools_of.get(partition, ()) if pool.idle), default=None)
         return None if smallest is None else self._workers[smallest]
 
     def peek_each_kind(self, partition: str) -> list[Worker]:
@@ -154,12 +165,18 @@ class IdleWorkers:
         smallest: dict[str, int] = {}
         for pool in self._pools_of.get(partition, ()):
             if pool.idle:
-                smallest[pool.kind] = min(pool.idle[0], smallest.get(pool.kind, pool.idle[0]))
+                worker_id = pool.smallest()
+                smallest[pool.kind] = min(worker_id, smallest.get(pool.kind, worker_id))
         return [self._workers[worker_id] for worker_id in sorted(smallest.values())]
+
+    def hosts(self, worker_id: int) -> frozenset[str]:
+        """What a worker that is here hosts: one set for all that host the same."""
+        return self._pool_of[worker_id].hosts
 
     def is_idle(self, worker_id: int) -> bool:
         """Whether this worker is here and idle."""
-        return worker_id in self._idle
+        pool = self._pool_of.get(worker_id)
+        return pool is not None and worker_id in pool.idle
 
     def kinds_hosting(self, partition: str) -> set[str]:
         """The kinds of the workers, busy or idle, that host the partition."""
@@ -220,9 +237,11 @@ class QueueingPolicy(Policy, Generic[Queue]):
     def fastest_profile(self, partition: str) -> Profile | None:
         """The best that any worker here could do; None where no worker hosts the partition."""
         if partition not in self._fastest and (kinds := self.idle.kinds_hosting(partition)):
-            tables = [self.profiles[partition, kind].table_ns for kind in sorted(kinds)]
-            table_ns = tuple(min(column) for column in zip(*tables, strict=False))
-            self._fastest[partition] = Profile(partition, "fastest", table_ns)
+            fastest, *others = (self.profiles[partition, kind] for kind in sorted(kinds))
+            if others:
+                columns = zip(fastest.table_ns, *(other.table_ns for other in others), strict=False)
+                fastest = Profile(partition, "fastest", tuple(min(column) for column in columns))
+            self._fastest[partition] = fastest
         return self._fastest.get(partition)
 
     def forget_plans(self) -> None:

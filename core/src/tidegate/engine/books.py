@@ -27,6 +27,8 @@ class Bookings:
     """What is booked on a worker, in the order of the planned starts."""
 
     worker: Worker
+    hosts: frozenset[str]
+    """Its partitions, to look up."""
     legs: list[Leg] = field(default_factory=list)
     flights: list[Flight] = field(default_factory=list)
     """The flight of each leg."""

@@ -20,7 +20,6 @@ from tidegate.api import (
     Dispatch,
     Drop,
     FirstComeFirstServed,
-    Leg,
     LegFinished,
     Observer,
     Policy,
@@ -33,6 +32,7 @@ from tidegate.api import (
     SetTimer,
     Setup,
     TimerFired,
+    Worker,
     WorkerJoined,
     WorkerLost,
 )
@@ -45,6 +45,7 @@ from tidegate.engine.timers import Timers
 NO_WORKER = "no worker is left that hosts this model"
 MAX_TRIES = 2
 """A request whose worker failed is tried once more; then the failure is its answer."""
+_ENDS = (LegFinished, BatchFailed)
 
 
 class Engine:
@@ -70,12 +71,15 @@ class Engine:
         self._observers = observers
         self._models = {model.name: model for model in setup.models}
         self._workers = {worker.id: worker for worker in setup.workers}
-        self._bookings = {worker.id: Bookings(worker) for worker in setup.workers}
+        self._host_sets: dict[tuple[str, ...], frozenset[str]] = {}
+        self._bookings = {worker.id: self._bookings_of(worker) for worker in setup.workers}
         self._hosted = Counter(partition for worker in setup.workers for partition in worker.hosts)
         """On how many workers each partition is."""
         self.expectations = Expectations(setup.profiles, learn=learn)
         self._queued: dict[int, Request] = {}
         self._flights: dict[int, Flight] = {}
+        self._flight_of: dict[int, Flight] = {}
+        """By request, while its client waits for it."""
         self._tries: dict[int, int] = {}
         self._batch_ids = setup.first_batch_id
         self._policy_timers = Timers()
@@ -117,7 +121,8 @@ class Engine:
         self._commands = []
         self._fire_timers()
         self._take_in(event)
-        self._hand_over()
+        if self._inherited:
+            self._hand_over()
         for observer in self._observers:
             observer.event_handled(event, self._commands)
         return self._effects
@@ -150,10 +155,11 @@ class Engine:
     def _arrive(self, event: RequestArrived) -> None:
         request = event.request
         self.tally.accepted += 1
-        if not self._is_hosted(request.model):
+        model = self._models.get(request.model)
+        if model is None or model.name not in self._hosted:
             self._fail(request, NO_WORKER)
-        elif request.rows > (largest := self._models[request.model].max_rows):
-            self._fail(request, f"{request.rows} rows; {request.model!r} takes {largest}")
+        elif request.rows > model.max_rows:
+            self._fail(request, f"{request.rows} rows; {request.model!r} takes {model.max_rows}")
         else:
             self._queued[request.id] = request
             self._tell(event)
@@ -164,14 +170,11 @@ class Engine:
             self._tries.pop(event.request_id, None)
             self._tell(event)
             return
-        for flight in self._flights.values():
-            for request in flight.requests:
-                if request.id == event.request_id:
-                    # Its rows run on; nobody waits for them.
-                    flight.requests.remove(request)
-                    self.tally.cancelled += 1
-                    self._tries.pop(request.id, None)
-                    return
+        if flight := self._flight_of.pop(event.request_id, None):
+            # Its rows run on; nobody waits for them.
+            flight.requests = [request for request in flight.requests if request.id != event.request_id]
+            self.tally.cancelled += 1
+            self._tries.pop(event.request_id, None)
 
     def _finish_leg(self, event: LegFinished) -> None:
         flight = self._flights.get(event.batch_id)
@@ -183,10 +186,7 @@ class Engine:
         flight.leg += 1
         if flight.leg == len(flight.batch.legs):
             del self._flights[event.batch_id]
-            for request in flight.requests:
-                self.tally.answered += 1
-                self.tally.late += event.ended_ns > request.deadline_ns
-                self._tries.pop(request.id, None)
+            self._answer(flight.requests, event.ended_ns)
         elif not flight.doomed:
             self._start_or_wait(flight)
         self._learn(leg.partition, event, flight.rows)
@@ -195,12 +195,23 @@ class Engine:
         if flight.doomed:
             self._fail_flight(flight, msgspec.structs.replace(flight.doomed, now_ns=event.now_ns, leg=flight.leg))
 
+    def _answer(self, requests: list[Request], ended_ns: int) -> None:
+        late = 0
+        for request in requests:
+            del self._flight_of[request.id]
+            late += ended_ns > request.deadline_ns
+        if self._tries:
+            for request in requests:
+                self._tries.pop(request.id, None)
+        self.tally.answered += len(requests)
+        self.tally.late += late
+
     def _join_worker(self, event: WorkerJoined) -> None:
         worker = event.worker
         self.expectations.check([worker], self._models)
         self._lose_worker(WorkerLost(event.now_ns, worker.id))  # it was away, though nobody noticed
         self._workers[worker.id] = worker
-        self._bookings[worker.id] = Bookings(worker)
+        self._bookings[worker.id] = self._bookings_of(worker)
         self._hosted.update(worker.hosts)
         self._tell(event)
 
@@ -232,6 +243,7 @@ class Engine:
                 self._bookings[leg.worker_id].clear(flight)
         again = []
         for request in flight.requests:
+            del self._flight_of[request.id]
             if self._may_try_again(request, flight, event):
                 again.append(request)
             else:
@@ -261,17 +273,19 @@ class Engine:
 
     def _fire_timers(self) -> None:
         now_ns = self.now_ns
-        for batch_id in self._planned_starts.pop_due(now_ns):
-            if isinstance(batch_id, int) and batch_id in self._flights:
-                self._start_or_wait(self._flights[batch_id])
-        for key in self._policy_timers.pop_due(now_ns):
-            self._tell(TimerFired(now_ns, key))
+        if self._planned_starts.is_due(now_ns):
+            for batch_id in self._planned_starts.pop_due(now_ns):
+                if isinstance(batch_id, int) and batch_id in self._flights:
+                    self._start_or_wait(self._flights[batch_id])
+        if self._policy_timers.is_due(now_ns):
+            for key in self._policy_timers.pop_due(now_ns):
+                self._tell(TimerFired(now_ns, key))
 
     # What the policy wants ---------------------------------------------------------------------------------------
 
     def _tell(self, event: AnyEvent) -> None:
         """Let the policy handle an event and apply its commands; a policy that breaks is replaced (invariant 9)."""
-        if isinstance(event, LegFinished | BatchFailed) and event.batch_id < self.policy.setup.first_batch_id:
+        if isinstance(event, _ENDS) and event.batch_id < self.policy.setup.first_batch_id:
             return  # of a policy that broke: this one is told when the worker joins it
         try:
             for command in self.policy.handle(event):
@@ -309,16 +323,15 @@ class Engine:
             raise InvariantViolation(6, f"batch id {batch.id} was used before")
         requests = [self._queued.get(request_id) for request_id in batch.request_ids]
         rows = check_requests(batch, requests, self._models.get(batch.model))
-        check_legs(
-            self.now_ns, batch, self._workers, {leg.worker_id: self._booked_legs(leg.worker_id) for leg in batch.legs}
-        )
+        check_legs(self.now_ns, batch, self._bookings)
         taken = [request for request in requests if request is not None]
         if not self.policy.best_effort:
             check_deadlines(batch, taken, rows, self._workers, self.expectations.profiles)
         self._batch_ids = batch.id + 1
+        flight = self._flights[batch.id] = Flight(batch, taken, rows)
         for request in taken:
             del self._queued[request.id]
-        flight = self._flights[batch.id] = Flight(batch, taken, rows)
+            self._flight_of[request.id] = flight
         for leg in batch.legs:
             self._bookings[leg.worker_id].book(leg, flight)
         self._start_or_wait(flight)
@@ -361,9 +374,9 @@ class Engine:
 
     # Workers -----------------------------------------------------------------------------------------------------
 
-    def _booked_legs(self, worker_id: int) -> list[Leg]:
-        booked = self._bookings.get(worker_id)
-        return booked.legs if booked else []
+    def _bookings_of(self, worker: Worker) -> Bookings:
+        """Books for a worker. Workers that host the same share the set of it: there may be a thousand of each."""
+        return Bookings(worker, self._host_sets.setdefault(worker.hosts, frozenset(worker.hosts)))
 
     def _start_or_wait(self, flight: Flight) -> None:
         """Start a flight's next leg if its time has come, its worker is free and nothing is booked before it."""

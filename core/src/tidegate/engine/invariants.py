@@ -5,9 +5,10 @@
 and are shown by tests (docs/reference/invariants.md).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from tidegate.api import Batch, Leg, Model, Profile, Request, Worker
+from tidegate.api import Batch, Model, Profile, Request, Worker
+from tidegate.engine.books import Bookings
 
 
 class InvariantViolation(Exception):
@@ -39,14 +40,14 @@ def check_requests(batch: Batch, requests: list[Request | None], model: Model | 
     return rows
 
 
-def check_legs(now_ns: int, batch: Batch, workers: dict[int, Worker], booked: dict[int, list[Leg]]) -> None:
+def check_legs(now_ns: int, batch: Batch, bookings: Mapping[int, Bookings]) -> None:
     """Invariants 2 and 3: legs follow each other on workers that host them and are free then."""
     if not batch.legs:
         raise InvariantViolation(3, f"batch {batch.id} has no legs")
     earliest_ns = now_ns
     for index, leg in enumerate(batch.legs):
-        worker = workers.get(leg.worker_id)
-        if worker is None or leg.partition not in worker.hosts:
+        booked = bookings.get(leg.worker_id)
+        if booked is None or leg.partition not in booked.hosts:
             raise InvariantViolation(
                 2, f"leg {index} of batch {batch.id}: worker {leg.worker_id} does not host {leg.partition!r}"
             )
@@ -55,7 +56,7 @@ def check_legs(now_ns: int, batch: Batch, workers: dict[int, Worker], booked: di
                 3, f"leg {index} of batch {batch.id} starts at {leg.start_ns} before {earliest_ns}, or lasts no time"
             )
         earliest_ns = leg.end_ns
-        for other in booked[leg.worker_id]:
+        for other in booked.legs:
             if leg.start_ns < other.end_ns and other.start_ns < leg.end_ns:
                 raise InvariantViolation(
                     2, f"leg {index} of batch {batch.id} overlaps what is booked on worker {leg.worker_id}"

@@ -32,9 +32,17 @@ class Timers:
     @property
     def next_ns(self) -> int | None:
         """When the next timer is due."""
-        while self._heap and self._live.get(self._heap[0][2]) != self._heap[0][1]:
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        heap, live = self._heap, self._live
+        while heap:
+            at_ns, order, key = heap[0]
+            if live.get(key) == order:
+                return at_ns
+            heappop(heap)
+        return None
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether `pop_due` may have something to give: so that most events need not ask it."""
+        return bool(self._heap) and self._heap[0][0] <= now_ns
 
     def pop_due(self, now_ns: int) -> Iterator[TimerKey]:
         """Take the timers that are due, one after the other.

@@ -4,9 +4,8 @@ Zhang et al., *SHEPHERD: Serving DNNs in the Wild*, its Flex scheduling algorith
 2.2 and 5, whose authors asked Shepherd's what its pseudo-code leaves open.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
+from math import ceil
 
 from pydantic import Field
 
@@ -31,6 +30,10 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate_baselines.early_drop import GATHERING, EarlyDrop
+from tidegate_baselines.small_batches import Running, SmallBatches
+
+ROUNDING = 1 + 1e-9
+"""So that a division misses nothing that `_is_worth` finds by multiplying."""
 
 
 class ShepherdOptions(PolicyOptions):
@@ -46,14 +49,6 @@ class ShepherdOptions(PolicyOptions):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    batch_id: int
-    key: QueueKey
-    requests: Sequence[Request]
-    rows: int
-
-
 class Shepherd(EarlyDrop):
     """One candidate per queue, as large as its oldest request allows; a worker that frees takes the largest.
 
@@ -66,10 +61,14 @@ class Shepherd(EarlyDrop):
 
     def __init__(self, setup: Setup, options: ShepherdOptions) -> None:
         super().__init__(setup, options)
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, Running] = {}
         """By worker."""
+        self._small = SmallBatches()
+        """Of those that run, the ones that no other batch takes the place of yet."""
         self._preempted: dict[int, QueueKey] = {}
         """By worker: for which queue. Until it is free and what ran there is queued again."""
+        self._served: set[QueueKey] = set()
+        """The queues for which."""
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
         """As many as the oldest request allows."""
@@ -82,11 +81,13 @@ class Shepherd(EarlyDrop):
     def serve(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> None:
         """If no worker is idle, perhaps one that runs a small batch is worth taking."""
         super().serve(now_ns, queue, commands)
-        if queue and queue.key not in self._preempted.values():
-            for worker_id, running in sorted(self._running.items()):
-                worker = self.idle.get(worker_id)
-                if worker and worker_id not in self._preempted and self._is_worth(now_ns, queue, worker, running):
+        if queue and queue.key not in self._served:
+            for worker_id in sorted(self._perhaps_worth(now_ns, queue)):
+                worker, running = self.idle.get(worker_id), self._running[worker_id]
+                if worker and self._is_worth(now_ns, queue, worker, running):
+                    self._small.remove(worker_id, running)
                     self._preempted[worker_id] = queue.key
+                    self._served.add(queue.key)
                     commands.append(Preempt(running.batch_id))
                     return
 
@@ -95,18 +96,20 @@ class Shepherd(EarlyDrop):
         requests = list(islice(queue, start, start + count))
         dispatch = super().dispatch(now_ns, queue, count, worker, start=start)
         rows = sum(request.rows for request in requests)
-        self._running[worker.id] = _Running(dispatch.batch.id, queue.key, requests, rows)
+        due_ns = min(request.deadline_ns for request in requests)
+        running = self._running[worker.id] = Running(dispatch.batch.id, queue.key, requests, rows, due_ns)
+        self._small.add(worker.id, running)
         return dispatch
 
     def on_leg_finished(self, event: LegFinished) -> Commands:
         """It is done, perhaps before it could be preempted."""
-        self._running.pop(event.worker_id, None)
-        self._preempted.pop(event.worker_id, None)
+        self._ended(event.worker_id)
+        self._taken(event.worker_id)
         return super().on_leg_finished(event)
 
     def on_batch_failed(self, event: BatchFailed) -> Commands:
         """A preempted batch's requests come back right after this: only then the worker is given away."""
-        self._running.pop(event.worker_id, None)
+        self._ended(event.worker_id)
         if event.worker_id in self._preempted:
             return [SetTimer(event.worker_id, event.now_ns)]
         return super().on_batch_failed(event)
@@ -116,16 +119,21 @@ class Shepherd(EarlyDrop):
         if not isinstance(event.key, int):
             return super().on_timer_fired(event)
         worker = self.idle.get(event.key)
-        if self._preempted.pop(event.key, None) is None or worker is None:
+        if not self._taken(event.key) or worker is None:
             return ()
         self.idle.release(worker.id)
         return self.worker_freed(event.now_ns, worker)
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
         """What ran there is told as failed."""
-        self._running.pop(event.worker_id, None)
-        self._preempted.pop(event.worker_id, None)
+        self._ended(event.worker_id)
+        self._taken(event.worker_id)
         return super().on_worker_lost(event)
+
+    def forget_plans(self) -> None:
+        """What was too late to begin anew may not be any more."""
+        super().forget_plans()
+        self._small.reconsider(item for item in self._running.items() if item[0] not in self._preempted)
 
     def drop_hopeless(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> Commands:
         """Drop the head if it is hopeless; as published, not before the youngest is, whatever stands before it."""
@@ -145,14 +153,43 @@ class Shepherd(EarlyDrop):
         youngest = next((request for request in reversed(list(queue)) if request.deadline_ns < NEVER), None)
         return None if youngest is None or GATHERING.is_hopeless(youngest, fastest, now_ns) else youngest
 
-    def _is_worth(self, now_ns: int, queue: RequestQueue, worker: Worker, running: _Running) -> bool:
+    def _ended(self, worker_id: int) -> None:
+        """What a worker ran is over, however it ended."""
+        running = self._running.pop(worker_id, None)
+        if running and worker_id not in self._preempted:
+            self._small.remove(worker_id, running)
+
+    def _taken(self, worker_id: int) -> bool:
+        """A worker is not on its way from one batch to another any more; False: it was not."""
+        key = self._preempted.pop(worker_id, None)
+        if key is not None:
+            self._served.remove(key)
+        return key is not None
+
+    def _perhaps_worth(self, now_ns: int, queue: RequestQueue) -> list[int]:
+        """Workers whose batch the queue's candidate would be worth if they were the fastest: none is missing."""
+        fastest = self.fastest_profile(queue.model.name)
+        if fastest is None:
+            return []
+        ratio, largest = self.options.preempt_ratio, queue.model.max_rows
+        candidate = self.candidate(now_ns, queue, fastest)
+        found = self._small.of_others(queue.key, ROUNDING * candidate.rows / ratio) if candidate else []
+
+        def late(worker_id: int) -> bool:
+            running = self._running[worker_id]
+            least = ceil(ratio * running.rows)
+            return least > largest or now_ns + fastest.latency_ns(least) > running.due_ns
+
+        return found + self._small.of_own(queue.key, ROUNDING * queue.rows / (ratio - 1), late)
+
+    def _is_worth(self, now_ns: int, queue: RequestQueue, worker: Worker, running: Running) -> bool:
         """Whether the queue's candidate for this worker is so much larger than what runs there."""
         model = queue.model.name
         least = self.options.preempt_ratio * running.rows
         same = running.key == queue.key
         if model not in worker.hosts or queue.rows + (running.rows if same else 0) < least:
             return False
-        requests: Iterable[Request] = chain(running.requests, queue) if same else queue
+        requests = chain(running.requests if same else (), queue)
         profile = self.profile(model, worker)
         candidate = GATHERING.longest_run(requests, queue.model.max_rows, profile, now_ns)
         return candidate is not None and candidate.rows >= least

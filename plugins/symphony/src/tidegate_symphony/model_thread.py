@@ -65,11 +65,11 @@ class ModelThread(RequestQueue):
         candidate = self.candidate
         if candidate is None or now_ns > candidate.latest_ns:
             return False
-        if candidate.start + candidate.count + 1 < len(self):
+        if candidate.start + candidate.count + 1 < len(self._requests):
             return True  # others wait before it that could not join either
         rows = candidate.rows + request.rows
         due_ns = min(candidate.due_ns, self._gathering.due_ns(request))
-        if rows <= self.model.max_rows and now_ns + self.outlook.profile.latency_ns(rows) <= due_ns:
+        if rows <= self.model.max_rows and now_ns + self.outlook.profile.table_ns[rows - 1] <= due_ns:
             candidate.count, candidate.rows, candidate.due_ns = candidate.count + 1, rows, due_ns
             self._time(candidate, now_ns, enough_rows)
         return True
@@ -104,10 +104,10 @@ class ModelThread(RequestQueue):
         return self._gathering.keep_head(self, profile, now_ns)
 
     def _time(self, candidate: Candidate, now_ns: int, enough_rows: float) -> None:
-        rows, due_ns, profile = candidate.rows, candidate.due_ns, self.outlook.profile
+        rows, due_ns, table_ns = candidate.rows, candidate.due_ns, self.outlook.profile.table_ns
         candidate.exec_ns, candidate.latest_ns = now_ns, NEVER
         if due_ns != NEVER:
-            candidate.latest_ns = due_ns - profile.latency_ns(rows)
-            if self.model.slo_ns is not None and rows < min(enough_rows, self.model.max_rows):
+            candidate.latest_ns = due_ns - table_ns[rows - 1]
+            if self.model.slo_ns is not None and rows < enough_rows and rows < self.model.max_rows:
                 # Without an SLO there is nothing to defer towards; nobody can join what is full.
-                candidate.exec_ns = max(now_ns, due_ns - profile.latency_ns(rows + 1))
+                candidate.exec_ns = max(now_ns, due_ns - table_ns[rows])

@@ -107,9 +107,10 @@ class Symphony(QueueingPolicy[ModelThread]):
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
         """The GPU timer: of the schedulable candidates the one whose latest moment is closest."""
         commands: list[AnyCommand] = []
+        hosts = self.idle.hosts(worker.id)
         tried: set[QueueKey] = set()
         while self.idle.is_idle(worker.id):
-            key = self._ready.most_urgent(lambda key: key[0] in worker.hosts and key not in tried)
+            key = self._ready.most_urgent(hosts, tried)
             if key is None:
                 break
             tried.add(key)
@@ -148,7 +149,7 @@ class Symphony(QueueingPolicy[ModelThread]):
                 self._ready.discard(thread.key)
                 commands.append(SetTimer(thread.key, candidate.exec_ns))
                 return
-            if not self._grant(now_ns, thread, commands):
+            if not self._grant(now_ns, thread, candidate, commands):
                 commands.extend(self._await_worker(thread, candidate))
                 return
         self._ready.discard(thread.key)
@@ -161,11 +162,14 @@ class Symphony(QueueingPolicy[ModelThread]):
         expires = candidate.latest_ns < NEVER
         return (SetTimer(thread.key, candidate.latest_ns + 1) if expires else CancelTimer(thread.key),)
 
-    def _grant(self, now_ns: int, thread: ModelThread, commands: list[AnyCommand]) -> bool:
+    def _grant(self, now_ns: int, thread: ModelThread, candidate: Candidate, commands: list[AnyCommand]) -> bool:
         """Give the queue's batch to the idle worker of the smallest id on which it is in time; False if none is."""
         model = thread.model.name
         for worker in self.idle.peek_each_kind(model):
-            batch = thread.gather(self.profile(model, worker), now_ns)
+            profile = self.profile(model, worker)
+            # Where all workers are of one kind, the candidate is what would be gathered again.
+            planned = profile.table_ns is thread.outlook.profile.table_ns
+            batch = candidate if planned else thread.gather(profile, now_ns)
             if batch is not None:
                 commands.append(self.dispatch(now_ns, thread, batch.count, worker, start=batch.start))
                 return True
@@ -178,10 +182,12 @@ class Symphony(QueueingPolicy[ModelThread]):
         that others may want: the more of them wait, and the fewer workers are idle, the surer. Both are equal at
         `b* = lambda*beta / kappa` with `kappa = contention * others / idle`.
         """
-        model = thread.model.name
         others = len(self.queues) - 1
+        if not (self._contention and others):
+            return inf
+        model = thread.model.name
         outlook = self._outlook(model)
-        if not (self._contention and others and outlook):
+        if outlook is None:
             return inf
         kappa = self._contention * others / max(1, self.idle.count_idle(model))
         return self._targets[model].rate.rows_per_ns * outlook.fixed_cost_ns / kappa

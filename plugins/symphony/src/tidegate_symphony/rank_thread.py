@@ -1,24 +1,37 @@
 """The global half of Symphony (Appendix D, RankThread): the candidates that wait for a worker, most urgent first."""
 
-from collections.abc import Callable
-from heapq import heappop, heappush
+from collections.abc import Set as AbstractSet
+from heapq import heapify, heappop, heappush
 
 from tidegate.api import QueueKey
 
+SUPERSEDED = 64
+"""So many superseded entries, and as many as there are candidates, may pile up in a ranking that nobody looks at."""
+Ranking = list[tuple[int, QueueKey]]
+"""A heap by (latest, key). Entries that were superseded stay until they surface."""
+
 
 class ReadyCandidates:
-    """Schedulable candidates ranked by how soon they cease to be valid: O(log candidates) per change."""
+    """Schedulable candidates ranked by how soon they cease to be valid: O(log candidates) per change.
+
+    Workers that host the same models share a ranking, so that none has to look past what it could not run.
+    """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, QueueKey]] = []
         self._ready: dict[QueueKey, int] = {}
+        self._rankings: dict[frozenset[str], Ranking] = {}
+        """By what the workers host; each from the first time on that one of them asks."""
 
     def put(self, key: QueueKey, latest_ns: int) -> bool:
         """A queue's candidate became schedulable, or changed; False: it is ranked so already."""
         if self._ready.get(key) == latest_ns:
             return False
         self._ready[key] = latest_ns
-        heappush(self._heap, (latest_ns, key))
+        for hosts, ranking in self._rankings.items():
+            if key[0] in hosts:
+                heappush(ranking, (latest_ns, key))
+                if len(ranking) > 2 * len(self._ready) + SUPERSEDED:
+                    ranking[:] = self._ranked(hosts)
         return True
 
     def discard(self, key: QueueKey) -> None:
@@ -29,18 +42,26 @@ class ReadyCandidates:
         """Whether a queue's candidate waits for a worker."""
         return key in self._ready
 
-    def most_urgent(self, suits: Callable[[QueueKey], bool]) -> QueueKey | None:
-        """The queue with the closest `latest` among those that suit the worker that is free."""
+    def most_urgent(self, hosts: frozenset[str], tried: AbstractSet[QueueKey] = frozenset()) -> QueueKey | None:
+        """The queue with the closest `latest` among the models that a free worker hosts, but for those tried."""
+        ranking = self._rankings.get(hosts)
+        if ranking is None:
+            ranking = self._rankings[hosts] = self._ranked(hosts)
         skipped = []
         found = None
-        while self._heap and found is None:
-            latest_ns, key = self._heap[0]
+        while ranking and found is None:
+            latest_ns, key = ranking[0]
             if self._ready.get(key) != latest_ns:
-                heappop(self._heap)  # superseded or discarded since
-            elif suits(key):
-                found = key
+                heappop(ranking)
+            elif key in tried:
+                skipped.append(heappop(ranking))
             else:
-                skipped.append(heappop(self._heap))
+                found = key
         for entry in skipped:
-            heappush(self._heap, entry)
+            heappush(ranking, entry)
         return found
+
+    def _ranked(self, hosts: frozenset[str]) -> Ranking:
+        ranking = [(latest_ns, key) for key, latest_ns in self._ready.items() if key[0] in hosts]
+        heapify(ranking)
+        return ranking

@@ -1,0 +1,146 @@
+"""The least that an engine needs to be driven: arrivals from a table, workers that take exactly as long as planned."""
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import accumulate
+
+from tidegate.api import (
+    ClockAdvanced,
+    LegFinished,
+    Model,
+    Profile,
+    Request,
+    RequestArrived,
+    Setup,
+    Worker,
+    ms_to_ns,
+)
+from tidegate.engine import AnyEffect, Engine, StartLeg
+from tidegate.host import Plugins
+
+MAX_ROWS = 64
+ALPHA_MS, BETA_MS = 1.053, 5.072
+"""ResNet50 of the Symphony paper, Table 2: every model has this profile."""
+BUSY, BATCH = 0.8, 8
+"""The load: workers are busy so much of the time when batches have so many rows."""
+
+
+@dataclass(frozen=True)
+class Lap:
+    """A stretch of a drive."""
+
+    requests: int
+    events: int
+    """Calls of `Engine.handle`: arrivals, ends of legs, timers."""
+    batches: int
+    dropped: int
+    busy: float
+    """Share of the workers' time that they ran."""
+    cpu_s: float
+    """Processor time: what else the machine does is not in it, though it crowds the caches."""
+
+    @property
+    def rps(self) -> float:
+        """Requests per second of one core."""
+        return self.requests / self.cpu_s
+
+    @property
+    def us_per_request(self) -> float:
+        """Microseconds per request."""
+        return self.cpu_s / self.requests * 1e6
+
+    @property
+    def us_per_event(self) -> float:
+        """Microseconds per event."""
+        return self.cpu_s / self.events * 1e6
+
+
+def setup_of(names: Sequence[str], worker_ids: Sequence[int]) -> Setup:
+    """Equal models, each on every one of the equal workers.
+
+    The SLO leaves time for a batch to run, after its rows have come at the rate of its model: so that batches are of
+    one size however many models and workers there are, and only the scheduler's work differs.
+    """
+    latency_ns = ms_to_ns(ALPHA_MS * BATCH + BETA_MS)
+    slo_ns = round(latency_ns * (1 + len(names) / (BUSY * len(worker_ids))))
+    return Setup(
+        models=tuple(Model(name, MAX_ROWS, slo_ns) for name in names),
+        workers=tuple(Worker(index, f"gpu{index}", tuple(names)) for index in worker_ids),
+        profiles=tuple(Profile.linear(name, alpha_ms=ALPHA_MS, beta_ms=BETA_MS, max_rows=MAX_ROWS) for name in names),
+    )
+
+
+class Drive:
+    """One engine, one policy, Poisson arrivals of equal rates per model at the load that `setup_of` is made for."""
+
+    def __init__(self, setup: Setup, policy: str, options: dict[str, object], seed: int = 0) -> None:
+        self.engine = Engine(Plugins.installed().make_policy(policy, setup, options), name=policy, strict=True)
+        self._names = [model.name for model in setup.models]
+        self._slo_ns = setup.models[0].slo_ns or 0
+        self._workers = len(setup.workers)
+        self._per_ns = BUSY * self._workers * BATCH / ms_to_ns(ALPHA_MS * BATCH + BETA_MS)
+        self._rng = random.Random(seed)
+        self._ends: list[tuple[int, int, LegFinished]] = []
+        self._now_ns = self._requests = self._batches = self._busy_ns = 0
+
+    def warm_up(self) -> None:
+        """Go on for twice the SLO: until queues and workers are as full as they will be."""
+        self.lap(2 * BATCH * max(len(self._names), self._workers))
+
+    def lap(self, requests: int) -> Lap:
+        """Go on for so many requests. What the clock sees: the engine, its policy, and this loop."""
+        rng = self._rng
+        gaps_ns = (round(rng.expovariate(self._per_ns)) for _ in range(requests))
+        instants = list(accumulate(gaps_ns, initial=self._now_ns))[1:]
+        models = rng.choices(self._names, k=requests)
+        began_ns, batches, busy_ns = self._now_ns, self._batches, self._busy_ns
+        dropped = self.engine.tally.dropped.total()
+        clock_s = time.process_time()
+        events = self._run(instants, models)
+        cpu_s = time.process_time() - clock_s
+        return Lap(
+            requests=requests,
+            events=events,
+            batches=self._batches - batches,
+            dropped=self.engine.tally.dropped.total() - dropped,
+            busy=(self._busy_ns - busy_ns) / (self._workers * (self._now_ns - began_ns)),
+            cpu_s=cpu_s,
+        )
+
+    def _run(self, instants: list[int], models: list[str]) -> int:
+        engine, ends = self.engine, self._ends
+        events = 0
+        for at_ns, model in zip(instants, models, strict=True):
+            while True:
+                end_ns = ends[0][0] if ends else at_ns
+                wake_ns = engine.next_wake_ns
+                if wake_ns is not None and wake_ns <= end_ns and wake_ns < at_ns:
+                    effects = engine.handle(ClockAdvanced(max(wake_ns, engine.now_ns)))
+                elif end_ns < at_ns:
+                    effects = engine.handle(heappop(ends)[2])
+                else:
+                    break
+                events += 1
+                if effects:
+                    self._begin(effects)
+            self._requests += 1
+            events += 1
+            request = Request(self._requests, model, 1, at_ns, at_ns + self._slo_ns)
+            if effects := engine.handle(RequestArrived(at_ns, request)):
+                self._begin(effects)
+        self._now_ns = instants[-1]
+        return events
+
+    def _begin(self, effects: list[AnyEffect]) -> None:
+        for effect in effects:
+            if isinstance(effect, StartLeg):  # what may be given up (CancelLeg) runs to its end, as on Triton
+                leg = effect.batch.legs[effect.leg]
+                self._batches += 1
+                self._busy_ns += leg.duration_ns
+                end_ns = self.engine.now_ns + leg.duration_ns
+                batch_id = effect.batch.id
+                event = LegFinished(end_ns, batch_id, effect.leg, leg.worker_id, self.engine.now_ns, end_ns)
+                heappush(self._ends, (end_ns, batch_id, event))

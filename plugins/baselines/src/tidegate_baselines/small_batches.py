@@ -1,0 +1,74 @@
+"""Which batches that run are small enough to make way: Shepherd's question at every arrival, without a look at each."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tidegate.api import QueueKey, Request
+
+ByRows = dict[int, set[int]]
+"""Workers by the rows of the batch that they run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A batch on its worker."""
+
+    batch_id: int
+    key: QueueKey
+    requests: Sequence[Request]
+    rows: int
+    due_ns: int
+    """The earliest deadline among its requests."""
+
+
+class SmallBatches:
+    """What may be preempted, by rows. Those of a queue's own are kept apart: with it they would have to begin anew."""
+
+    def __init__(self) -> None:
+        self._all: ByRows = {}
+        self._own: dict[QueueKey, ByRows] = {}
+        self._in_time: dict[QueueKey, ByRows] = {}
+        """Of `_own`, those that were not seen to be too late to begin anew."""
+
+    def add(self, worker_id: int, running: Running) -> None:
+        """A batch runs."""
+        for by_rows in self._where(running.key):
+            by_rows.setdefault(running.rows, set()).add(worker_id)
+
+    def remove(self, worker_id: int, running: Running) -> None:
+        """It ended, or makes way already."""
+        for by_rows in self._where(running.key):
+            workers = by_rows.get(running.rows, set())
+            workers.discard(worker_id)
+            if not workers:
+                by_rows.pop(running.rows, None)
+        if not self._own[running.key]:
+            del self._own[running.key], self._in_time[running.key]
+
+    def of_others(self, key: QueueKey, most_rows: float) -> list[int]:
+        """Workers that run at most so many rows of other queues: O(batch sizes) where there are none."""
+        own = self._own.get(key, {})
+        found: list[int] = []
+        for rows, workers in self._all.items():
+            if rows <= most_rows and len(workers) > len(own.get(rows, ())):
+                found.extend(workers - own.get(rows, set()))
+        return found
+
+    def of_own(self, key: QueueKey, most_rows: float, late: Callable[[int], bool]) -> list[int]:
+        """Workers that run at most so many rows of this queue; those that are too late are not asked about again."""
+        found: list[int] = []
+        by_rows = self._in_time.get(key, {})
+        for rows in [rows for rows in by_rows if rows <= most_rows]:
+            by_rows[rows] = {worker_id for worker_id in by_rows[rows] if not late(worker_id)}
+            found.extend(by_rows[rows])
+            if not by_rows[rows]:
+                del by_rows[rows]
+        return found
+
+    def reconsider(self, running: Iterable[tuple[int, Running]]) -> None:
+        """Expectations moved: of all these, any may be in time again."""
+        for worker_id, batch in running:
+            self.add(worker_id, batch)
+
+    def _where(self, key: QueueKey) -> tuple[ByRows, ByRows, ByRows]:
+        return self._all, self._own.setdefault(key, {}), self._in_time.setdefault(key, {})
