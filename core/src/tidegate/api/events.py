@@ -1,11 +1,12 @@
 """What happened, told to a policy. Past tense; every event carries the instant at which it is told.
 
-`ClockAdvanced` is the only one that stays with the engine: it makes due timers fire, each as a `TimerFired`.
+`ClockAdvanced` and `PlanChanged` stay with the engine: the one makes due timers fire, each as a `TimerFired`; the other
+makes it begin anew with another policy of the same kind.
 """
 
 import msgspec
 
-from tidegate.api.model import Request, Worker
+from tidegate.api.model import Model, Request, Worker
 from tidegate.api.profile import Profile
 
 TimerKey = str | int | tuple[str | int, ...]
@@ -79,6 +80,20 @@ class ProfileUpdated(Event, frozen=True, tag=True):
     profile: Profile
 
 
+class PlanChanged(Event, frozen=True, tag=True):
+    """From now on these are the models and workers: from a driver to the engine, which makes the policy anew for them.
+
+    What runs is finished; what is queued is told to the new policy as arrivals; workers that are busy join it when they
+    are done, and those that the plan does without are given nothing more. A worker that hosts something else from now
+    on needs a new id.
+    """
+
+    models: tuple[Model, ...]
+    workers: tuple[Worker, ...]
+    profiles: tuple[Profile, ...]
+    """For partitions that are new on a kind of worker; what was learned about others stands."""
+
+
 class ClockAdvanced(Event, frozen=True, tag=True):
     """Time passed: from a driver to the engine, which fires the timers that are due."""
 
@@ -92,6 +107,7 @@ AnyEvent = (
     | WorkerJoined
     | WorkerLost
     | ProfileUpdated
+    | PlanChanged
     | ClockAdvanced
 )
 """The closed union, for decoding and for exhaustive matches."""

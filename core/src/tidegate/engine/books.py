@@ -1,6 +1,7 @@
 """The engine's books: what is queued, in flight and booked, and how every request ended."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tidegate.api import Batch, BatchFailed, Leg, Request, Worker
@@ -46,6 +47,41 @@ class Bookings:
         kept = [(leg, other) for leg, other in zip(self.legs, self.flights, strict=True) if other is not flight]
         self.legs = [leg for leg, _ in kept]
         self.flights = [other for _, other in kept]
+
+
+class Fleet:
+    """The workers, and what is booked on them."""
+
+    def __init__(self, workers: Iterable[Worker]) -> None:
+        self.workers: dict[int, Worker] = {}
+        """Those that may be given work, by id."""
+        self.bookings: dict[int, Bookings] = {}
+        """Also of those that only finish what they have."""
+        self._hosted: Counter[str] = Counter()
+        self._host_sets: dict[tuple[str, ...], frozenset[str]] = {}
+        for worker in workers:
+            self.add(worker)
+
+    def add(self, worker: Worker) -> None:
+        """It may be given work; what is booked on it stays."""
+        # Workers that host the same share the set of it: there may be a thousand of each.
+        hosts = self._host_sets.setdefault(worker.hosts, frozenset(worker.hosts))
+        self.workers[worker.id] = worker
+        if worker.id not in self.bookings or not self.bookings[worker.id].legs:
+            self.bookings[worker.id] = Bookings(worker, hosts)
+        self._hosted.update(worker.hosts)
+
+    def withdraw(self, worker_id: int) -> bool:
+        """Give it no more work; what is booked stays. False if it was not there."""
+        worker = self.workers.pop(worker_id, None)
+        if worker is None:
+            return False
+        self._hosted -= Counter(worker.hosts)
+        return True
+
+    def hosts(self, partition: str) -> bool:
+        """Whether some worker has it."""
+        return partition in self._hosted
 
 
 @dataclass

@@ -5,8 +5,7 @@ calls `handle(event)` with what happened and carries out the effects; it calls `
 `next_wake_ns` has come.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -22,6 +21,7 @@ from tidegate.api import (
     FirstComeFirstServed,
     LegFinished,
     Observer,
+    PlanChanged,
     Policy,
     PolicyOptions,
     Preempt,
@@ -32,11 +32,10 @@ from tidegate.api import (
     SetTimer,
     Setup,
     TimerFired,
-    Worker,
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine.books import Bookings, Flight, Tally
+from tidegate.engine.books import Fleet, Flight, Tally
 from tidegate.engine.effects import AnyEffect, CancelLeg, Fail, PolicyReplaced, StartLeg
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.invariants import InvariantViolation, check_deadlines, check_legs, check_requests
@@ -66,15 +65,13 @@ class Engine:
         self.name = name
         self.tally = Tally()
         self.now_ns = 0
-        self._setup = setup
+        self._seed = setup.seed
         self._strict = strict
         self._observers = observers
         self._models = {model.name: model for model in setup.models}
-        self._workers = {worker.id: worker for worker in setup.workers}
-        self._host_sets: dict[tuple[str, ...], frozenset[str]] = {}
-        self._bookings = {worker.id: self._bookings_of(worker) for worker in setup.workers}
-        self._hosted = Counter(partition for worker in setup.workers for partition in worker.hosts)
-        """On how many workers each partition is."""
+        self._fleet = Fleet(setup.workers)
+        self._workers = self._fleet.workers
+        self._bookings = self._fleet.bookings
         self.expectations = Expectations(setup.profiles, learn=learn)
         self._queued: dict[int, Request] = {}
         self._flights: dict[int, Flight] = {}
@@ -85,7 +82,7 @@ class Engine:
         self._policy_timers = Timers()
         self._planned_starts = Timers()
         self._inherited: set[int] = set()
-        """Workers with work of a policy that broke: to the one that goes on they join when it is done."""
+        """Workers with work of the policy before: to the one that goes on they join when it is done."""
         self._effects: list[AnyEffect] = []
         self._commands: list[AnyCommand] = []
         self.expectations.check(setup.workers, self._models)
@@ -112,7 +109,7 @@ class Engine:
         """Take in what happened; returns what the driver has to do, in order.
 
         Raises InvariantViolation when the clock runs backwards, or (strict) for a policy's fault; ValueError for a
-        worker that joins without the profiles to plan with.
+        worker that joins without the profiles to plan with, or a plan that does not add up.
         """
         if event.now_ns < self.now_ns:
             raise InvariantViolation(4, f"an event of {event.now_ns} came after {self.now_ns}")
@@ -147,6 +144,8 @@ class Engine:
             case ProfileUpdated():
                 self.expectations.replace(event.profile)
                 self._tell(event)
+            case PlanChanged():
+                self._change_plan(event)
             case ClockAdvanced():
                 pass
             case TimerFired():
@@ -156,7 +155,7 @@ class Engine:
         request = event.request
         self.tally.accepted += 1
         model = self._models.get(request.model)
-        if model is None or model.name not in self._hosted:
+        if model is None or not self._fleet.hosts(model.name):
             self._fail(request, NO_WORKER)
         elif request.rows > model.max_rows:
             self._fail(request, f"{request.rows} rows; {request.model!r} takes {model.max_rows}")
@@ -210,18 +209,17 @@ class Engine:
         worker = event.worker
         self.expectations.check([worker], self._models)
         self._lose_worker(WorkerLost(event.now_ns, worker.id))  # it was away, though nobody noticed
-        self._workers[worker.id] = worker
-        self._bookings[worker.id] = self._bookings_of(worker)
-        self._hosted.update(worker.hosts)
+        self._fleet.add(worker)
         self._tell(event)
 
     def _lose_worker(self, event: WorkerLost) -> None:
-        if self._workers.pop(event.worker_id, None) is None:
+        known = self._fleet.withdraw(event.worker_id)
+        lost = self._bookings.pop(event.worker_id, None)
+        if lost is None:
             return
-        lost = self._bookings.pop(event.worker_id)
-        self._hosted -= Counter(lost.worker.hosts)
         self._inherited.discard(event.worker_id)
-        self._tell(event)
+        if known:
+            self._tell(event)
         for flight in {id(flight): flight for flight in lost.flights}.values():
             reason = f"worker {lost.worker.name} was lost"
             failed = BatchFailed(event.now_ns, flight.batch.id, flight.leg, event.worker_id, reason, retry=True)
@@ -233,6 +231,27 @@ class Engine:
             if self._queued.pop(request.id, None):  # unless the policy dropped it when told of another
                 self._fail(request, NO_WORKER)
                 self._tell(RequestCancelled(event.now_ns, request.id))
+
+    def _change_plan(self, event: PlanChanged) -> None:
+        """Another policy of the same kind goes on with the new models and workers; what runs is finished first."""
+        wanted = {worker.id: worker for worker in event.workers}
+        for worker_id, booked in self._bookings.items():
+            if booked.legs and wanted.get(worker_id, booked.worker) != booked.worker:
+                raise ValueError(f"{booked.worker.name!r} is busy and is to be another worker: give that a new id")
+        models = {model.name: model for model in event.models}
+        self.expectations.extend(event.profiles)
+        self.expectations.check(event.workers, models)
+        self._models = models
+        for worker_id in [worker_id for worker_id, worker in self._workers.items() if wanted.get(worker_id) != worker]:
+            self._fleet.withdraw(worker_id)
+        for worker in event.workers:
+            if worker.id not in self._workers:
+                self._fleet.add(worker)
+        for request in [request for request in self._queued.values() if not self._is_hosted(request.model)]:
+            del self._queued[request.id]
+            self._fail(request, NO_WORKER)
+        policy = self.policy
+        self._succeed(lambda setup: type(policy)(setup, policy.options))
 
     def _fail_flight(self, flight: Flight, event: BatchFailed) -> None:
         batch = flight.batch
@@ -286,7 +305,7 @@ class Engine:
     def _tell(self, event: AnyEvent) -> None:
         """Let the policy handle an event and apply its commands; a policy that breaks is replaced (invariant 9)."""
         if isinstance(event, _ENDS) and event.batch_id < self.policy.setup.first_batch_id:
-            return  # of a policy that broke: this one is told when the worker joins it
+            return  # of the policy before: this one is told when the worker joins it
         try:
             for command in self.policy.handle(event):
                 self._apply(command)
@@ -348,35 +367,38 @@ class Engine:
         broken = type(self.policy).__name__
         if type(self.policy) is FirstComeFirstServed:
             raise fault  # nothing is left to fall back on: this is a bug of the engine's own
+        self._effects.append(PolicyReplaced(self.name, f"{broken}: {type(fault).__name__}: {fault}"))
+        self._succeed(lambda setup: FirstComeFirstServed(setup, PolicyOptions()))
+
+    def _succeed(self, successor: Callable[[Setup], Policy]) -> None:
+        """Let another policy go on: it gets the idle workers at once, the others when they are done, and the queue."""
         self._policy_timers.clear()
         self._inherited = {worker_id for worker_id, booked in self._bookings.items() if booked.legs}
-        self.policy = FirstComeFirstServed(
-            Setup(
-                models=self._setup.models,
-                workers=tuple(worker for worker in self._workers.values() if worker.id not in self._inherited),
-                profiles=tuple(self.expectations.profiles.values()),
-                seed=self._setup.seed,
-                first_batch_id=self._batch_ids,
-            ),
-            PolicyOptions(),
-        )
-        self._effects.append(PolicyReplaced(self.name, f"{broken}: {type(fault).__name__}: {fault}"))
+        idle = tuple(worker for worker in self._workers.values() if worker.id not in self._inherited)
+        profiles = tuple(self.expectations.profiles.values())
+        setup = Setup(tuple(self._models.values()), idle, profiles, self._seed, self._batch_ids)
+        try:
+            self.policy = successor(setup)
+        except Exception as fault:
+            if self._strict:
+                raise
+            self._replace_policy(fault)
+            return
         for request in list(self._queued.values()):
             if request.id in self._queued:
                 self._tell(RequestArrived(self.now_ns, request))
 
     def _hand_over(self) -> None:
-        """Let workers that are done with a broken policy's work join the one that goes on."""
+        """Let workers that are done with the work of the policy before join the one that goes on."""
         for worker_id in sorted(self._inherited):
             if not self._bookings[worker_id].legs:
                 self._inherited.remove(worker_id)
-                self._tell(WorkerJoined(self.now_ns, self._workers[worker_id]))
+                if worker := self._workers.get(worker_id):
+                    self._tell(WorkerJoined(self.now_ns, worker))
+                else:  # the plan does without it
+                    del self._bookings[worker_id]
 
     # Workers -----------------------------------------------------------------------------------------------------
-
-    def _bookings_of(self, worker: Worker) -> Bookings:
-        """Books for a worker. Workers that host the same share the set of it: there may be a thousand of each."""
-        return Bookings(worker, self._host_sets.setdefault(worker.hosts, frozenset(worker.hosts)))
 
     def _start_or_wait(self, flight: Flight) -> None:
         """Start a flight's next leg if its time has come, its worker is free and nothing is booked before it."""
@@ -403,7 +425,7 @@ class Engine:
         del booked.legs[position], booked.flights[position]
 
     def _is_hosted(self, model: str) -> bool:
-        return model in self._models and model in self._hosted
+        return model in self._models and self._fleet.hosts(model)
 
     def _fail(self, request: Request, reason: str) -> None:
         self.tally.failed += 1

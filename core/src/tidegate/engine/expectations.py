@@ -12,6 +12,7 @@ class Expectations:
     def __init__(self, profiles: Iterable[Profile], *, learn: bool) -> None:
         self.profiles = {(profile.partition, profile.kind): profile for profile in profiles}
         """As they stand now."""
+        self._learn = learn
         self._learners = {key: ProfileLearner(profile) for key, profile in self.profiles.items()} if learn else {}
 
     def check(self, workers: Iterable[Worker], models: Mapping[str, Model]) -> None:
@@ -30,8 +31,16 @@ class Expectations:
         """Somebody knows better: expect this, and learn from here."""
         key = (profile.partition, profile.kind)
         self.profiles[key] = profile
-        if self._learners:
+        if self._learn:
             self._learners[key] = ProfileLearner(profile)
+
+    def extend(self, profiles: Iterable[Profile]) -> None:
+        """Expect these where nothing is known yet: what was learned stands."""
+        for profile in profiles:
+            if (profile.partition, profile.kind) not in self.profiles:
+                self.profiles[profile.partition, profile.kind] = profile
+                if self._learn:
+                    self._learners[profile.partition, profile.kind] = ProfileLearner(profile)
 
     def observe(self, partition: str, worker: Worker, rows: int, duration_ns: int) -> Profile | None:
         """A leg took this long; returns the profile that is expected from now on, where that has moved."""

@@ -1,0 +1,155 @@
+"""A plan that changes while requests are queued and batches run: nothing is lost, and a replay tells the same."""
+
+import io
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidegate.api import (
+    NEVER,
+    AnyEvent,
+    ClockAdvanced,
+    FirstComeFirstServed,
+    LegFinished,
+    Model,
+    PlanChanged,
+    PolicyOptions,
+    Profile,
+    Request,
+    RequestArrived,
+    Setup,
+    Worker,
+)
+from tidegate.engine import NO_WORKER, AnyEffect, Engine, Fail, Recorder, StartLeg, read_log
+from tidegate.sim.replay import replay
+
+OLD, NEW = Model("old", max_rows=4), Model("new", max_rows=4)
+PROFILES = tuple(Profile(name, "default", (10, 20, 30, 40)) for name in ("old", "new"))
+A, B, C = Worker(0, "a", ("old",)), Worker(1, "b", ("old", "new")), Worker(2, "c", ("new",))
+
+
+def engine(*workers: Worker, log: io.BytesIO | None = None) -> Engine:
+    policy = FirstComeFirstServed(Setup((OLD,), workers, PROFILES[:1]), PolicyOptions())
+    return Engine(policy, name="first-come", strict=True, learn=False, observers=[Recorder(log)] if log else ())
+
+
+def arrived(request_id: int, now_ns: int, model: str = "old") -> RequestArrived:
+    return RequestArrived(now_ns, Request(request_id, model, 1, now_ns, NEVER))
+
+
+def plan(now_ns: int, *workers: Worker, models: tuple[Model, ...] = (OLD, NEW)) -> PlanChanged:
+    return PlanChanged(now_ns, models, workers, PROFILES)
+
+
+def started(effects: list[AnyEffect]) -> list[tuple[int, tuple[int, ...]]]:
+    return [
+        (effect.batch.legs[0].worker_id, effect.batch.request_ids) for effect in effects if isinstance(effect, StartLeg)
+    ]
+
+
+def finished(effects: list[AnyEffect], now_ns: int) -> LegFinished:
+    (effect,) = [effect for effect in effects if isinstance(effect, StartLeg)]
+    return LegFinished(
+        now_ns, effect.batch.id, 0, effect.batch.legs[0].worker_id, effect.batch.legs[0].start_ns, now_ns
+    )
+
+
+def test_a_new_model_is_served_at_once() -> None:
+    books = engine(A)
+    assert books.handle(arrived(0, 0, "new")) == [Fail(0, NO_WORKER)]
+    books.handle(plan(1, A, C))
+    assert started(books.handle(arrived(1, 2, "new"))) == [(2, (1,))]
+
+
+def test_what_waits_is_told_to_the_policy_that_goes_on() -> None:
+    books = engine(A)
+    books.handle(arrived(0, 0))
+    books.handle(arrived(1, 1))  # waits for the only worker
+    worker = msgspec.structs.replace(B, hosts=("old",))
+    assert started(books.handle(plan(2, A, worker))) == [(1, (1,))]
+
+
+def test_a_busy_worker_goes_on_and_joins_when_it_is_done() -> None:
+    books = engine(A)
+    effects = books.handle(arrived(0, 0))
+    assert started(books.handle(plan(1, A))) == []
+    assert started(books.handle(arrived(1, 2))) == []
+    assert started(books.handle(finished(effects, 10))) == [(0, (1,))]
+    assert books.tally.answered == 1
+
+
+def test_a_worker_that_is_left_out_finishes_and_gets_nothing_more() -> None:
+    other = msgspec.structs.replace(B, hosts=("old",))
+    books = engine(A, other)
+    effects = books.handle(arrived(0, 0))
+    books.handle(plan(1, other))
+    assert started(books.handle(arrived(1, 2))) == [(1, (1,))]
+    books.handle(finished(effects, 10))
+    assert books.tally.answered == 1
+    assert started(books.handle(arrived(2, 11))) == []
+
+
+def test_what_nobody_hosts_any_more_fails() -> None:
+    books = engine(A)
+    effects = books.handle(arrived(0, 0))
+    books.handle(arrived(1, 1))
+    assert books.handle(plan(2, C, models=(NEW,))) == [Fail(1, NO_WORKER)]
+    books.handle(finished(effects, 10))
+    assert (books.tally.answered, books.tally.failed) == (1, 1)
+
+
+def test_a_busy_worker_cannot_become_another() -> None:
+    books = engine(A)
+    effects = books.handle(arrived(0, 0))
+    with pytest.raises(ValueError, match="'a' is busy"):
+        books.handle(plan(1, msgspec.structs.replace(A, hosts=("new",))))
+    books.handle(finished(effects, 10))
+    assert books.tally.answered == 1
+
+
+def test_a_plan_without_the_profiles_to_plan_with_changes_nothing() -> None:
+    books = engine(A)
+    with pytest.raises(ValueError, match="no profile of 'new'"):
+        books.handle(PlanChanged(1, (OLD, NEW), (A, C), ()))
+    assert started(books.handle(arrived(0, 2))) == [(0, (0,))]
+
+
+PLANS = st.lists(st.sampled_from([A, B, C]), unique=True).map(tuple)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.one_of(st.sampled_from(["old", "new"]), PLANS, st.just(None)), max_size=40))
+def test_every_request_ends_once_and_a_replay_is_the_same(steps: list[str | tuple[Worker, ...] | None]) -> None:
+    """A step is a request of a model, a plan, or the end of the oldest batch."""
+    log = io.BytesIO()
+    books = engine(A, log=log)
+    running: list[StartLeg] = []
+    now_ns = 0
+
+    def happen(event: AnyEvent) -> None:
+        running.extend(effect for effect in books.handle(event) if isinstance(effect, StartLeg))
+
+    def finish() -> None:
+        effect = running.pop(0)
+        leg = effect.batch.legs[0]
+        happen(LegFinished(now_ns, effect.batch.id, 0, leg.worker_id, leg.start_ns, now_ns))
+
+    for number, step in enumerate(steps):
+        now_ns += 7
+        if isinstance(step, str):
+            happen(arrived(number, now_ns, step))
+        elif step is not None:
+            happen(plan(now_ns, *step))
+        elif running:
+            finish()
+    happen(plan(now_ns, A, B, C))
+    while running:
+        now_ns += 7
+        finish()
+    happen(ClockAdvanced(now_ns))
+    assert books.queued == books.in_flight == 0
+    assert books.tally.ended == books.tally.accepted == sum(isinstance(step, str) for step in steps)
+    header, entries = read_log(log.getvalue().splitlines())
+    assert replay(header, entries, FirstComeFirstServed(header.setup, PolicyOptions())).difference is None
