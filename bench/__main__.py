@@ -1,4 +1,7 @@
-"""Run every benchmark: `make bench`, or `python -m bench [--json FILE]`. Nothing else should run meanwhile."""
+"""Run every benchmark: `make bench`, or `python -m bench [--json FILE]`. Nothing else should run meanwhile.
+
+Not among them, since it takes half an hour: `python -m bench.synthetic_workloads --sample 200 --json FILE --html FILE`.
+"""
 
 import argparse
 import json
@@ -10,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from bench.front import bench_front
+from bench.live_vs_simulated import bench_live_vs_simulated
 from bench.scheduler import bench_scheduler
 from bench.subclusters import bench_subclusters
 
@@ -18,7 +22,7 @@ def main() -> None:
     """Run them, print their tables, write their figures."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
-    parser.add_argument("--only", choices=("front", "scheduler", "subclusters"), help="run one of them")
+    parser.add_argument("--only", choices=("front", "scheduler", "subclusters", "live_vs_simulated"), help="run one of them")
     parser.add_argument("--full", action="store_true", help="scheduler: every number of models with every of workers")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="scheduler: draw how it grows into this HTML file")
     arguments = parser.parse_args()
@@ -31,6 +35,8 @@ def main() -> None:
         figures["scheduler"] = bench_scheduler(console, full=arguments.full, plot=arguments.plot)
     if arguments.only in (None, "subclusters"):
         figures["subclusters"] = bench_subclusters(console)
+    if arguments.only in (None, "live_vs_simulated"):
+        figures["live_vs_simulated"] = bench_live_vs_simulated(console)
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
 

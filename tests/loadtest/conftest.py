@@ -18,11 +18,11 @@ INPUTS = {
 }
 PLAIN = [("X", "FP32", [-1, 4])]
 CROWD = 20
-MODELS = {*INPUTS, "echo", "crowd", "failing", "silent"}
+MODELS = {*INPUTS, "echo", "crowd", "failing", "expiring", "silent"}
 
 
 class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """Answers at once, unless the model is `crowd` (once CROWD requests are there), `failing` or `silent`."""
+    """Answers at once, or as the model is called: `failing`, `expiring`, `silent`, `crowd` (once CROWD are there)."""
 
     def __init__(self) -> None:
         self.target = ""
@@ -75,6 +75,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                     self.crowd_is_there.wait(timeout=10)
                 case "failing":
                     context.abort(grpc.StatusCode.UNAVAILABLE, "no worker left")
+                case "expiring":
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "Request timeout expired")
                 case "silent":
                     self.closing.wait(timeout=10)
             return pb.ModelInferResponse(model_name=request.model_name)

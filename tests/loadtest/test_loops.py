@@ -76,6 +76,17 @@ def test_failures_are_counted_by_status_with_their_first_message(triton: "FakeTr
     assert run.messages == {"UNAVAILABLE": "no worker left"}
 
 
+def test_what_a_scheduler_gave_up_is_no_failure_of_the_server(triton: "FakeTriton") -> None:
+    run = open_loop(triton, [0, MS], to("expiring"), window_ns=3 * MS)
+    assert run.status.tolist() == ["timeout", "timeout"]
+
+
+def test_rows_come_in_the_order_of_the_requests_not_of_their_answers(triton: "FakeTriton") -> None:
+    models = ("silent", "failing", "echo")
+    run = open_loop(triton, [0, 0, 0], lambda index: to(models[index])(index), window_ns=MS, timeout_s=0.05)
+    assert run.status.tolist() == ["CLIENT_TIMEOUT", "UNAVAILABLE", "OK"]
+
+
 def test_a_silent_server_costs_the_timeout_and_sees_no_deadline(triton: "FakeTriton") -> None:
     run = open_loop(triton, [0, MS], to("silent"), window_ns=2 * MS, timeout_s=0.05)
     assert run.status.tolist() == ["CLIENT_TIMEOUT", "CLIENT_TIMEOUT"]

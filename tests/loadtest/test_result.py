@@ -14,6 +14,7 @@ def result(rows: list[tuple[float, float, float, str]], *, window_ms: float = 10
     scheduled_ns, issued_ns, finished_ns = (np.array(column) * MS for column in (scheduled, issued, finished))
     return RunResult(
         window_ns=int(window_ms * MS),
+        began_ns=0,
         scheduled_ns=scheduled_ns.astype(np.int64),
         issued_ns=issued_ns.astype(np.int64),
         finished_ns=finished_ns.astype(np.int64),

@@ -23,18 +23,40 @@ MS = 1_000_000
 
 
 def test_usage_is_the_difference_of_two_snapshots() -> None:
-    before = StatsSnapshot(at_ns=0, rows=10, requests=5, executions=5, busy_ns=7 * MS)
-    after = StatsSnapshot(at_ns=100 * MS, rows=50, requests=25, executions=15, busy_ns=107 * MS)
+    before = StatsSnapshot(
+        at_ns=0, rows=10, requests=5, executions=5, busy_ns=7 * MS, executions_of={2: 5}, requests_ns=MS
+    )
+    after = StatsSnapshot(
+        at_ns=100 * MS,
+        rows=50,
+        requests=25,
+        executions=15,
+        busy_ns=107 * MS,
+        executions_of={8: 2, 2: 5, 3: 8},
+        requests_ns=201 * MS,
+    )
     assert ServerUsage.between(before, after, instances=2) == ServerUsage(
-        executions=10, mean_rows=4.0, mean_requests=2.0, busy_share=0.5
+        executions=10,
+        mean_rows=4.0,
+        mean_requests=2.0,
+        mean_request_ms=10.0,
+        busy_share=0.5,
+        busy_ns=100 * MS,
+        executions_of={3: 8, 8: 2},
     )
 
 
 def test_a_model_that_did_not_run_has_no_batch_size() -> None:
-    before = StatsSnapshot(at_ns=0, rows=10, requests=5, executions=5, busy_ns=7)
-    after = StatsSnapshot(at_ns=100, rows=10, requests=5, executions=5, busy_ns=7)
+    before = StatsSnapshot(0, rows=10, requests=5, executions=5, busy_ns=7, executions_of={2: 5}, requests_ns=9)
+    after = StatsSnapshot(100, rows=10, requests=5, executions=5, busy_ns=7, executions_of={2: 5}, requests_ns=9)
     assert ServerUsage.between(before, after, instances=1) == ServerUsage(
-        executions=0, mean_rows=None, mean_requests=None, busy_share=0.0
+        executions=0,
+        mean_rows=None,
+        mean_requests=None,
+        mean_request_ms=None,
+        busy_share=0.0,
+        busy_ns=0,
+        executions_of={},
     )
 
 
@@ -42,10 +64,12 @@ def test_counters_are_summed_over_versions_and_batch_sizes(triton: "FakeTriton")
     for version in ("1", "2"):
         statistics = triton.statistics.model_stats.add(version=version, inference_count=30, execution_count=4)
         statistics.inference_stats.success.count = 20
+        statistics.inference_stats.success.ns = 50
         statistics.inference_stats.compute_infer.ns = 10**12  # once per request: must not be used
         for batch_size in (2, 8):
             batches = statistics.batch_stats.add(batch_size=batch_size)
             batches.compute_input.ns, batches.compute_infer.ns, batches.compute_output.ns = 1, 100, 10
+            batches.compute_infer.count = 2
 
     async def read() -> StatsSnapshot:
         async with Connection(triton.target) as connection:
@@ -53,6 +77,8 @@ def test_counters_are_summed_over_versions_and_batch_sizes(triton: "FakeTriton")
 
     snapshot = uvloop.run(read())
     assert (snapshot.rows, snapshot.requests, snapshot.executions, snapshot.busy_ns) == (60, 40, 8, 444)
+    assert snapshot.executions_of == {2: 4, 8: 4}
+    assert snapshot.requests_ns == 100
 
 
 def test_instances_are_counted_per_gpu() -> None:
@@ -101,6 +127,8 @@ def test_a_real_triton_counts_the_executions_of_batches_once(
     usage = ServerUsage.between(before, after, instances=2)
     assert after.requests - before.requests == after.rows - before.rows == answered
     assert usage.executions < answered
+    assert sum(usage.executions_of.values()) == usage.executions
+    assert sum(rows * count for rows, count in usage.executions_of.items()) == answered
     # Each execution sleeps 50 ms, whatever is in it: counted once per execution, not once per request. A busy machine
     # makes executions longer, never shorter, so only a share of one is certain as a bound from above.
     assert after.busy_ns - before.busy_ns >= usage.executions * 50 * MS

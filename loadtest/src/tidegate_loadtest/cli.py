@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from random import Random
@@ -11,7 +10,6 @@ from typing import Annotated
 
 import typer
 import uvloop
-from rich import progress as rich_progress
 from rich.console import Console
 
 from tidegate.workload import Arrivals, Gamma, Poisson, Uniform
@@ -20,6 +18,7 @@ from tidegate_loadtest.closed_loop import run_closed_loop
 from tidegate_loadtest.connection import Connection, LoadTestError
 from tidegate_loadtest.model_inputs import RandomRequests
 from tidegate_loadtest.open_loop import run_open_loop
+from tidegate_loadtest.progress_bar import progress_bar
 from tidegate_loadtest.recorder import Progress
 from tidegate_loadtest.report import print_report
 from tidegate_loadtest.result import RunResult
@@ -97,8 +96,8 @@ def main(
     )
     errors = Console(stderr=True)
     try:
-        with _progress_bar(errors, warmup_s + duration_s) as progress:
-            result, usage = uvloop.run(_run(job, progress))
+        with progress_bar(errors, warmup_s + duration_s) as show:
+            result, usage = uvloop.run(_run(job, lambda progress: show(progress.elapsed_ns / NS_PER_S, str(progress))))
     except LoadTestError as error:
         errors.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error
@@ -163,23 +162,3 @@ def _arrivals(process: Process, rate_rps: float, gamma_shape: float) -> Arrivals
                 return Uniform(rate_rps)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-
-
-@contextmanager
-def _progress_bar(console: Console, total_s: float) -> Iterator[Callable[[Progress], None]]:
-    """A bar on the terminal, redrawn only when the run reports: drawing more often would make the generator late."""
-    columns = (
-        rich_progress.TextColumn("{task.description}"),
-        rich_progress.BarColumn(),
-        rich_progress.TimeRemainingColumn(),
-    )
-    with rich_progress.Progress(
-        *columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("connecting", total=total_s)
-
-        def show(progress: Progress) -> None:
-            description = f"{progress.answered} answered, {progress.failed} failed"
-            bar.update(task, completed=progress.elapsed_ns / NS_PER_S, description=description, refresh=True)
-
-        yield show

@@ -33,7 +33,8 @@ async def run_closed_loop(
     async def call(caller: int) -> None:
         stub = connection.stubs[caller % len(connection.stubs)]
         while (now_ns := recorder.now_ns()) < window_ns:
-            await recorder.send(stub, request_of(next(indices)), now_ns)
+            index = next(indices)
+            await recorder.send(stub, request_of(index), index, now_ns)
 
     async with recorder.reporting(progress), asyncio.TaskGroup() as callers:
         for caller in range(concurrency):

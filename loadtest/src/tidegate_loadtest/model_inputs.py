@@ -27,21 +27,30 @@ def infer_request(model: str, tensors: Mapping[str, NDArray[Any]]) -> pb.ModelIn
 class RandomRequests:
     """Requests for one model, drawn once from a seed and sent in turn: a `RequestFactory`."""
 
-    def __init__(self, model: str, inputs: Mapping[str, tuple[str, tuple[int, ...]]], *, seed: int) -> None:
-        """`inputs` gives (Triton data type, full shape) by input name."""
+    def __init__(
+        self, model: str, inputs: Mapping[str, tuple[str, tuple[int, ...]]], *, seed: int, distinct: int
+    ) -> None:
+        """`inputs` gives (Triton data type, full shape) by input name; so many `distinct` requests are drawn."""
         rng = np.random.default_rng(seed)
         self._requests = [
             infer_request(model, {name: _random_tensor(rng, *spec) for name, spec in inputs.items()})
-            for _ in range(DISTINCT_REQUESTS)
+            for _ in range(distinct)
         ]
 
     def __call__(self, index: int) -> pb.ModelInferRequest:
         """The request to send as number `index`."""
-        return self._requests[index % DISTINCT_REQUESTS]
+        return self._requests[index % len(self._requests)]
 
     @classmethod
     async def for_model(
-        cls, connection: Connection, model: str, *, rows: int, shapes: Mapping[str, tuple[int, ...]], seed: int
+        cls,
+        connection: Connection,
+        model: str,
+        *,
+        rows: int,
+        shapes: Mapping[str, tuple[int, ...]],
+        seed: int,
+        distinct: int = DISTINCT_REQUESTS,
     ) -> "RandomRequests":
         """Ask the server for the inputs. `shapes`, by input name and without rows, fills in what it leaves open.
 
@@ -65,7 +74,7 @@ class RandomRequests:
             dims = tuple(tensor.shape)[1:] if max_rows else tuple(tensor.shape)
             full = _fill(name, dims, shapes.get(name))
             inputs[name] = (tensor.datatype, (rows, *full) if max_rows else full)
-        return cls(model, inputs, seed=seed)
+        return cls(model, inputs, seed=seed, distinct=distinct)
 
 
 def _fill(name: str, dims: tuple[int, ...], given: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -1,10 +1,11 @@
 """Registers the load test's subcommands."""
 
 from tidegate.api import CommandSpec, hookimpl
+from tidegate_loadtest.commands.loadtest import loadtest
 from tidegate_loadtest.commands.profile import profile
 
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `profile`."""
-    return [CommandSpec("profile", profile)]
+    """Offer `loadtest` and `profile`."""
+    return [CommandSpec("loadtest", loadtest), CommandSpec("profile", profile)]

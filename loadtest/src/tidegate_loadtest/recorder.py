@@ -12,12 +12,11 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.result import OK, RunResult
+from tidegate_loadtest.result import CLIENT_TIMEOUT, DROPS, OK, RunResult
 
 RequestFactory = Callable[[int], pb.ModelInferRequest]
 """Gives the i-th request. Runs on the sending thread, so it must be quick."""
 
-CLIENT_TIMEOUT = "CLIENT_TIMEOUT"
 PROGRESS_EVERY_S = 0.5
 
 
@@ -30,6 +29,9 @@ class Progress:
     answered: int
     failed: int
 
+    def __str__(self) -> str:
+        return f"{self.answered} answered, {self.failed} failed"
+
 
 class Recorder:
     """The clock of one run and the rows of its result. The clock reads 0 where the measured window begins."""
@@ -38,17 +40,19 @@ class Recorder:
         """The run starts now, `warmup_ns` before the window. A request is given up after `timeout_s`."""
         self._warmup_ns = warmup_ns
         self._timeout_s = timeout_s
-        self._zero_ns = time.perf_counter_ns() + warmup_ns
-        self._rows: list[tuple[int, int, int, str]] = []
+        self._zero_ns = time.monotonic_ns() + warmup_ns
+        self._rows: list[tuple[int, int, int, int, str]] = []
         self._answered = 0
         self._messages: dict[str, str] = {}
 
     def now_ns(self) -> int:
         """Nanoseconds since the measured window began; negative during the warm-up."""
-        return time.perf_counter_ns() - self._zero_ns
+        return time.monotonic_ns() - self._zero_ns
 
-    async def send(self, stub: GRPCInferenceServiceStub, request: pb.ModelInferRequest, scheduled_ns: int) -> None:
-        """Send a request that was due at `scheduled_ns`, and wait until it is answered or has failed."""
+    async def send(
+        self, stub: GRPCInferenceServiceStub, request: pb.ModelInferRequest, index: int, scheduled_ns: int
+    ) -> None:
+        """Send request number `index`, which was due at `scheduled_ns`; wait until it is answered or has failed."""
         issued_ns = self.now_ns()
         message = ""
         try:
@@ -62,9 +66,9 @@ class Recorder:
             status = CLIENT_TIMEOUT
             message = f"no answer within {self._timeout_s:g} s"
         except grpc.aio.AioRpcError as error:
-            status = error.code().name
             message = error.details() or ""
-        self._rows.append((scheduled_ns, issued_ns, self.now_ns(), status))
+            status = next((drop for words, drop in DROPS.items() if words in message), error.code().name)
+        self._rows.append((index, scheduled_ns, issued_ns, self.now_ns(), status))
         if message:
             self._messages.setdefault(status, message)
 
@@ -83,12 +87,13 @@ class Recorder:
 
     def result(self, window_ns: int, *, lateness_limit_ms: float = 5.0) -> RunResult:
         """The rows of the window. Raises LoadTestError where no request was due in it."""
-        rows = sorted(row for row in self._rows if row[0] >= 0)
+        rows = sorted(row for row in self._rows if row[1] >= 0)
         if not rows:
             raise LoadTestError("no request was due in the measured window: ask for a longer one, or for a higher rate")
-        scheduled_ns, issued_ns, finished_ns, status = zip(*rows, strict=True)
+        _index, scheduled_ns, issued_ns, finished_ns, status = zip(*rows, strict=True)
         return RunResult(
             window_ns=window_ns,
+            began_ns=self._zero_ns,
             scheduled_ns=np.array(scheduled_ns, np.int64),
             issued_ns=np.array(issued_ns, np.int64),
             finished_ns=np.array(finished_ns, np.int64),

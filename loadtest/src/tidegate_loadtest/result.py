@@ -10,7 +10,11 @@ from tidegate.api import NS_PER_MS, ms_to_ns
 from tidegate.workload.arrivals import NS_PER_S
 
 OK = "OK"
-"""The status of an answered request; the others are gRPC's names for its failures, and `CLIENT_TIMEOUT`."""
+"""The status of an answered request; others are gRPC's names for its failures, CLIENT_TIMEOUT, and DROPS."""
+CLIENT_TIMEOUT = "CLIENT_TIMEOUT"
+"""Nothing came back for as long as the client was ready to wait."""
+DROPS = {"Request timeout expired": "timeout", "Exceeds maximum queue size": "queue full"}
+"""The words with which a scheduler, Triton's or Tidegate's, gives a request up, and the status that they become."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class RunResult:
     """
 
     window_ns: int
+    began_ns: int
+    """When the window began, on the machine's monotonic clock, by which a Tidegate on it records its events."""
     scheduled_ns: NDArray[np.int64]
     """When the request should have been sent."""
     issued_ns: NDArray[np.int64]
@@ -58,7 +64,7 @@ class RunResult:
     finished_ns: NDArray[np.int64]
     """When its answer, or its failure, was back."""
     status: NDArray[np.str_]
-    """`OK`, the name of a gRPC status, or `CLIENT_TIMEOUT`."""
+    """`OK`, one of DROPS, the name of a gRPC status, or `CLIENT_TIMEOUT`."""
     messages: Mapping[str, str] = field(default_factory=dict)
     """The first message that came with each status, to tell a person what went wrong."""
     lateness_limit_ms: float = 5.0

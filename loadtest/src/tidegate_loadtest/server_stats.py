@@ -6,12 +6,14 @@ times. Only `batch_stats` counts executions once, so the busy share is made of t
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc import service_pb2 as pb
 
+from tidegate.api import NS_PER_MS
 from tidegate_loadtest.connection import ANSWER_WITHIN_S, Connection
 
 
@@ -27,6 +29,10 @@ class StatsSnapshot:
     executions: int
     busy_ns: int
     """Compute time, inputs and outputs included, of all executions on all instances."""
+    executions_of: Mapping[int, int]
+    """Executions by their rows."""
+    requests_ns: int
+    """What those that succeeded took in the server, queueing included, all together."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +44,29 @@ class ServerUsage:
     """Rows per execution: the mean batch size, as Triton counts it."""
     mean_requests: float | None
     """Requests per execution."""
+    mean_request_ms: float | None
+    """What a request took in the server, queueing included."""
     busy_share: float
     """Compute time / (time that passed * instances)."""
+    busy_ns: int
+    """Compute time."""
+    executions_of: Mapping[int, int]
+    """Executions by their rows: those sizes that occurred."""
 
     @classmethod
     def between(cls, before: StatsSnapshot, after: StatsSnapshot, *, instances: int) -> "ServerUsage":
         """What happened from one snapshot to the other on a model of so many instances."""
         executions = after.executions - before.executions
+        requests = after.requests - before.requests
+        grown = {rows: count - before.executions_of.get(rows, 0) for rows, count in after.executions_of.items()}
         return cls(
             executions=executions,
             mean_rows=(after.rows - before.rows) / executions if executions else None,
-            mean_requests=(after.requests - before.requests) / executions if executions else None,
+            mean_requests=requests / executions if executions else None,
+            mean_request_ms=(after.requests_ns - before.requests_ns) / NS_PER_MS / requests if requests else None,
             busy_share=(after.busy_ns - before.busy_ns) / ((after.at_ns - before.at_ns) * instances),
+            busy_ns=after.busy_ns - before.busy_ns,
+            executions_of={rows: count for rows, count in sorted(grown.items()) if count},
         )
 
 
@@ -58,6 +75,9 @@ async def read_statistics(connection: Connection, model: str) -> StatsSnapshot:
     request = pb.ModelStatisticsRequest(name=model)
     answer = await connection.ask(connection.stubs[0].ModelStatistics(request, timeout=ANSWER_WITHIN_S))
     versions = answer.model_stats
+    executions_of: Counter[int] = Counter()
+    for version in versions:
+        executions_of.update({batches.batch_size: batches.compute_infer.count for batches in version.batch_stats})
     return StatsSnapshot(
         at_ns=time.perf_counter_ns(),
         rows=sum(version.inference_count for version in versions),
@@ -68,6 +88,8 @@ async def read_statistics(connection: Connection, model: str) -> StatsSnapshot:
             for version in versions
             for batches in version.batch_stats
         ),
+        executions_of=executions_of,
+        requests_ns=sum(version.inference_stats.success.ns for version in versions),
     )
 
 

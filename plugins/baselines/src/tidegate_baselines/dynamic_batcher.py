@@ -2,7 +2,8 @@
 
 A request waits in the queue until the batcher moves it into a *payload*; payloads wait, in order, for an instance.
 While all instances are busy the batcher goes on: up to two payloads per instance may wait, where no timeout or limit of
-the queue forbids it, and the last one still grows. What is in a payload is not timed out any more.
+the queue forbids it, and the last one still grows; with a delay only by what makes it a preferred size, since the
+batcher is not woken for less. What is in a payload is not timed out any more.
 """
 
 from collections import deque
@@ -60,6 +61,8 @@ class DynamicBatcher:
         self.payloads: deque[Payload] = deque()
         self._waiting: deque[Request] = deque()
         self._delayed: deque[Request] = deque()
+        self._waking_rows = 0
+        """So many rows must wait before the batcher looks at a payload that grows."""
 
     def push(self, request: Request) -> bool:
         """Queue a request; False when the queue is full."""
@@ -96,6 +99,10 @@ class DynamicBatcher:
             if idle and self.payloads:
                 return NEVER  # taken at once, so that nothing more joins it: look again then
             growing = bool(self.payloads) and not self.payloads[-1].closed
+            if growing and sum(request.rows for request in self._in_order()) < self._waking_rows:
+                break
+            if self.payloads and not growing:
+                self._waking_rows = 0
             payload = self.payloads[-1] if growing else Payload()
             joining, again_ns = self._choose(now_ns, payload)
             for _ in range(joining):
@@ -111,6 +118,8 @@ class DynamicBatcher:
     def take(self, now_ns: int) -> list[Request]:
         """The requests of the first payload, for a free instance, with those behind it that have waited too long."""
         payload = self.payloads.popleft()
+        if not self.payloads:
+            self._waking_rows = 0
         requests, rows = payload.requests, payload.rows
         key = requests[0].merge_key
         while self.config.delay_ns and self.payloads and not payload.sealed:
@@ -157,9 +166,11 @@ class DynamicBatcher:
         if cannot_grow or rows >= largest_preferred:
             payload.closed = True
             return count, NEVER
+        if delayed_enough or delay_ns == 0:
+            return count, NEVER
+        self._waking_rows = min((size for size in preferred if size > rows), default=min(preferred)) - payload.rows
         # A payload that waits anyway, of no preferred size, takes in what there is.
-        growing = payload.rows > 0 and not payload.closed and payload.rows not in preferred
-        if delayed_enough or delay_ns == 0 or growing:
+        if payload.rows > 0 and not payload.closed and payload.rows not in preferred:
             return count, NEVER
         return 0, oldest_ns + delay_ns
 

@@ -1,0 +1,256 @@
+"""Is simulated live? One scenario on emulated GPUs behind the real tritonserver and under virtual time, side by side.
+
+    python -m bench.live_vs_simulated [--seconds S] [--rounds N] [--json FILE]
+
+Nothing else should run meanwhile: generator, Tidegate and tritonserver share the machine. What live adds is measured
+and given to the simulation: the profile that policies plan with (through Triton, beforehand); what executions took
+besides the emulated GPU's time (the mean in that very run: of the legs in Tidegate's event log, and for Triton's own
+batcher in Triton's statistics); the way from the client and back to it, by which the simulated SLO is shorter; and the
+part of it that the proxy keeps free before deadlines (`reserve_ms`, for the policy that has it).
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tidegate.api import NS_PER_MS, Dispatch, LegFinished, ModelProfile, RequestArrived
+from tidegate.engine import read_log
+from tidegate.sim.result import Row
+from tidegate.sim.run import Run, simulate
+from tidegate.workload import PolicyChoice, Scenario
+from tidegate_loadtest.connection import Connection
+from tidegate_loadtest.emulated import TRITON, emulated_cluster
+from tidegate_loadtest.live import Seen, Sending
+from tidegate_loadtest.profiler import measure_profile
+from tidegate_loadtest.progress_bar import progress_bar
+from tidegate_loadtest.scenario_run import LiveRun, run_live
+
+MODEL = "inceptionresnetv2"
+NOMINAL = {"alpha_ms": 5.09, "beta_ms": 18.368}
+"""On 1080Ti: Table 2 of the Symphony paper."""
+WORKERS, SLO_MS, MAX_BATCH = 4, 70.0, 16
+SIZES, SAMPLES = (1, 2, 4, 8, 16), 20
+RATES_RPS = (300, 400)
+WARMUP_S = 3.0
+POLICIES = (
+    PolicyChoice(name="symphony"),
+    PolicyChoice(name="fifs"),
+    PolicyChoice(name=TRITON, options={"max_queue_delay_ms": 10}, label="Triton's batcher, 10 ms"),
+)
+GOODPUT_AIM, BATCH_AIM = 0.05, 1.0
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What live adds to the emulated GPU's time, in ms."""
+
+    execution_ms: float
+    """Of every execution, mean: for Tidegate the way to Triton and back too, since the worker is taken for so long."""
+    reserve_ms: float
+    """Kept free before the deadlines, median; 0 where there is no Tidegate."""
+    way_ms: float
+    """From the scheduled instant to the server, and from the end of the execution to the client; mean."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One run, live and simulated."""
+
+    policy: str
+    rate_rps: float
+    seed: int
+    live: Row
+    simulated: Row
+    fell_behind: bool
+    overhead: Overhead
+
+    @property
+    def goodput_off(self) -> float:
+        """Of live, relative to simulated."""
+        return self.live.goodput_rps / self.simulated.goodput_rps - 1
+
+    @property
+    def batch_off(self) -> float:
+        """Of the median batch, in rows."""
+        return (self.live.median_batch_rows or 0.0) - (self.simulated.median_batch_rows or 0.0)
+
+    @property
+    def meets(self) -> bool:
+        """Whether both aims are met."""
+        return abs(self.goodput_off) <= GOODPUT_AIM and abs(self.batch_off) <= BATCH_AIM
+
+
+def bench_live_vs_simulated(console: Console, *, duration_s: float = 20.0, rounds: int = 1) -> list[dict[str, Any]]:
+    """Run and print; a row per (rate, policy, seed)."""
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
+        work = Path(folder)
+        profile = _measured(work)
+        console.print(
+            f"l(b) measured through Triton: {profile.alpha_ms:.2f} ms * b + {profile.beta_ms:.2f} ms, "
+            f"told to the emulated GPU: {NOMINAL['alpha_ms']} ms * b + {NOMINAL['beta_ms']} ms",
+            highlight=False,
+        )
+        cases = [(rate, choice, seed) for seed in range(1, rounds + 1) for rate in RATES_RPS for choice in POLICIES]
+        pairs = []
+        each_s = WARMUP_S + duration_s
+        with progress_bar(console, each_s * len(cases)) as show:
+            for number, (rate, choice, seed) in enumerate(cases):
+                show(number * each_s, f"{choice.title} at {rate}/s")
+                own = work / str(number)
+                own.mkdir()
+                pairs.append(_pair(profile, choice, rate, seed, duration_s, own))
+    print_pairs(console, pairs, duration_s)
+    return [asdict(pair) | {"meets": pair.meets} for pair in pairs]
+
+
+def scenario_of(
+    rate_rps: float, duration_s: float, expected: dict[str, Any], true: dict[str, Any], *, slo_ms: float = SLO_MS
+) -> Scenario:
+    """Policies plan with `expected`; the GPUs, emulated or simulated, take what is `true`."""
+    return Scenario.model_validate(
+        {
+            "warmup_s": WARMUP_S,
+            "duration_s": duration_s,
+            "workers": [{"count": WORKERS}],
+            "models": [{"name": MODEL, "slo_ms": slo_ms, "profile": expected, "max_batch": MAX_BATCH}],
+            "arrivals": {"rate_rps": rate_rps},
+            "simulation": {"service": {MODEL: {"profile": true}}},
+        }
+    )
+
+
+def _measured(work: Path) -> ModelProfile:
+    """What `tidegate profile` finds."""
+    folder = work / "profile"
+    folder.mkdir()
+    scenario = scenario_of(1, 1, NOMINAL, NOMINAL)
+
+    async def measure(target: str) -> ModelProfile:
+        async with Connection(target) as connection:
+            return await measure_profile(connection, MODEL, SIZES, samples=SAMPLES, shapes={})
+
+    with emulated_cluster(scenario, PolicyChoice(name=TRITON), 0, folder) as cluster:
+        return asyncio.run(measure(cluster.address))
+
+
+def _pair(
+    profile: ModelProfile, choice: PolicyChoice, rate_rps: float, seed: int, duration_s: float, work: Path
+) -> Pair:
+    expected = {"points_ms": {point.rows: point.p95_ms for point in profile.points}}
+    live = run_live(LiveRun(scenario_of(rate_rps, duration_s, expected, NOMINAL), choice, seed, Sending({})), work=work)
+    if choice.name == TRITON:
+        overhead = _overhead_in_triton(live.seen)
+    else:
+        overhead = overhead_in_log(live.seen, work / "events.jsonl")
+    true = {**NOMINAL, "beta_ms": NOMINAL["beta_ms"] + overhead.execution_ms}
+    if choice.name == "symphony":
+        reserve_ms = max(0.0, overhead.reserve_ms - overhead.way_ms)
+        choice = choice.model_copy(update={"options": {**choice.options, "reserve_ms": reserve_ms}})
+    scenario = scenario_of(rate_rps, duration_s, expected, true, slo_ms=SLO_MS - overhead.way_ms)
+    simulated = simulate(Run(scenario, choice, seed))
+    title = live.run.policy.title
+    return Pair(title, rate_rps, seed, live.result.total, simulated.total, live.fell_behind, overhead)
+
+
+def nominal_ms(rows: int) -> float:
+    """What the emulated GPU takes for a batch."""
+    return NOMINAL["alpha_ms"] * rows + NOMINAL["beta_ms"]
+
+
+def _latency_ms(seen: Seen) -> float:
+    """By the clients' clock, mean of the answered."""
+    return float(seen.run.latency_ns[seen.run.ok].mean()) / NS_PER_MS
+
+
+def _overhead_in_triton(seen: Seen) -> Overhead:
+    usage = seen.usage[MODEL]
+    assert usage.mean_request_ms is not None, "it answered"
+    emulated_ms = sum(count * nominal_ms(rows) for rows, count in usage.executions_of.items())
+    execution_ms = (usage.busy_ns / NS_PER_MS - emulated_ms) / usage.executions
+    return Overhead(execution_ms, 0.0, _latency_ms(seen) - usage.mean_request_ms)
+
+
+def overhead_in_log(seen: Seen, event_log: Path) -> Overhead:
+    """What a run through Tidegate added."""
+    arrival_ns: dict[int, int] = {}
+    batches: dict[int, tuple[int, ...]] = {}
+    kept_ms, longer_ms, latency_ms = [], [], []
+    with event_log.open("rb") as lines:
+        _header, entries = read_log(lines)
+        for entry in entries:
+            match entry.event:
+                case RequestArrived(request=request):
+                    arrival_ns[request.id] = request.arrival_ns
+                    kept_ms.append(SLO_MS - (request.deadline_ns - request.arrival_ns) / NS_PER_MS)
+                case LegFinished() as leg:
+                    took_ms = (leg.ended_ns - leg.started_ns) / NS_PER_MS
+                    longer_ms.append(took_ms - nominal_ms(len(batches[leg.batch_id])))
+                    arrived_ns = [arrival_ns[request_id] for request_id in batches[leg.batch_id]]
+                    latency_ms += [
+                        (leg.ended_ns - at_ns) / NS_PER_MS for at_ns in arrived_ns if at_ns >= seen.run.began_ns
+                    ]
+            for command in entry.commands:
+                if isinstance(command, Dispatch):
+                    batches[command.batch.id] = command.batch.request_ids
+    return Overhead(mean(longer_ms), median(kept_ms), _latency_ms(seen) - mean(latency_ms))
+
+
+def print_pairs(console: Console, pairs: list[Pair], duration_s: float) -> None:
+    """The table, and which runs missed an aim or measured nothing."""
+    table = Table(
+        "rate /s", "policy", "goodput /s live, simulated", "", "attainment", "median batch", "mean batch", "p99 ms",
+        "late p99 ms", "execution, way, reserve ms", "aims",
+        title=f"{WORKERS} emulated GPUs, SLO {SLO_MS:g} ms, Poisson, {duration_s:g} s: live, simulated",
+    )  # fmt: skip
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for pair in pairs:
+        live, simulated = pair.live, pair.simulated
+        table.add_row(
+            f"{pair.rate_rps:g}",
+            pair.policy,
+            f"{live.goodput_rps:.0f}, {simulated.goodput_rps:.0f}",
+            f"{pair.goodput_off:+.1%}",
+            f"{live.attainment:.1%}, {simulated.attainment:.1%}",
+            f"{live.median_batch_rows:g}, {simulated.median_batch_rows:g}",
+            f"{live.mean_batch_rows:.2f}, {simulated.mean_batch_rows:.2f}",
+            f"{live.p99_ms:.1f}, {simulated.p99_ms:.1f}",
+            f"{live.lateness_p99_ms:.1f}",
+            f"{pair.overhead.execution_ms:+.2f}, {pair.overhead.way_ms:.2f}, {pair.overhead.reserve_ms:.2f}",
+            "met" if pair.meets else "[red]missed[/]",
+        )
+    console.print(table)
+    console.print(f"Aims: goodput within {GOODPUT_AIM:.0%}, median batch within {BATCH_AIM:g}.")
+    for pair in pairs:
+        where = f"{pair.policy} at {pair.rate_rps:g}/s, seed {pair.seed}"
+        if not pair.meets:
+            console.print(f"Missed: {where}: goodput {pair.goodput_off:+.1%}, median batch {pair.batch_off:+g}")
+        if pair.fell_behind:
+            console.print(f"[yellow]{where}: the generator fell behind: this run does not measure the server[/]")
+
+
+def main() -> None:
+    """Run it, write its figures."""
+    parser = argparse.ArgumentParser(prog="python -m bench.live_vs_simulated", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20.0, help="measured window of every live run")
+    parser.add_argument("--rounds", type=int, default=1, help="seeds")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    arguments = parser.parse_args()
+    console = Console(width=None if os.isatty(1) else 200)
+    console.print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} before")
+    rows = bench_live_vs_simulated(console, duration_s=arguments.seconds, rounds=arguments.rounds)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""`tidegate loadtest`: a scenario live."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from tidegate_loadtest.recorder import Progress
+    from tidegate_loadtest.scenario_run import LiveResult
+
+
+def loadtest(
+    scenario: Annotated[Path, typer.Argument(help="Scenario file (docs/reference/scenario.md).")],
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Only this policy, by name or label; may be given several times.")
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(min=0, help="Instead of the scenario's; may be given several times.")
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="gRPC of a Triton or Tidegate that runs. Default: emulate the cluster."),
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="[MODEL/]INPUT=3,48,320: an input's dimensions without rows, where the model leaves them open."
+        ),
+    ] = None,
+    channels: Annotated[int, typer.Option(min=1, help="TCP connections to spread the requests over.")] = 1,
+    timeout_s: Annotated[float, typer.Option(min=0.001, help="Give a request up after this.")] = 30.0,
+    lateness_limit_ms: Annotated[float, typer.Option(min=0, help="p99 lateness of a generator that keeps up.")] = 5.0,
+) -> None:
+    """Run a scenario live: the very requests of `tidegate simulate`, at their instants; the same columns and report.
+
+    Without --target the scenario's cluster is emulated on this machine: real tritonservers whose models take the time
+    of its profiles, and `tidegate serve` before them with each policy in turn (policy `triton`: Triton's own dynamic
+    batcher, and no Tidegate). With --target whatever runs there is measured, once for each seed; --policy then only
+    says what it is called. Examples:
+
+    tidegate loadtest scenario.yaml --policy symphony --policy triton --html live.html
+
+    tidegate loadtest scenario.yaml --target localhost:8101 --policy symphony --json live.json
+    """
+    from rich.console import Console
+
+    from tidegate.commands.common import console_for_tables, errors_explained, title_of, write_results
+
+    console = console_for_tables()
+    with errors_explained(), _own_errors_explained():
+        from tidegate.sim.report import simulate_page
+        from tidegate.workload import read_scenario
+        from tidegate_loadtest.live import Sending
+        from tidegate_loadtest.progress_bar import progress_bar
+        from tidegate_loadtest.scenario_run import live_document, plan_runs, run_live
+        from tidegate_loadtest.shapes import parse_shapes
+
+        document = read_scenario(scenario)
+        sending = Sending(parse_shapes(shape or ()), channels, timeout_s, lateness_limit_ms)
+        seeds, gantt_s = seed or [document.seed], 2.0 if html_file else 0.0
+        runs = plan_runs(document, policy or (), seeds, sending, target=target, gantt_s=gantt_s)
+        each_s = document.warmup_s + document.duration_s
+        lives = []
+        with progress_bar(Console(stderr=True), each_s * len(runs)) as show:
+            for done, run in enumerate(runs):
+                show(done * each_s, f"{run.name}: starting")
+
+                def shown(progress: "Progress", done: int = done, name: str = run.name) -> None:
+                    show(done * each_s + min(progress.elapsed_ns / 1e9, each_s), f"{name}: {progress}")
+
+                lives.append(run_live(run, progress=shown))
+        title = f"{title_of(document)}, live on {target or 'emulated GPUs'}"
+        behind = _print(console, title, lives)
+        write_results(
+            console,
+            live_document(document, lives),
+            json_file,
+            html_file,
+            lambda: simulate_page(". ".join([title, *behind]), [live.result for live in lives]),
+        )
+
+
+@contextmanager
+def _own_errors_explained() -> Iterator[None]:
+    """One line and exit status 1; SIGTERM ends it as Ctrl-C does, so that what was started is stopped."""
+    import signal
+
+    from rich.console import Console
+    from rich.markup import escape
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    try:
+        from tidegate_loadtest.connection import LoadTestError
+
+        try:
+            yield
+        except LoadTestError as error:
+            errors.print(f"[red]error:[/] {escape(str(error))}")
+            raise typer.Exit(1) from error
+    except ModuleNotFoundError as error:
+        if error.name != "tidegate_triton_models":
+            raise
+        hint = escape('pip install "tidegate-loadtest[emulated]", or name a running server with --target')
+        errors.print(f"[red]error:[/] emulated GPUs need {error.name}, which is not installed: {hint}")
+        raise typer.Exit(1) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _print(console: "Console", title: str, lives: "Sequence[LiveResult]") -> list[str]:
+    """The table, what went wrong, and (returned too) which runs do not measure the server."""
+    from rich.table import Table
+
+    from tidegate.commands.common import in_ms
+
+    heads = ("policy", "seed", "offered /s", "goodput /s", "attainment", "p50 ms", "p99 ms", "median batch", "busy")
+    table = Table(*heads, "generator late p50, p99 ms", title=title)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for live in lives:
+        row = live.result.total
+        table.add_row(
+            row.policy,
+            str(row.seed),
+            f"{row.offered_rps:,.0f}",
+            f"{row.goodput_rps:,.0f}",
+            f"{row.attainment:.2%}",
+            in_ms(row.p50_ms),
+            in_ms(row.p99_ms),
+            "-" if row.median_batch_rows is None else f"{row.median_batch_rows:g}",
+            f"{row.busy_share:.0%}" if row.busy_shares else "-",
+            f"{row.lateness_p50_ms:.2f}, {row.lateness_p99_ms:.2f}",
+        )
+    console.print(table)
+    behind = []
+    for live in lives:
+        for status, message in live.seen.run.messages.items():
+            console.print(f"{live.run.name}: first {status}: {message}", markup=False)
+        if live.fell_behind:
+            behind.append(
+                f"{live.run.name}: the generator fell behind its schedule: this run does not measure the server"
+            )
+            console.print(behind[-1], style="bold red", markup=False)
+    return behind

@@ -1,0 +1,203 @@
+"""A scenario's cluster on this machine: real tritonservers whose models take a GPU's time, and Tidegate before them.
+
+Each entry of the scenario's `workers` is one tritonserver with as many instances of each of its models; each instance
+is a lane, that is a worker. The policy `triton` is Triton itself: its dynamic batcher with the policy's options, and no
+Tidegate before it.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copyfile
+from typing import Any
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from tidegate.api import NS_PER_MS, ModelProfile, Point, Profile, write_profile
+from tidegate.sim.build import setup_of
+from tidegate.workload import PolicyChoice, Scenario
+from tidegate.workload.distributions import Constant
+from tidegate.workload.scenario import ModelSpec, WorkerSpec
+from tidegate_loadtest.connection import LoadTestError
+from tidegate_loadtest.processes import serving_command
+from tidegate_loadtest.profiler import fit_line
+from tidegate_triton_models import model_source
+
+TRITON = "triton"
+"""The policy that is Triton itself."""
+MOST_INSTANCES = 128
+"""An instance is a process of its own."""
+GPUS = "gpus"
+"""The resource by which Triton's rate limiter lets one model at a time onto a worker."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One that answers."""
+
+    address: str
+    """Where its clients go."""
+    event_log: Path | None
+    """What Tidegate records, complete once the cluster is stopped; None: Triton itself, which records nothing."""
+    tritons: tuple[str, ...]
+    """The addresses of the Tritons."""
+
+
+def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -> None:
+    """Raises LoadTestError naming the field that emulated GPUs cannot live up to, and the remedy."""
+    simulation, pools = scenario.simulation, scenario.workers
+    instances = sum(pool.count * len(_hosted(scenario, pool)) for pool in pools)
+    hosted = {tuple(_hosted(scenario, pool)) for pool in pools}
+    for wrong, what in (
+        (len({pool.gpu for pool in pools}) > 1, "workers: live, Tidegate knows one kind of `gpu`: give all the same"),
+        (any(map(_carries_time, scenario.models)), "models: emulated GPUs take no `time_ms`: leave it out"),
+        (
+            simulation.interference != 1,
+            "simulation.interference: emulated GPUs do not disturb each other: leave it out",
+        ),
+        (simulation.failures, "simulation.failures: emulated GPUs do not fail: leave it out"),
+        (simulation.events, "simulation.events: emulated GPUs neither go nor come: leave it out"),
+        (
+            instances > MOST_INSTANCES,
+            f"workers: {instances} models on workers, each a process: emulate at most {MOST_INSTANCES}, with fewer "
+            "workers or models",
+        ),
+        (
+            len(hosted) > 1 and any(choice.name == TRITON for choice in choices),
+            "workers: the policy `triton` is one Triton, whose workers host the same models: leave out `hosts`, or "
+            "choose other policies with --policy",
+        ),
+    ):
+        if wrong:
+            raise LoadTestError(what)
+
+
+@contextmanager
+def emulated_cluster(scenario: Scenario, choice: PolicyChoice, seed: int, work: Path) -> Iterator[Cluster]:
+    """Run the scenario's cluster under a policy until the block is left. Its files go into the folder `work`.
+
+    Raises LoadTestError where a part of it does not start.
+    """
+    own_batcher = choice.name == TRITON
+    pools = [_merged(scenario.workers)] if own_batcher else scenario.workers
+    with ExitStack() as running:
+        tritons = []
+        for number, pool in enumerate(pools):
+            repository = work / f"models{number}"
+            models = _hosted(scenario, pool)
+            for name in models:
+                batching = choice.options if own_batcher else None
+                write_emulated_model(repository, scenario, scenario.model(name), pool, seed=seed, batching=batching)
+            limits = [f"--rate-limit-resource={GPUS}:{pool.count}", "--rate-limit=execution_count"]
+            flags = ["--", *limits] if own_batcher and len(models) > 1 else []
+            ports = [word for name in ("grpc", "http", "metrics") for word in (f"--{name}-port", "0")]
+            log = ["--log", str(work / f"triton{number}.log")]
+            command = ("triton", *ports, *log, str(repository), *flags)
+            tritons.append(running.enter_context(serving_command(*command, log=work / f"triton{number}.errors")))
+        if own_batcher:
+            yield Cluster(tritons[0], None, tuple(tritons))
+            return
+        event_log = work / "events.jsonl"
+        serve = [word for address in tritons for word in ("--triton", address)]
+        serve += [word for name, value in choice.options.items() for word in ("--option", f"{name}={_text(value)}")]
+        serve += ["--profiles", str(write_profiles(work / "profiles.json", scenario, seed)), "--record", str(event_log)]
+        command = ("serve", "--policy", choice.name, "--listen", "127.0.0.1:0", "--seed", str(seed), *serve)
+        address = running.enter_context(serving_command(*command, log=work / "tidegate.errors"))
+        yield Cluster(address, event_log, tuple(tritons))
+
+
+def write_emulated_model(
+    repository: Path,
+    scenario: Scenario,
+    model: ModelSpec,
+    pool: WorkerSpec,
+    *,
+    seed: int,
+    batching: dict[str, Any] | None,
+) -> None:
+    """Write a model that takes the time of the scenario's, on as many instances as the pool has workers.
+
+    `batching`: the options of the policy `triton`, for Triton to batch it; None: it does not.
+    """
+    config = model_config_pb2.ModelConfig(name=model.name, backend="python", max_batch_size=model.max_rows)
+    config.input.add(name="INPUT0", data_type=model_config_pb2.TYPE_FP32, dims=[8])
+    config.output.add(name="OUTPUT0", data_type=model_config_pb2.TYPE_FP32, dims=[8])
+    group = config.instance_group.add(count=pool.count, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
+    for key, value in _parameters(scenario, model, pool, seed).items():
+        config.parameters[key].string_value = value
+    # An instance's first execution is slow, and a scheduler would learn a latency from it that does not come again.
+    warmup = config.model_warmup.add(name="first", batch_size=1, count=2)
+    warmup.inputs["INPUT0"].data_type = model_config_pb2.TYPE_FP32
+    warmup.inputs["INPUT0"].dims.append(8)
+    warmup.inputs["INPUT0"].zero_data = True
+    if batching is not None:
+        group.rate_limiter.resources.add(name=GPUS, count=1)
+        _set_batching(config.dynamic_batching, batching)
+    version = repository / model.name / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text(text_format.MessageToString(config), encoding="utf-8")
+    copyfile(model_source("emulated_gpu"), version / "model.py")
+
+
+def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
+    """What policies expect of the scenario's models, as the file that `tidegate serve` reads; its path."""
+    for profile in setup_of(scenario, seed).profiles:
+        points = [
+            Point(rows=rows, median_ms=ns / NS_PER_MS, p95_ms=ns / NS_PER_MS, samples=1)
+            for rows, ns in enumerate(profile.table_ns, 1)
+        ]
+        alpha_ms, beta_ms = fit_line(points)
+        write_profile(path, ModelProfile(model=profile.partition, alpha_ms=alpha_ms, beta_ms=beta_ms, points=points))
+    return path
+
+
+def _parameters(scenario: Scenario, model: ModelSpec, pool: WorkerSpec, seed: int) -> dict[str, str]:
+    times_ms = {rows: ns / NS_PER_MS for rows, ns in enumerate(_truth(scenario, model, pool.gpu).table_ns, 1)}
+    parameters = {"table_ms": json.dumps(times_ms)}
+    if model.slo_ms is not None:
+        parameters["slo_ms"] = str(model.slo_ms)
+    if jitter := scenario.simulation.jitter:
+        parameters |= {"jitter": str(jitter.cv), "jitter_kind": jitter.distribution, "seed": str(seed)}
+    return parameters
+
+
+def _truth(scenario: Scenario, model: ModelSpec, gpu: str) -> Profile:
+    """How long batches really take, as simulated workers do."""
+    service = scenario.simulation.service.get(model.name)
+    spec = (service and service.profile_on(gpu)) or model.profile_on(gpu)
+    assert spec is not None, "checked when the scenario was read"
+    return spec.build(model.name, gpu, model.max_rows)
+
+
+def _set_batching(batching: model_config_pb2.ModelDynamicBatching, options: dict[str, Any]) -> None:
+    batching.SetInParent()
+    batching.preferred_batch_size.extend(options.get("preferred_batch_size", ()))
+    batching.max_queue_delay_microseconds = round(float(options.get("max_queue_delay_ms", 0)) * 1000)
+    queue = batching.default_queue_policy
+    queue.max_queue_size = int(options.get("max_queue_size", 0))
+    queue.default_timeout_microseconds = round(float(options.get("default_timeout_ms", 0)) * 1000)
+    queue.timeout_action = queue.TimeoutAction.Value(options.get("timeout_action", "reject").upper())
+    queue.allow_timeout_override = bool(options.get("allow_timeout_override", False))
+
+
+def _merged(pools: Sequence[WorkerSpec]) -> WorkerSpec:
+    """Equal workers as one entry."""
+    return pools[0].model_copy(update={"count": sum(pool.count for pool in pools)})
+
+
+def _hosted(scenario: Scenario, pool: WorkerSpec) -> list[str]:
+    return sorted(pool.hosts or [model.name for model in scenario.models])
+
+
+def _carries_time(model: ModelSpec) -> bool:
+    return any(
+        time_ms != Constant(value=0) for time_ms in (model.time_ms, *(app.time_ms for app in model.apps)) if time_ms
+    )
+
+
+def _text(value: object) -> str:
+    """An option's value as a command line has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,147 @@
+"""What a live run measured, in the columns of a simulated one: the same record, summarised by the same code."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from tidegate.api import (
+    NS_PER_MS,
+    Advise,
+    Batch,
+    BatchFailed,
+    Dispatch,
+    LegFinished,
+    RequestArrived,
+)
+from tidegate.engine import StartLeg, read_log
+from tidegate.sim import result as figures
+from tidegate.sim.build import setup_of
+from tidegate.sim.record import ANSWERED, LATE, Record
+from tidegate.sim.result import ALL_MODELS, DIGITS, Row
+from tidegate.workload import RequestSequence, Scenario, mean_rate_rps
+from tidegate.workload.arrivals import NS_PER_S
+from tidegate_loadtest.live import Seen
+from tidegate_loadtest.result import CLIENT_TIMEOUT, DROPS, OK
+from tidegate_loadtest.server_stats import ServerUsage
+
+
+def judge(
+    scenario: Scenario,
+    requests: RequestSequence,
+    seen: Seen,
+    *,
+    policy: str,
+    seed: int,
+    event_log: Path | None,
+    gantt_s: float = 0.0,
+) -> figures.RunResult:
+    """The rows of a run. A request is good if its answer was back in time by the client's clock, from its schedule.
+
+    Batches come from the proxy's event log; where there is none, from the server's statistics, which know their sizes
+    but not on which worker each ran. A request that the client gave up waiting for is `stranded`.
+    """
+    record = Record(requests)
+    origin_ns = seen.run.began_ns - round(scenario.warmup_s * NS_PER_S)
+    _note_ends(record, requests, seen, round(scenario.warmup_s * NS_PER_S))
+    if event_log is not None:
+        _note_legs(record, event_log, origin_ns)
+    result = figures.summarise(
+        record,
+        requests,
+        setup_of(scenario, seed),
+        policy=policy,
+        seed=seed,
+        rate_rps=mean_rate_rps(scenario),
+        warmup_s=scenario.warmup_s,
+        duration_s=scenario.duration_s,
+        gantt_s=gantt_s,
+    )
+    rows = [_with_lateness(row, requests, seen) for row in result.rows]
+    if event_log is None:
+        workers = sum(pool.count for pool in scenario.workers)
+        rows = [_with_usage(row, seen, workers, scenario.duration_s) for row in rows]
+    return replace(result, rows=rows)
+
+
+def _note_ends(record: Record, requests: RequestSequence, seen: Seen, warmup_ns: int) -> None:
+    """How each request of the window ended; the ones before it count for nothing."""
+    run = seen.run
+    rows = zip(run.status.tolist(), run.finished_ns.tolist(), run.latency_ns.tolist(), strict=True)
+    for request_id, (status, finished_ns, latency_ns) in enumerate(rows, seen.first):
+        ended_ns = finished_ns + warmup_ns
+        if status == OK:
+            in_time = latency_ns <= requests.slos_ns[requests.model[request_id]]
+            record.ended_ns[request_id] = ended_ns
+            record.outcome[request_id] = ANSWERED if in_time else LATE
+        elif status in DROPS.values():
+            record.dropped(request_id, ended_ns, status)
+        elif status != CLIENT_TIMEOUT:
+            record.failed(request_id, ended_ns)
+
+
+def _note_legs(record: Record, event_log: Path, origin_ns: int) -> None:
+    """What ran where, and what the policy advised. The log's instants are of the clock that `origin_ns` is of."""
+    rows: dict[int, int] = {}
+    batches: dict[int, Batch] = {}
+    with event_log.open("rb") as lines:
+        _header, entries = read_log(lines)
+        for entry in entries:
+            event = entry.event
+            match event:
+                case RequestArrived():
+                    rows[event.request.id] = event.request.rows
+                case LegFinished() | BatchFailed():
+                    batch = batches[event.batch_id]
+                    leg = StartLeg(batch, event.leg, sum(rows[request_id] for request_id in batch.request_ids))
+                    if isinstance(event, LegFinished):
+                        started_ns, ended_ns = event.started_ns, event.ended_ns
+                    else:
+                        started_ns, ended_ns = batch.legs[event.leg].start_ns, event.now_ns
+                    record.leg_ran(leg, started_ns - origin_ns, ended_ns - origin_ns)
+            for command in entry.commands:
+                match command:
+                    case Dispatch():
+                        batches[command.batch.id] = command.batch
+                    case Advise():
+                        record.advised(event.now_ns - origin_ns, command)
+
+
+def _with_lateness(row: Row, requests: RequestSequence, seen: Seen) -> Row:
+    lateness_ns = seen.run.lateness_ns
+    if row.model != ALL_MODELS:
+        of_model = np.array(requests.model[seen.first :]) == requests.models.index(row.model)
+        lateness_ns = lateness_ns[of_model]
+    if not len(lateness_ns):
+        return row
+    p50_ms, p99_ms = (round(float(ns) / NS_PER_MS, DIGITS) for ns in np.percentile(lateness_ns, [50, 99]))
+    return replace(row, lateness_p50_ms=p50_ms, lateness_p99_ms=p99_ms)
+
+
+def _with_usage(row: Row, seen: Seen, workers: int, window_s: float) -> Row:
+    """The batches as the server counted them; its busy share is that of the scenario's workers together."""
+    usages = [usage for model, usage in seen.usage.items() if row.model in (ALL_MODELS, model)]
+    sizes = _sizes(usages)
+    if not len(sizes):
+        return replace(row, busy_shares={}, touched_workers=None)
+    busy_ns = sum(usage.busy_ns for usage in usages)
+    share = round(busy_ns / NS_PER_S / window_s / workers, DIGITS)
+    found, counts = (x.tolist() for x in np.unique(sizes, return_counts=True))
+    return replace(
+        row,
+        batches=len(sizes),
+        batch_rows=dict(zip(map(str, found), counts, strict=True)),
+        median_batch_rows=float(np.median(sizes)),
+        mean_batch_rows=round(float(np.mean(sizes)), DIGITS),
+        busy_shares={"all workers": share},
+        busy_share=share,
+        touched_workers=None,
+    )
+
+
+def _sizes(usages: Iterable[ServerUsage]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """The rows of every batch."""
+    return np.array(
+        [rows for usage in usages for rows, count in usage.executions_of.items() for _ in range(count)], np.int64
+    )

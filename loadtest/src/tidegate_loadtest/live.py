@@ -1,0 +1,84 @@
+"""A scenario's requests, sent to a server at the instants at which the simulator has them arrive."""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tidegate.workload import RequestSequence, Scenario
+from tidegate.workload.arrivals import NS_PER_S
+from tidegate_loadtest.connection import Connection, LoadTestError
+from tidegate_loadtest.open_loop import run_open_loop
+from tidegate_loadtest.recorder import Progress
+from tidegate_loadtest.result import RunResult
+from tidegate_loadtest.scenario_requests import ScenarioRequests, Shapes
+from tidegate_loadtest.server_stats import ServerUsage, measure_usage
+
+
+@dataclass(frozen=True)
+class Sending:
+    """How the requests are sent."""
+
+    shapes: Shapes
+    channels: int = 1
+    """TCP connections that they are spread over."""
+    timeout_s: float = 30.0
+    """A request is given up after this."""
+    lateness_limit_ms: float = 5.0
+    """The 99th percentile of lateness above which the generator fell behind."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the clients saw, and what the server says of itself."""
+
+    run: RunResult
+    """Row i is request number `first + i`."""
+    first: int
+    """The first request of the measured window."""
+    usage: Mapping[str, ServerUsage]
+    """By model; empty where the server keeps no statistics."""
+
+
+async def send_scenario(
+    target: str,
+    scenario: Scenario,
+    requests: RequestSequence,
+    sending: Sending,
+    *,
+    seed: int,
+    progress: Callable[[Progress], None] | None = None,
+) -> Seen:
+    """Send the requests of the warm-up and of the window; return when the last is answered or has failed.
+
+    Raises LoadTestError, before any of them is sent, where there is no server, a model is missing or takes fewer rows,
+    and where its shapes cannot be drawn.
+    """
+    warmup_ns, window_ns = (round(seconds * NS_PER_S) for seconds in (scenario.warmup_s, scenario.duration_s))
+    async with Connection(target, channels=sending.channels) as connection:
+        request_of = await ScenarioRequests.drawn(connection, requests, shapes=sending.shapes, seed=seed)
+        usage = asyncio.create_task(_usage(connection, scenario))
+        try:
+            run = await run_open_loop(
+                connection,
+                requests.at_ns,
+                request_of,
+                window_ns=window_ns,
+                warmup_ns=warmup_ns,
+                timeout_s=sending.timeout_s,
+                lateness_limit_ms=sending.lateness_limit_ms,
+                progress=progress,
+            )
+            return Seen(run, bisect_left(requests.at_ns, warmup_ns), await usage)
+        finally:
+            usage.cancel()
+
+
+async def _usage(connection: Connection, scenario: Scenario) -> dict[str, ServerUsage]:
+    names = [model.name for model in scenario.models]
+    spans = {"warmup_s": scenario.warmup_s, "window_s": scenario.duration_s}
+    try:
+        usages = await asyncio.gather(*(measure_usage(connection, name, **spans) for name in names))
+    except LoadTestError:
+        return {}  # what the clients saw is still worth a report
+    return dict(zip(names, usages, strict=True))

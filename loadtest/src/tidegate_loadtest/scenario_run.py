@@ -1,0 +1,115 @@
+"""One live run of a scenario: against a server that is there, or against a cluster emulated for it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import uvloop
+
+from tidegate.host import Plugins
+from tidegate.sim.build import setup_of
+from tidegate.sim.document import simulate_document
+from tidegate.sim.result import RunResult
+from tidegate.sim.run import choose_policies
+from tidegate.workload import PolicyChoice, Scenario, draw_requests
+from tidegate_loadtest.connection import LoadTestError
+from tidegate_loadtest.judge import judge
+from tidegate_loadtest.live import Seen, Sending, send_scenario
+from tidegate_loadtest.recorder import Progress
+
+
+@dataclass(frozen=True)
+class LiveRun:
+    """What to run."""
+
+    scenario: Scenario
+    policy: PolicyChoice
+    seed: int
+    sending: Sending
+    target: str | None = None
+    """Where the server is; None: emulate the cluster, under the policy."""
+    gantt_s: float = 0.0
+    """Keep the legs of so many seconds for a chart."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.policy.title}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class LiveResult:
+    """What a run measured."""
+
+    run: LiveRun
+    result: RunResult
+    seen: Seen
+
+    @property
+    def fell_behind(self) -> bool:
+        """Whether the generator, rather than the server, is what it measured."""
+        return self.seen.run.fell_behind
+
+
+def plan_runs(
+    scenario: Scenario,
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    sending: Sending,
+    *,
+    target: str | None = None,
+    gantt_s: float = 0.0,
+) -> list[LiveRun]:
+    """The runs that are asked for, policies by name or label. Without any: the scenario's, or the target as it is.
+
+    Raises PluginError (not installed, or wrong options), and LoadTestError for what cannot be emulated.
+    """
+    if target is None:
+        from tidegate_loadtest.emulated import check_can_be_emulated  # noqa: PLC0415 - of the extra `emulated`
+
+        choices = choose_policies(scenario, policies)
+        check_can_be_emulated(scenario, choices)
+        for choice in choices:
+            Plugins.installed().make_policy(choice.name, setup_of(scenario, seeds[0]), choice.options)
+    elif len(policies) > 1:
+        raise LoadTestError(f"{target} runs one policy: name at most one with --policy")
+    else:
+        choices = choose_policies(scenario, policies) if policies else [PolicyChoice(name=target)]
+    return [LiveRun(scenario, choice, seed, sending, target, gantt_s) for choice in choices for seed in seeds]
+
+
+def run_live(
+    run: LiveRun, *, progress: Callable[[Progress], None] | None = None, work: Path | None = None
+) -> LiveResult:
+    """Carry it out. What it starts, it has stopped when it returns or raises. Raises LoadTestError, TraceError.
+
+    `work`: an empty folder to leave an emulated cluster's files in (models, profiles, logs, Tidegate's event log).
+    """
+    scenario, seed = run.scenario, run.seed
+    requests = draw_requests(scenario, seed)
+
+    def send(target: str) -> Seen:
+        return uvloop.run(send_scenario(target, scenario, requests, run.sending, seed=seed, progress=progress))
+
+    def judged(seen: Seen, event_log: Path | None) -> LiveResult:
+        title = run.policy.title
+        result = judge(scenario, requests, seen, policy=title, seed=seed, event_log=event_log, gantt_s=run.gantt_s)
+        return LiveResult(run, result, seen)
+
+    if run.target is not None:
+        return judged(send(run.target), None)
+    from tidegate_loadtest.emulated import emulated_cluster  # noqa: PLC0415 - of the extra `emulated`
+
+    with TemporaryDirectory(prefix="tidegate-loadtest-") as folder:
+        with emulated_cluster(scenario, run.policy, seed, work or Path(folder)) as cluster:
+            seen = send(cluster.address)
+        return judged(seen, cluster.event_log)
+
+
+def live_document(scenario: Scenario, lives: Sequence[LiveResult]) -> dict[str, Any]:
+    """The document of `tidegate simulate`, and which runs say more about the generator than about the server."""
+    results = [live.result for live in lives]
+    behind = [{"policy": live.run.policy.title, "seed": live.run.seed} for live in lives if live.fell_behind]
+    return {**simulate_document(scenario, results), "command": "loadtest", "fell_behind": behind}

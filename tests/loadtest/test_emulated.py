@@ -1,0 +1,97 @@
+"""What a scenario becomes on emulated GPUs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from tidegate.api import read_profiles
+from tidegate.sim.build import setup_of
+from tidegate.workload import PolicyChoice, Scenario
+from tidegate_loadtest.connection import LoadTestError
+from tidegate_loadtest.emulated import check_can_be_emulated, write_emulated_model, write_profiles
+
+POINTS = {"points_ms": {1: 6.5, 4: 9.5}, "max_batch": 8}
+
+
+def scenario(**changes: Any) -> Scenario:  # noqa: ANN401
+    document = {
+        "duration_s": 1,
+        "workers": [{"count": 3}],
+        "models": [{"name": "m", "slo_ms": 30, "profile": POINTS}],
+        "arrivals": {"rate_rps": 60},
+        "policies": [{"name": "triton"}],
+        **changes,
+    }
+    return Scenario.model_validate(document)
+
+
+def config_of(folder: Path, what: Scenario, batching: dict[str, Any] | None) -> model_config_pb2.ModelConfig:
+    write_emulated_model(folder, what, what.models[0], what.workers[0], seed=1, batching=batching)
+    assert (folder / "m" / "1" / "model.py").exists()
+    text = (folder / "m" / "config.pbtxt").read_text()
+    return text_format.Parse(text, model_config_pb2.ModelConfig())
+
+
+def test_a_model_takes_the_true_time_and_has_an_instance_for_each_worker(tmp_path: Path) -> None:
+    true = {"alpha_ms": 2, "beta_ms": 4}
+    simulation = {"service": {"m": {"profile": true}}, "jitter": {"cv": 0.1, "distribution": "gamma"}}
+    config = config_of(tmp_path, scenario(simulation=simulation), None)
+    parameters = {key: value.string_value for key, value in config.parameters.items()}
+    assert json.loads(parameters.pop("table_ms")) == {str(rows): 2 * rows + 4 for rows in range(1, 9)}
+    assert parameters == {"slo_ms": "30.0", "jitter": "0.1", "jitter_kind": "gamma", "seed": "1"}
+    assert (config.max_batch_size, config.instance_group[0].count) == (8, 3)
+    assert not config.HasField("dynamic_batching")
+
+
+def test_the_policy_triton_becomes_its_dynamic_batcher(tmp_path: Path) -> None:
+    options = {
+        "preferred_batch_size": [2, 4],
+        "max_queue_delay_ms": 1.5,
+        "max_queue_size": 9,
+        "default_timeout_ms": 20,
+        "timeout_action": "delay",
+        "allow_timeout_override": True,
+    }
+    batching = config_of(tmp_path, scenario(), options).dynamic_batching
+    assert list(batching.preferred_batch_size) == [2, 4]
+    assert batching.max_queue_delay_microseconds == 1500
+    queue = batching.default_queue_policy
+    assert (queue.max_queue_size, queue.default_timeout_microseconds, queue.allow_timeout_override) == (9, 20_000, True)
+    assert queue.timeout_action == queue.DELAY
+    assert config_of(tmp_path / "plain", scenario(), {}).HasField("dynamic_batching")
+
+
+def test_tidegate_starts_from_the_profiles_that_simulated_policies_are_told(tmp_path: Path) -> None:
+    (written,) = read_profiles(write_profiles(tmp_path / "profiles.json", scenario(), 1)).profiles
+    (told,) = setup_of(scenario(), 1).profiles
+    assert written.to_profile(8).table_ns == told.table_ns
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"workers": [{"count": 1, "gpu": "A"}, {"count": 1, "gpu": "B"}]}, "one kind of `gpu`"),
+        ({"models": [{"name": "m", "profile": POINTS, "time_ms": 3}]}, "`time_ms`"),
+        ({"models": [{"name": "m", "profile": POINTS, "apps": [{"name": "a", "time_ms": 3}]}]}, "`time_ms`"),
+        ({"simulation": {"interference": 1.5}}, "simulation.interference"),
+        ({"simulation": {"failures": {"probability": 0.1}}}, "simulation.failures"),
+        ({"simulation": {"events": [{"at_s": 1, "lost": 0}]}}, "simulation.events"),
+        ({"workers": [{"count": 1000}]}, "1000 models on workers"),
+    ],
+)
+def test_what_cannot_be_emulated_is_said(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(LoadTestError, match=says):
+        check_can_be_emulated(scenario(**changes), [PolicyChoice(name="fifs")])
+
+
+def test_one_triton_by_itself_has_equal_workers() -> None:
+    models = [{"name": name, "profile": POINTS} for name in ("m", "n")]
+    workers = [{"count": 1, "hosts": ["m"]}, {"count": 1, "hosts": ["n"]}]
+    mixed = scenario(models=models, workers=workers)
+    check_can_be_emulated(mixed, [PolicyChoice(name="fifs")])
+    with pytest.raises(LoadTestError, match="host the same models"):
+        check_can_be_emulated(mixed, [PolicyChoice(name="triton")])

@@ -1,0 +1,114 @@
+"""`tidegate loadtest`: its files, and what it says before any load."""
+
+import json
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tidegate.cli import build_app
+from tidegate.host import Plugins
+
+if TYPE_CHECKING:
+    from tests.loadtest.conftest import FakeTriton
+
+SCENARIO = """
+warmup_s: 0.1
+duration_s: 0.4
+workers: [{{count: 2}}]
+models: [{{name: {model}, slo_ms: 2000, profile: {{alpha_ms: 1, beta_ms: 5, max_batch: 8}}}}]
+arrivals: {{process: uniform, rate_rps: 100}}
+policies: [{{name: fifs}}, {{name: triton}}]
+"""
+
+
+def scenario(folder: Path, model: str = "echo") -> Path:
+    path = folder / "scenario.yaml"
+    path.write_text(SCENARIO.format(model=model))
+    return path
+
+
+def tidegate(*arguments: str | Path | int) -> Result:
+    return CliRunner().invoke(build_app(Plugins.installed()), [str(argument) for argument in arguments])
+
+
+def read(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(path.read_text())
+    return document
+
+
+def test_live_and_simulated_have_the_same_columns(triton: "FakeTriton", tmp_path: Path) -> None:
+    path, live, simulated, page = (tmp_path / name for name in ("scenario.yaml", "live.json", "sim.json", "live.html"))
+    scenario(tmp_path)
+    files = ("--json", live, "--html", page)
+    done = tidegate("loadtest", path, "--target", triton.target, "--policy", "fifs", "--seed", 3, "--seed", 4, *files)
+    assert done.exit_code == 0, done.output
+    assert tidegate("simulate", path, "--policy", "fifs", "--seed", 3, "--seed", 4, "--json", simulated).exit_code == 0
+    rows, others = read(live)["rows"], read(simulated)["rows"]
+    assert [list(row) for row in rows] == [list(row) for row in others]
+    same = ("policy", "seed", "model", "rate_rps", "accepted", "offered_rps", "answered")
+    assert [[row[name] for name in same] for row in rows] == [[row[name] for name in same] for row in others]
+    assert all(row["lateness_p99_ms"] is not None for row in rows)
+    assert len(triton.requests) == 2 * 50
+    assert "generator late p50, p99 ms" in done.stdout
+    assert "generator late p50, p99 ms" in page.read_text()
+
+
+def test_a_target_is_called_by_its_address_unless_it_is_named(triton: "FakeTriton", tmp_path: Path) -> None:
+    done = tidegate("loadtest", scenario(tmp_path), "--target", triton.target, "--json", tmp_path / "live.json")
+    assert done.exit_code == 0, done.output
+    assert {row["policy"] for row in read(tmp_path / "live.json")["rows"]} == {triton.target}
+
+
+def test_a_generator_that_fell_behind_is_no_measurement(triton: "FakeTriton", tmp_path: Path) -> None:
+    files = ("--json", tmp_path / "live.json", "--html", tmp_path / "live.html")
+    limit = ("--lateness-limit-ms", 0)
+    done = tidegate("loadtest", scenario(tmp_path), "--target", triton.target, "--policy", "triton", *limit, *files)
+    says = "triton, seed 0: the generator fell behind its schedule: this run does not measure the server"
+    assert says in done.stdout
+    assert says in (tmp_path / "live.html").read_text()
+    assert read(tmp_path / "live.json")["fell_behind"] == [{"policy": "triton", "seed": 0}]
+
+
+def test_the_first_message_of_each_failure_is_shown(triton: "FakeTriton", tmp_path: Path) -> None:
+    done = tidegate("loadtest", scenario(tmp_path, "failing"), "--target", triton.target)
+    assert "first UNAVAILABLE: no worker left" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "says"),
+    [
+        ("absent", (), "unknown model 'absent'"),
+        ("image", (), "give its -1 a size with --shape IMAGE="),
+        ("echo", ("--shape", "Y=3"), "--shape Y: no model of the scenario has this input (echo: X)"),
+        ("echo", ("--policy", "fifs", "--policy", "triton"), "runs one policy"),
+        ("echo", ("--policy", "absent"), "no policy named 'absent'"),
+    ],
+)
+def test_what_is_wrong_is_said_before_any_load(
+    triton: "FakeTriton", tmp_path: Path, model: str, arguments: tuple[str, ...], says: str
+) -> None:
+    done = tidegate("loadtest", scenario(tmp_path, model), "--target", triton.target, *arguments)
+    assert done.exit_code == 1
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert triton.requests == []
+
+
+def test_nobody_at_the_target(tmp_path: Path) -> None:
+    with socket.socket() as unused:  # bound but not listening: nobody else gets the port, nobody answers
+        unused.bind(("127.0.0.1", 0))
+        target = f"127.0.0.1:{unused.getsockname()[1]}"
+        done = tidegate("loadtest", scenario(tmp_path), "--target", target)
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"error: {target}: ")
+
+
+def test_a_wrong_option_of_a_policy_is_said_before_anything_starts(tmp_path: Path) -> None:
+    path = scenario(tmp_path)
+    path.write_text(path.read_text().replace("name: triton", "name: triton, options: {delay: 3}"))
+    done = tidegate("loadtest", path)
+    assert done.exit_code == 1
+    assert "options of policy 'triton': delay" in done.stderr
