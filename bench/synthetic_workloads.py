@@ -1,0 +1,332 @@
+"""Deferred against eager batching on a sample of the 5880 synthetic workloads of the Symphony paper (section 3.4.2).
+
+    python -m bench.synthetic_workloads --sample 200 --seed 1 --json synthetic.json --html synthetic.html
+
+Half an hour on one core, so no part of `make bench`. A sample and a seed give the same figures in every process.
+"""
+
+import argparse
+import csv
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from itertools import pairwise, product
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.io
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tidegate.sim.goodput import Question, Search, search_goodput
+from tidegate.sim.parallel import run_parallel
+from tidegate.sim.report import STYLE
+from tidegate.sim.run import Run
+from tidegate.workload import PolicyChoice, Scenario, stream
+
+PROFILES = Path(__file__).parents[1] / "scenarios" / "profiles_1080ti.csv"
+"""Table 3 of the paper: of the two tables the one whose beta/alpha range from 9.7 to 0.02 over Table 1's models."""
+MODELS = ("DenseNet121", "InceptionV3", "ResNet50V2", "VGG16", "Xception", "BERT")
+SLOS_MS = (20.0, 25.0, 30.0, 40.0, 50.0)
+COPIES = (8, 16, 24, 32, 48, 64)
+WORKERS_PER_MODEL = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0)
+SHAPES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+MOST_WORKERS = 128
+MIXED = "mixed"
+MAX_BATCH = 64
+
+POLICIES = (
+    PolicyChoice(name="eager", label="eager"),
+    PolicyChoice(name="eager", label="eager window", options={"gathering": "window"}),
+    PolicyChoice(name="symphony", label="frontrun", options={"deferral": "frontrun"}),
+    PolicyChoice(name="symphony", label="symphony"),
+)
+RATIOS = {
+    "symphony / better eager": ("symphony", ("eager", "eager window")),
+    "frontrun / better eager": ("frontrun", ("eager", "eager window")),
+    "frontrun / eager": ("frontrun", ("eager",)),
+    "frontrun / eager window": ("frontrun", ("eager window",)),
+    "symphony / best of the others": ("symphony", ("eager", "eager window", "frontrun")),
+}
+"""Whose goodput is divided by the greatest of whose."""
+PAPER = {"at least 0.95": "almost all", "at least 1.5": "16 %", "at least 2": "extreme cases"}
+
+SEED = 1
+"""Of the arrivals: the same for every policy, so that luck divides out."""
+PRECISION = 0.015
+REQUESTS_PER_MODEL, LEAST_REQUESTS = 500, 10_000
+"""In the window, at about the goodput: a model may lose five or more, and its bad rate is known to 0.4 %."""
+PILOT_SHARE, PILOT_PRECISION = 0.25, 0.1
+"""The search that says how long the window has to be: what part of the requests it has, how exact it is."""
+WARMUP_SLOS = 4
+"""Length of the warm-up, in the longest SLO: nothing that waits is older than one."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A member of the grid."""
+
+    model: str
+    """Of all copies; `mixed`: every model of Table 3 once, with its own SLO."""
+    slo_ms: float | None
+    """None: each model's own."""
+    shape: float
+    """Of the gamma-distributed gaps: 1 is Poisson, less is burstier."""
+    models: int
+    workers: int
+
+
+def grid() -> list[Workload]:
+    """The 5880 of Table 1, by model, SLO, burstiness, copies, workers.
+
+    The table's product has 7560. It has 5880 without SLOs under 2*l(1), at which not even single requests may wait for
+    one another, and without clusters of more than 128 workers; the paper does not say what it left out.
+    """
+    profiles = {row["name"]: row for row in _profiles()}
+    return [
+        Workload(model, slo_ms, shape, copies, round(copies * ratio))
+        for model, slo_ms, shape, copies, ratio in product(MODELS, SLOS_MS, SHAPES, COPIES, WORKERS_PER_MODEL)
+        if 2 * (float(profiles[model]["alpha_ms"]) + float(profiles[model]["beta_ms"])) <= slo_ms
+        and copies * ratio <= MOST_WORKERS
+    ]
+
+
+def mixed_grid() -> list[Workload]:
+    """The 35 models of Table 3 at equal rates and their own SLOs: the paper says only that there are 35 at a time."""
+    models = len(_profiles())
+    return [
+        Workload(MIXED, None, shape, models, ceil(models * ratio))
+        for shape, ratio in product(SHAPES, WORKERS_PER_MODEL)
+    ]
+
+
+def draw_sample(members: Sequence[Workload], count: int, seed: int) -> list[Workload]:
+    """One of each of `count` equal stretches of the grid, so that every region is represented; in random order.
+
+    Raises ValueError for more than there are.
+    """
+    if not 0 <= count <= len(members):
+        raise ValueError(f"a sample of {count}: the grid has {len(members)} workloads; ask for 0 to {len(members)}")
+    draw = stream(seed, "synthetic workloads")
+    borders = [round(index * len(members) / count) for index in range(count + 1)] if count else [0]
+    sample = [members[draw.randrange(start, end)] for start, end in pairwise(borders)]
+    draw.shuffle(sample)  # who interrupts the search has a sample still
+    return sample
+
+
+def scenario_of(workload: Workload, rate_rps: float, duration_s: float) -> Scenario:
+    """The workload as an experiment."""
+    rows = {row["name"]: row for row in _profiles()}
+    names = list(rows) if workload.model == MIXED else [workload.model] * workload.models
+    models: list[dict[str, Any]] = [
+        {
+            "name": f"{name}-{index}",
+            "slo_ms": workload.slo_ms or rows[name]["slo_ms"],
+            "profile": {
+                "alpha_ms": rows[name]["alpha_ms"],
+                "beta_ms": rows[name]["beta_ms"],
+                "max_batch": MAX_BATCH,
+            },
+        }
+        for index, name in enumerate(names)
+    ]
+    return Scenario.model_validate(
+        {
+            "version": 1,
+            "warmup_s": WARMUP_SLOS * max(float(model["slo_ms"]) for model in models) / 1000,
+            "duration_s": duration_s,
+            "workers": [{"count": workload.workers, "gpu": "1080Ti"}],
+            "models": models,
+            "arrivals": {"process": "gamma", "shape": workload.shape, "rate_rps": rate_rps},
+        }
+    )
+
+
+def compare(workload: Workload, requests_per_model: int = REQUESTS_PER_MODEL) -> dict[str, Any]:
+    """The goodput of every policy under a workload, and their ratios: a row of the JSON.
+
+    A quick search for eager batching tells the rate, hence the window; each further search begins where the last ended.
+    """
+    requests = max(LEAST_REQUESTS * requests_per_model / REQUESTS_PER_MODEL, requests_per_model * workload.models)
+    rate_rps = _bound_rps(workload)
+    pilot = _search(workload, POLICIES[0], rate_rps, requests * PILOT_SHARE, PILOT_PRECISION)
+    rate_rps = pilot.rate_rps or rate_rps
+    duration_s = requests / rate_rps
+    found: dict[str, Search] = {}
+    for choice in POLICIES:
+        found[choice.title] = _search(workload, choice, rate_rps, rate_rps * duration_s, PRECISION, duration_s)
+        rate_rps = found[choice.title].rate_rps or rate_rps
+    goodput = {title: search.rate_rps for title, search in found.items()}
+    return {
+        **asdict(workload),
+        "duration_s": duration_s,
+        "goodput_rps": goodput,
+        "mean_batch_rows": {
+            title: search.best.total.mean_batch_rows if search.best else None for title, search in found.items()
+        },
+        "ratios": {
+            name: goodput[ours] / best if (best := max(goodput[title] for title in theirs)) else None
+            for name, (ours, theirs) in RATIOS.items()
+        },
+    }
+
+
+def summarise(rows: Sequence[dict[str, Any]], ratio: str) -> dict[str, float]:
+    """How a ratio is distributed: shares of the workloads, and quantiles."""
+    values = np.array([row["ratios"][ratio] for row in rows if row["ratios"][ratio] is not None])
+    shares = {f"at least {limit:g}": float(np.mean(values >= limit)) for limit in (0.95, 1.0, 1.5, 2.0)}
+    names = ("least", "quartile 1", "median", "quartile 3", "most")
+    return shares | dict(zip(names, np.quantile(values, (0, 0.25, 0.5, 0.75, 1)).tolist(), strict=True))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Search, print the distribution, write files."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.synthetic_workloads", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--sample", type=int, default=200, help="of the 5880 workloads with equal models; default 200")
+    parser.add_argument("--mixed", type=int, default=6, help="of the 42 workloads with 35 models; default 6")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample; default 1")
+    parser.add_argument("--jobs", type=int, default=1, help="workloads at once; -1: as many as cores; default 1")
+    parser.add_argument("--json", type=Path, help="write the figures to this file, after every workload")
+    parser.add_argument("--html", type=Path, help="write a page with the distribution to this file")
+    options = parser.parse_args(arguments)
+    try:
+        workloads = draw_sample(mixed_grid(), options.mixed, options.seed)
+        workloads += draw_sample(grid(), options.sample, options.seed)
+    except ValueError as error:
+        parser.error(str(error))
+    console = Console(width=None if os.isatty(1) else 120)
+    rows = []
+    for row in _with_progress(console, run_parallel(compare, workloads, jobs=options.jobs), len(workloads)):
+        rows.append(row)
+        if options.json:
+            options.json.write_text(json.dumps({"seed": options.seed, "workloads": rows}, indent=2) + "\n")
+    groups = {
+        "equal models": [row for row in rows if row["model"] != MIXED],
+        "35 models": [row for row in rows if row["model"] == MIXED],
+    }
+    groups = {name: members for name, members in groups.items() if members}
+    for name, members in groups.items():
+        _print(console, f"{len(members)} workloads, {name}", members)
+    if options.html:
+        options.html.write_text(page(groups))
+
+
+def page(groups: dict[str, list[dict[str, Any]]]) -> str:
+    """The distributions as one HTML page that needs no network."""
+    body = []
+    for number, (name, rows) in enumerate(groups.items()):
+        chart = plotly.io.to_html(
+            _distribution(rows), full_html=False, include_plotlyjs=number == 0, div_id=f"chart{number}"
+        )
+        body.append(f"<h2>{escape(f'{len(rows)} workloads, {name}')}</h2>\n{_html_table(rows)}\n{chart}")
+    title = "Goodput of deferred over eager batching, synthetic workloads"
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{STYLE}</style></head>\n<body><h1>{title}</h1>\n" + "\n".join(body) + "\n</body></html>\n"
+    )
+
+
+def _profiles() -> list[dict[str, str]]:
+    with PROFILES.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _bound_rps(workload: Workload) -> float:
+    """Where the first search begins: the staggered optimum of the cluster (equation 1), as if it had one model."""
+    rows = {row["name"]: row for row in _profiles()}
+    busy_ms = []  # of one worker, for one request of each model
+    for name in rows if workload.model == MIXED else [workload.model]:
+        alpha_ms, beta_ms = float(rows[name]["alpha_ms"]), float(rows[name]["beta_ms"])
+        longest_ms = (workload.slo_ms or float(rows[name]["slo_ms"])) / (1 + 1 / workload.workers)
+        batch = min(max(1, int((longest_ms - beta_ms) / alpha_ms)), MAX_BATCH)
+        busy_ms.append(alpha_ms + beta_ms / batch)
+    return 1000 * workload.workers * len(busy_ms) / sum(busy_ms)
+
+
+def _search(
+    workload: Workload,
+    choice: PolicyChoice,
+    rate_rps: float,
+    requests: float,
+    precision: float,
+    duration_s: float | None = None,
+) -> Search:
+    scenario = scenario_of(workload, rate_rps, duration_s or requests / rate_rps)
+    return search_goodput(Question(Run(scenario, choice, SEED), precision=precision))
+
+
+def _with_progress(console: Console, rows: Iterator[dict[str, Any]], total: int) -> Iterator[dict[str, Any]]:
+    columns = (TextColumn("workloads"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        yield from progress.track(rows, total=total)
+
+
+def _columns(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    """Header and cells of each column: the figures, the paper's, then one ratio each."""
+    summaries = {ratio: summarise(rows, ratio) for ratio in RATIOS}
+    figures = list(next(iter(summaries.values())))
+    yield "", figures
+    yield "paper", [PAPER.get(figure, "") for figure in figures]
+    for ratio, summary in summaries.items():
+        yield ratio, [f"{summary[figure]:{'.0%' if 'least ' in figure else '.2f'}}" for figure in figures]
+
+
+def _print(console: Console, title: str, rows: Sequence[dict[str, Any]]) -> None:
+    headers, cells = zip(*_columns(rows), strict=True)
+    table = Table(*headers, title=title)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for line in zip(*cells, strict=True):
+        table.add_row(*line)
+    console.print(table)
+
+
+def _html_table(rows: Sequence[dict[str, Any]]) -> str:
+    headers, cells = zip(*_columns(rows), strict=True)
+    head = "".join(f"<th>{escape(header)}</th>" for header in headers)
+    lines = ("".join(f"<td>{escape(cell)}</td>" for cell in line) for line in zip(*cells, strict=True))
+    return f"<table><tr>{head}</tr>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+
+
+def _distribution(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Share of the workloads with at most a ratio, for each of the ratios."""
+    data = []
+    for ratio in RATIOS:
+        shown = sorted((row for row in rows if row["ratios"][ratio] is not None), key=lambda row: row["ratios"][ratio])
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "line": {"shape": "hv"},
+                "name": ratio,
+                "x": [row["ratios"][ratio] for row in shown],
+                "y": [(index + 1) / len(shown) for index in range(len(shown))],
+                "text": [
+                    f"{row['model']}, {row['slo_ms'] or 'own'} ms, Γ({row['shape']}), "
+                    f"{row['models']} models, {row['workers']} workers"
+                    for row in shown
+                ],
+            }
+        )
+    line = {"type": "line", "yref": "paper", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "line": {"dash": "dot"}}
+    return {
+        "data": data,
+        "layout": {
+            "template": "plotly_white",
+            "shapes": [line],
+            "xaxis": {"title": {"text": "ratio of goodputs"}},
+            "yaxis": {"title": {"text": "share of the workloads"}, "tickformat": ".0%", "range": [0, 1.01]},
+            "legend": {"orientation": "h", "y": -0.25},
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()
