@@ -21,6 +21,7 @@ lint: .venv/installed  ## ruff, strict mypy, import contracts
 	$(BIN)/mypy $(SOURCES) demo bench tests
 	PYTHONPATH=plugins/template/src $(BIN)/lint-imports
 
+# Half an hour and more, so not among them: python -m bench.synthetic_workloads, python -m bench.faults
 bench: .venv/installed  ## Benchmarks: Tidegate beside Triton in one run (run nothing else meanwhile)
 	$(BIN)/python -m bench
 

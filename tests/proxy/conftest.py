@@ -1,7 +1,9 @@
 """Models for the proxy's tests in one real Triton, and calls that show what a server answers."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,18 @@ import onnx
 import pytest
 import tritonclient.grpc as triton_grpc
 from onnx import TensorProto, helper
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import model_config_pb2, service_pb2
 from tritonclient.utils import np_to_triton_dtype
 
+from tidegate.engine import Engine
+from tidegate.engine.books import Tally
+from tidegate.host import Plugins
 from tidegate_proxy.backend import CHANNEL_OPTIONS, SERVICE
+from tidegate_proxy.config import ServeConfig
+from tidegate_proxy.config_file import read_config
 from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.limits import Limits
+from tidegate_proxy.serve import Proxy, serving
 from tidegate_triton_models import model_source
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
@@ -57,6 +66,29 @@ class TritonPythonModel:
             for _ in range(int(self.parameters["repeats"])):
                 sender.send(pb_utils.InferenceResponse(answer))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+# Runs until the gate opens or nobody wants its answer; which of the two, a file beside the gate tells.
+WATCHFUL = """
+import json, time
+from pathlib import Path
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.gate = Path(json.loads(args["model_config"])["parameters"]["gate"]["string_value"])
+
+    def execute(self, requests):
+        self.gate.with_name("entered").touch()
+        while not self.gate.exists() and not all(request.is_cancelled() for request in requests):
+            time.sleep(0.002)
+        if not self.gate.exists():
+            self.gate.with_name("cancelled").touch()
+        return [
+            pb_utils.InferenceResponse(
+                [pb_utils.Tensor("Y", pb_utils.get_input_tensor_by_name(request, "X").as_numpy())]
+            )
+            for request in requests
+        ]
 """
 XY = """
 input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] }
@@ -141,11 +173,13 @@ class Gate:
     def __init__(self, folder: Path) -> None:
         self.file = folder / "open"
         self._entered = folder / "entered"
+        self._cancelled = folder / "cancelled"
 
     def shut(self) -> None:
         """Let executions wait from now on."""
         self.file.unlink(missing_ok=True)
         self._entered.unlink(missing_ok=True)
+        self._cancelled.unlink(missing_ok=True)
 
     def open(self) -> None:
         """Let them go on."""
@@ -154,6 +188,10 @@ class Gate:
     def somebody_waits(self) -> bool:
         """Whether an execution has begun since it was shut."""
         return self._entered.exists()
+
+    def somebody_was_cancelled(self) -> bool:
+        """Whether the model `watchful` has learned, since it was shut, that nobody wants its answer."""
+        return self._cancelled.exists()
 
 
 @pytest.fixture(scope="session")
@@ -188,6 +226,8 @@ def triton(
     _add(repository, "counter", ECHO, XY + "max_batch_size: 4 " + SEQUENCE, adds_up=1)
     decoupled = "max_batch_size: 4 model_transaction_policy { decoupled: true }"
     _add(repository, "repeater", ECHO, XY + decoupled, repeats=3)
+    _add(repository, "silent", ECHO, XY + decoupled, repeats=0)
+    _add(repository, "watchful", WATCHFUL, XY + "max_batch_size: 4", gate=gate_itself.file)
     _add(repository, "chain", "", ENSEMBLE)
     return start_triton([repository])
 
@@ -262,6 +302,198 @@ def infer_all() -> Callable[..., list[Any]]:
         return [outcome.result(timeout=60) for outcome in outcomes]
 
     return infer
+
+
+class ProxyHere:
+    """A proxy in this process, with an event loop in a thread of its own: its books can be looked into."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._started: Future[Proxy] = Future()
+        self._thread = threading.Thread(target=self.loop.run_until_complete, args=(self._run(config),))
+        self._thread.start()
+        self._serving = self._started.result(30)
+
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        return self._serving.address
+
+    @property
+    def engine(self) -> Engine:
+        """Its books."""
+        return self._serving.engine
+
+    def in_loop(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401
+        """Call something in its event loop; what that gives."""
+
+        async def call() -> Any:  # noqa: ANN401
+            return work()
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(30)
+
+    def begin_to_stop(self) -> None:
+        """Ask it to drain."""
+        self.loop.call_soon_threadsafe(self._stop.set)
+
+    def stop(self) -> Tally:
+        """Have it end; how the requests it accepted ended."""
+        if self._thread.is_alive():
+            self.begin_to_stop()
+            self._thread.join()
+            self.loop.close()
+        return self.engine.tally
+
+    async def _run(self, config: ServeConfig) -> None:
+        try:
+            async with serving(config, Plugins.installed()) as proxy:
+                self._started.set_result(proxy)
+                await self._stop.wait()
+        except Exception as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+
+@pytest.fixture
+def serve_here() -> Iterator[Callable[..., ProxyHere]]:
+    """`serve_here([server, ...], policy="fifs", limits=...)`: a proxy in this process, with such a configuration."""
+    proxies: list[ProxyHere] = []
+
+    def start(
+        servers: Sequence[Any],
+        policy: str = "fifs",
+        *,
+        limits: Limits | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> ProxyHere:
+        limits = limits or Limits()
+        document = {
+            "tritons": [_address(server) for server in servers],
+            "policy": {"name": policy},
+            "listen": {"grpc": "127.0.0.1:0"},
+            "drain_s": 0.0,
+            "limits": {
+                "max_queue": limits.requests,
+                "max_queue_bytes": limits.bytes,
+                "leg_timeout_s": limits.leg_s,
+            },
+            "shedding": {"status": limits.shed_status.name},
+        }
+        proxies.append(ProxyHere(read_config(flags={**document, **options})))
+        return proxies[-1]
+
+    yield start
+    for proxy in proxies:
+        proxy.stop()
+
+
+class FakeTriton:
+    """A gRPC server with the model `echo`, whose inference is a function: what no real Triton would do.
+
+    The function takes a ModelInferRequest and the grpc context, and gives the serialized answer.
+    """
+
+    def __init__(self, infer: Callable[[Any, Any], bytes]) -> None:
+        self._infer = infer
+        config = model_config_pb2.ModelConfig(name="echo", max_batch_size=4)
+        config.input.add(name="X", data_type="TYPE_FP32", dims=[-1])
+        config.output.add(name="Y", data_type="TYPE_FP32", dims=[-1])
+        config.instance_group.add(count=1)
+        index = service_pb2.RepositoryIndexResponse()
+        index.models.add(name="echo", version="1", state="READY")
+        messages = {
+            "ServerLive": service_pb2.ServerLiveResponse(live=True),
+            "ServerReady": service_pb2.ServerReadyResponse(ready=True),
+            "RepositoryIndex": index,
+            "ModelConfig": service_pb2.ModelConfigResponse(config=config),
+        }
+        self.answers: dict[str, bytes] = {name: message.SerializeToString() for name, message in messages.items()}
+        """By method; what is taken away is not available."""
+        self._server = grpc.server(ThreadPoolExecutor(16))
+        methods = {name: grpc.unary_unary_rpc_method_handler(self._fixed(name)) for name in self.answers}
+        methods["ModelInfer"] = grpc.unary_unary_rpc_method_handler(self._run)
+        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE.strip("/"), methods)])
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    def stop(self) -> None:
+        """End it, and every call under way."""
+        self._server.stop(None).wait()
+
+    def _fixed(self, name: str) -> Callable[[bytes, Any], bytes]:
+        def answer(_message: bytes, context: Any) -> bytes:  # noqa: ANN401 - grpc is untyped
+            if name not in self.answers:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+            return self.answers[name]
+
+        return answer
+
+    def _run(self, message: bytes, context: Any) -> bytes:  # noqa: ANN401 - grpc is untyped
+        return self._infer(service_pb2.ModelInferRequest.FromString(message), context)
+
+
+@pytest.fixture
+def start_fake() -> Iterator[Callable[..., FakeTriton]]:
+    """`start_fake(infer)`: a FakeTriton."""
+    fakes: list[FakeTriton] = []
+
+    def start(infer: Callable[[Any, Any], bytes]) -> FakeTriton:
+        fakes.append(FakeTriton(infer))
+        return fakes[-1]
+
+    yield start
+    for fake in fakes:
+        fake.stop()
+
+
+Answered = tuple[list[service_pb2.ModelStreamInferResponse], grpc.StatusCode, str]
+
+
+@pytest.fixture
+def open_stream() -> Iterator[Callable[..., Any]]:
+    """`open_stream(server, messages, metadata=(), timeout=20)`: a ModelStreamInfer under way, on its own connection.
+
+    Iterating over it gives its parsed answers.
+    """
+    channels: list[Any] = []
+
+    def begin(
+        server: object,
+        messages: Iterable[Any],
+        *,
+        metadata: Sequence[tuple[str, str]] = (),
+        timeout: float = 30,
+    ) -> Any:  # noqa: ANN401
+        options = [*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
+        channels.append(grpc.insecure_channel(_address(server), options=options))
+        method = channels[-1].stream_stream(
+            SERVICE + "ModelStreamInfer",
+            request_serializer=lambda message: message if isinstance(message, bytes) else message.SerializeToString(),
+            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+        )
+        return method(iter(messages), metadata=metadata, timeout=timeout)
+
+    yield begin
+    for channel in channels:
+        channel.close()
+
+
+@pytest.fixture(scope="session")
+def rest_of() -> Callable[[Any], Answered]:
+    """`rest_of(stream)`: the answers up to its end, and how it ended."""
+
+    def read(stream: Any) -> Answered:  # noqa: ANN401
+        answers = []
+        try:
+            for answer in stream:
+                answers.append(answer)  # noqa: PERF402 - those before an error count, too
+        except grpc.RpcError:
+            pass
+        return answers, stream.code(), stream.details()
+
+    return read
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import Model
-from tidegate_proxy.backend import Backend, BackendError
+from tidegate_proxy.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.catalog import Catalog, discover
 
 TENSORS = """
@@ -28,8 +28,8 @@ class _Triton:
             for name, text in configs.items()
         ]
 
-    async def configs(self) -> list[model_config_pb2.ModelConfig]:
-        return self._configs
+    async def models(self) -> list[LoadedModel]:
+        return [LoadedModel(config, ("1",)) for config in self._configs]
 
 
 def _discover(*tritons: _Triton, **slos_ms: float) -> Catalog:
@@ -104,5 +104,5 @@ def test_an_slo_in_a_config_that_is_none(text: str) -> None:
 
 def test_an_slo_of_a_model_that_is_not_scheduled() -> None:
     triton = _Triton("a:1", m="max_batch_size: 4", flat="max_batch_size: 0")
-    with pytest.raises(BackendError, match="--slo names flat, nope, which is not scheduled; these models are: m"):
+    with pytest.raises(BackendError, match="an SLO is given for flat, nope, which is not scheduled; these mod"):
         _discover(triton, flat=3, nope=4)

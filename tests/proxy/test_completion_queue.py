@@ -63,7 +63,7 @@ def test_grpcio_understands_the_server(serve: Serve) -> None:
     assert seen["method"] == ECHO
     assert seen["token"] == "abc"
     assert isinstance(seen["remaining_s"], float)
-    assert 0 < seen["remaining_s"] <= 60
+    assert 59 < seen["remaining_s"] < 61  # grpcio rounds
     assert "127.0.0.1" in str(seen["peer"])
 
 

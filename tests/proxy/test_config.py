@@ -8,12 +8,10 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tidegate_proxy import config as config_module
-from tidegate_proxy.config import LEG_TIMEOUT_FLOOR_S, Limits, Section, ServeConfig
+from tidegate_proxy.config import Limits, Section, ServeConfig
 from tidegate_proxy.config_file import ConfigError, read_config
 from tidegate_proxy.reload import LIVE, RESTART, diff
 
@@ -67,12 +65,6 @@ def test_without_listen_all_three_are_served_and_with_it_those_that_are_named() 
 def test_sizes_may_have_units() -> None:
     assert _of(limits={"max_queue_bytes": "512MiB"}).limits.max_queue_bytes == 512 << 20
     assert _of().limits.max_message_bytes == 2**31 - 1
-
-
-@given(expected_ns=st.integers(1, 10**12))
-def test_a_leg_may_take_ten_times_what_is_expected_or_what_was_said(expected_ns: int) -> None:
-    assert Limits().leg_timeout_ns(expected_ns) == max(10 * expected_ns, LEG_TIMEOUT_FLOOR_S * 1e9)
-    assert Limits(leg_timeout_s=0.5).leg_timeout_ns(expected_ns) == 500_000_000
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,6 @@ CALLS: dict[str, tuple[str, Any]] = {
     "metadata of no model": ("ModelMetadata", messages.ModelMetadataRequest(name="nope")),
     "model config": ("ModelConfig", messages.ModelConfigRequest(name="mixer")),
     "config of no version": ("ModelConfig", messages.ModelConfigRequest(name="mixer", version="9")),
-    "statistics": ("ModelStatistics", messages.ModelStatisticsRequest(name="mixer")),
-    "all statistics": ("ModelStatistics", messages.ModelStatisticsRequest()),
     "index": ("RepositoryIndex", messages.RepositoryIndexRequest()),
     "load": ("RepositoryModelLoad", messages.RepositoryModelLoadRequest(model_name="echo")),
     "shared memory": ("SystemSharedMemoryStatus", messages.SystemSharedMemoryStatusRequest()),
@@ -89,9 +87,9 @@ CALLS: dict[str, tuple[str, Any]] = {
     "health": ("/grpc.health.v1.Health/Check", b""),
     "no such service": ("/nope.Nope/Nope", b""),
 }
+OK = grpc.StatusCode.OK
 ANSWERS = {
     "ModelConfig": messages.ModelConfigResponse,
-    "ModelStatistics": messages.ModelStatisticsResponse,
     "RepositoryIndex": messages.RepositoryIndexResponse,
     "TraceSetting": messages.TraceSettingResponse,
     "LogSettings": messages.LogSettingsResponse,
@@ -145,3 +143,31 @@ def test_a_models_name_in_another_order_of_fields(triton: EmbeddedTriton, tidega
     message.inputs.add(name="X", datatype="FP32", shape=ROW.shape)
     reordered = message.SerializeToString() + messages.ModelInferRequest(model_name="echo").SerializeToString()
     assert call(tidegate, "ModelInfer", reordered) == call(triton, "ModelInfer", reordered)
+
+
+@pytest.mark.parametrize("model", ["", "mixer", "repeater", "chain", "nope"])
+def test_statistics_are_of_the_same_models(model: str, triton: EmbeddedTriton, tidegate: object, call: Make) -> None:
+    message = messages.ModelStatisticsRequest(name=model)
+    ours, theirs = call(tidegate, "ModelStatistics", message), call(triton, "ModelStatistics", message)
+    assert ours[0] is theirs[0], ours
+    if theirs[0] is not grpc.StatusCode.OK:
+        assert ours == theirs
+        return
+    mine, tritons = (messages.ModelStatisticsResponse.FromString(answer).model_stats for _, answer in (ours, theirs))
+    assert [(stats.name, stats.version) for stats in mine] == [(stats.name, stats.version) for stats in tritons]
+    for one, other in zip(mine, tritons, strict=True):
+        if one.name not in ("chain", "echo", "picky", "mixer", "gated", "patient", "watchful"):
+            assert one == other  # nobody schedules it
+
+
+def test_statistics_count_what_clients_sent(tidegate: object, call: Make, request_of: Make) -> None:
+    def successes() -> tuple[int, int]:
+        _, answer = call(tidegate, "ModelStatistics", messages.ModelStatisticsRequest(name="echo"))
+        (stats,) = messages.ModelStatisticsResponse.FromString(answer).model_stats
+        return stats.inference_stats.success.count, stats.inference_count
+
+    before = successes()
+    for _ in range(5):
+        assert call(tidegate, "ModelInfer", request_of("echo", {"X": np.ones((2, 3), np.float32)}))[0] is OK
+    after = successes()
+    assert (after[0] - before[0], after[1] - before[1]) == (5, 10)

@@ -34,7 +34,9 @@ def _serve(*arguments: str) -> tuple[int, str]:
         (["--policy", "nope"], 1, "error: no policy named 'nope' is installed; installed: "),
         (["--policy", "[/nope]"], 1, "error: no policy named '[/nope]' is installed"),
         ([], 1, f"error: no Triton is ready at {NO_TRITON} after 0.2 s: does it run, and is this its gRPC port?"),
-        (["--profiles", "/nope.json"], 1, "error: /nope.json: No such file or directory; `tidegate profile` writes"),
+        (["--profiles", "/nope.json"], 1, "error: command line: profiles: there is no file /nope.json"),
+        (["--listen", "nonsense"], 1, "listen.grpc: 'nonsense' is not HOST:PORT"),
+        (["--config", "/nope.yaml"], 1, "error: /nope.yaml: document: No such file"),
         (["--record", "/nope/log"], 1, "error: [Errno 2] No such file or directory: '/nope/log'"),
         (["--slo", "echo"], 2, "'echo' is not NAME=VALUE"),
         (["--slo", "echo=soon"], 2, "echo=soon: not a positive number of milliseconds"),
@@ -51,12 +53,15 @@ def test_what_is_wrong_before_any_triton_is_asked(arguments: list[str], status: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--slo", "nope=5"], "error: --slo names nope, which is not scheduled; these models are: echo, gated, mixer"),
-        (["--slo", "flat=5"], "error: --slo names flat, which is not scheduled"),
+        (
+            ["--slo", "nope=5"],
+            "error: an SLO is given for nope, which is not scheduled; these models are: echo, gated, mix",
+        ),
+        (["--slo", "flat=5"], "error: an SLO is given for flat, which is not scheduled"),
         (["-O", "nope=5"], "error: options of policy 'symphony': nope: Extra inputs are not permitted (it has: "),
         (["-O", "reserve_ms=-5"], "error: options of policy 'symphony': reserve_ms: Input should be greater"),
         (["--observer", "nope"], "error: no observer named 'nope' is installed"),
-        (["--listen", "nonsense"], "error: cannot listen on nonsense: is the port taken?"),
+        (["--listen-http", "127.0.0.1:0"], "error: the HTTP port of Triton at 127.0.0.1:"),
     ],
 )
 def test_what_only_shows_with_a_triton(triton: EmbeddedTriton, arguments: list[str], said: str) -> None:
@@ -113,7 +118,8 @@ def test_what_is_under_way_is_answered_before_it_ends(
     running = start_call(tidegate, "ModelInfer", request_of("gated", {"X": np.ones((1, 3), np.float32)}))
     eventually(gate.somebody_waits, "the model to run")
     tidegate.ask_to_stop()
-    eventually(lambda: outcome(start_call(tidegate, "ServerLive", b""))[0] is grpc.StatusCode.UNAVAILABLE, "its end")
+    not_ready = (grpc.StatusCode.OK, b"")
+    eventually(lambda: outcome(start_call(tidegate, "ServerReady", b"")) == not_ready, "its end to begin")
     gate.open()
     assert outcome(running)[0] is grpc.StatusCode.OK
     assert tidegate.stop()["answered"] == 1

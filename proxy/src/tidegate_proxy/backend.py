@@ -1,6 +1,8 @@
 """One Triton behind the proxy."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -25,16 +27,43 @@ class BackendError(Exception):
     """A Triton cannot be used; the message names it and says why."""
 
 
-class Backend:
-    """The channel to one Triton. Messages are bytes both ways: what is forwarded is not parsed."""
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that a Triton serves."""
 
-    def __init__(self, address: str) -> None:
+    config: model_config_pb2.ModelConfig
+    versions: tuple[str, ...]
+    """Those that are ready."""
+
+
+class Backend:
+    """The channels to one Triton. Messages are bytes both ways: what is forwarded is not parsed."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        http: str | None = None,
+        metrics: str | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        options: Sequence[tuple[str, Any]] = (),
+    ) -> None:
+        """`address` is that of its gRPC service, HOST:PORT as the other two; `options` are more of gRPC's."""
         self.address = address
-        self.channel = Channel(address, CHANNEL_OPTIONS)
+        self.http_url = f"http://{http}" if http else ""
+        self.metrics = metrics
+        options = [*CHANNEL_OPTIONS, *options]
+        self.channel = Channel(address, options, credentials)
         """For the hot path."""
         self.alive = True
         """False from the moment a call fails to reach it until a probe succeeds."""
-        self._aio = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self.forwarded: set[Any] = set()
+        """Calls without an end of their own, which are cancelled when this Triton is given up. In the loop."""
+        self._aio = (
+            grpc.aio.secure_channel(address, credentials, options=options)
+            if credentials
+            else grpc.aio.insecure_channel(address, options=options)
+        )
 
     def unary(self, method: str) -> Any:  # noqa: ANN401 - grpc is untyped
         """The callable of a unary method, by its full name. Not kept: clients may ask for any name."""
@@ -60,15 +89,28 @@ class Backend:
             return False
         return bool(service_pb2.ServerReadyResponse.FromString(answer).ready)
 
-    async def configs(self) -> list[model_config_pb2.ModelConfig]:
-        """The configs of all models that are ready, by name. Raises BackendError when it cannot be asked."""
+    async def models(self) -> list[LoadedModel]:
+        """All models that are ready, by name. Raises BackendError when it cannot be asked."""
+        versions = await self.ready_versions()
         try:
-            index = await self._ask("RepositoryIndex", service_pb2.RepositoryIndexRequest(ready=True))
-            names = sorted({model.name for model in service_pb2.RepositoryIndexResponse.FromString(index).models})
-            answers = [await self._ask("ModelConfig", service_pb2.ModelConfigRequest(name=name)) for name in names]
+            return [LoadedModel(await self._config(name), versions[name]) for name in sorted(versions)]
         except grpc.aio.AioRpcError as error:
             raise BackendError(f"Triton at {self.address}: {error.details()}") from error
-        return [service_pb2.ModelConfigResponse.FromString(answer).config for answer in answers]
+
+    async def ready_versions(self) -> dict[str, tuple[str, ...]]:
+        """The versions of every model that are ready. Raises BackendError when it cannot be asked."""
+        try:
+            answer = await self._ask("RepositoryIndex", service_pb2.RepositoryIndexRequest(ready=True))
+        except grpc.aio.AioRpcError as error:
+            raise BackendError(f"Triton at {self.address}: {error.details()}") from error
+        versions: dict[str, tuple[str, ...]] = {}
+        for model in service_pb2.RepositoryIndexResponse.FromString(answer).models:
+            versions[model.name] = (*versions.get(model.name, ()), model.version)
+        return versions
+
+    async def _config(self, name: str) -> model_config_pb2.ModelConfig:
+        answer = await self._ask("ModelConfig", service_pb2.ModelConfigRequest(name=name))
+        return service_pb2.ModelConfigResponse.FromString(answer).config
 
     async def close(self) -> None:
         """Close the channels; calls under way end with CANCELLED."""

@@ -1,12 +1,13 @@
 """What the Tritons serve: which models are scheduled, on which workers, and which pass straight through."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import Model, Worker, ms_to_ns
-from tidegate_proxy.backend import Backend, BackendError
+from tidegate_proxy.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.signature import Signature, instances_of, signature_of, why_not_batchable
 
 SLO_PARAMETER = "slo_ms"
@@ -15,42 +16,95 @@ SLO_PARAMETER = "slo_ms"
 
 @dataclass
 class Catalog:
-    """The models and workers of all Tritons together."""
+    """The models and workers of all Tritons together. Complete once it is made: what changes is another catalog."""
 
     models: dict[str, Model] = field(default_factory=dict)
     """Those that are scheduled."""
     signatures: dict[str, Signature] = field(default_factory=dict)
     passed_through: dict[str, str] = field(default_factory=dict)
     """The others, each with the reason."""
+    versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of every model, all that some Triton has ready."""
+    ensembles: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    """The steps of each ensemble: model and version, "" for the latest."""
     workers: list[Worker] = field(default_factory=list)
     backend_of: dict[int, Backend] = field(default_factory=dict)
-    """By worker id."""
+    """By worker id; also those of workers that are no more."""
     hosts: dict[str, list[Backend]] = field(default_factory=dict)
     """The Tritons on which a model, of either sort, is loaded."""
+    loaded: dict[Backend, list[LoadedModel]] = field(default_factory=dict)
+    """What each Triton said it has."""
+
+    def same_plan(self, other: "Catalog") -> bool:
+        """Whether a scheduler need not notice the difference."""
+        return self.models == other.models and self.workers == other.workers
 
 
-async def discover(backends: Sequence[Backend], slos_ms: Mapping[str, float]) -> Catalog:
+class Directory:
+    """Holds the catalog that is in force: whoever uses it looks here, once per request."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+
+
+async def discover(
+    backends: Sequence[Backend],
+    slos_ms: Mapping[str, float],
+    before: Catalog | None = None,
+    returning: Backend | None = None,
+) -> Catalog:
     """Ask every Triton what it serves.
 
-    `slos_ms` overrides the SLOs of the models' configs. Raises BackendError for a Triton that does not answer, for two
-    that disagree about a model, and for an SLO that is no positive number or of a model that is not scheduled.
+    `slos_ms` overrides the SLOs of the models' configs. `before`: the catalog so far, in which workers that are the
+    same keep their ids, and what a Triton that is given up had loaded is taken to be there still, unless it is
+    `returning`.
+    Raises BackendError for a Triton that does not answer, for two that disagree about a model, for an SLO that is no
+    positive number, and (at first) for one of a model that is not scheduled.
     """
+    asked = [
+        backend
+        for backend in backends
+        if before is None or backend.alive or backend is returning or backend not in before.loaded
+    ]
+    answers = dict(zip(asked, await asyncio.gather(*(backend.models() for backend in asked)), strict=True))
     catalog = Catalog()
+    known = _known_workers(before)
+    if before:
+        catalog.backend_of.update(before.backend_of)
     for backend in backends:
-        _add(catalog, backend, await backend.configs(), slos_ms)
+        models = answers[backend] if backend in answers else before.loaded[backend] if before else []
+        catalog.loaded[backend] = models
+        _add(catalog, backend, models, slos_ms, known)
     unknown = sorted(set(slos_ms) - set(catalog.models))
-    if unknown:
+    if unknown and before is None:
         scheduled = ", ".join(sorted(catalog.models)) or "none"
-        raise BackendError(f"--slo names {', '.join(unknown)}, which is not scheduled; these models are: {scheduled}")
+        raise BackendError(
+            f"an SLO is given for {', '.join(unknown)}, which is not scheduled; these models are: {scheduled}"
+        )
     return catalog
 
 
+def _known_workers(before: Catalog | None) -> dict[tuple[str, tuple[str, ...]], int]:
+    return {(worker.name, worker.hosts): worker.id for worker in before.workers} if before else {}
+
+
 def _add(
-    catalog: Catalog, backend: Backend, configs: Sequence[model_config_pb2.ModelConfig], slos_ms: Mapping[str, float]
+    catalog: Catalog,
+    backend: Backend,
+    models: Iterable[LoadedModel],
+    slos_ms: Mapping[str, float],
+    known: Mapping[tuple[str, tuple[str, ...]], int],
 ) -> None:
     instances: dict[str, int] = {}
-    for config in configs:
+    for model in models:
+        config = model.config
         catalog.hosts.setdefault(config.name, []).append(backend)
+        catalog.versions[config.name] = tuple(sorted({*catalog.versions.get(config.name, ()), *model.versions}))
+        if config.HasField("ensemble_scheduling"):
+            catalog.ensembles[config.name] = tuple(
+                (step.model_name, "" if step.model_version < 0 else str(step.model_version))
+                for step in config.ensemble_scheduling.step
+            )
         reason = why_not_batchable(config)
         signature = signature_of(config) if reason is None else None
         first = catalog.hosts[config.name][0]
@@ -70,9 +124,10 @@ def _add(
     # One worker per batch that this Triton runs at a time: lane k hosts the models with more than k instances.
     for lane in range(max(instances.values(), default=0)):
         hosted = tuple(sorted(name for name, count in instances.items() if count > lane))
-        worker = Worker(len(catalog.workers), f"{backend.address}/{lane}", hosted)
-        catalog.workers.append(worker)
-        catalog.backend_of[worker.id] = backend
+        name = f"{backend.address}/{lane}"
+        worker_id = known.get((name, hosted), max(catalog.backend_of, default=-1) + 1)
+        catalog.workers.append(Worker(worker_id, name, hosted))
+        catalog.backend_of[worker_id] = backend
 
 
 def _slo_of(config: model_config_pb2.ModelConfig, backend: Backend) -> float | None:

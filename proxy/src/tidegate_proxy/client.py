@@ -2,22 +2,34 @@
 
 import asyncio
 from abc import ABC, abstractmethod
+from typing import Any
 
 import grpc
 
+from tidegate_proxy.completion_queue import Metadata
 from tidegate_proxy.envelope import Envelope
 
 TIMEOUT_EXPIRED = "Request timeout expired"
 """Triton's own words for a request whose time ran out in the queue."""
+SHUTTING_DOWN = "Tidegate is shutting down"
 
 
 class RequestFailed(Exception):
     """What a client gets instead of an answer."""
 
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+    def __init__(
+        self, code: grpc.StatusCode, details: str, *, queued: bool = True, reason: str = "OTHER", outcome: str = ""
+    ) -> None:
+        """`queued`: False where it was refused on its arrival, which a stream reports in another way.
+
+        `reason`: as what it counts, one of `statistics.FAILURE_REASONS`; `outcome`: the same for traces, in more words.
+        """
         super().__init__(details)
         self.code = code
         self.details = details
+        self.queued = queued
+        self.reason = reason
+        self.outcome = outcome or f"failed: {details}"
 
 
 Outcome = bytes | RequestFailed
@@ -27,15 +39,27 @@ Outcome = bytes | RequestFailed
 class Client(ABC):
     """One who waits for the answer to one request."""
 
-    __slots__ = ("batch_id", "ended_ns", "envelope", "request_id")
+    __slots__ = ("arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "request_id", "span", "started_ns")
 
     def __init__(self, envelope: Envelope) -> None:
         self.envelope = envelope
         self.request_id = -1
+        self.arrival_ns = 0
+        self.due_ns = 0
+        """When the client wants its answer."""
         self.batch_id: int | None = None
         """The batch whose leg runs for it."""
+        self.started_ns = 0
+        """When its first leg started; 0: none has."""
         self.ended_ns = 0
         """When its last leg ended; 0: none has."""
+        self.span: Any = None
+        """Of its trace, an OpenTelemetry span; None: nobody wants to know."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """What came along with the request: gRPC metadata, or HTTP headers."""
+        return ()
 
     @abstractmethod
     def resolve(self, outcome: Outcome) -> None:
@@ -45,12 +69,18 @@ class Client(ABC):
 class AwaitingClient(Client):
     """One that awaits its answer in an event loop."""
 
-    __slots__ = ("_loop", "answer")
+    __slots__ = ("_loop", "_metadata", "answer")
 
-    def __init__(self, envelope: Envelope) -> None:
+    def __init__(self, envelope: Envelope, metadata: Metadata) -> None:
         super().__init__(envelope)
+        self._metadata = metadata
         self._loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[bytes] = self._loop.create_future()
+
+    @property
+    def metadata(self) -> Metadata:
+        """What came along with the request."""
+        return self._metadata
 
     def resolve(self, outcome: Outcome) -> None:
         """Hand the outcome over to the loop."""

@@ -1,15 +1,26 @@
 """What is not inference by schedule: answered for all Tritons together, or by one of them as it is."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from zlib import crc32
 
 import grpc
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.backend import SERVICE, Backend
-from tidegate_proxy.catalog import Catalog
+from tidegate_proxy.backend import INFER, SERVICE, Backend
+from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import RequestFailed
 from tidegate_proxy.completion_queue import Metadata
+from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
+from tidegate_proxy.envelope import PassedThrough
+from tidegate_proxy.gate import Gate
+from tidegate_proxy.merged_statistics import merge_statistics
+from tidegate_proxy.observability import Observability
 from tidegate_proxy.wire import first_string
 
 _OF_A_CONNECTION = ("grpc-", ":", "user-agent", "content-type", "te")
@@ -17,8 +28,6 @@ _OF_A_CONNECTION = ("grpc-", ":", "user-agent", "content-type", "te")
 _TO_ALL = frozenset(
     SERVICE + method
     for method in (
-        "RepositoryModelLoad",
-        "RepositoryModelUnload",
         "SystemSharedMemoryRegister",
         "SystemSharedMemoryUnregister",
         "CudaSharedMemoryRegister",
@@ -28,9 +37,11 @@ _TO_ALL = frozenset(
     )
 )
 """What changes a server's state has to change it on every server."""
-_OWN_MODEL_FIELD = frozenset(
-    SERVICE + method for method in ("ModelReady", "ModelMetadata", "ModelInfer", "ModelConfig", "ModelStatistics")
-)
+_REPOSITORY = frozenset(SERVICE + method for method in ("RepositoryModelLoad", "RepositoryModelUnload"))
+"""What changes the models, too."""
+OF_OUR_OWN = frozenset((SERVICE + "ServerLive", SERVICE + "ServerReady", "/grpc.health.v1.Health/Check"))
+"""How Tidegate itself is: answered as long as it runs."""
+_OWN_MODEL_FIELD = frozenset(SERVICE + method for method in ("ModelReady", "ModelMetadata", "ModelConfig"))
 """Methods whose request begins with the name of a model."""
 
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
@@ -40,20 +51,29 @@ _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
 class Control:
     """Lives in the event loop."""
 
-    def __init__(self, backends: Sequence[Backend], catalog: Catalog, driver: Driver) -> None:
-        self._backends = backends
-        self._catalog = catalog
+    def __init__(
+        self, directory: Directory, discovery: Discovery, driver: Driver, observability: Observability, gate: Gate
+    ) -> None:
+        self._backends = discovery.backends
+        self._directory = directory
+        self._discovery = discovery
         self._driver = driver
+        self._observability = observability
+        self._gate = gate
+        self._turn = itertools.count()
         self.draining = False
         """Not ready for more: the proxy is about to stop."""
+        self.refuses_shared_memory = False
+        """Whether tensors in shared memory are refused rather than left to a Triton."""
         self._answers: dict[str, Callable[[bytes, Metadata, float | None], Awaitable[bytes]]] = {
             SERVICE + "ServerLive": self._live,
             SERVICE + "ServerReady": self._ready,
             "/grpc.health.v1.Health/Check": self._health,
+            SERVICE + "RepositoryIndex": self._index,
+            SERVICE + "ModelStatistics": self._statistics,
+            **{method: self._to_all(method) for method in _TO_ALL},
+            **{method: self._and_look_again(self._to_all(method)) for method in _REPOSITORY},
         }
-        if len(backends) > 1:
-            self._answers[SERVICE + "RepositoryIndex"] = self._index
-            self._answers |= {method: self._to_all(method) for method in _TO_ALL}
 
     async def unary(self, method: str, message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
         """The answer to a call. Raises RequestFailed with what its client is to be told."""
@@ -63,49 +83,144 @@ class Control:
         return await self._ask(self.route(model), method, message, metadata, remaining_s)
 
     async def stream(
-        self, method: str, model: str, messages: AsyncIterator[bytes], metadata: Metadata, remaining_s: float | None
+        self,
+        backend: Backend,
+        method: str,
+        messages: AsyncIterator[bytes],
+        metadata: Metadata,
+        remaining_s: float | None,
     ) -> AsyncIterator[bytes]:
-        """The answers of one Triton to a stream that begins with a request for `model`. Raises RequestFailed."""
-        backend = self.route(model)
-        call = backend.stream(method)(messages, timeout=remaining_s, metadata=forwarded(metadata))
-        try:
+        """The answers of one Triton to a stream. Raises RequestFailed."""
+        call = backend.stream(method)(messages, timeout=remaining_s, metadata=self._forwarded(metadata))
+        async with self._forwarding(backend, call):
             async for answer in call:
                 yield answer
-        except grpc.aio.AioRpcError as error:
-            await self._note(backend, error)
-            raise RequestFailed(error.code(), error.details() or "") from error
-        finally:
-            call.cancel()
+
+    async def infer(self, message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
+        """A Triton's answer to an inference that cannot be scheduled. Raises RequestFailed."""
+        sent_ns = time.monotonic_ns()
+        backend = self.route_inference(message)
+        try:
+            answer = await self._ask(backend, INFER, message, metadata, remaining_s)
+        except RequestFailed:
+            self.passed_through(message, sent_ns, ok=False)
+            raise
+        self.passed_through(message, sent_ns, ok=True)
+        return answer
+
+    def passed_through(self, message: bytes, sent_ns: int, *, ok: bool) -> None:
+        """Count an inference that went to a Triton as it was, at this instant, and has its answer."""
+        if first_string(message) in self._directory.catalog.versions:
+            request = PassedThrough.of(message)
+            self._observability.passed_through(
+                request.model, request.version, rows=request.rows, sent_ns=sent_ns, ok=ok
+            )
+
+    def passed_through_http(self, model: str, version: str, *, sent_ns: int, ok: bool) -> None:
+        """Count an inference that went to a Triton over HTTP. Its rows are not known: it counts as one."""
+        self._observability.passed_through(model, version, rows=1, sent_ns=sent_ns, ok=ok)
 
     def route(self, model: str) -> Backend:
         """The first living Triton that has the model; failing that, the first living one; failing that, the first."""
-        candidates = (*self._catalog.hosts.get(model, ()), *self._backends)
+        candidates = (*self._directory.catalog.hosts.get(model, ()), *self._backends)
         return next((backend for backend in candidates if backend.alive), self._backends[0])
+
+    def route_inference(self, message: bytes) -> Backend:
+        """A Triton for an inference that cannot be scheduled: a sequence stays with one, all others take turns.
+
+        May be called from any thread. Raises RequestFailed where tensors in shared memory are refused.
+        """
+        model = first_string(message)
+        living = [backend for backend in self._directory.catalog.hosts.get(model, ()) if backend.alive]
+        if len(living) < 2 and not self.refuses_shared_memory:
+            return living[0] if living else self.route(model)
+        request = PassedThrough.of(message)
+        if self.refuses_shared_memory and request.in_shared_memory:
+            words = "tensors in shared memory are not taken here: send them in the request"
+            raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words)
+        if not living:
+            return self.route(model)
+        turn = crc32(f"{model} {request.sequence}".encode()) if request.sequence else next(self._turn)
+        return living[turn % len(living)]
 
     async def _ask(
         self, backend: Backend, method: str, message: bytes, metadata: Metadata, remaining_s: float | None
     ) -> bytes:
-        try:
-            answer: bytes = await backend.unary(method)(message, timeout=remaining_s, metadata=forwarded(metadata))
-        except grpc.aio.AioRpcError as error:
-            await self._note(backend, error)
-            raise RequestFailed(error.code(), error.details() or "") from error
+        call = backend.unary(method)(message, timeout=remaining_s, metadata=self._forwarded(metadata))
+        async with self._forwarding(backend, call):
+            answer: bytes = await call
         return answer
 
-    async def _note(self, backend: Backend, error: grpc.aio.AioRpcError) -> None:
-        """If the Triton is gone, the next call goes to another."""
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
-            await self._driver.lost(backend, error.details() or "")
+    @asynccontextmanager
+    async def _forwarding(self, backend: Backend, call: Any) -> AsyncIterator[None]:  # noqa: ANN401 - grpc is untyped
+        """While a call is under way. How it fails is raised as RequestFailed; it ends when its Triton is given up."""
+        backend.forwarded.add(call)
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:  # if the Triton is gone, the next call goes to another
+                await self._driver.lost(backend, error.details() or "")
+            raise RequestFailed(error.code(), error.details() or "") from error
+        except asyncio.CancelledError:
+            if backend.alive:
+                raise
+            words = f"Triton at {backend.address} does not answer"
+            raise RequestFailed(grpc.StatusCode.UNAVAILABLE, words) from None
+        finally:
+            backend.forwarded.discard(call)
+            call.cancel()
+
+    async def _ask_all(
+        self, method: str, message: bytes, metadata: Metadata, remaining_s: float | None
+    ) -> list[bytes | RequestFailed]:
+        """What every living Triton says."""
+        living = [backend for backend in self._backends if backend.alive] or self._backends[:1]
+
+        async def one(backend: Backend) -> bytes | RequestFailed:
+            try:
+                return await self._ask(backend, method, message, metadata, remaining_s)
+            except RequestFailed as failure:
+                return failure
+
+        return await asyncio.gather(*map(one, living))
 
     def _to_all(self, method: str) -> Callable[[bytes, Metadata, float | None], Awaitable[bytes]]:
-        """Ask every living Triton, in turn: the first answer is the client's, or the first error."""
+        """Ask every living Triton, whatever the others say: the first error is the client's, else the first answer."""
 
         async def answer(message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
-            living = [backend for backend in self._backends if backend.alive] or self._backends[:1]
-            answers = [await self._ask(backend, method, message, metadata, remaining_s) for backend in living]
-            return answers[0]
+            outcomes = await self._ask_all(method, message, metadata, remaining_s)
+            failures = [outcome for outcome in outcomes if isinstance(outcome, RequestFailed)]
+            if failures:
+                raise failures[0]
+            return next(outcome for outcome in outcomes if isinstance(outcome, bytes))
 
         return answer
+
+    def _and_look_again(
+        self, answer: Callable[[bytes, Metadata, float | None], Awaitable[bytes]]
+    ) -> Callable[[bytes, Metadata, float | None], Awaitable[bytes]]:
+        async def answered(message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
+            try:
+                return await answer(message, metadata, remaining_s)
+            finally:
+                await self._discovery.refresh()
+
+        return answered
+
+    async def _statistics(self, message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
+        outcomes = await self._ask_all(SERVICE + "ModelStatistics", message, metadata, remaining_s)
+        answers = [outcome for outcome in outcomes if isinstance(outcome, bytes)]
+        if not answers:
+            raise next(outcome for outcome in outcomes if isinstance(outcome, RequestFailed))
+        responses = [service_pb2.ModelStatisticsResponse.FromString(answer) for answer in answers]
+        merged: bytes = merge_statistics(responses, self._observability.statistics.snapshot()).SerializeToString()
+        return merged
+
+    async def statistics(self, model: str, version: str) -> service_pb2.ModelStatisticsResponse:
+        """What clients are told of a model, or of all: "". Raises RequestFailed."""
+        request = service_pb2.ModelStatisticsRequest(name=model, version=version)
+        answer = await self._statistics(request.SerializeToString(), (), None)
+        return service_pb2.ModelStatisticsResponse.FromString(answer)
 
     async def _live(self, _message: bytes, _metadata: Metadata, _remaining_s: float | None) -> bytes:
         serialized: bytes = service_pb2.ServerLiveResponse(live=True).SerializeToString()
@@ -121,13 +236,15 @@ class Control:
     async def _index(self, message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
         """Every model of any Triton, once: ready where it is ready somewhere."""
         models: dict[tuple[str, str], service_pb2.RepositoryIndexResponse.ModelIndex] = {}
-        for backend in self._backends:
-            if backend.alive:
-                answer = await self._ask(backend, SERVICE + "RepositoryIndex", message, metadata, remaining_s)
-                for model in service_pb2.RepositoryIndexResponse.FromString(answer).models:
-                    key = (model.name, model.version)
-                    if key not in models or model.state == "READY":
-                        models[key] = model
+        outcomes = await self._ask_all(SERVICE + "RepositoryIndex", message, metadata, remaining_s)
+        answers = [outcome for outcome in outcomes if isinstance(outcome, bytes)]
+        if not answers:
+            raise next(outcome for outcome in outcomes if isinstance(outcome, RequestFailed))
+        for answer in answers:
+            for model in service_pb2.RepositoryIndexResponse.FromString(answer).models:
+                key = (model.name, model.version)
+                if key not in models or model.state == "READY":
+                    models[key] = model
         merged: bytes = service_pb2.RepositoryIndexResponse(
             models=[models[key] for key in sorted(models)]
         ).SerializeToString()
@@ -137,12 +254,17 @@ class Control:
         """Whether requests are welcome: some Triton is ready, and the proxy is not about to stop."""
         if self.draining:
             return False
-        for backend in self._backends:
-            if backend.alive and await backend.is_ready():
-                return True
-        return False
+        probes = [asyncio.ensure_future(backend.is_ready()) for backend in self._backends if backend.alive]
+        try:
+            for probe in asyncio.as_completed(probes):  # one that hangs must not hold up the answer of the others
+                if await probe:
+                    return True
+            return False
+        finally:
+            for probe in probes:
+                probe.cancel()
 
-
-def forwarded(metadata: Metadata) -> list[tuple[str, str | bytes]]:
-    """The client's metadata without what belongs to its own connection."""
-    return [(key, value) for key, value in metadata if not key.startswith(_OF_A_CONNECTION)]
+    def _forwarded(self, metadata: Metadata) -> list[tuple[str, str | bytes]]:
+        """The client's metadata without what belongs to its own connection, or to our gate."""
+        ours = self._gate.credential_headers
+        return [(key, value) for key, value in metadata if key not in ours and not key.startswith(_OF_A_CONNECTION)]

@@ -7,15 +7,17 @@ long somebody waits, not how long a request may be held back (docs/decisions/000
 
 from tritonclient.grpc import service_pb2
 
-from tidegate.api import NEVER, Model, ms_to_ns
+from tidegate.api import NEVER, ms_to_ns
 
 
 def deadline_ns(
-    now_ns: int, model: Model, header: service_pb2.ModelInferRequest, grpc_remaining_s: float | None
+    now_ns: int, slo_ns: int | None, header: service_pb2.ModelInferRequest, grpc_remaining_s: float | None
 ) -> int:
-    """The instant by which a request that arrives now must be answered; NEVER when nothing limits it."""
+    """The instant by which a request that arrives now must be answered; NEVER when nothing limits it.
+
+    `slo_ns` is its model's.
+    """
     parameters = header.parameters
-    slo_ns = model.slo_ns
     if "slo_ms" in parameters and (slo_ms := _number(parameters["slo_ms"])) is not None:
         slo_ns = ms_to_ns(slo_ms)
     due_ns = NEVER if slo_ns is None else min(NEVER, now_ns + slo_ns)

@@ -22,6 +22,8 @@ from tidegate.api import (
     ClockAdvanced,
     Drop,
     LegFinished,
+    PlanChanged,
+    Profile,
     Request,
     RequestArrived,
     RequestCancelled,
@@ -31,12 +33,14 @@ from tidegate.api import (
 from tidegate.engine import AnyEffect, CancelLeg, Engine, Fail, PolicyReplaced, StartLeg
 from tidegate_proxy.alarm import Alarm
 from tidegate_proxy.backend import INFER, Backend
-from tidegate_proxy.catalog import Catalog
-from tidegate_proxy.client import TIMEOUT_EXPIRED, Client, Outcome, RequestFailed
+from tidegate_proxy.catalog import Catalog, Directory
+from tidegate_proxy.client import SHUTTING_DOWN, TIMEOUT_EXPIRED, Client, Outcome, RequestFailed
 from tidegate_proxy.completion_queue import PendingCall
 from tidegate_proxy.headroom import Headroom
 from tidegate_proxy.limits import Limits
 from tidegate_proxy.merging import ScatterError, gather, scatter
+from tidegate_proxy.observability import Observability
+from tidegate_proxy.tracing import Execution
 
 log = logging.getLogger(__name__)
 
@@ -55,21 +59,35 @@ class _Run:
     started_ns: int
     waiting: int
     """Clients that have not left."""
+    execution: Execution | None = None
+    """For those who look on."""
     call: PendingCall | None = None
+    recovery: asyncio.Task[None] | None = None
+    """What is done about its failure; in the loop."""
 
     @property
     def abandoned(self) -> bool:
         return self.waiting == 0
 
+    def stop(self) -> None:
+        """In the loop: nobody wants to know how it ends."""
+        if self.call:
+            self.call.cancel()
+        if self.recovery:
+            self.recovery.cancel()
+
 
 class Driver:
     """Drives one engine. Made in an event loop, which it uses for what is rare; its methods may be called anywhere."""
 
-    def __init__(self, engine: Engine, catalog: Catalog, limits: Limits) -> None:
+    def __init__(self, engine: Engine, directory: Directory, limits: Limits, observability: Observability) -> None:
         self.engine = engine
-        self._catalog = catalog
-        self._limits = limits
-        self._workers = {worker.id: worker for worker in catalog.workers}
+        self.limits = limits
+        """May be replaced at any time."""
+        self.lock = threading.Lock()
+        """Guards the engine and its metrics."""
+        self._directory = directory
+        self._observability = observability
         self._ids = itertools.count()
         self._headroom = Headroom()
         self._clients: dict[int, Client] = {}
@@ -79,36 +97,38 @@ class Driver:
         """By batch."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
         self._alarm = Alarm(self._advance)
 
     # Clients -----------------------------------------------------------------------------------------------------
 
     def submit(self, client: Client, arrival_ns: int, deadline_ns: int) -> None:
         """Have a request scheduled; the client is told its outcome, before this returns if it is refused."""
-        envelope = client.envelope
+        envelope, limits = client.envelope, self.limits
+        client.arrival_ns, client.due_ns = arrival_ns, deadline_ns
+        self._observability.arrived(client)
         if deadline_ns <= arrival_ns:
-            client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, TIMEOUT_EXPIRED))
+            self._tell(client, _rejected(limits, TIMEOUT_EXPIRED))
             return
         due_ns = NEVER if deadline_ns == NEVER else self._headroom.before(deadline_ns, arrival_ns)
         client.request_id = request_id = next(self._ids)
         request = Request(request_id, envelope.model, envelope.rows, arrival_ns, due_ns, envelope.merge_key)
-        with self._lock:
-            full = len(self._clients) >= self._limits.requests or self._held_bytes >= self._limits.bytes
+        with self.lock:
+            full = len(self._clients) >= limits.requests or self._held_bytes >= limits.bytes
             if not full:
                 self._clients[request_id] = client
                 self._held_bytes += len(envelope.message)
                 effects = self._handle(RequestArrived(time.monotonic_ns(), request))
         if full:
-            client.resolve(RequestFailed(self._limits.shed_status, QUEUE_FULL))
+            words = f"[request id: {envelope.header.id or '<id_unknown>'}] {QUEUE_FULL}"
+            self._tell(client, _rejected(limits, words, queued=False))
         else:
             self._perform(effects)
 
-    def leave(self, client: Client) -> None:
-        """The client does not wait any more. Whom nobody waits for is not run, or not to its end."""
-        if self._take(client.request_id) is None:
-            return
-        with self._lock:
+    def leave(self, client: Client) -> bool:
+        """The client does not wait any more; whether it did. What nobody waits for is not run, or not to its end."""
+        with self.lock:
+            if self._remove(client.request_id) is None:
+                return False
             effects = self._handle(RequestCancelled(time.monotonic_ns(), client.request_id))
             run = None if client.batch_id is None else self._running.get(client.batch_id)
             if run:
@@ -116,6 +136,8 @@ class Driver:
         self._perform(effects)
         if run and run.abandoned and run.call:
             run.call.cancel()
+        self._observability.failed(client, "CANCELED", "cancelled")
+        return True
 
     def delivered(self, client: Client) -> None:
         """The client's answer is on its way: what that took is learned."""
@@ -127,67 +149,93 @@ class Driver:
         """Requests whose clients wait."""
         return len(self._clients)
 
+    def dismiss(self) -> None:
+        """Tell every client that waits that there will be no answer."""
+        for client in list(self._clients.values()):
+            if self.leave(client):
+                client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN))
+
     async def close(self) -> None:
         """Forget what is still under way: clients that wait are told."""
         self._alarm.close()
-        for request_id in list(self._clients):
-            self._resolve(request_id, RequestFailed(grpc.StatusCode.UNAVAILABLE, "Tidegate is shutting down"))
+        self.dismiss()
+        with self.lock:
+            self._running.clear()  # how they end concerns nobody any more
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _take(self, request_id: int) -> Client | None:
-        """The client of a request, to be told its outcome; None if it was told or has left."""
-        with self._lock:
-            client = self._clients.pop(request_id, None)
-            if client:
-                self._held_bytes -= len(client.envelope.message)
+    def _remove(self, request_id: int) -> Client | None:
+        """With the lock held: the client of a request, who does not wait any more; None if it did not."""
+        client = self._clients.pop(request_id, None)
+        if client:
+            self._held_bytes -= len(client.envelope.message)
         return client
 
     def _resolve(self, request_id: int, outcome: Outcome) -> None:
-        if client := self._take(request_id):
-            client.resolve(outcome)
+        with self.lock:
+            client = self._remove(request_id)
+        if client:
+            self._tell(client, outcome)
+
+    def _tell(self, client: Client, outcome: Outcome, run: _Run | None = None, output_ns: int = 0) -> None:
+        """The client first, then those who look on."""
+        client.resolve(outcome)
+        if isinstance(outcome, RequestFailed):
+            self._observability.failed(client, outcome.reason, outcome.outcome)
+        else:
+            self._observability.answered(client, run.execution if run else None, output_ns)
 
     # The engine --------------------------------------------------------------------------------------------------
 
     def _handle(self, event: AnyEvent) -> list[AnyEffect]:
         """With the lock held: let the engine take in what happened. The effects are to be performed without it."""
         effects = self.engine.handle(event)
+        self._observability.handled(event, effects, time.monotonic_ns() - event.now_ns)
         self._alarm.set(self.engine.next_wake_ns)
         return effects
 
     def _advance(self) -> None:
-        with self._lock:
+        with self.lock:
             effects = self._handle(ClockAdvanced(time.monotonic_ns()))
         self._perform(effects)
 
     def _perform(self, effects: Iterable[AnyEffect]) -> None:
         for effect in effects:
-            match effect:
-                case StartLeg():
-                    self._start(effect)
-                case CancelLeg():
-                    pass  # Triton finishes what it began; a cancelled call would only hide that its worker is busy
-                case Drop():
-                    self._resolve(effect.request_id, RequestFailed(self._limits.shed_status, TIMEOUT_EXPIRED))
-                case Fail():
-                    self._resolve(effect.request_id, RequestFailed(grpc.StatusCode.UNAVAILABLE, effect.reason))
-                case PolicyReplaced():
-                    log.error(
-                        "policy %s broke and was replaced by first come, first served: %s", effect.policy, effect.reason
-                    )
-                case Advise():
-                    log.info("the policy asks for %+d workers: %s", effect.workers, effect.reason)
+            try:
+                self._carry_out(effect)
+            except Exception:  # the other effects are those of other requests
+                log.exception("%s failed", type(effect).__name__)
+
+    def _carry_out(self, effect: AnyEffect) -> None:
+        match effect:
+            case StartLeg():
+                self._start(effect)
+            case CancelLeg():
+                pass  # Triton finishes what it began; a cancelled call would only hide that its worker is busy
+            case Drop():
+                dropped = _rejected(self.limits, TIMEOUT_EXPIRED, outcome=f"dropped: {effect.reason}")
+                self._resolve(effect.request_id, dropped)
+            case Fail():
+                self._resolve(effect.request_id, RequestFailed(grpc.StatusCode.UNAVAILABLE, effect.reason))
+            case PolicyReplaced():
+                log.error(
+                    "policy %s broke and was replaced by first come, first served: %s", effect.policy, effect.reason
+                )
+            case Advise():
+                log.info("the policy asks for %+d workers: %s", effect.workers, effect.reason)
 
     # Legs --------------------------------------------------------------------------------------------------------
 
     def _start(self, effect: StartLeg) -> None:
         batch = effect.batch
         worker_id = batch.legs[effect.leg].worker_id
-        clients = [client for request_id in batch.request_ids if (client := self._clients.get(request_id))]
-        backend = self._catalog.backend_of[worker_id]
-        run = _Run(effect, worker_id, backend, clients, time.monotonic_ns(), len(clients))
-        with self._lock:
+        backend = self._directory.catalog.backend_of[worker_id]
+        with self.lock:
+            if not backend.alive:
+                return  # the engine was told since, or is about to be
+            clients = [client for request_id in batch.request_ids if (client := self._clients.get(request_id))]
+            run = _Run(effect, worker_id, backend, clients, time.monotonic_ns(), len(clients))
             if clients:
                 self._running[batch.id] = run
                 for client in clients:
@@ -198,10 +246,16 @@ class Driver:
                     BatchFailed(time.monotonic_ns(), batch.id, effect.leg, worker_id, "every client left")
                 )
         if clients:
+            run.execution = self._observability.batch_started(clients, effect.rows, backend.address, run.started_ns)
             message = gather([client.envelope for client in clients])
             run.call = backend.channel.unary(
-                INFER, message, lambda answer, code, details: self._ended(run, answer, code, details)
+                INFER,
+                message,
+                lambda answer, code, details: self._ended(run, answer, code, details),
+                run.execution.metadata if run.execution else (),
             )
+            if run.abandoned:  # meanwhile
+                run.call.cancel()
         self._perform(effects)
 
     def _ended(self, run: _Run, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
@@ -211,16 +265,16 @@ class Driver:
         if answer is not None:
             # The engine first: the next batch is on its way before this one's answers are divided.
             if self._finish(run):
-                self._settle(run, _divided(answer, run.clients))
-        elif code is grpc.StatusCode.CANCELLED and run.abandoned:
-            self._loop.call_soon_threadsafe(self._finish_as_planned, run)
+                divided_ns = time.monotonic_ns()
+                outcomes = _divided(answer, run.clients)
+                self._settle(run, outcomes, time.monotonic_ns() - divided_ns)
         else:
-            asyncio.run_coroutine_threadsafe(self._recover(run, code, details), self._loop)
+            self._loop.call_soon_threadsafe(self._failed, run, code, details)
 
     def _finish(self, run: _Run) -> bool:
         """Tell the engine that a leg has ended, now; False where its worker was given up and its requests with it."""
         effect = run.effect
-        with self._lock:
+        with self.lock:
             if self._running.get(effect.batch.id) is not run:
                 return False
             del self._running[effect.batch.id]
@@ -231,6 +285,7 @@ class Driver:
         for client in run.clients:
             client.ended_ns = ended_ns
         self._perform(effects)
+        self._observability.batch_ended(run.execution, ended_ns)
         return True
 
     def _finish_as_planned(self, run: _Run) -> None:
@@ -238,31 +293,77 @@ class Driver:
         left_ns = run.started_ns + run.effect.batch.legs[run.effect.leg].duration_ns - time.monotonic_ns()
         self._loop.call_later(max(0, left_ns) / 1e9, self._finish, run)
 
-    async def _recover(self, run: _Run, code: grpc.StatusCode, details: str) -> None:
-        """A leg's call failed: its Triton is gone, or refuses the batch."""
-        if code is grpc.StatusCode.UNAVAILABLE and await self.lost(run.backend, details):
-            with self._lock:
-                self._running.pop(run.effect.batch.id, None)  # it was on its way when the engine was told
+    def _failed(self, run: _Run, code: grpc.StatusCode, details: str) -> None:
+        """In the loop: a leg's call did not end well."""
+        if self._running.get(run.effect.batch.id) is not run:
             return
-        outcomes = await self._each_alone(run, code, details)
-        if self._finish(run):
-            self._settle(run, outcomes)
+        if code is grpc.StatusCode.CANCELLED and run.abandoned:
+            self._finish_as_planned(run)
+            return
+        run.recovery = self._loop.create_task(self._recover(run, code, details))
+        self._tasks.add(run.recovery)
+        run.recovery.add_done_callback(self._tasks.discard)
 
-    async def _each_alone(self, run: _Run, code: grpc.StatusCode, details: str) -> list[Outcome]:
-        """Triton refused the batch: every request gets its own answer, so that one's fault is not another's."""
-        if len(run.clients) == 1:
-            return [RequestFailed(code, details)]
-        outcomes: list[Outcome] = []
+    async def _recover(self, run: _Run, code: grpc.StatusCode, details: str) -> None:
+        """Its Triton is gone, or refused the batch: then every request gets its own answer, as one may be at fault."""
+        if code is grpc.StatusCode.UNAVAILABLE and await self.lost(run.backend, details):
+            return
+        if len(run.clients) == 1 and code is not grpc.StatusCode.UNAVAILABLE:
+            if self._finish(run):
+                self._settle(run, [RequestFailed(code, details, reason="BACKEND")])
+            return
         for client in run.clients:
+            if client.request_id not in self._clients:
+                continue
+            outcome: Outcome
             try:
-                outcomes.append(await run.backend.unary(INFER)(client.envelope.message))
+                outcome = await run.backend.unary(INFER)(client.envelope.message)
             except grpc.aio.AioRpcError as error:
-                outcomes.append(RequestFailed(error.code(), error.details() or ""))
-        return outcomes
-
-    def _settle(self, run: _Run, outcomes: Sequence[Outcome]) -> None:
-        for client, outcome in zip(run.clients, outcomes, strict=True):
+                outcome = RequestFailed(error.code(), error.details() or "", reason="BACKEND")
+                if outcome.code is grpc.StatusCode.UNAVAILABLE and await self.lost(run.backend, outcome.details):
+                    return
             self._resolve(client.request_id, outcome)
+        self._finish(run)
+
+    def give_up_overdue(self, backend: Backend) -> None:
+        """In the loop: end legs that take so long that they will never end, though their Triton answers probes."""
+        now_ns = time.monotonic_ns()
+        for run in list(self._running.values()):
+            leg = run.effect.batch.legs[run.effect.leg]
+            limit_ns = self.limits.leg_ns(leg.duration_ns)
+            if run.backend is backend and now_ns - run.started_ns > limit_ns:
+                self._give_up_run(run, limit_ns)
+
+    def _give_up_run(self, run: _Run, limit_ns: int) -> None:
+        """Elsewhere its requests may be answered; where there is no elsewhere, they have failed."""
+        catalog = self._directory.catalog
+        worker = next((worker for worker in catalog.workers if worker.id == run.worker_id), None)
+        reason = f"Triton at {run.backend.address} did not answer within {limit_ns / 1e9:g} s"
+        elsewhere: set[str] = set()
+        for other in catalog.workers:
+            if other is not worker and catalog.backend_of[other.id].alive:
+                elsewhere.update(other.hosts)
+        with self.lock:
+            if self._running.pop(run.effect.batch.id, None) is None:
+                return
+            now_ns = time.monotonic_ns()
+            events: tuple[AnyEvent, ...] = (
+                (WorkerLost(now_ns, worker.id), WorkerJoined(now_ns, worker))
+                if worker and elsewhere.issuperset(worker.hosts)
+                else (BatchFailed(now_ns, run.effect.batch.id, run.effect.leg, run.worker_id, reason),)
+            )
+            effects = [effect for event in events for effect in self._handle(event)]
+        log.error("a batch is given up: %s", reason)
+        self._perform(effects)
+        run.stop()
+
+    def _settle(self, run: _Run, outcomes: Sequence[Outcome], output_ns: int = 0) -> None:
+        """`output_ns`: how long it took to divide the answer."""
+        with self.lock:
+            waiting = [self._remove(client.request_id) for client in run.clients]
+        for client, outcome in zip(waiting, outcomes, strict=True):
+            if client:
+                self._tell(client, outcome, run, output_ns)
 
     # Tritons that come and go ------------------------------------------------------------------------------------
 
@@ -279,8 +380,8 @@ class Driver:
             return
         backend.alive = False
         log.error("Triton at %s is lost: %s", backend.address, details)
-        mine = {worker_id for worker_id, other in self._catalog.backend_of.items() if other is backend}
-        with self._lock:
+        mine = {worker_id for worker_id, other in self._directory.catalog.backend_of.items() if other is backend}
+        with self.lock:
             runs = [run for run in self._running.values() if run.worker_id in mine]
             for run in runs:
                 del self._running[run.effect.batch.id]
@@ -293,25 +394,41 @@ class Driver:
             ]
         self._perform(effects)
         for run in runs:
-            if run.call:
-                run.call.cancel()
+            run.stop()
+        for call in list(backend.forwarded):
+            call.cancel()
 
-    def take_back(self, backend: Backend) -> None:
-        """A Triton that was given up answers again."""
-        backend.alive = True
-        log.warning("Triton at %s is back", backend.address)
-        with self._lock:
-            effects = [
-                effect
-                for worker_id, other in self._catalog.backend_of.items()
-                if other is backend
-                for effect in self._handle(WorkerJoined(time.monotonic_ns(), self._workers[worker_id]))
+    def adopt(self, catalog: Catalog, profiles: Sequence[Profile], returning: Backend | None = None) -> None:
+        """From now on this is what the Tritons serve; `returning` is one that was given up and answers again.
+
+        Raises ValueError, and changes nothing, for a plan that the engine cannot follow.
+        """
+        with self.lock:
+            before = self._directory.catalog
+            self._directory.catalog = catalog
+            if returning:
+                returning.alive = True
+            present = [worker for worker in catalog.workers if catalog.backend_of[worker.id].alive]
+            now_ns = time.monotonic_ns()
+            events: list[AnyEvent] = [
+                WorkerJoined(now_ns, worker) for worker in present if catalog.backend_of[worker.id] is returning
             ]
+            if not catalog.same_plan(before):
+                events = [PlanChanged(now_ns, tuple(catalog.models.values()), tuple(present), tuple(profiles))]
+            try:
+                effects = [effect for event in events for effect in self._handle(event)]
+            except ValueError:
+                self._directory.catalog = before
+                raise
         self._perform(effects)
+
+
+def _rejected(limits: Limits, details: str, *, queued: bool = True, outcome: str = "") -> RequestFailed:
+    return RequestFailed(limits.shed_status, details, queued=queued, reason="REJECTED", outcome=outcome)
 
 
 def _divided(answer: bytes, clients: list[Client]) -> Sequence[Outcome]:
     try:
         return scatter(answer, [client.envelope for client in clients])
     except ScatterError as error:
-        return [RequestFailed(grpc.StatusCode.INTERNAL, str(error))] * len(clients)
+        return [RequestFailed(grpc.StatusCode.INTERNAL, str(error), reason="BACKEND")] * len(clients)

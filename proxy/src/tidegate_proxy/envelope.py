@@ -39,6 +39,40 @@ class Envelope:
         return sorted(range(len(self.tensors)), key=lambda position: self.header.inputs[position].name)
 
 
+@dataclass(frozen=True, slots=True)
+class PassedThrough:
+    """What has to be known of a request that goes to a Triton as it is."""
+
+    model: str
+    version: str = ""
+    rows: int = 1
+    """As far as its shapes say; 1 for a model without rows as well."""
+    sequence: str = ""
+    """The id of its sequence, if it is of one."""
+    in_shared_memory: bool = False
+    """Whether some of its tensors are there, or are to go there."""
+
+    @classmethod
+    def of(cls, message: bytes) -> "PassedThrough":
+        """Look at a serialized ModelInferRequest; what is none is of no model."""
+        try:
+            header, _ = _parse(message)
+        except NotSchedulable:
+            return cls("")
+        sequence: str | int = ""
+        if "sequence_id" in header.parameters:
+            given = header.parameters["sequence_id"]
+            sequence = given.string_param or given.uint64_param or given.int64_param
+        tensors = (*header.inputs, *header.outputs)
+        return cls(
+            header.model_name,
+            header.model_version,
+            max(1, header.inputs[0].shape[0]) if header.inputs and header.inputs[0].shape else 1,
+            str(sequence or ""),
+            any("shared_memory_region" in tensor.parameters for tensor in tensors),
+        )
+
+
 class NotSchedulable(Exception):
     """A request that Triton has to see as it is: it cannot be merged, or is wrong and Triton knows the words for it."""
 

@@ -2,36 +2,55 @@
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+from weakref import WeakSet
 
 import grpc
 
+from tidegate_proxy import control
 from tidegate_proxy.backend import CHANNEL_OPTIONS, INFER, SERVICE
-from tidegate_proxy.client import Client, Outcome, RequestFailed
-from tidegate_proxy.completion_queue import Call, Server
+from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed
+from tidegate_proxy.completion_queue import Call, Metadata, Server
 from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, NotSchedulable
+from tidegate_proxy.gate import Gate
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.streams import InferStream
 
 log = logging.getLogger(__name__)
 
 STREAM_INFER = SERVICE + "ModelStreamInfer"
+LAST_WORDS_S: Final = 1.0
+"""How long it may take to tell clients that they will not be answered before their connections are cut."""
+POLL_S: Final = 0.01
 
 
 class Front:
     """Answers every method of Triton's service, parsing no more than scheduling needs."""
 
-    def __init__(self, inference: Inference, driver: Driver, control: Control) -> None:
+    def __init__(
+        self,
+        inference: Inference,
+        driver: Driver,
+        control: Control,
+        gate: Gate,
+        options: Sequence[tuple[str, int]] = (),
+    ) -> None:
+        """`options` are gRPC's, beside or in place of those that are always used."""
         self._inference = inference
         self._driver = driver
         self._control = control
+        self._gate = gate
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = Server(self._accept, [*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)])
+        self._streams: WeakSet[InferStream] = WeakSet()
+        self._streams_lock = threading.Lock()
+        self._draining = False
+        self._server = Server(self._accept, [*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0), *options])
 
     def listen(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
         """Bind and serve; the port. Raises OSError when the address cannot be bound."""
@@ -40,16 +59,37 @@ class Front:
         return port
 
     async def close(self, drain_s: float) -> None:
-        """Take no more calls and let those under way end."""
-        await asyncio.to_thread(self._server.stop, drain_s)
+        """Refuse what comes, let what is under way be answered, and tell those that are not in time.
+
+        The server stops last: what arrives while it does is cut off, and its client learns no reason.
+        """
+        self._draining = True
+        with self._streams_lock:
+            streams = list(self._streams)
+        for stream in streams:
+            stream.drain()
+        give_up = self._loop.time() + drain_s
+        while self._server.open_calls and self._loop.time() < give_up:
+            await asyncio.sleep(POLL_S)
+        self._driver.dismiss()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.to_thread(self._server.stop, LAST_WORDS_S)
 
     def _accept(self, call: Call) -> None:
         """In the server's thread."""
-        if call.method == INFER:
+        if refusal := self._gate.refusal(call.method, call.metadata):
+            call.end(refusal.code, refusal.details)
+        elif self._draining and call.method not in control.OF_OUR_OWN:
+            call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
+        elif call.method == INFER:
             arrival_ns = time.monotonic_ns()
             call.receive(lambda message: self._infer(call, message, arrival_ns))
         elif call.method == STREAM_INFER:
-            InferStream(call, self._inference, self._driver, self._control, self._in_loop).begin()
+            stream = InferStream(call, self._inference, self._driver, self._control, self._in_loop)
+            with self._streams_lock:
+                self._streams.add(stream)
+            stream.begin()
         else:
             call.receive(lambda message: self._forward(call, message))
 
@@ -73,24 +113,10 @@ class Front:
         if message is None:
             call.end(grpc.StatusCode.INTERNAL, "no message was received")
             return
-        self._in_loop(call, self._answer(call, message))
+        self._loop.call_soon_threadsafe(self._spawn_answer, call, message)
 
-    async def _answer(self, call: Call, message: bytes) -> None:
-        try:
-            answer = await self._control.unary(call.method, message, call.metadata, call.remaining_s())
-        except RequestFailed as failure:
-            call.end(failure.code, failure.details)
-        else:
-            call.answer(answer)
-
-    def _in_loop(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine for a call in the event loop; it is cancelled when the client leaves."""
-        self._loop.call_soon_threadsafe(self._spawn, call, work)
-
-    def _spawn(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done(call))
+    def _spawn_answer(self, call: Call, message: bytes) -> None:
+        task = self._spawn(call, self._answer(call, message))
 
         def cancel() -> None:
             self._loop.call_soon_threadsafe(task.cancel)
@@ -99,11 +125,32 @@ class Front:
         if call.gone:
             task.cancel()
 
+    async def _answer(self, call: Call, message: bytes) -> None:
+        try:
+            if call.method == INFER:
+                answer = await self._control.infer(message, call.metadata, call.remaining_s())
+            else:
+                answer = await self._control.unary(call.method, message, call.metadata, call.remaining_s())
+        except RequestFailed as failure:
+            call.end(failure.code, failure.details)
+        else:
+            call.answer(answer)
+
+    def _in_loop(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine for a call in the event loop; if it fails, so does the call."""
+        self._loop.call_soon_threadsafe(self._spawn, call, work)
+
+    def _spawn(self, call: Call, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done(call))
+        return task
+
     def _done(self, call: Call) -> Callable[[asyncio.Task[None]], None]:
         def done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             if task.cancelled():
-                call.end(grpc.StatusCode.CANCELLED, "the client has left")
+                call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)  # or its client has left, who does not see it
             elif error := task.exception():
                 log.error("%s failed", call.method, exc_info=error)
                 call.end(grpc.StatusCode.INTERNAL, f"Tidegate failed: {type(error).__name__}")
@@ -120,6 +167,10 @@ class _UnaryClient(Client):
         super().__init__(envelope)
         self._call = call
         self._driver = driver
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._call.metadata
 
     def resolve(self, outcome: Outcome) -> None:
         if isinstance(outcome, RequestFailed):

@@ -3,8 +3,9 @@
 import asyncio
 import time
 
-from tidegate_proxy.catalog import Catalog
+from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import AwaitingClient, Client
+from tidegate_proxy.completion_queue import Metadata
 from tidegate_proxy.deadlines import deadline_ns
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, NotSchedulable, open_envelope
@@ -14,13 +15,17 @@ from tidegate_proxy.wire import first_string
 class Inference:
     """Opens requests and hands those that can be scheduled to the driver. May be called from any thread."""
 
-    def __init__(self, catalog: Catalog, driver: Driver) -> None:
-        self._catalog = catalog
+    def __init__(self, directory: Directory, driver: Driver) -> None:
+        self._directory = directory
         self._driver = driver
+
+    def is_served(self, model: str) -> bool:
+        """Whether any Triton has this model, scheduled or not."""
+        return model in self._directory.catalog.hosts
 
     def open(self, message: bytes) -> Envelope:
         """A serialized ModelInferRequest as an envelope. Raises NotSchedulable when a Triton has to see it as it is."""
-        signature = self._catalog.signatures.get(first_string(message))
+        signature = self._directory.catalog.signatures.get(first_string(message))
         if signature is None:
             raise NotSchedulable("its model is not scheduled")
         return open_envelope(message, signature)
@@ -28,16 +33,17 @@ class Inference:
     def submit(self, client: Client, arrival_ns: int, remaining_s: float | None) -> None:
         """Have it scheduled. `remaining_s`: until the client's own deadline, if it has one."""
         envelope = client.envelope
-        model = self._catalog.models[envelope.model]
-        self._driver.submit(client, arrival_ns, deadline_ns(arrival_ns, model, envelope.header, remaining_s))
+        model = self._directory.catalog.models.get(envelope.model)
+        slo_ns = model.slo_ns if model else None  # gone since it was opened: the engine says so
+        self._driver.submit(client, arrival_ns, deadline_ns(arrival_ns, slo_ns, envelope.header, remaining_s))
 
-    async def infer(self, message: bytes, remaining_s: float | None) -> bytes:
+    async def infer(self, message: bytes, remaining_s: float | None, metadata: Metadata = ()) -> bytes:
         """Have a request scheduled and await its answer, a serialized ModelInferResponse.
 
         Raises NotSchedulable and RequestFailed. Cancelling it is how a client leaves.
         """
         arrival_ns = time.monotonic_ns()
-        client = AwaitingClient(self.open(message))
+        client = AwaitingClient(self.open(message), metadata)
         self.submit(client, arrival_ns, remaining_s)
         try:
             answer = await client.answer

@@ -16,6 +16,7 @@ from tidegate.api import (
     ClockAdvanced,
     Drop,
     LegFinished,
+    PlanChanged,
     Request,
     RequestArrived,
     RequestCancelled,
@@ -207,6 +208,17 @@ class Metrics:
                 self._join(event.worker)
             case WorkerLost():
                 self._lose(event.worker_id)
+            case PlanChanged():
+                self._change_plan(event)
+
+    def _change_plan(self, event: PlanChanged) -> None:
+        for model in event.models:
+            self._models.setdefault(model.name, ModelCounts())
+        wanted = {worker.id for worker in event.workers}
+        for worker_id, worker in self._workers.items():
+            worker.up = worker.up and worker_id in wanted
+        for each in event.workers:
+            self._join(each)
 
     def _join(self, worker: Worker) -> None:
         known = self._workers.setdefault(worker.id, WorkerCounts(worker.name))

@@ -1,114 +1,264 @@
-"""Puts the proxy together: Tritons, catalog, policy, engine, driver, front."""
+"""Puts the proxy together: Tritons, catalog, policy, engine, driver, fronts; and takes up a changed configuration."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
 
-from tidegate.api import Model, ModelProfile, Observer, Profile, Setup, read_profiles
+import grpc
+
+from tidegate.api import ModelProfile, Observer, Setup, read_profiles
 from tidegate.engine import Engine, Recorder
 from tidegate.host import Plugins
+from tidegate_proxy.addresses import host_of
 from tidegate_proxy.backend import Backend, BackendError
-from tidegate_proxy.catalog import Catalog, discover
+from tidegate_proxy.catalog import Catalog, Directory, discover
+from tidegate_proxy.config import ServeConfig, TritonAddress
 from tidegate_proxy.control import Control
+from tidegate_proxy.discovery import Discovery, starting_profiles
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.front import Front
+from tidegate_proxy.gate import Gate
+from tidegate_proxy.http.service import HttpService
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.limits import Limits
+from tidegate_proxy.metrics_page import MetricsPage
+from tidegate_proxy.metrics_registry import registry_of
+from tidegate_proxy.observability import Observability
 from tidegate_proxy.probing import watch
+from tidegate_proxy.reload import diff
+from tidegate_proxy.tls import channel_credentials, channel_options, server_credentials
+from tidegate_proxy.tracing import otlp_tracing
+from tidegate_proxy.watched import WatchedFiles
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class ServeOptions:
-    """What `tidegate serve` takes."""
-
-    tritons: Sequence[str]
-    policy: str
-    policy_options: Mapping[str, Any] = field(default_factory=dict)
-    slos_ms: Mapping[str, float] = field(default_factory=dict)
-    profiles: Path | None = None
-    record: Path | None = None
-    observers: Sequence[str] = ()
-    address: str = "127.0.0.1:0"
-    wait_s: float = 10.0
-    """How long a Triton may take to become ready before that is an error."""
-    seed: int = 0
-    limits: Limits = field(default_factory=Limits)
-    drain_s: float = 10.0
-    """How long requests under way may take to end once the proxy is to stop."""
+LOOK_AT_FILES_EVERY_S = 1.0
 
 
-@dataclass(frozen=True)
-class Serving:
-    """A proxy that answers."""
+class Proxy:
+    """A proxy that answers; made by `serving`."""
 
-    address: str
-    catalog: Catalog
-    engine: Engine
+    def __init__(
+        self,
+        config: ServeConfig,
+        directory: Directory,
+        driver: Driver,
+        discovery: Discovery,
+        control: Control,
+        gate: Gate,
+    ) -> None:
+        self.config = config
+        self.driver = driver
+        self.address = ""
+        """Where the gRPC service is."""
+        self.http_address = ""
+        """Where the HTTP service is, if it is."""
+        self.metrics_address = ""
+        """Where the metrics page is, if it is."""
+        self._directory = directory
+        self._discovery = discovery
+        self._control = control
+        self._gate = gate
+        self._watches: dict[Backend, asyncio.Task[None]] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
+        for backend in discovery.backends:
+            self._watch(backend)
+
+    @property
+    def engine(self) -> Engine:
+        """The books."""
+        return self.driver.engine
+
+    @property
+    def catalog(self) -> Catalog:
+        """What the Tritons serve."""
+        return self._directory.catalog
+
+    async def reconfigure(self, config: ServeConfig) -> None:
+        """Take up what can change while requests are under way; say what cannot.
+
+        Raises CredentialFileError, RestrictionError or TlsError, and changes nothing, for files that cannot be used.
+        """
+        changes = diff(self.config, config)
+        added = {triton: backend_of(triton) for triton in changes.tritons_added}
+        try:
+            self._gate.replace(changes.effective)
+        except Exception:
+            for backend in added.values():
+                await backend.close()
+            raise
+        self.config = changes.effective
+        self.driver.limits = limits_of(self.config)
+        self.engine.max_tries = self.config.retries.max + 1
+        self._control.refuses_shared_memory = self.config.shared_memory == "refuse"
+        logging.getLogger().setLevel(self.config.log.level.upper())
+        removed = {triton.grpc for triton in changes.tritons_removed}
+        leaving = [backend for backend in self._discovery.backends if backend.address in removed]
+        for backend in leaving:
+            self._discovery.backends.remove(backend)
+            self._watches.pop(backend).cancel()
+        for backend in added.values():
+            self._discovery.backends.append(backend)
+            backend.alive = await backend.is_ready()  # if not, it joins when it is
+            self._watch(backend)
+        self._discovery.slos_ms = slos_of(self.config)
+        await self._discovery.refresh()
+        for backend in leaving:
+            self._spawn_retirement(backend)
+        for line in changes.warnings:
+            log.warning("%s", line)
+        log.info("configuration taken up: %s", ", ".join(changes.live) or "nothing has changed")
+
+    async def look_at_files(self) -> None:
+        """For ever: take up tokens and keys that have changed in their files."""
+        watched = self._credential_files()
+        while True:
+            await asyncio.sleep(LOOK_AT_FILES_EVERY_S)
+            if watched.changed():
+                watched = self._credential_files()
+                try:
+                    self._gate.replace(self.config)
+                    log.info("credentials were read again")
+                except Exception as error:  # the rules that were in force stay
+                    log.error("credentials were not read again: %s", error)
+
+    async def close(self) -> None:
+        """Stop what looks after the Tritons, and forget what is still under way."""
+        tasks = [*self._watches.values(), *self._retiring]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.driver.close()
+
+    def _watch(self, backend: Backend) -> None:
+        self._watches[backend] = asyncio.create_task(watch(backend, self.driver, self._discovery))
+
+    def _spawn_retirement(self, backend: Backend) -> None:
+        async def retire() -> None:
+            try:
+                await asyncio.sleep(self.config.drain_s)  # what runs there is finished
+            finally:
+                await backend.close()
+
+        task = asyncio.create_task(retire())
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    def _credential_files(self) -> WatchedFiles:
+        authentication = self.config.authentication
+        files = [restriction.header.value_file for restriction in self.config.restricted if restriction.header]
+        if authentication:
+            files += [authentication.tokens_file, authentication.api_keys_file]
+        return WatchedFiles(files)
 
 
 @asynccontextmanager
-async def serving(options: ServeOptions, plugins: Plugins) -> AsyncIterator[Serving]:
-    """Serve until the block is left.
+async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]:
+    """Serve until the block is left; then what is under way may end, for as long as `drain_s`.
 
-    Raises BackendError, PluginError, ProfileFileError or OSError, each with the remedy, before anything is served.
+    Raises BackendError, PluginError, ProfileFileError, CredentialFileError, RestrictionError, TlsError, TracingError or
+    OSError, each with the remedy, before anything is served.
     """
-    plugins.policy(options.policy)  # a wrong name should not have to wait for Tritons
-    measured = _measured(options.profiles)
-    backends = [Backend(address) for address in options.tritons]
-    record: BinaryIO | None = options.record.open("wb") if options.record else None
-    try:
-        await asyncio.gather(*(_await_ready(backend, options.wait_s) for backend in backends))
-        catalog = await discover(backends, options.slos_ms)
-        observers: list[Observer] = [plugins.observer(name).make() for name in options.observers]
+    plugins.policy(config.policy.name)  # a wrong name should not have to wait for Tritons
+    measured = _measured(config.profiles)
+    gate = Gate(config)
+    credentials = server_credentials(config.tls) if config.tls else None
+    tracing = otlp_tracing(config.tracing.endpoint) if config.tracing else None
+    async with AsyncExitStack() as stack:
+        record = stack.enter_context(config.record.open("wb")) if config.record else None
+        backends = [backend_of(triton) for triton in config.tritons]
+        stack.push_async_callback(_close_all, backends)
+        await asyncio.gather(*(_await_ready(backend, config.wait_s) for backend in backends))
+        directory = Directory(await discover(backends, slos_of(config)))
+        observers: list[Observer] = [plugins.observer(name).make() for name in config.observers]
         if record:
             observers.append(Recorder(record))
-        engine = _engine(options, plugins, catalog, measured, observers)
-        driver = Driver(engine, catalog, options.limits)
-        control = Control(backends, catalog, driver)
-        front = Front(Inference(catalog, driver), driver, control)
-        port = front.listen(options.address)
-        watches = [asyncio.create_task(watch(backend, driver)) for backend in backends]
+        setup = _setup(config, directory.catalog, measured)
+        policy = plugins.make_policy(config.policy.name, setup, dict(config.policy.options))
+        engine = Engine(policy, name=config.policy.name, observers=observers, max_tries=config.retries.max + 1)
+        observability = Observability(setup, tracing)
+        stack.callback(observability.close)
+        driver = Driver(engine, directory, limits_of(config), observability)
+        discovery = Discovery(backends, directory, driver, observability.statistics, measured, slos_of(config))
+        control = Control(directory, discovery, driver, observability, gate)
+        control.refuses_shared_memory = config.shared_memory == "refuse"
+        inference = Inference(directory, driver)
+        proxy = Proxy(config, directory, driver, discovery, control, gate)
+        stack.push_async_callback(proxy.close)
+        for work in (discovery.look_around(), proxy.look_at_files()):
+            stack.push_async_callback(_cancelled, asyncio.create_task(work))
+        if config.listen.metrics:
+            registry = registry_of(observability.metrics, driver.lock, config.policy.name)
+            page = MetricsPage(registry, observability, driver, directory, discovery)
+            stack.push_async_callback(page.close)
+            proxy.metrics_address = _bound(config.listen.metrics, await page.listen(config.listen.metrics))
+        message_limit = int(config.limits.max_message_bytes)
+        front = Front(inference, driver, control, gate, [("grpc.max_receive_message_length", message_limit)])
+        port = front.listen(config.listen.grpc, credentials)
+        stack.push_async_callback(lambda: front.close(proxy.config.drain_s))
+        proxy.address = _bound(config.listen.grpc, port)
+        if config.listen.http and _serves_http(config, backends):
+            http = HttpService(config, inference, directory, discovery, control, gate)
+            stack.push_async_callback(http.close)
+            proxy.http_address = _bound(config.listen.http, await http.listen(config.listen.http))
         try:
-            yield Serving(f"{options.address.rpartition(':')[0]}:{port}", catalog, engine)
+            yield proxy
         finally:
             control.draining = True
-            await front.close(options.drain_s)
-            for task in watches:
-                task.cancel()
-            await asyncio.gather(*watches, return_exceptions=True)
-            await driver.close()
-    finally:
-        for backend in backends:
-            await backend.close()
-        if record:
-            record.close()
 
 
-def _engine(
-    options: ServeOptions,
-    plugins: Plugins,
-    catalog: Catalog,
-    measured: dict[tuple[str, str], ModelProfile],
-    observers: Sequence[Observer],
-) -> Engine:
-    models = tuple(catalog.models.values())
-    for model in models:
-        if (model.name, "default") not in measured:
-            log.warning("no profile of %r: starting from a guess, learning from what is observed", model.name)
-    setup = Setup(
-        models=models,
-        workers=tuple(catalog.workers),
-        profiles=tuple(starting_profile(model, measured) for model in models),
-        seed=options.seed,
+def backend_of(triton: TritonAddress) -> Backend:
+    """The way to a Triton. Raises TlsError."""
+    return Backend(
+        triton.grpc,
+        http=triton.http,
+        metrics=triton.metrics,
+        credentials=channel_credentials(triton.tls) if triton.tls else None,
+        options=channel_options(triton.tls) if triton.tls else (),
     )
-    policy = plugins.make_policy(options.policy, setup, dict(options.policy_options))
-    return Engine(policy, name=options.policy, observers=observers)
+
+
+def _serves_http(config: ServeConfig, backends: Sequence[Backend]) -> bool:
+    """Whether HTTP is possible. Raises BackendError where it was asked for in so many words and is not."""
+    unknown = [backend.address for backend in backends if not backend.http_url]
+    if not unknown:
+        return True
+    words = (
+        f"the HTTP port of Triton at {unknown[0]} is not known: give tritons.N.http, or --triton GRPC,http=HOST:PORT"
+    )
+    if "listen" in config.model_fields_set:
+        raise BackendError(words)
+    log.warning("HTTP is not served: %s", words)
+    return False
+
+
+def limits_of(config: ServeConfig) -> Limits:
+    """What the driver has to know of a configuration."""
+    return Limits(
+        requests=config.limits.max_queue,
+        bytes=int(config.limits.max_queue_bytes),
+        leg_s=config.limits.leg_timeout_s,
+        shed_status=grpc.StatusCode[config.shedding.status],
+    )
+
+
+def slos_of(config: ServeConfig) -> dict[str, float]:
+    """SLOs in ms of the models that a configuration gives one."""
+    return {name: model.slo_ms for name, model in config.models.items() if model.slo_ms is not None}
+
+
+def _setup(config: ServeConfig, catalog: Catalog, measured: Mapping[tuple[str, str], ModelProfile]) -> Setup:
+    for model in catalog.models:
+        if (model, "default") not in measured:
+            log.warning("no profile of %r: starting from a guess, learning from what is observed", model)
+    return Setup(
+        models=tuple(catalog.models.values()),
+        workers=tuple(catalog.workers),
+        profiles=starting_profiles(catalog.models, measured),
+        seed=config.seed,
+    )
 
 
 def _measured(path: Path | None) -> dict[tuple[str, str], ModelProfile]:
@@ -116,15 +266,8 @@ def _measured(path: Path | None) -> dict[tuple[str, str], ModelProfile]:
     return {(profile.model, profile.kind): profile for profile in profiles}
 
 
-def starting_profile(model: Model, measured: Mapping[tuple[str, str], ModelProfile]) -> Profile:
-    """What to plan a model with at first: its measured profile, else a guess too small to drop anything by.
-
-    Either is corrected online by what is observed.
-    """
-    entry = measured.get((model.name, "default"))
-    if entry is not None:
-        return entry.to_profile(model.max_rows)
-    return Profile.linear(model.name, alpha_ms=0.05, beta_ms=0.5, max_rows=model.max_rows)
+def _bound(address: str, port: int) -> str:
+    return f"{host_of(address)}:{port}"
 
 
 async def _await_ready(backend: Backend, wait_s: float) -> None:
@@ -135,3 +278,13 @@ async def _await_ready(backend: Backend, wait_s: float) -> None:
                 f"no Triton is ready at {backend.address} after {wait_s:g} s: does it run, and is this its gRPC port?"
             )
         await asyncio.sleep(0.1)
+
+
+async def _close_all(backends: list[Backend]) -> None:
+    for backend in backends:
+        await backend.close()
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""ModelStreamInfer: a stream's requests are scheduled one by one; what cannot be goes on to one Triton, as a stream.
+"""ModelStreamInfer: a stream's requests are scheduled one by one; what cannot be goes on to its Triton, as a stream.
 
 Answers of scheduled requests leave in the order of the requests, as from Triton. Those of forwarded requests (decoupled
 models, sequences) leave as they come: any number of them may belong to one request.
@@ -11,10 +11,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final
 
+import grpc
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.client import Client, Outcome, RequestFailed
-from tidegate_proxy.completion_queue import Call
+from tidegate_proxy.backend import Backend
+from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed
+from tidegate_proxy.completion_queue import Call, Metadata
 from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, NotSchedulable
@@ -22,7 +24,7 @@ from tidegate_proxy.inference import Inference
 from tidegate_proxy.wire import encode_varint, first_string
 
 MAX_UNDER_WAY: Final = 1000
-"""Requests of one stream that wait; beyond it the next is not read before an answer has left."""
+"""Requests and answers of one stream that wait; beyond it nothing more is read, from the client or from a Triton."""
 _INFER_RESPONSE_TAG: Final = b"\x12"
 """ModelStreamInferResponse.infer_response"""
 
@@ -54,7 +56,8 @@ class InferStream:
         self._inference = inference
         self._control = control
         self._in_loop = in_loop
-        self._lock = threading.RLock()
+        # Never held while the driver is called: that may settle requests of other streams.
+        self._lock = threading.Lock()
         self._clients: deque[_StreamClient] = deque()
         """Whose answers are due, in their order."""
         self._outbox: deque[bytes] = deque()
@@ -62,9 +65,14 @@ class InferStream:
         self._reading = False
         self._client_done = False
         """The client sends no more."""
-        self._relay: _Relay | None = None
+        self._over = False
+        """Nothing is read, scheduled or forwarded any more."""
         self._error: RequestFailed | None = None
         """With what the stream ends, once what was sent before is on its way."""
+        self._end: RequestFailed | None = None
+        """With what it ends when all is answered; None: well."""
+        self._relays: dict[tuple[Backend, str], _Relay] = {}
+        """By Triton and model."""
         self._strict = dict(call.metadata).get("triton_grpc_error") == "true"
 
     def begin(self) -> None:
@@ -72,64 +80,108 @@ class InferStream:
         self._call.on_gone = self._leave
         self._read()
 
+    def drain(self) -> None:
+        """Take no more requests; end when those under way are answered."""
+        with self._lock:
+            if self._client_done:
+                return
+            self._client_done = True
+            self._end = RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
+            relays = list(self._relays.values())
+        for relay in relays:
+            relay.put(None)
+        self._send()
+
     # Requests ----------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
         with self._lock:
-            if self._reading or self._client_done or self._error or len(self._clients) >= MAX_UNDER_WAY:
+            if self._reading or self._client_done or self._over or self._is_full():
                 return
             self._reading = True
         self._call.receive(self._received)
 
+    def _is_full(self) -> bool:
+        waiting = len(self._clients) + len(self._outbox) + sum(relay.waiting for relay in self._relays.values())
+        return waiting >= MAX_UNDER_WAY
+
     def _received(self, message: bytes | None) -> None:
         arrival_ns = time.monotonic_ns()
-        self._reading = False
+        with self._lock:
+            self._reading = False
+            if message is None:
+                self._client_done = True
+                relays = list(self._relays.values())
         if message is None:
-            self._client_done = True
-            if self._relay:
-                self._relay.put(None)
+            for relay in relays:
+                relay.put(None)
             self._send()
             return
         try:
-            client = _StreamClient(self._inference.open(message), self)
+            client = _StreamClient(self._inference.open(message), self, self._call)
         except NotSchedulable:
             self._forward(message)
             return
         with self._lock:
+            if self._over or self._client_done:
+                return
             self._clients.append(client)
         self._inference.submit(client, arrival_ns, self._call.remaining_s())
+        if self._over:  # it ended before it was known whose request this is
+            self.driver.leave(client)
         self._read()
 
     def _forward(self, message: bytes) -> None:
+        try:
+            backend = self._control.route_inference(message)
+        except RequestFailed as failure:
+            with self._lock:
+                self._error = self._error or failure
+            self._abandon()
+            self._send()
+            return
+        model = first_string(message)
+        # A stream per model: Triton 2.51 may abort on one that mixes decoupled models with others.
+        key = (backend, model if self._inference.is_served(model) else "")
         with self._lock:
-            if self._relay is None:
-                self._relay = _Relay()
-                self._in_loop(self._call, self._run_relay(self._relay, first_string(message)))
-        self._relay.put(message)
+            if self._over or self._client_done:
+                return
+            relay = self._relays.get(key)
+            is_new = relay is None
+            if relay is None:
+                relay = self._relays[key] = _Relay(self._read)
+            relay.put(message)
+        if is_new:
+            self._in_loop(self._call, self._run_relay(key, relay))
         self._read()
 
-    async def _run_relay(self, relay: "_Relay", model: str) -> None:
-        relay.loop = asyncio.get_running_loop()
-        # The loop makes the task's cancellation the call's; those who wait for scheduled answers leave, too.
-        cancel = self._call.on_gone
-
-        def gone() -> None:
-            self._leave()
-            if cancel:
-                cancel()
-
-        self._call.on_gone = gone
+    async def _run_relay(self, key: tuple[Backend, str], relay: "_Relay") -> None:
+        error = None
+        relay.enter()
         try:
             async for answer in self._control.stream(
-                self._call.method, model, relay.messages(), self._call.metadata, self._call.remaining_s()
+                key[0], self._call.method, relay.messages(), self._call.metadata, self._call.remaining_s()
             ):
-                self._put(answer)
-            error = None
+                with self._lock:
+                    self._outbox.append(answer)
+                self._send()
+                relay.answered(self._control)
+                while len(self._outbox) >= MAX_UNDER_WAY:
+                    await relay.wait_for_room(lambda: len(self._outbox) < MAX_UNDER_WAY)
         except RequestFailed as failure:
             error = failure
+        except asyncio.CancelledError:
+            if not self._over:
+                raise
         with self._lock:
-            self._relay = None
+            del self._relays[key]
             self._error = self._error or error
+            self._client_done = True  # if the client did not say so, Triton takes it so: it was sent what is no message
+            others = list(self._relays.values())
+        if error:
+            self._abandon()
+        for other in others:
+            other.put(None)
         self._send()
 
     # Answers -----------------------------------------------------------------------------------------------------
@@ -139,23 +191,28 @@ class InferStream:
         with self._lock:
             while not self._error and self._clients and (outcome := self._clients[0].outcome) is not None:
                 client = self._clients.popleft()
-                if isinstance(outcome, RequestFailed) and self._strict:
+                if isinstance(outcome, RequestFailed) and outcome.queued and self._strict:
                     self._error = outcome
-                    break
-                self._outbox.append(_wrapped(outcome, client.envelope))
+                else:
+                    self._outbox.append(_wrapped(outcome, client.envelope))
+            failed = self._error is not None
+        if failed:
+            self._abandon()
         self._send()
         self._read()
 
-    def _put(self, message: bytes) -> None:
+    def _sent(self, _event: object) -> None:
         with self._lock:
-            self._outbox.append(message)
+            self._sending = False
+            relays = list(self._relays.values())
+        for relay in relays:
+            relay.make_room()
         self._send()
+        self._read()
 
-    def _send(self, _event: object = None) -> None:
+    def _send(self) -> None:
         """Send the next message, or end the stream when there will be none."""
         with self._lock:
-            if _event is not None:
-                self._sending = False
             if self._sending:
                 return
             if self._outbox:
@@ -165,31 +222,44 @@ class InferStream:
                 self._call.end(self._error.code, self._error.details)
                 return
             else:
-                if self._client_done and not self._clients and self._relay is None:
-                    self._call.end()
+                if self._client_done and not self._clients and not self._relays:
+                    self._call.end(*(self._end.code, self._end.details) if self._end else ())
                 return
-        self._call.send(message, self._send)
+        self._call.send(message, self._sent)
 
     def _leave(self) -> None:
-        """The client is gone: nobody waits for its answers."""
+        """The client is gone."""
         with self._lock:
             self._client_done = True
+            self._outbox.clear()
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Nobody waits for what has not been answered."""
+        with self._lock:
+            self._over = True
             clients, self._clients = self._clients, deque()
+            relays = list(self._relays.values())
         for client in clients:
             self.driver.leave(client)
-        if self._relay:
-            self._relay.put(None)
+        for relay in relays:
+            relay.end()
 
 
 class _StreamClient(Client):
     """One request of a stream."""
 
-    __slots__ = ("_stream", "outcome")
+    __slots__ = ("_call", "_stream", "outcome")
 
-    def __init__(self, envelope: Envelope, stream: InferStream) -> None:
+    def __init__(self, envelope: Envelope, stream: InferStream, call: Call) -> None:
         super().__init__(envelope)
         self.outcome: Outcome | None = None
         self._stream = stream
+        self._call = call
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._call.metadata
 
     def resolve(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -198,18 +268,44 @@ class _StreamClient(Client):
 
 
 class _Relay:
-    """What goes on to a Triton, from the server's thread into the loop."""
+    """What goes on to one Triton, from the server's thread into the loop."""
 
-    def __init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop | None = None
+    def __init__(self, taken: Callable[[], None]) -> None:
+        """`taken` is called when a message is on its way."""
+        self._taken = taken
         self._messages: deque[bytes | None] = deque()
         self._more = asyncio.Event()
+        self._room = asyncio.Event()
+        self._unanswered: deque[tuple[bytes, int]] = deque()
+        """Requests on their way, each with when it left."""
+        self._held_up = False
+        self._ended = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are not on their way yet."""
+        return len(self._messages)
+
+    def enter(self) -> None:
+        """In the task that sends them."""
+        self._task = asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+        if self._ended and self._task:
+            self._task.cancel()
 
     def put(self, message: bytes | None) -> None:
         """Add a message; None: that was the last."""
         self._messages.append(message)
-        if self.loop:
-            self.loop.call_soon_threadsafe(self._more.set)
+        if self._loop:
+            self._loop.call_soon_threadsafe(self._more.set)
+
+    def end(self) -> None:
+        """Cancel its task, whatever it waits for."""
+        self._ended = True
+        if self._loop and self._task:
+            self._loop.call_soon_threadsafe(self._task.cancel)
 
     async def messages(self) -> AsyncIterator[bytes]:
         """The messages, as they come."""
@@ -219,8 +315,29 @@ class _Relay:
                 message = self._messages.popleft()
                 if message is None:
                     return
+                self._unanswered.append((message, time.monotonic_ns()))
                 yield message
+                self._taken()
             await self._more.wait()
+
+    def answered(self, control: Control) -> None:
+        """An answer came: for models that give one each, and only those are counted here, to the oldest request."""
+        if self._unanswered:
+            message, sent_ns = self._unanswered.popleft()
+            control.passed_through(message, sent_ns, ok=True)
+
+    async def wait_for_room(self, there_is: Callable[[], bool]) -> None:
+        """Wait until answers were taken, unless `there_is` room by now."""
+        self._room.clear()
+        self._held_up = True
+        if not there_is():
+            await self._room.wait()
+
+    def make_room(self) -> None:
+        """An answer was taken."""
+        if self._held_up and self._loop:
+            self._held_up = False
+            self._loop.call_soon_threadsafe(self._room.set)
 
 
 def _wrapped(outcome: Outcome, envelope: Envelope) -> bytes:
@@ -228,6 +345,9 @@ def _wrapped(outcome: Outcome, envelope: Envelope) -> bytes:
     if isinstance(outcome, RequestFailed):
         failed = service_pb2.ModelStreamInferResponse(error_message=outcome.details)
         failed.infer_response.id = envelope.header.id
+        if outcome.queued:
+            failed.infer_response.model_name = envelope.model
+            failed.infer_response.parameters["triton_final_response"].bool_param = True
         serialized: bytes = failed.SerializeToString()
         return serialized
     return b"".join((_INFER_RESPONSE_TAG, encode_varint(len(outcome) + len(_FINAL)), outcome, _FINAL))

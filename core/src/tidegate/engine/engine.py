@@ -43,7 +43,7 @@ from tidegate.engine.timers import Timers
 
 NO_WORKER = "no worker is left that hosts this model"
 MAX_TRIES = 2
-"""A request whose worker failed is tried once more; then the failure is its answer."""
+"""Unless somebody decides otherwise, a request whose worker failed is tried once more."""
 _ENDS = (LegFinished, BatchFailed)
 
 
@@ -58,12 +58,18 @@ class Engine:
         strict: bool = False,
         learn: bool = True,
         observers: Sequence[Observer] = (),
+        max_tries: int = MAX_TRIES,
     ) -> None:
-        """`strict`: a policy's fault is raised instead of being isolated. `learn`: correct the profiles online."""
+        """`strict`: a policy's fault is raised instead of being isolated. `learn`: correct the profiles online.
+
+        `max_tries`: how often a request is tried whose workers fail; then the failure is its answer.
+        """
         setup = policy.setup
         self.policy = policy
         self.name = name
         self.tally = Tally()
+        self.max_tries = max_tries
+        """May be changed at any time."""
         self.now_ns = 0
         self._seed = setup.seed
         self._strict = strict
@@ -282,7 +288,7 @@ class Engine:
             return True
         tries = self._tries.get(request.id, 1) + 1
         self._tries[request.id] = tries
-        return tries <= MAX_TRIES and request.deadline_ns > event.now_ns
+        return tries <= self.max_tries and request.deadline_ns > event.now_ns
 
     def _learn(self, partition: str, event: LegFinished, rows: int) -> None:
         if worker := self._workers.get(event.worker_id):

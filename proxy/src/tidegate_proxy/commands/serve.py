@@ -1,16 +1,37 @@
 """`tidegate serve`: the proxy."""
 
+import asyncio
+import logging
+import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tidegate_proxy.config import ServeConfig
+    from tidegate_proxy.serve import Proxy
+
+log = logging.getLogger(__name__)
+
 
 def serve(
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Configuration file (YAML); flags win over it. SIGHUP reads it again. Try `tidegate check`."),
+    ] = None,
     triton: Annotated[
-        list[str], typer.Option(help="gRPC address (HOST:PORT) of a Triton; may be given several times.")
-    ],
-    policy: Annotated[str, typer.Option(help="Scheduling policy by name; `tidegate plugins` lists them.")] = "symphony",
+        list[str] | None,
+        typer.Option(
+            metavar="HOST:PORT[,http=HOST:PORT][,metrics=HOST:PORT]",
+            help="gRPC address of a Triton; may be given several times. On port 8001 the others are 8000 and 8002.",
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Scheduling policy by name; `tidegate plugins` lists them. [default: symphony]")
+    ] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", "-O", metavar="NAME=VALUE", help="An option of the policy.")
     ] = None,
@@ -19,72 +40,131 @@ def serve(
         typer.Option(metavar="MODEL=MS", help="SLO of a model in ms; replaces the one in its config.pbtxt."),
     ] = None,
     profiles: Annotated[Path | None, typer.Option(help="Profile file written by `tidegate profile`.")] = None,
-    listen: Annotated[str, typer.Option(help="Address to listen on; port 0 takes a free one.")] = "0.0.0.0:8101",
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of the gRPC service; port 0 takes a free one. Without this and a configuration: "
+            "0.0.0.0:8101, HTTP on 8100 and metrics on 8102."
+        ),
+    ] = None,
+    listen_http: Annotated[str | None, typer.Option(help="Address of the HTTP service.")] = None,
+    listen_metrics: Annotated[str | None, typer.Option(help="Address of the metrics page.")] = None,
     record: Annotated[Path | None, typer.Option(help="Write the event log to this file (JSON lines).")] = None,
     observer: Annotated[list[str] | None, typer.Option(help="Observer by name; may be given several times.")] = None,
-    wait_s: Annotated[float, typer.Option(help="How long to wait for the Tritons to become ready.")] = 10.0,
-    seed: Annotated[int, typer.Option(help="Seed of the policy's random generator.")] = 0,
+    wait_s: Annotated[float | None, typer.Option(help="How long to wait for the Tritons to become ready.")] = None,
+    drain_s: Annotated[float | None, typer.Option(help="How long what is under way may take at the end.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the policy's random generator.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,
 ) -> None:
     """Stand in front of Tritons and schedule their inference requests by a policy.
 
-    Clients use this address exactly as they would use Triton's gRPC port. Example:
+    Clients use these addresses exactly as they would use Triton's. Example:
 
     tidegate serve --triton localhost:8001 --policy symphony --slo resnet50=25 --profiles profiles.json
     """
-    import asyncio
-    import logging
     import os
-    import signal
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors come to us as exceptions; read when it is imported
 
     import uvloop
     from rich.console import Console
-    from rich.logging import RichHandler
     from rich.markup import escape
 
     from tidegate.api import ProfileFileError
-    from tidegate.host import PluginError, Plugins
+    from tidegate.host import PluginError
+    from tidegate_proxy.authentication import CredentialFileError
     from tidegate_proxy.backend import BackendError
-    from tidegate_proxy.serve import ServeOptions, serving
+    from tidegate_proxy.config_file import ConfigError, read_config
+    from tidegate_proxy.logs import configure_logs
+    from tidegate_proxy.restrictions import RestrictionError
+    from tidegate_proxy.tls import TlsError
+    from tidegate_proxy.tracing import TracingError
 
-    console = Console(soft_wrap=True, highlight=False)
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
-    logging.basicConfig(
-        level=logging.INFO, format="%(message)s", handlers=[RichHandler(console=errors, show_path=False)]
-    )
-
-    async def run(options: ServeOptions) -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        async with serving(options, Plugins.installed()) as proxy:
-            for name, reason in proxy.catalog.passed_through.items():
-                console.print(f"[dim]{escape(name)} passes straight through: {reason}[/]")
-            scheduled = ", ".join(proxy.catalog.models) or "no model"
-            console.print(f"[bold]policy[/]   {options.policy} over {len(proxy.catalog.workers)} workers: {scheduled}")
-            console.print(f"[bold]gRPC[/]     {proxy.address}")
-            console.file.flush()
-            await stop.wait()
-        console.print(f"[dim]{escape(str(proxy.engine.tally))}[/]")
+    flags = {
+        "tritons": [_triton(text) for text in triton] if triton else None,
+        "policy": {"name": policy, "options": _pairs(option, "--option") or None},
+        "models": {model: {"slo_ms": _milliseconds(model, text)} for model, text in _pairs(slo, "--slo").items()},
+        "profiles": profiles,
+        "listen": {"grpc": listen, "http": listen_http, "metrics": listen_metrics},
+        "record": record,
+        "observers": observer,
+        "wait_s": wait_s,
+        "drain_s": drain_s,
+        "seed": seed,
+        "log": {"format": log_format},
+    }
 
     try:
-        options = ServeOptions(
-            tritons=triton,
-            policy=policy,
-            policy_options=_pairs(option, "--option"),
-            slos_ms={model: _milliseconds(model, text) for model, text in _pairs(slo, "--slo").items()},
-            profiles=profiles,
-            record=record,
-            observers=observer or (),
-            address=listen,
-            wait_s=wait_s,
-            seed=seed,
-        )
-        uvloop.run(run(options))
-    except (BackendError, PluginError, ProfileFileError, OSError) as error:
+        settings = read_config(config, flags)
+        configure_logs(settings.log.format, settings.log.level.upper())
+        uvloop.run(_run(settings, lambda: read_config(config, flags)))
+    except (
+        BackendError,
+        ConfigError,
+        CredentialFileError,
+        PluginError,
+        ProfileFileError,
+        RestrictionError,
+        TlsError,
+        TracingError,
+        OSError,
+    ) as error:
         errors.print(f"[red]error:[/] {escape(str(error))}")
         raise typer.Exit(1) from error
+
+
+async def _run(settings: "ServeConfig", read_again: "Callable[[], ServeConfig]") -> None:
+    """Serve until a signal says to stop; SIGHUP has the configuration read again."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from tidegate.host import Plugins
+    from tidegate_proxy.serve import serving
+
+    console = Console(soft_wrap=True, highlight=False)
+    loop = asyncio.get_running_loop()
+    stop, again = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, again.set)
+    async with serving(settings, Plugins.installed()) as proxy:
+        for name, reason in proxy.catalog.passed_through.items():
+            console.print(f"[dim]{escape(name)} passes straight through: {reason}[/]")
+        scheduled = ", ".join(proxy.catalog.models) or "no model"
+        console.print(
+            f"[bold]policy[/]   {settings.policy.name} over {len(proxy.catalog.workers)} workers: {scheduled}"
+        )
+        if proxy.http_address:
+            console.print(f"[bold]HTTP[/]     {proxy.http_address}")
+        if proxy.metrics_address:
+            console.print(f"[bold]metrics[/]  {proxy.metrics_address}/metrics")
+        console.print(f"[bold]gRPC[/]     {proxy.address}")
+        console.file.flush()
+        reloading = loop.create_task(_reload(proxy, again, read_again))
+        await stop.wait()
+        reloading.cancel()
+    console.print(f"[dim]{escape(str(proxy.engine.tally))}[/]")
+
+
+async def _reload(proxy: "Proxy", wanted: asyncio.Event, read_again: "Callable[[], ServeConfig]") -> None:
+    from tidegate_proxy.authentication import CredentialFileError
+    from tidegate_proxy.config_file import ConfigError
+    from tidegate_proxy.restrictions import RestrictionError
+    from tidegate_proxy.tls import TlsError
+
+    while True:
+        await wanted.wait()
+        wanted.clear()
+        try:
+            await proxy.reconfigure(read_again())
+        except (ConfigError, CredentialFileError, RestrictionError, TlsError) as error:
+            log.error("the configuration was not taken up, and nothing has changed: %s", error)
+
+
+def _triton(text: str) -> dict[str, Any]:
+    address, *others = text.split(",")
+    return {"grpc": address, **_pairs(others, "--triton")}
 
 
 def _pairs(texts: list[str] | None, flag: str) -> dict[str, str]:

@@ -1,0 +1,104 @@
+"""Keeps the catalog true: asks the Tritons again when what they serve may have changed."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from tidegate.api import Model, ModelProfile, Profile
+from tidegate_proxy.backend import Backend, BackendError
+from tidegate_proxy.catalog import Catalog, Directory, discover
+from tidegate_proxy.driver import Driver
+from tidegate_proxy.statistics import Statistics
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 5.0
+"""How often the Tritons are asked for what was loaded or unloaded without Tidegate."""
+
+
+class Discovery:
+    """Lives in the event loop."""
+
+    def __init__(
+        self,
+        backends: list[Backend],
+        directory: Directory,
+        driver: Driver,
+        statistics: Statistics,
+        measured: Mapping[tuple[str, str], ModelProfile],
+        slos_ms: Mapping[str, float],
+    ) -> None:
+        self.backends = backends
+        """All Tritons; may change."""
+        self.slos_ms = slos_ms
+        """By model, in place of those of the configs; may be replaced."""
+        self._directory = directory
+        self._driver = driver
+        self._statistics = statistics
+        self._measured = measured
+        self._one_at_a_time = asyncio.Lock()
+        declare(statistics, directory.catalog)
+
+    async def refresh(self) -> None:
+        """Ask every living Triton; a catalog that does not add up changes nothing, and is said so."""
+        await self._refresh(None)
+
+    async def take_back(self, backend: Backend) -> None:
+        """A Triton that was given up answers again: what it serves now counts."""
+        if await self._refresh(backend):
+            log.warning("Triton at %s is back", backend.address)
+
+    async def look_around(self) -> None:
+        """For ever: notice what was loaded or unloaded without us."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            for backend in [backend for backend in self.backends if backend.alive]:
+                try:
+                    changed = await backend.ready_versions() != _known(self._directory.catalog, backend)
+                except BackendError as error:
+                    log.debug("%s", error)
+                else:
+                    if changed:
+                        await self.refresh()
+
+    async def _refresh(self, returning: Backend | None) -> bool:
+        async with self._one_at_a_time:
+            try:
+                catalog = await discover(self.backends, self.slos_ms, self._directory.catalog, returning)
+                self._driver.adopt(catalog, starting_profiles(catalog.models, self._measured), returning)
+            except (BackendError, ValueError) as error:
+                log.error("what the Tritons serve has changed and cannot be taken up: %s", error)
+                return False
+            declare(self._statistics, catalog)
+            return True
+
+
+def starting_profiles(
+    models: Mapping[str, Model], measured: Mapping[tuple[str, str], ModelProfile]
+) -> tuple[Profile, ...]:
+    """What to plan with at first: each model's measured profile, else a guess too small to drop anything by.
+
+    Either is corrected online by what is observed.
+    """
+    return tuple(
+        measured[model.name, "default"].to_profile(model.max_rows)
+        if (model.name, "default") in measured
+        else Profile.linear(model.name, alpha_ms=0.05, beta_ms=0.5, max_rows=model.max_rows)
+        for model in models.values()
+    )
+
+
+def declare(statistics: Statistics, catalog: Catalog) -> None:
+    """Say which models are counted here: those that are scheduled, and ensembles with one of them among their steps."""
+    ensembles = {
+        name for name, steps in catalog.ensembles.items() if any(model in catalog.models for model, _ in steps)
+    }
+    counted = {*catalog.models, *ensembles}
+    for model, versions in catalog.versions.items():
+        statistics.declare(model, versions if model in counted else ())
+    for ensemble in ensembles:
+        statistics.declare_ensemble(ensemble, catalog.ensembles[ensemble])
+
+
+def _known(catalog: Catalog, backend: Backend) -> dict[str, tuple[str, ...]]:
+    return {model.config.name: model.versions for model in catalog.loaded.get(backend, ())}

@@ -1,0 +1,37 @@
+"""Who gets in: authentication first, then the APIs that are not for everybody."""
+
+from collections.abc import Iterable, Mapping
+
+from tidegate_proxy.authentication import Authenticator
+from tidegate_proxy.config import ServeConfig
+from tidegate_proxy.refusal import GrpcRefusal, HttpRefusal
+from tidegate_proxy.restrictions import Restrictions
+
+
+class Gate:
+    """Asked before anything is done for a call, from any thread. Its rules may be replaced while it is asked."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        """Raises CredentialFileError and RestrictionError for files that cannot be used."""
+        self.replace(config)
+
+    def replace(self, config: ServeConfig) -> None:
+        """Take up other rules, or the same from changed files. Raises as at the start, and changes nothing."""
+        authenticator = Authenticator(config.authentication) if config.authentication else None
+        self._rules = (authenticator, Restrictions(config.restricted))
+
+    @property
+    def credential_headers(self) -> frozenset[str]:
+        """Lower-case names of headers that are meant for this gate: no Triton needs to see them."""
+        authenticator, _ = self._rules
+        return authenticator.headers if authenticator else frozenset()
+
+    def refusal(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> GrpcRefusal | None:
+        """Why a gRPC call is refused; None: it is not."""
+        authenticator, restrictions = self._rules
+        return (authenticator and authenticator.refusal(method, metadata)) or restrictions.refusal(method, metadata)
+
+    def http_refusal(self, path: str, headers: Mapping[str, str]) -> HttpRefusal | None:
+        """Why an HTTP request is refused; None: it is not. Headers are found by their lower-case names."""
+        authenticator, restrictions = self._rules
+        return (authenticator and authenticator.http_refusal(path, headers)) or restrictions.http_refusal(path, headers)

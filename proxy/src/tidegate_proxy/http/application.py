@@ -1,0 +1,213 @@
+"""The HTTP front as one ASGI application: inferences are scheduled, every other call goes to a Triton as it is."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, Self
+
+from tidegate_proxy.client import RequestFailed
+from tidegate_proxy.envelope import NotSchedulable
+from tidegate_proxy.http import compression, infer_request, infer_response, routes
+from tidegate_proxy.http.body import ClientLeft, RequestBody
+from tidegate_proxy.http.compression import TooLarge
+from tidegate_proxy.http.exchange import Exchange
+from tidegate_proxy.http.forward import Forwarder, Unreachable, unreachable
+from tidegate_proxy.http.interface import (
+    Answer,
+    Guard,
+    Handler,
+    Limits,
+    PassedThrough,
+    Receive,
+    Scheduling,
+    Scope,
+    Send,
+    Triton,
+)
+from tidegate_proxy.http.json_data import Refused
+from tidegate_proxy.http.several import merged_handlers
+from tidegate_proxy.signature import Signature
+
+log = logging.getLogger(__name__)
+
+_OK: Final = 200
+_STREAMED_FROM: Final = 1 << 20
+"""Bodies of this size are passed on while they come; smaller ones are read first."""
+_COMPRESSED_ASIDE: Final = 1 << 16
+"""Bodies of this size are compressed and decompressed in a thread, so that other clients do not wait."""
+
+
+class HttpFront:
+    """Answers every route of Triton's HTTP service. A context manager: its connections live as long as it is entered.
+
+    `route(model)` chooses a Triton for a call about a model, "" for any. `scheduled(model)` gives the signature of a
+    model that is scheduled, None for others. `overrides`: handlers, by method and pattern (`routes.match`), that answer
+    in place of a Triton; they win over those of `several`, which are there when there are several Tritons. `guard`
+    may refuse a request before its body is read; `hidden` names the headers that were meant for it.
+    `passed_through` is told of every inference that a Triton answered.
+    """
+
+    def __init__(
+        self,
+        tritons: Sequence[Triton],
+        route: Callable[[str], Triton],
+        scheduling: Scheduling,
+        scheduled: Callable[[str], Signature | None],
+        *,
+        overrides: Mapping[tuple[str, str], Handler] | None = None,
+        guard: Guard | None = None,
+        hidden: Callable[[], frozenset[str]] = frozenset,
+        limits: Limits | None = None,
+        passed_through: PassedThrough | None = None,
+    ) -> None:
+        self._route = route
+        self._scheduling = scheduling
+        self._scheduled = scheduled
+        self._forwarder = Forwarder()
+        merged = merged_handlers(tritons, self._forwarder) if len(tritons) > 1 else {}
+        self._handlers: dict[tuple[str, str], Handler] = {**merged, **(overrides or {})}
+        self._guard = guard
+        self._hidden = hidden
+        self._passed_through = passed_through
+        self._limit = (limits or Limits()).body_bytes
+
+    async def __aenter__(self) -> Self:
+        await self._forwarder.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._forwarder.__aexit__(kind, raised, trace)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        assert scope["type"] == "http", "the server is configured to speak nothing else"
+        exchange = Exchange(scope, receive, send)
+        try:
+            if refusal := self._guard and self._guard(exchange.path.decode("latin1"), exchange.first_headers()):
+                headers = [(name.encode(), value.encode()) for name, value in refusal.headers]
+                await exchange.reply(Answer(refusal.status, headers, refusal.body))
+            else:
+                exchange.hide(self._hidden())
+                await self._answer(exchange)
+        except TooLarge:
+            await exchange.reply(
+                infer_response.error(
+                    400,
+                    f"the request's body exceeds the maximum of {self._limit} bytes",
+                    (b"connection", b"close"),  # what is left of it is not read
+                )
+            )
+        except ClientLeft:
+            pass
+        except asyncio.CancelledError:
+            # The client left, or the server stops.
+            if not exchange.client_left and not exchange.started:
+                await exchange.reply(infer_response.error(503, "Tidegate is shutting down"))
+        except Exception:
+            log.exception("%s %r failed", exchange.method, exchange.path)
+            if not exchange.started:  # otherwise the server library closes the connection
+                await exchange.reply(infer_response.error(500, "internal error of Tidegate; its log says more"))
+        finally:
+            exchange.end_watch()
+
+    async def _answer(self, exchange: Exchange) -> None:
+        body = RequestBody(exchange.receive, exchange.content_length, self._limit)
+        route = routes.match(exchange.path)
+        if route is None:
+            await self._forward(exchange, body, "")
+        elif route.pattern == routes.INFER and exchange.method == "POST" and (known := self._scheduled(route.model)):
+            await self._infer(exchange, body, known, route.version)
+        elif handler := self._handlers.get((exchange.method, route.pattern)):
+            call = exchange.call(await body.whole(), route)
+            exchange.watch()
+            await exchange.reply(await handler(call))
+        else:
+            counted = exchange.method == "POST" and route.pattern in routes.INFERENCES
+            await self._forward(exchange, body, route.model, route.version if counted else None)
+
+    async def _infer(self, exchange: Exchange, body: RequestBody, signature: Signature, version: str) -> None:
+        content = await body.whole()
+        exchange.watch()
+        try:
+            message, form = await self._translate(exchange, content, signature, version)
+            answer = await self._scheduling.infer(message, None, exchange.trace_context)
+        except NotSchedulable:
+            await self._pass_on(exchange, content, signature.model, version)
+            return
+        except Refused as refused:
+            json_error = infer_response.error(refused.status, str(refused))
+            await exchange.reply(replace(json_error, headers=infer_response.JSON))
+            return
+        except RequestFailed as failed:
+            await exchange.reply(infer_response.failure(failed.code, failed.details))
+            return
+        await exchange.reply(await _response(exchange, answer, form))
+
+    async def _translate(
+        self, exchange: Exchange, content: bytes, signature: Signature, version: str
+    ) -> tuple[bytes, infer_request.ResponseForm]:
+        if exchange.odd:
+            raise NotSchedulable("a header is repeated, or is no number")
+        if exchange.content_encoding in (b"gzip", b"deflate"):
+            if len(content) < _COMPRESSED_ASIDE:
+                content = compression.decompress(content, self._limit)
+            else:
+                content = await asyncio.to_thread(compression.decompress, content, self._limit)
+        elif exchange.content_encoding not in (b"", b"identity"):
+            raise NotSchedulable("an unknown encoding")
+        json_bytes = len(content) if exchange.json_length is None else exchange.json_length
+        if json_bytes > len(content):
+            raise NotSchedulable("less body than JSON")
+        return infer_request.translate(signature, version, content, json_bytes)
+
+    async def _forward(self, exchange: Exchange, body: RequestBody, model: str, version: str | None = None) -> None:
+        beginning = await body.beginning(_STREAMED_FROM)
+        if body.complete:
+            exchange.watch()
+            await self._pass_on(exchange, beginning, model, version)
+        else:
+            await self._pass_on(exchange, _then_watched(exchange, body.pieces(beginning)), model, version)
+
+    async def _pass_on(
+        self, exchange: Exchange, body: bytes | AsyncIterator[bytes], model: str, version: str | None
+    ) -> None:
+        """`version`: of an inference, which is counted; None for anything else."""
+        triton = self._route(model)
+        sent_ns = time.monotonic_ns()
+        try:
+            await self._forwarder.stream(triton, exchange.call(b"", routes.NONE), body, exchange.send)
+        except Unreachable as failed:
+            if exchange.body_error is not None:
+                raise exchange.body_error from failed
+            await exchange.reply(unreachable(triton, failed))
+        if self._passed_through and version is not None:
+            self._passed_through(model, version, sent_ns=sent_ns, ok=exchange.status == _OK)
+
+
+async def _response(exchange: Exchange, answer: bytes, form: infer_request.ResponseForm) -> Answer:
+    try:
+        rendered = infer_response.render(answer, form)
+    except Refused as refused:
+        return infer_response.error(refused.status, str(refused))
+    headers, pieces = rendered.headers(), rendered.pieces
+    if exchange.accept_encoding and (encoding := compression.response_encoding(exchange.accept_encoding)):
+        headers.append((b"content-encoding", encoding))
+        if sum(map(len, pieces)) < _COMPRESSED_ASIDE:
+            return Answer(200, headers, compression.compress(pieces, encoding))
+        return Answer(200, headers, await asyncio.to_thread(compression.compress, pieces, encoding))
+    return Answer(200, headers, b"".join(pieces))
+
+
+async def _then_watched(exchange: Exchange, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    try:
+        async for piece in pieces:
+            yield piece
+    except (TooLarge, ClientLeft) as error:
+        exchange.body_error = error  # the HTTP client that asks for the pieces would hide it
+        raise
+    exchange.watch()

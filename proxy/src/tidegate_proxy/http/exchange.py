@@ -1,0 +1,113 @@
+"""One request and its response, between the server library and the front."""
+
+import asyncio
+
+from tidegate_proxy.http.interface import Answer, Call, Headers, Message, Receive, Scope, Send
+from tidegate_proxy.http.routes import Route
+
+_LONGEST_NUMBER = 18
+"""Digits that surely fit 64 bits."""
+_ONCE = frozenset({b"content-encoding", b"inference-header-content-length", b"content-length", b"transfer-encoding"})
+_TRACE = frozenset({b"traceparent", b"tracestate"})
+
+
+class Exchange:
+    """What the front needs to know of a request's head, and the way back to the client.
+
+    Made in the task that serves the request: that is the one which ends when the client leaves.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.method: str = scope["method"]
+        self.path: bytes = scope["raw_path"]
+        self.receive = receive
+        self.content_length: int | None = None
+        self.content_encoding = b""
+        self.accept_encoding = b""
+        self.json_length: int | None = None
+        """The Inference-Header-Content-Length."""
+        self.odd = False
+        """Whether the head holds something that only Triton can interpret as Triton does."""
+        self.trace_context: tuple[tuple[str, str], ...] = ()
+        """The headers by which the client's trace goes on here."""
+        self.client_left = False
+        self.status = 0
+        """Of the response, once it is sent."""
+        self.body_error: Exception | None = None
+        """Why the body could not be passed on to its end."""
+        self._query: bytes = scope["query_string"]
+        self._headers: Headers = scope["headers"]
+        self._send = send
+        self._task = asyncio.current_task()
+        self._watch: asyncio.Task[None] | None = None
+        self.started = False
+        """Whether the client has been sent something of its answer."""
+        self._answered = False
+        self._read_headers()
+
+    def _read_headers(self) -> None:
+        seen = set()
+        for name, value in self._headers:
+            if name == b"accept-encoding":
+                self.accept_encoding = self.accept_encoding or value
+            elif name in _ONCE:
+                self.odd |= name in seen
+                seen.add(name)
+                if name == b"content-encoding":
+                    self.content_encoding = value
+                elif name == b"transfer-encoding":
+                    self.odd |= value != b"chunked"
+                elif not value.isdigit() or len(value) > _LONGEST_NUMBER:
+                    self.odd = True
+                elif name == b"content-length":
+                    self.content_length = int(value)
+                else:
+                    self.json_length = int(value)
+            elif name in _TRACE:
+                self.trace_context += ((name.decode(), value.decode("latin1")),)
+
+    def call(self, body: bytes, route: Route) -> Call:
+        """The request as handlers and Tritons see it."""
+        return Call(self.method, self.path, self._query, self._headers, body, route)
+
+    def first_headers(self) -> dict[str, str]:
+        """The headers by their names; of those that are repeated the first, which is the one that Triton looks at."""
+        return {name.decode("latin1"): value.decode("latin1") for name, value in reversed(self._headers)}
+
+    def hide(self, names: frozenset[str]) -> None:
+        """Headers that are nobody else's business: they do not go on to a Triton."""
+        if names:
+            self._headers = [pair for pair in self._headers if pair[0].decode("latin1") not in names]
+
+    def watch(self) -> None:
+        """From now on, with the body read, end the task when the client leaves."""
+        self._watch = asyncio.get_running_loop().create_task(self._cancel_when_client_leaves())
+
+    def end_watch(self) -> None:
+        """Stop watching."""
+        if self._watch is not None:
+            self._watch.cancel()
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the response."""
+        self.started = True
+        self.status = message.get("status", self.status)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._answered = True
+        await self._send(message)
+
+    async def reply(self, answer: Answer) -> None:
+        """Send a whole response; its length is added."""
+        self.started = True
+        headers = [*answer.headers, (b"content-length", str(len(answer.body)).encode())]
+        await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        self._answered = True
+        await self._send({"type": "http.response.body", "body": answer.body})
+
+    async def _cancel_when_client_leaves(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+        if not self._answered:  # afterwards the server library says "disconnect" too
+            self.client_left = True
+            assert self._task is not None
+            self._task.cancel()

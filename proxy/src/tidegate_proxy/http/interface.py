@@ -1,0 +1,91 @@
+"""What the HTTP front asks of the rest of the proxy."""
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tidegate_proxy.http.routes import Route
+from tidegate_proxy.refusal import HttpRefusal
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+"""Names in lower case, as the server library gives them; in the order in which they came, repetitions included."""
+
+
+class Triton(Protocol):
+    """A Triton behind the front."""
+
+    @property
+    def http_url(self) -> str:
+        """Where its HTTP service is: `http://host:port`."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is worth asking."""
+
+
+class Scheduling(Protocol):
+    """The scheduler."""
+
+    async def infer(
+        self, message: bytes, remaining_s: float | None, metadata: Sequence[tuple[str, str | bytes]] = ()
+    ) -> bytes:
+        """Have a request scheduled; cancelling the call cancels the request.
+
+        `message`: a serialized inference.ModelInferRequest with raw_input_contents. `remaining_s`: how long the client
+        waits; None, always so over HTTP, where only the model and the request's parameters limit it.
+        `metadata`: headers by which the client's trace goes on.
+        Gives a serialized ModelInferResponse with raw_output_contents. Raises NotSchedulable where Triton has to see
+        the request as it came, RequestFailed where the client gets an error instead.
+        """
+
+
+class PassedThrough(Protocol):
+    """Is told of inferences that a Triton answered, not the scheduler."""
+
+    def __call__(self, model: str, version: str, *, sent_ns: int, ok: bool) -> None:
+        """One that was sent on at this instant of the monotonic clock is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request of a client, its body read."""
+
+    method: str
+    path: bytes
+    """As on the wire: nothing in it is decoded."""
+    query: bytes
+    headers: Headers
+    body: bytes
+    route: Route
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole response."""
+
+    status: int
+    headers: Headers
+    """Without its length."""
+    body: bytes
+
+
+Guard = Callable[[str, Mapping[str, str]], HttpRefusal | None]
+"""Why a request is refused, by its path and headers, before its body is read; None if it is not."""
+
+Handler = Callable[[Call], Awaitable[Answer]]
+"""Answers a route in Tidegate itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of a request is taken; None is no limit, as Triton has none."""
+
+    body_bytes: int | None = None
+    """Size of a body, compressed and decompressed. Larger ones are refused with 400, before they are read."""
+    head_bytes: int = 1 << 20
+    """Size of the request line and headers, give or take one read. Connections that send more are closed."""

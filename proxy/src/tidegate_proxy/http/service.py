@@ -1,0 +1,116 @@
+"""The HTTP service as a part of the proxy: the same gate, the same scheduler, the same answers for all Tritons."""
+
+import asyncio
+from math import ceil
+
+from tidegate_proxy.addresses import host_of, port_of
+from tidegate_proxy.catalog import Directory
+from tidegate_proxy.client import RequestFailed
+from tidegate_proxy.config import ServeConfig
+from tidegate_proxy.control import Control
+from tidegate_proxy.discovery import Discovery
+from tidegate_proxy.gate import Gate
+from tidegate_proxy.http.application import HttpFront
+from tidegate_proxy.http.infer_response import JSON, failure
+from tidegate_proxy.http.interface import Answer, Application, Call, Limits, Receive, Scope, Send
+from tidegate_proxy.http.routes import match
+from tidegate_proxy.http.server import HttpServer, start_server
+from tidegate_proxy.inference import Inference
+from tidegate_proxy.merged_statistics import statistics_json
+from tidegate_proxy.signature import Signature
+from tidegate_proxy.tls import server_context
+
+_NOT_READY = 400
+"""What Triton's health routes answer where the answer is no."""
+
+
+class HttpService:
+    """Lives in the event loop."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        inference: Inference,
+        directory: Directory,
+        discovery: Discovery,
+        control: Control,
+        gate: Gate,
+    ) -> None:
+        self._config = config
+        self._directory = directory
+        self._control = control
+        self._discovery = discovery
+        self._front = HttpFront(
+            discovery.backends,
+            control.route,
+            inference,
+            self._signature,
+            guard=gate.http_refusal,
+            hidden=lambda: gate.credential_headers,
+            overrides={
+                ("GET", "/v2/health/live"): self._live,
+                ("GET", "/v2/health/ready"): self._ready,
+                ("GET", "/v2/models/stats"): self._statistics,
+                ("GET", "/v2/models/{model}/stats"): self._statistics,
+            },
+            limits=Limits(body_bytes=int(config.limits.max_message_bytes)),
+            passed_through=control.passed_through_http,
+        )
+        self._server: HttpServer | None = None
+        self._refreshes: set[asyncio.Task[None]] = set()
+
+    def _signature(self, model: str) -> Signature | None:
+        return self._directory.catalog.signatures.get(model)
+
+    async def listen(self, address: str) -> int:
+        """Bind and serve; the port. Raises OSError when the address cannot be bound, TlsError."""
+        tls = self._config.tls
+        await self._front.__aenter__()
+        self._server = await start_server(
+            self._application(),
+            host_of(address).strip("[]"),
+            port_of(address),
+            tls=server_context(tls) if tls else None,
+            grace_s=ceil(self._config.drain_s),
+        )
+        return self._server.port
+
+    async def close(self) -> None:
+        """Take no more requests, and let those under way end."""
+        if self._server:
+            await self._server.stop()
+        await self._front.__aexit__(None, None, None)
+        for task in self._refreshes:
+            task.cancel()
+        await asyncio.gather(*self._refreshes, return_exceptions=True)
+
+    def _application(self) -> Application:
+        """The front, to which credentials are none of its business, and after which models may be others."""
+
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._front(scope, receive, send)
+            if scope["method"] == "POST" and scope["raw_path"].endswith((b"/load", b"/unload")):
+                self._look_again(scope["raw_path"])
+
+        return application
+
+    def _look_again(self, path: bytes) -> None:
+        """A model was loaded or unloaded."""
+        route = match(path)
+        if route and route.pattern.startswith("/v2/repository/models/"):
+            task = asyncio.create_task(self._discovery.refresh())
+            self._refreshes.add(task)
+            task.add_done_callback(self._refreshes.discard)
+
+    async def _live(self, _call: Call) -> Answer:
+        return Answer(200, [], b"")
+
+    async def _ready(self, _call: Call) -> Answer:
+        return Answer(200 if await self._control.is_ready() else _NOT_READY, [], b"")
+
+    async def _statistics(self, call: Call) -> Answer:
+        try:
+            response = await self._control.statistics(call.route.model, call.route.version)
+        except RequestFailed as failed:
+            return failure(failed.code, failed.details)
+        return Answer(200, [*JSON], statistics_json(response))

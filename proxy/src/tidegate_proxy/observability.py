@@ -1,0 +1,90 @@
+"""What the driver tells those who look on: metrics, statistics and traces, in one place to keep the driver short."""
+
+import time
+from collections.abc import Sequence
+
+from tidegate.api import AnyEvent, Setup
+from tidegate.engine import AnyEffect
+from tidegate_proxy.client import Client
+from tidegate_proxy.metrics import Metrics
+from tidegate_proxy.statistics import Statistics
+from tidegate_proxy.tracing import Execution, Tracing
+
+
+class Observability:
+    """Called on the hot path, from any thread but for `handled`, which is called with the engine's lock held."""
+
+    def __init__(self, setup: Setup, tracing: Tracing | None = None) -> None:
+        self.metrics = Metrics(setup)
+        self.statistics = Statistics()
+        self._tracing = tracing
+
+    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect], took_ns: int) -> None:
+        """The engine has taken in an event."""
+        self.metrics.handled(event, effects, took_ns)
+
+    def arrived(self, client: Client) -> None:
+        """A request is to be scheduled; its metadata may continue a trace."""
+        if self._tracing:
+            header = client.envelope.header
+            client.span = self._tracing.request_arrived(
+                client.metadata,
+                model=client.envelope.model,
+                version=header.model_version,
+                rows=client.envelope.rows,
+                at_ns=client.arrival_ns,
+            )
+
+    def batch_started(self, clients: Sequence[Client], rows: int, worker: str, at_ns: int) -> Execution | None:
+        """A batch goes to a Triton; what it returns is given back to `batch_ended`."""
+        for client in clients:
+            client.started_ns = at_ns
+        header = clients[0].envelope.header
+        self.statistics.executed(header.model_name, header.model_version)
+        if self._tracing is None:
+            return None
+        spans = [client.span for client in clients if client.span is not None]
+        return self._tracing.execution_started(spans, model=header.model_name, rows=rows, worker=worker, at_ns=at_ns)
+
+    def batch_ended(self, execution: Execution | None, at_ns: int, error: str | None = None) -> None:
+        """A batch is over."""
+        if self._tracing and execution:
+            self._tracing.execution_ended(execution, at_ns=at_ns, error=error)
+
+    def answered(self, client: Client, execution: Execution | None, output_ns: int) -> None:
+        """A client has its answer; dividing the batch's took `output_ns`."""
+        header, now_ns = client.envelope.header, time.monotonic_ns()
+        ended_ns = client.ended_ns or now_ns  # before its batch was over: it was run alone
+        self.statistics.answered(
+            header.model_name,
+            header.model_version,
+            client.envelope.rows,
+            at_ms=time.time_ns() // 1_000_000,
+            total_ns=now_ns - client.arrival_ns,
+            queue_ns=client.started_ns - client.arrival_ns,
+            infer_ns=ended_ns - client.started_ns,
+            output_ns=output_ns,
+        )
+        if self._tracing and client.span is not None:
+            outcome = "in_time" if ended_ns <= client.due_ns else "late"
+            queue_ns = client.started_ns - client.arrival_ns
+            self._tracing.request_ended(client.span, outcome, at_ns=now_ns, queue_ns=queue_ns, execution=execution)
+
+    def failed(self, client: Client, reason: str, outcome: str) -> None:
+        """A client got an error, or left. `reason`: one of FAILURE_REASONS; `outcome`: the trace's words for it."""
+        header, now_ns = client.envelope.header, time.monotonic_ns()
+        self.statistics.failed(header.model_name, header.model_version, reason, now_ns - client.arrival_ns)
+        if self._tracing and client.span is not None:
+            self._tracing.request_ended(client.span, outcome, at_ns=now_ns)
+
+    def passed_through(self, model: str, version: str, *, rows: int, sent_ns: int, ok: bool) -> None:
+        """A request that could not be scheduled has its answer."""
+        total_ns = time.monotonic_ns() - sent_ns
+        self.statistics.passed_through(
+            model, version, ok=ok, at_ms=time.time_ns() // 1_000_000, total_ns=total_ns, rows=rows
+        )
+
+    def close(self) -> None:
+        """Send what is left of the traces."""
+        if self._tracing:
+            self._tracing.close()

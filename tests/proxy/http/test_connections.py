@@ -1,0 +1,424 @@
+"""What happens on the wire: clients that leave, messages that could be read in two ways, limits, answers in pieces."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.http import Limits
+from tidegate_proxy.signature import Signature, TensorSpec
+
+PLAIN = b'{"inputs":[{"name":"X","shape":[1,1],"datatype":"FP32","data":[1]}]}'
+ECHO = Signature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
+NOT_FOUND = b'HTTP/1.1 404 Not Found\r\nContent-Length: 21\r\nContent-Type: text/plain\r\n\r\n{"error":"Not Found"}'
+
+
+def connect(server: Any) -> socket.socket:  # noqa: ANN401 - whatever has an http_address
+    """A connection to a server."""
+    host, _, port = server.http_address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := connection.recv(1 << 16):
+            received += piece
+    return received
+
+
+def exchange(server: Any, *requests: bytes) -> bytes:  # noqa: ANN401
+    """Everything that comes back on one connection, which the last request closes."""
+    with connect(server) as connection:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for request in requests:
+                connection.sendall(request)
+        return read_all(connection)
+
+
+def post(*lines: str, body: bytes = PLAIN, path: str = "/v2/models/echo/infer", close: bool = True) -> bytes:
+    """A POST whose headers are given as they are to be on the wire."""
+    head = [f"POST {path} HTTP/1.1", "Host: x", *(["Connection: close"] if close else []), *lines, "", ""]
+    return "\r\n".join(head).encode("latin1") + body
+
+
+class Upstream:
+    """In Triton's place: keeps what it is sent, and sends what it is told once it was sent a whole head."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.received = b""
+        self.asked = threading.Event()
+        self.left = threading.Event()
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._connection: socket.socket | None = None
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    @property
+    def http_url(self) -> str:
+        """Where it is."""
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self._serve_one(self._listener.accept()[0])
+
+    def _serve_one(self, connection: socket.socket) -> None:
+        self._connection = connection
+        with connection:
+            while piece := connection.recv(1 << 16):
+                self.received += piece
+                if b"\r\n\r\n" in self.received and not self.asked.is_set():
+                    connection.sendall(self._answer)
+                    self.asked.set()
+            self.left.set()
+
+    def stop(self) -> None:
+        """End it, and the connection that a client may keep for later."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def start_upstream() -> Iterator[Callable[[bytes], Upstream]]:
+    """`start_upstream(answer)`: something in Triton's place."""
+    started: list[Upstream] = []
+
+    def start(answer: bytes) -> Upstream:
+        started.append(Upstream(answer))
+        return started[-1]
+
+    yield start
+    for upstream in started:
+        upstream.stop()
+
+
+class Never:
+    """A scheduler that never answers."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.cancelled = threading.Event()
+
+    async def infer(self, message: bytes, remaining_s: float | None, metadata: object = ()) -> bytes:
+        """Of Scheduling."""
+        self.asked.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        raise AssertionError("nobody resolves it")
+
+
+def test_a_client_that_leaves_cancels_its_inference(start_front: Callable[..., Any], caplog: Any) -> None:  # noqa: ANN401
+    scheduling = Never()
+    front = start_front(["http://127.0.0.1:1"], scheduling, {"echo": ECHO}.get)
+    with connect(front) as connection:
+        connection.sendall(post(f"Content-Length: {len(PLAIN)}"))
+        assert scheduling.asked.wait(20)
+        assert not scheduling.cancelled.is_set()
+    assert scheduling.cancelled.wait(20)
+    assert "Exception" not in caplog.text
+
+
+def test_a_client_that_leaves_ends_the_call_to_triton(
+    start_front: Callable[..., Any],
+    start_upstream: Callable[[bytes], Upstream],
+    caplog: Any,  # noqa: ANN401
+) -> None:
+    upstream = start_upstream(b"")
+    front = start_front([upstream.http_url], None, {}.get)
+    with connect(front) as connection:
+        connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert upstream.asked.wait(20)
+        assert not upstream.left.is_set()
+    assert upstream.left.wait(20)
+    assert "Exception" not in caplog.text
+
+
+def test_a_client_that_leaves_within_an_answer_ends_the_call_to_triton(
+    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+) -> None:
+    upstream = start_upstream(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ndata\r\n")
+    front = start_front([upstream.http_url], None, {}.get)
+    with connect(front) as connection:
+        connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
+        received = b""
+        while b"data" not in received:
+            received += connection.recv(1 << 16)
+    assert upstream.left.wait(20)
+
+
+def test_an_answer_that_breaks_off_is_not_made_whole(
+    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+) -> None:
+    class Breaking(Upstream):
+        def _serve_one(self, connection: socket.socket) -> None:
+            connection.recv(1 << 16)
+            connection.sendall(self._answer)
+            connection.close()
+
+    upstream = Breaking(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n12345")
+    try:
+        front = start_front([upstream.http_url], None, {}.get)
+        received = exchange(front, b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
+    finally:
+        upstream.stop()
+    assert received.endswith(b"\r\n\r\n12345")
+    assert b"content-length: 10" in received
+
+
+def test_events_are_not_held_back(
+    front: Any,  # noqa: ANN401
+    held_back: Path,
+) -> None:
+    held_back.unlink(missing_ok=True)
+    body = b'{"X":"hello"}'
+    with connect(front) as connection:
+        connection.sendall(post(f"Content-Length: {len(body)}", body=body, path="/v2/models/streamer/generate_stream"))
+        received = b""
+        while b'"Y":"hello"' not in received:
+            received += connection.recv(1 << 16)
+        assert received.count(b"data: ") == 1
+        held_back.touch()
+        received += read_all(connection)
+    assert received.count(b"data: ") == 2
+
+
+@pytest.mark.parametrize("size", [10, 3 << 20], ids=["small", "large"])
+def test_chunked_bodies_arrive_whole(triton: EmbeddedTriton, front: Any, size: int) -> None:  # noqa: ANN401
+    padded = PLAIN[:-1] + b" " * size + b"}"
+    chunks = b"".join(
+        b"%x\r\n%b\r\n" % (len(piece), piece)
+        for start in range(0, len(padded), 70_001)
+        if (piece := padded[start : start + 70_001])
+    )
+    for model in ("echo", "flat"):  # scheduled, forwarded
+        body = chunks.replace(b"[1,1]", b"[ 1 ]") if model == "flat" else chunks
+        request = post("Transfer-Encoding: chunked", body=body + b"0\r\n\r\n", path=f"/v2/models/{model}/infer")
+        direct, through = exchange(triton, request), exchange(front, request)
+        assert through.partition(b"\r\n\r\n")[2] == direct.partition(b"\r\n\r\n")[2]
+        assert through.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_clients_that_wait_for_the_go_ahead(front: Any) -> None:  # noqa: ANN401
+    for path in ("/v2/models/echo/infer", "/v2/models/nope/infer"):
+        with connect(front) as connection:
+            connection.sendall(post("Expect: 100-continue", f"Content-Length: {len(PLAIN)}", body=b"", path=path))
+            assert connection.recv(1 << 16) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            connection.sendall(PLAIN)
+            assert read_all(connection).startswith(b"HTTP/1.1 200" if "echo" in path else b"HTTP/1.1 404")
+
+
+def test_connections_serve_one_request_after_the_other(front: Any) -> None:  # noqa: ANN401
+    lengthy = f"Content-Length: {len(PLAIN)}"
+    received = exchange(
+        front,
+        post(lengthy, close=False),
+        post(lengthy, close=False, path="/v2/models/nope/infer"),
+        b"HEAD /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n",
+        post(lengthy),
+    )
+    assert re.findall(rb"HTTP/1.1 (\d+)", received) == [b"200", b"404", b"405", b"200"]
+
+
+def test_clients_that_offer_http_2_go_on_as_they_came(front: Any) -> None:  # noqa: ANN401
+    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AA")
+    with connect(front) as connection:
+        for _ in range(2):
+            connection.sendall(post(f"Content-Length: {len(PLAIN)}", *offer, close=False))
+            received = b""
+            while not received.endswith(b"}]}"):
+                received += connection.recv(1 << 16)
+            assert received.endswith(b'"data":[1.0]}]}')
+        connection.sendall(post(f"Content-Length: {len(PLAIN)}"))
+        assert read_all(connection).startswith(b"HTTP/1.1 200")
+
+
+SMUGGLED = b"GET /v2/repository/index HTTP/1.1\r\nHost: x\r\n\r\n"
+TWO_WAYS = {
+    "both lengths": post("Transfer-Encoding: chunked", "Content-Length: 5", body=b"0\r\n\r\n" + SMUGGLED),
+    "both, the other way round": post("Content-Length: 5", "Transfer-Encoding: chunked", body=b"0\r\n\r\n" + SMUGGLED),
+    "two lengths": post("Content-Length: 0", f"Content-Length: {len(SMUGGLED)}", body=SMUGGLED),
+    "list of lengths": post(f"Content-Length: 0, {len(SMUGGLED)}", body=SMUGGLED),
+    "signed length": post("Content-Length: +5", body=b"12345" + SMUGGLED),
+    "negative length": post("Content-Length: -1", body=SMUGGLED),
+    "hexadecimal length": post("Content-Length: 0x5", body=b"12345" + SMUGGLED),
+    "identity": post("Transfer-Encoding: identity", body=SMUGGLED),
+    "chunked, then something": post("Transfer-Encoding: chunked, identity", body=b"0\r\n\r\n" + SMUGGLED),
+    "blank before the colon": post("Transfer-Encoding : chunked", body=b"0\r\n\r\n" + SMUGGLED),
+    "folded header": post("X: a\r\n b", body=SMUGGLED),
+    "bare line feeds": post("X: a", body=SMUGGLED).replace(b"\r\n", b"\n"),
+    "NUL in a header": post("X: a\0b", body=SMUGGLED),
+    "return in a header": post("X: a\rContent-Length: 5", body=b"12345" + SMUGGLED),
+    "chunk size beyond 64 bits": post(
+        "Transfer-Encoding: chunked", body=b"10000000000000005\r\n12345\r\n0\r\n\r\n" + SMUGGLED
+    ),
+    "chunk size with a sign": post("Transfer-Encoding: chunked", body=b"+5\r\n12345\r\n0\r\n\r\n" + SMUGGLED),
+    "blank in the path": b"GET /v2/health/live HTTP/1.1 /v2 HTTP/1.1\r\n\r\n" + SMUGGLED,
+    "control character in the path": b"GET /v2/health/\x01 HTTP/1.1\r\n\r\n" + SMUGGLED,
+    "no path": b"GET v2/health/live HTTP/1.1\r\n\r\n" + SMUGGLED,
+    "a tunnel": b"CONNECT elsewhere:80 HTTP/1.1\r\n\r\n" + SMUGGLED,
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32),
+    "no HTTP": b"hello\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("request_", TWO_WAYS.values(), ids=TWO_WAYS)
+def test_what_can_be_read_in_two_ways_is_not_read(front: Any, request_: bytes) -> None:  # noqa: ANN401
+    assert exchange(front, request_) == b""
+
+
+def test_nothing_in_the_path_becomes_a_header_or_another_path(
+    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+) -> None:
+    for path in (
+        b"/v2/models/a%0d%0aX:%20y/ready",
+        b"/v2/../v2//a;b",
+        b"/v2/x?a=%0d%0ab&c=/../%2F",
+        b"/v2/caf%C3%A9#x",
+    ):
+        upstream = start_upstream(NOT_FOUND)
+        front = start_front([upstream.http_url], None, {}.get)
+        exchange(front, b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert upstream.received.startswith(b"GET " + path + b" HTTP/1.1\r\n")
+
+
+def test_headers_reach_triton_but_for_those_of_the_connection(
+    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+) -> None:
+    upstream = start_upstream(NOT_FOUND)
+    front = start_front([upstream.http_url], None, {}.get)
+    kept = (
+        *("traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate: a=b", "x-mine: \u00e9"),
+        *("twice: 1", "twice: 2", "accept-encoding: gzip", "triton-key: secret", "user-agent: me"),
+    )
+    dropped = (
+        "Keep-Alive: 5",
+        "Connection: keep-alive, X-Hop, Content-Length",
+        "X-Hop: 1",
+        "TE: trailers",
+        "Upgrade: h2c",
+    )
+    request = post(*kept, *dropped, f"Content-Length: {len(PLAIN)}", path="/v2/models/nope/infer")
+    exchange(front, request)
+    head, _, body = upstream.received.partition(b"\r\n\r\n")
+    lines = [line.lower() for line in head.decode().split("\r\n")[1:]]
+    assert body == PLAIN
+    assert set(lines) == {*kept, "host: x", f"content-length: {len(PLAIN)}"}
+    assert lines.index("twice: 1") < lines.index("twice: 2")
+
+
+def test_large_bodies_are_passed_on_while_they_come(
+    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+) -> None:
+    upstream = start_upstream(b"")
+    front = start_front([upstream.http_url], None, {}.get)
+    half = bytes(2 << 20)
+    with connect(front) as connection:
+        connection.sendall(post(f"Content-Length: {2 * len(half)}", body=half, path="/v2/models/nope/infer"))
+        assert upstream.asked.wait(20)
+    assert upstream.left.wait(20)
+
+
+LIMITS = Limits(body_bytes=1000, head_bytes=10_000)
+
+
+@pytest.fixture(scope="session")
+def narrow(triton: EmbeddedTriton, start_front: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """A front with narrow limits."""
+    return start_front([f"http://{triton.http_address}"], Never(), {"echo": ECHO}.get, limits=LIMITS)
+
+
+@pytest.mark.parametrize("path", ["/v2/models/echo/infer", "/v2/models/nope/infer"])
+def test_announced_bodies_beyond_the_limit_are_not_awaited(narrow: Any, path: str) -> None:  # noqa: ANN401
+    received = exchange(narrow, post("Content-Length: 1001", body=b"", path=path, close=False))
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert received.endswith(b'{"error":"the request\'s body exceeds the maximum of 1000 bytes"}')
+
+
+@pytest.mark.parametrize("path", ["/v2/models/echo/infer", "/v2/models/nope/infer"])
+def test_chunked_bodies_end_at_the_limit(narrow: Any, path: str) -> None:  # noqa: ANN401
+    chunk = b"64\r\n" + bytes(100) + b"\r\n"
+    assert exchange(narrow, post("Transfer-Encoding: chunked", body=11 * chunk, path=path, close=False)).startswith(
+        b"HTTP/1.1 400 "
+    )
+
+
+def test_large_forwarded_bodies_end_at_the_limit(
+    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+) -> None:
+    upstream = start_upstream(b"")
+    front = start_front([upstream.http_url], None, {}.get, limits=Limits(body_bytes=2 << 20))
+    chunk = b"100000\r\n" + bytes(1 << 20) + b"\r\n"
+    received = exchange(front, post("Transfer-Encoding: chunked", body=3 * chunk, path="/v2/models/nope/infer"))
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert upstream.left.wait(20)
+
+
+def test_what_unpacks_beyond_the_limit_is_not_unpacked(narrow: Any) -> None:  # noqa: ANN401
+    packed = gzip.compress(bytes(100_000))
+    assert len(packed) < 1000
+    received = exchange(narrow, post("Content-Encoding: gzip", f"Content-Length: {len(packed)}", body=packed))
+    assert received.startswith(b"HTTP/1.1 400 ")
+
+
+def test_endless_heads_are_cut_off(narrow: Any, front: Any) -> None:  # noqa: ANN401
+    head = b"GET /v2/health/live HTTP/1.1\r\nConnection: close\r\n"
+    assert exchange(narrow, head + b"X: " + b"x" * 50_000) == b""
+    many = head + b"X: 0123456789\r\n" * 5_000
+    assert exchange(narrow, many) == b""
+    assert exchange(front, many + b"\r\n").startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_server_that_stops_tells_those_who_wait(start_front: Callable[..., Any]) -> None:
+    scheduling = Never()
+    front = start_front(["http://127.0.0.1:1"], scheduling, {"echo": ECHO}.get)
+    with connect(front) as connection:
+        connection.sendall(post(f"Content-Length: {len(PLAIN)}"))
+        assert scheduling.asked.wait(20)
+        front.stop()
+        received = read_all(connection)
+    assert received.startswith(b"HTTP/1.1 503 ")
+    assert received.endswith(b'{"error":"Tidegate is shutting down"}')
+    assert scheduling.cancelled.is_set()
+
+
+def test_large_requests_that_are_not_schedulable_arrive_whole(
+    start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
+) -> None:
+    upstream = start_upstream(b"")
+    front = start_front([upstream.http_url], Never(), {"echo": ECHO}.get)
+    body = b"{" + bytes(range(256)) * 20_000
+    with connect(front) as connection:
+        connection.sendall(post(f"Content-Length: {len(body)}", body=body))
+        assert upstream.asked.wait(20)
+        while not upstream.received.endswith(body):
+            assert not upstream.left.wait(0.01)
+
+
+def test_pipelined_inferences_are_answered_in_order(front: Any) -> None:  # noqa: ANN401
+    requests = []
+    for number in range(5):
+        body = b'{"id":"%d",' % number + PLAIN[1:]
+        requests.append(post(f"Content-Length: {len(body)}", body=body, close=number == 4))
+    received = exchange(front, b"".join(requests))
+    documents = [part.partition(b"}]}")[0] + b"}]}" for part in received.split(b"\r\n\r\n")[1:]]
+    assert [json.loads(document)["id"] for document in documents] == [str(number) for number in range(5)]

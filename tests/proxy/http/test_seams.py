@@ -1,0 +1,82 @@
+"""What the rest of the proxy can put into the front: handlers, a guard, TLS; and a fault in it."""
+
+import contextlib
+import http.client
+import json
+import ssl
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tidegate_proxy.http import Answer, Call
+from tidegate_proxy.refusal import HttpRefusal, http_refusal
+from tidegate_proxy.signature import Signature, TensorSpec
+
+NOWHERE = "http://127.0.0.1:1"
+PLAIN = b'{"inputs":[{"name":"X","shape":[1,1],"datatype":"FP32","data":[1]}]}'
+ECHO = Signature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
+
+
+class Broken:
+    """A scheduler with a fault."""
+
+    async def infer(self, message: bytes, remaining_s: float | None, metadata: object = ()) -> bytes:
+        """Of Scheduling."""
+        raise ZeroDivisionError
+
+
+def test_overrides_answer_in_tritons_place(start_front: Callable[..., Any], fetch: Callable[..., Any]) -> None:
+    calls: list[Call] = []
+
+    async def handler(call: Call) -> Answer:
+        calls.append(call)
+        return Answer(201, [(b"x-mine", b"1")], b"body")
+
+    overrides = {("POST", "/v2/models/{model}/stats"): handler}
+    front = start_front([NOWHERE], None, {}.get, overrides=overrides)
+    answer = fetch(front.http_address, "POST", "/v2/models/mine/versions/3/stats?a=b", b"asked", {"X": "y"})
+    assert (answer.status, answer.body, answer.header("x-mine")) == (201, b"body", "1")
+    (call,) = calls
+    assert (call.route.model, call.route.version, call.query, call.body) == ("mine", "3", b"a=b", b"asked")
+    assert (b"x", b"y") in call.headers
+    assert fetch(front.http_address, "GET", "/v2/models/mine/stats").status == 503  # another method is not overridden
+
+
+def test_a_guard_refuses_before_the_body_is_read(start_front: Callable[..., Any], fetch: Callable[..., Any]) -> None:
+    seen = []
+
+    def guard(path: str, headers: Mapping[str, str]) -> HttpRefusal | None:
+        seen.append((path, headers["x"]))
+        return http_refusal(403, "not for you", ("x-why", "because")) if headers.get("key") != "right" else None
+
+    front = start_front([NOWHERE], Broken(), {"echo": ECHO}.get, guard=guard)
+    path = "/v2/models/echo/infer"
+    answer = fetch(front.http_address, "POST", path, None, {"X": "1", "Key": "wrong", "Content-Length": "999"})
+    assert (answer.status, answer.body) == (403, b'{"error":"not for you"}')
+    assert answer.header("x-why") == "because"
+    assert fetch(front.http_address, "POST", path, PLAIN, {"X": "2", "Key": "right"}).status == 500
+    assert fetch(front.http_address, "GET", "/v2/x?q", None, {"X": "3", "Key": "right"}).status == 503
+    assert seen == [(path, "1"), (path, "2"), ("/v2/x", "3")]
+
+
+def test_faults_of_our_own_are_errors_as_triton_has_them(
+    start_front: Callable[..., Any], fetch: Callable[..., Any]
+) -> None:
+    front = start_front([NOWHERE], Broken(), {"echo": ECHO}.get)
+    answer = fetch(front.http_address, "POST", "/v2/models/echo/infer", PLAIN)
+    assert (answer.status, list(json.loads(answer.body))) == (500, ["error"])
+
+
+def test_tls(tmp_path: Path, start_front: Callable[..., Any]) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
+    subprocess.run([*command, "-out", certificate, "-keyout", key], check=True, capture_output=True, timeout=30)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    front = start_front([NOWHERE], Broken(), {"echo": ECHO}.get, tls=context)
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    connection = http.client.HTTPSConnection(front.http_address.replace("127.0.0.1", "localhost"), context=trusting)
+    with contextlib.closing(connection):
+        connection.request("POST", "/v2/models/echo/infer", PLAIN)
+        assert connection.getresponse().status == 500

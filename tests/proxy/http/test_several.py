@@ -1,0 +1,119 @@
+"""Routes that concern every Triton, over two of them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegate_proxy.embedded import EmbeddedTriton
+
+Fetch = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def second(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
+    """A Triton with two models, `echo`, which the first has too but which is not loaded here, and `own`."""
+    repository = tmp_path_factory.mktemp("second")
+    for name in ("echo", "own"):
+        version = repository / name / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_text("class TritonPythonModel:\n    pass\n")
+        tensors = "".join(
+            f'{way} {{ name: "{way}" data_type: TYPE_FP32 dims: [ 1 ] }}\n' for way in ("input", "output")
+        )
+        (version.parent / "config.pbtxt").write_text(f'backend: "python"\n{tensors}')
+    return start_triton([repository], options=["--model-control-mode=explicit", "--load-model=own"])
+
+
+@pytest.fixture
+def both(triton: EmbeddedTriton, second: EmbeddedTriton, start_front: Callable[..., Any]) -> Any:  # noqa: ANN401
+    """A front before both."""
+    return start_front([f"http://{triton.http_address}", f"http://{second.http_address}"], None, {}.get)
+
+
+def test_one_that_is_ready_suffices(both: Any, fetch: Fetch, triton: EmbeddedTriton) -> None:  # noqa: ANN401
+    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/own/ready", "/v2/models/three/versions/1/ready"):
+        assert fetch(both.http_address, "GET", path).status == 200
+    path = "/v2/models/nope/ready"
+    assert fetch(both.http_address, "GET", path) == fetch(triton.http_address, "GET", path)
+    assert fetch(both.http_address, "POST", "/v2/health/live").status == 405
+
+
+def test_dead_ones_are_not_asked(both: Any, fetch: Fetch) -> None:  # noqa: ANN401
+    both.tritons[0].alive = False
+    assert fetch(both.http_address, "GET", "/v2/models/own/ready").status == 200
+    assert fetch(both.http_address, "GET", "/v2/models/three/ready").status == 400
+    both.tritons[1].alive = False
+    answer = fetch(both.http_address, "GET", "/v2/health/ready")
+    assert (answer.status, json.loads(answer.body)) == (503, {"error": "none of the Tritons can be reached"})
+
+
+def test_the_index_is_of_all(both: Any, fetch: Fetch, triton: EmbeddedTriton, second: EmbeddedTriton) -> None:  # noqa: ANN401
+    def index(server: Any, body: bytes | None = None) -> Any:  # noqa: ANN401
+        return fetch(server.http_address, "POST", "/v2/repository/index", body)
+
+    expected = {(row["name"], row.get("version")): row for row in json.loads(index(second).body)}
+    expected |= {(row["name"], row.get("version")): row for row in json.loads(index(triton).body)}
+    # What is loaded nowhere has no version: the one of `echo` in the second is a row of its own.
+    answer = index(both)
+    rows = json.loads(answer.body)
+    assert {(row["name"], row.get("version")): row for row in rows} == expected
+    assert [row["name"] for row in rows] == sorted(row["name"] for row in rows)
+    assert answer.header("content-type") == "application/json"
+    assert all(row["state"] == "READY" for row in json.loads(index(both, b'{"ready":true}').body))
+    assert index(both, b"{") == index(triton, b"{")
+
+
+def test_models_are_loaded_and_unloaded_everywhere(
+    both: Any,  # noqa: ANN401
+    fetch: Fetch,
+    triton: EmbeddedTriton,
+    second: EmbeddedTriton,
+) -> None:
+    for action, ready in (("unload", 400), ("load", 200)):
+        answer = fetch(both.http_address, "POST", f"/v2/repository/models/echo/{action}", b"{}")
+        assert (answer.status, answer.body) == (200, b"")
+        for server in (triton, second):
+            assert fetch(server.http_address, "GET", "/v2/models/echo/ready").status == ready
+    fetch(second.http_address, "POST", "/v2/repository/models/echo/unload")
+
+
+def test_the_first_error_is_the_answer(both: Any, fetch: Fetch, triton: EmbeddedTriton, second: EmbeddedTriton) -> None:  # noqa: ANN401
+    path = "/v2/repository/models/{}/load"
+    missing_in_second = fetch(both.http_address, "POST", path.format("three"))
+    assert missing_in_second == fetch(second.http_address, "POST", path.format("three"))
+    missing_in_both = fetch(both.http_address, "POST", path.format("nope"))
+    assert missing_in_both == fetch(triton.http_address, "POST", path.format("nope"))
+    assert missing_in_both.status == 500
+
+
+def test_shared_memory_is_registered_everywhere(
+    both: Any,  # noqa: ANN401
+    fetch: Fetch,
+    triton: EmbeddedTriton,
+    second: EmbeddedTriton,
+) -> None:
+    shared = Path(f"/dev/shm/tidegate_test_{second.pid}")
+    shared.write_bytes(bytes(4))
+    region = "/v2/systemsharedmemory/region/ours"
+    try:
+        for body, count in ((json.dumps({"key": f"/{shared.name}", "byte_size": 4}).encode(), 1), (None, 0)):
+            action = "register" if body else "unregister"
+            assert fetch(both.http_address, "POST", f"{region}/{action}", body).status == 200
+            for server in (triton, second):
+                status = fetch(server.http_address, "GET", "/v2/systemsharedmemory/status")
+                assert len(json.loads(status.body)) == count
+    finally:
+        shared.unlink()
+
+
+def test_one_that_cannot_be_reached_is_an_error(
+    triton: EmbeddedTriton, start_front: Callable[..., Any], fetch: Fetch
+) -> None:
+    front = start_front([f"http://{triton.http_address}", "http://127.0.0.1:1"], None, {}.get)
+    assert fetch(front.http_address, "GET", "/v2/health/ready").status == 200
+    answer = fetch(front.http_address, "POST", "/v2/repository/models/echo/load")
+    assert answer.status == 503
+    assert "http://127.0.0.1:1 cannot be reached" in json.loads(answer.body)["error"]

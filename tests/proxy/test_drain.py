@@ -1,0 +1,111 @@
+"""A Tidegate that is told to stop answers what it has accepted, refuses what comes, and says how it went."""
+
+import queue
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy.embedded import EmbeddedTriton
+
+Make = Callable[..., Any]
+ROW = np.ones((1, 3), np.float32)
+OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
+SHUTTING_DOWN = "Tidegate is shutting down"
+
+
+def test_what_is_under_way_is_answered_and_what_comes_is_refused(
+    gate: Any,  # noqa: ANN401
+    triton: EmbeddedTriton,
+    start_tidegate: Make,
+    start_call: Make,
+    call: Make,
+    request_of: Make,
+    outcome: Make,
+    open_stream: Make,
+    rest_of: Make,
+    eventually: Make,
+) -> None:
+    tidegate = start_tidegate([triton])
+    calls = [start_call(tidegate, "ModelInfer", request_of("gated", {"X": number * ROW})) for number in range(10)]
+    typed = service_pb2.ModelInferRequest(model_name="gated")
+    typed.inputs.add(name="X", datatype="FP32", shape=(1, 2)).contents.fp32_contents.extend([1, 2])
+    forwarded = start_call(tidegate, "ModelInfer", typed)
+    sent: queue.Queue[Any] = queue.Queue()
+    sent.put(request_of("gated", {"X": ROW}, id="under way"))
+    sent.put(request_of("repeater", {"X": ROW}, id="arrived"))
+    stream = open_stream(tidegate, iter(sent.get, None))
+    idle = open_stream(tidegate, iter(queue.Queue().get, None))
+    assert [next(stream).infer_response.id for _ in range(3)] == ["arrived"] * 3
+    assert call(tidegate, "ServerReady", b"") == (OK, service_pb2.ServerReadyResponse(ready=True).SerializeToString())
+    eventually(gate.somebody_waits, "the model to run")
+
+    tidegate.ask_to_stop()
+    assert rest_of(idle) == ([], UNAVAILABLE, SHUTTING_DOWN)
+    assert call(tidegate, "ModelInfer", request_of("echo", {"X": ROW})) == (UNAVAILABLE, SHUTTING_DOWN)
+    assert rest_of(open_stream(tidegate, [])) == ([], UNAVAILABLE, SHUTTING_DOWN)
+    assert call(tidegate, "ServerReady", b"") == (OK, b"")
+    assert call(tidegate, "/grpc.health.v1.Health/Check", b"") == (OK, b"\x08\x02")
+    assert call(tidegate, "ServerLive", b"")[1] == service_pb2.ServerLiveResponse(live=True).SerializeToString()
+    gate.open()
+    for number, one in enumerate(calls):
+        code, answer = outcome(one)
+        assert code is OK
+        answered = service_pb2.ModelInferResponse.FromString(answer)
+        assert answered.raw_output_contents[0] == (number * ROW).tobytes()
+    assert outcome(forwarded)[0] is OK
+    answers, code, details = rest_of(stream)
+    assert [answer.infer_response.id for answer in answers] == ["under way"]
+    assert (code, details) == (UNAVAILABLE, SHUTTING_DOWN)
+    sent.put(None)
+    assert tidegate.stop() == {"accepted": 11, "answered": 11, "late": 0, "failed": 0, "cancelled": 0}
+
+
+def test_what_takes_too_long_is_told(
+    gate: Any,  # noqa: ANN401
+    triton: EmbeddedTriton,
+    serve_here: Make,
+    start_call: Make,
+    request_of: Make,
+    outcome: Make,
+    open_stream: Make,
+    rest_of: Make,
+    eventually: Make,
+) -> None:
+    proxy = serve_here([triton], drain_s=0.2)
+    calls = [start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW})) for _ in range(6)]
+    eventually(gate.somebody_waits, "the model to run")
+    typed = request_of("gated", {})
+    typed.inputs.add(name="X", datatype="FP32", shape=(1, 2)).contents.fp32_contents.extend([1, 2])
+    forwarded = start_call(proxy, "ModelInfer", typed)
+    stream = open_stream(proxy, [request_of("gated", {"X": ROW}, id="mine")])
+    eventually(lambda: proxy.engine.tally.accepted == 7, "all of them to arrive")
+    tally = proxy.stop()
+    told = (UNAVAILABLE, SHUTTING_DOWN)
+    assert [outcome(one) for one in (*calls, forwarded)] == [told] * 7
+    answers, code, _ = rest_of(stream)
+    assert ([answer.error_message for answer in answers], code) == ([SHUTTING_DOWN], OK)
+    assert (tally.accepted, tally.cancelled) == (7, 7)
+
+
+def test_under_load_nothing_is_lost(
+    triton: EmbeddedTriton, start_tidegate: Make, start_call: Make, request_of: Make, outcome: Make
+) -> None:
+    """Requests follow one another without pause until one is refused; none ends in any other way."""
+    tidegate = start_tidegate([triton])
+    answered = refused = 0
+    for number in range(10_000):
+        calls = [start_call(tidegate, "ModelInfer", request_of("echo", {"X": ROW})) for _ in range(16)]
+        if number == 20:
+            tidegate.ask_to_stop()
+        outcomes = [outcome(one)[0] for one in calls]
+        assert set(outcomes) <= {OK, UNAVAILABLE}
+        answered += outcomes.count(OK)
+        refused += outcomes.count(UNAVAILABLE)
+        if refused:
+            break
+    assert refused
+    tally = tidegate.stop()
+    assert tally["accepted"] == tally["answered"] == answered

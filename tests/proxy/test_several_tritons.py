@@ -1,0 +1,146 @@
+"""Several Tritons behind one Tidegate look like one server."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.utils import shared_memory
+
+from tidegate_proxy.embedded import EmbeddedTriton
+
+Make = Callable[..., Any]
+ROW = np.ones((1, 3), np.float32)
+OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
+HEALTH = "/grpc.health.v1.Health/Check"
+SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
+
+
+@pytest.fixture(scope="module")
+def pair(add_model: Make, start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> list[EmbeddedTriton]:
+    """Two Tritons in explicit mode: both have `echo`, each one other model; `spare` is loaded on neither."""
+    tritons = []
+    for name in ("left", "right"):
+        repository = tmp_path_factory.mktemp(name)
+        add_model(repository, "echo", "max_batch_size: 4")
+        add_model(repository, "spare", "max_batch_size: 0")
+        add_model(repository, name, "max_batch_size: 0")
+        loaded = [f"--load-model={model}" for model in ("echo", name)]
+        tritons.append(start_triton([repository], options=["--model-control-mode=explicit", *loaded]))
+    return tritons
+
+
+@pytest.fixture(scope="module")
+def tidegate(pair: list[EmbeddedTriton], start_tidegate: Make) -> Any:  # noqa: ANN401
+    """One Tidegate in front of both."""
+    return start_tidegate(pair)
+
+
+def test_the_index_is_of_both(tidegate: object, call: Make) -> None:
+    code, answer = call(tidegate, "RepositoryIndex", messages.RepositoryIndexRequest())
+    assert code is OK
+    states = [(model.name, model.state) for model in messages.RepositoryIndexResponse.FromString(answer).models]
+    assert states == [("echo", "READY"), ("left", "READY"), ("right", "READY"), ("spare", "")]
+    _, answer = call(tidegate, "RepositoryIndex", messages.RepositoryIndexRequest(ready=True))
+    ready = messages.RepositoryIndexResponse.FromString(answer).models
+    assert [model.name for model in ready] == ["echo", "left", "right"]
+
+
+def test_models_of_either_are_found(
+    tidegate: object, call: Make, open_stream: Make, rest_of: Make, request_of: Make
+) -> None:
+    asked = [request_of(model, {"X": ROW[0]}, id=model) for model in ("left", "right")]
+    for request in asked:
+        assert call(tidegate, "ModelInfer", request)[0] is OK
+        metadata = call(tidegate, "ModelMetadata", messages.ModelMetadataRequest(name=request.model_name))
+        assert messages.ModelMetadataResponse.FromString(metadata[1]).name == request.model_name
+    answers, code, _ = rest_of(open_stream(tidegate, [*asked, request_of("echo", {"X": ROW}, id="echo"), *asked]))
+    assert code is OK
+    names = sorted(answer.infer_response.model_name for answer in answers)
+    assert names == ["echo", "left", "left", "right", "right"]
+
+
+def test_models_are_loaded_and_unloaded_on_both(pair: list[EmbeddedTriton], tidegate: object, connect: Make) -> None:
+    client = connect(tidegate)
+    client.load_model("spare")
+    assert all(connect(triton).is_model_ready("spare") for triton in pair)
+    client.unload_model("spare")
+    assert not any(connect(triton).is_model_ready("spare") for triton in pair)
+
+
+def test_an_error_of_one_is_the_answer_and_the_others_are_asked_all_the_same(
+    pair: list[EmbeddedTriton], tidegate: object, connect: Make, call: Make
+) -> None:
+    direct = connect(pair[1])
+    direct.unload_model("right")
+    load = messages.RepositoryModelLoadRequest(model_name="right")
+    assert call(tidegate, "RepositoryModelLoad", load) == call(pair[0], "RepositoryModelLoad", load)
+    assert direct.is_model_ready("right")
+
+
+def test_settings_are_those_of_both(pair: list[EmbeddedTriton], tidegate: object, connect: Make) -> None:
+    client = connect(tidegate)
+    client.update_log_settings({"log_verbose_level": 1})
+    client.update_trace_settings("echo", {"trace_rate": "77"})
+    for triton in pair:
+        direct = connect(triton)
+        assert direct.get_log_settings().settings["log_verbose_level"].uint32_param == 1
+        assert list(direct.get_trace_settings("echo").settings["trace_rate"].value) == ["77"]
+    client.update_log_settings({"log_verbose_level": 0})
+
+
+def test_shared_memory_is_that_of_both(pair: list[EmbeddedTriton], tidegate: object, connect: Make) -> None:
+    client = connect(tidegate)
+    key = f"/tidegate-test-{pair[0].pid}"
+    region = shared_memory.create_shared_memory_region("both", key, ROW.nbytes)
+    try:
+        client.register_system_shared_memory("both", key, ROW.nbytes)
+        assert all("both" in connect(triton).get_system_shared_memory_status().regions for triton in pair)
+        # One that does not know it any more hinders nobody.
+        connect(pair[0]).unregister_system_shared_memory("both")
+        client.unregister_system_shared_memory("both")
+        assert not any(connect(triton).get_system_shared_memory_status().regions for triton in pair)
+    finally:
+        shared_memory.destroy_shared_memory_region(region)
+
+
+def test_it_is_ready_while_one_of_them_is(
+    add_model: Make,
+    start_triton: Make,
+    start_tidegate: Make,
+    call: Make,
+    request_of: Make,
+    eventually: Make,
+    tmp_path: Path,
+) -> None:
+    add_model(tmp_path, "echo", "max_batch_size: 4")
+    pair = [start_triton([tmp_path]) for _ in range(2)]
+    tidegate = start_tidegate(pair)
+
+    def says(ready: bool) -> bool:
+        served = call(tidegate, HEALTH, b"")[1] == (SERVING if ready else NOT_SERVING)
+        code, answer = call(tidegate, "ServerReady", b"")
+        assert code is OK
+        assert call(tidegate, "ServerLive", b"")[1] == messages.ServerLiveResponse(live=True).SerializeToString()
+        return bool(served and messages.ServerReadyResponse.FromString(answer).ready == ready)
+
+    assert says(ready=True)
+    os.kill(pair[0].pid, signal.SIGKILL)
+    eventually(lambda: f"Triton at {pair[0].grpc_address} is lost" in tidegate.log, "the loss to be noticed")
+    assert says(ready=True)
+    index = call(tidegate, "RepositoryIndex", messages.RepositoryIndexRequest())
+    assert [model.name for model in messages.RepositoryIndexResponse.FromString(index[1]).models] == ["echo"]
+    assert (
+        call(tidegate, "RepositoryModelLoad", messages.RepositoryModelLoadRequest(model_name="echo"))[0] is UNAVAILABLE
+    )
+    os.kill(pair[1].pid, signal.SIGKILL)
+    eventually(lambda: says(ready=False), "Tidegate not to be ready")
+    assert call(tidegate, "ModelInfer", request_of("echo", {"X": ROW}))[0] is UNAVAILABLE
+    assert call(tidegate, "ServerMetadata", b"")[0] is UNAVAILABLE
+    assert call(tidegate, "RepositoryIndex", b"")[0] is UNAVAILABLE
+    assert call(tidegate, "LogSettings", b"")[0] is UNAVAILABLE

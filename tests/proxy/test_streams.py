@@ -1,0 +1,322 @@
+"""ModelStreamInfer through Tidegate is that of Triton: the same messages, in the same order, the same end."""
+
+import queue
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy import streams
+from tidegate_proxy.embedded import EmbeddedTriton
+
+Make = Callable[..., Any]
+ROW = np.ones((1, 3), np.float32)
+FULL = np.ones((4, 3), np.float32)
+Answered = tuple[list[Any], grpc.StatusCode, str]
+OK = grpc.StatusCode.OK
+STRICT = (("triton_grpc_error", "true"),)
+
+
+def _request(
+    model: str, name: str, array: "np.ndarray[Any, Any]" = ROW, /, **parameters: bool | int
+) -> service_pb2.ModelInferRequest:
+    message = service_pb2.ModelInferRequest(model_name=model, id=name)
+    message.inputs.add(name="X", datatype="FP32", shape=array.shape)
+    message.raw_input_contents.append(array.tobytes())
+    for key, value in parameters.items():
+        field = "bool_param" if isinstance(value, bool) else "int64_param"
+        setattr(message.parameters[key], field, value)
+    return message
+
+
+def _asks_for_final(model: str, name: str, array: "np.ndarray[Any, Any]" = ROW) -> service_pb2.ModelInferRequest:
+    return _request(model, name, array, triton_enable_empty_final_response=True)
+
+
+RAISES = _request("picky", "refused", -ROW)
+CASES: dict[str, list[Any]] = {
+    "nothing": [],
+    "scheduled": [_request("echo", "a"), _asks_for_final("echo", "b"), _request("echo", "")],
+    "no batch dimension": [_request("flat", "a", ROW[0]), _asks_for_final("flat", "b", ROW[0])],
+    "an ensemble": [_request("chain", "a")],
+    "several answers": [_request("repeater", "a"), _asks_for_final("repeater", "b")],
+    "no answer": [_request("silent", "a"), _asks_for_final("silent", "b")],
+    "a sequence": [
+        _request("counter", "a", sequence_id=5, sequence_start=True),
+        _request("counter", "b", sequence_id=5, sequence_end=True),
+    ],
+    "everything": [
+        _request("echo", "a"),
+        _asks_for_final("repeater", "b"),
+        _request("flat", "c", ROW[0]),
+        _request("echo", "d"),
+        _asks_for_final("silent", "e"),
+        _request("picky", "f"),
+    ],
+    "the model raises": [_request("echo", "a"), RAISES, _request("echo", "z")],
+    "a step of an ensemble raises": [_request("chain", "a", -ROW)],
+    "unknown model": [_request("echo", "a"), _request("nope", "b"), _request("echo", "c")],
+    "unknown version": [service_pb2.ModelInferRequest(model_name="echo", model_version="7", id="a")],
+    "no input": [service_pb2.ModelInferRequest(model_name="echo", id="a")],
+    "too many rows": [_request("echo", "a", np.ones((5, 3), np.float32)), _request("echo", "b")],
+    "no sequence id": [_request("counter", "a")],
+    "what is no message": [_request("echo", "a"), b"\xff" * 12],
+}
+ADDS_UP = "a sequence"
+
+
+def _comparable(name: str, answers: list[Any]) -> list[Any]:
+    """In the order of the requests: answers to requests of different sorts have none among each other."""
+    if name == ADDS_UP:  # a sum over all tests
+        for answer in answers:
+            answer.infer_response.ClearField("raw_output_contents")
+    return sorted(answers, key=lambda answer: str(answer.infer_response.id))
+
+
+def _together(parts: Iterable[Answered]) -> Answered:
+    separate = list(parts)
+    return [answer for answers, _, _ in separate for answer in answers], separate[-1][1], separate[-1][2]
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
+@pytest.mark.parametrize("name", CASES)
+def test_what_triton_says(
+    name: str, strict: bool, triton: EmbeddedTriton, tidegate: object, open_stream: Make, rest_of: Make
+) -> None:
+    # Triton 2.51 may abort when a stream ends with an error beside other requests.
+    messages = [RAISES] if strict and name == "the model raises" else CASES[name]
+
+    def ask(server: object, asked: list[Any]) -> Answered:
+        answers, code, details = rest_of(open_stream(server, asked, metadata=STRICT if strict else ()))
+        return _comparable(name, answers), code, details
+
+    # Nor does it survive a stream that mixes decoupled models with others.
+    expected = (
+        _together(ask(triton, [message]) for message in messages) if name == "everything" else ask(triton, messages)
+    )
+    assert ask(tidegate, messages) == expected
+    raises = name in ("the model raises", "a step of an ensemble raises")
+    assert (expected[1] is OK) == (not (strict and raises))
+    assert triton.running
+
+
+def test_answers_come_in_the_order_of_the_requests(tidegate: object, open_stream: Make, rest_of: Make) -> None:
+    messages = (_request("echo", str(number), np.full((1, 2), number, np.float32)) for number in range(2000))
+    answers, code, _ = rest_of(open_stream(tidegate, messages))
+    assert code is OK
+    assert [answer.infer_response.id for answer in answers] == [str(number) for number in range(2000)]
+    values = [np.frombuffer(answer.infer_response.raw_output_contents[0], np.float32)[0] for answer in answers]
+    assert values == list(range(2000))
+
+
+def test_many_streams_at_once(tidegate: object, open_stream: Make, rest_of: Make) -> None:
+    def one(stream: int) -> list[str]:
+        names = [f"{stream}/{number}" for number in range(50)]
+        answers, code, _ = rest_of(open_stream(tidegate, (_request("echo", name) for name in names)))
+        assert code is OK
+        return [answer.infer_response.id for answer in answers]
+
+    with ThreadPoolExecutor(20) as pool:
+        received = list(pool.map(one, range(20)))
+    assert received == [[f"{stream}/{number}" for number in range(50)] for stream in range(20)]
+
+
+def _executions(call: Make, triton: EmbeddedTriton, model: str) -> int:
+    _, answer = call(triton, "ModelStatistics", service_pb2.ModelStatisticsRequest(name=model))
+    (statistic,) = service_pb2.ModelStatisticsResponse.FromString(answer).model_stats
+    return int(statistic.execution_count)
+
+
+def test_requests_of_different_streams_share_a_batch(
+    triton: EmbeddedTriton,
+    tidegate: object,
+    open_stream: Make,
+    rest_of: Make,
+    start_call: Make,
+    outcome: Make,
+    call: Make,
+    jam: Make,
+    eventually: Make,
+) -> None:
+    before = _executions(call, triton, "gated") + _executions(call, triton, "echo")
+    release = jam(tidegate)
+    # Each stream proves by an answer from its Triton that what it sent before has arrived.
+    under_way = [
+        open_stream(tidegate, [_request("echo", f"{n}", n * ROW), _request("flat", "here", ROW[0])]) for n in range(3)
+    ]
+    assert [next(stream).infer_response.id for stream in under_way] == ["here"] * 3
+    single = start_call(tidegate, "ModelInfer", _request("echo", "3", 3 * ROW))
+    assert call(tidegate, "ServerLive", b"")[0] is OK
+    release()
+    for number, stream in enumerate(under_way):
+        ((answer,), code, _) = rest_of(stream)
+        assert code is OK
+        assert answer.infer_response.id == str(number)
+        assert answer.infer_response.raw_output_contents[0] == (number * ROW).tobytes()
+    assert outcome(single)[0] is OK
+
+    def executions() -> int:
+        return _executions(call, triton, "gated") + _executions(call, triton, "echo")
+
+    eventually(lambda: executions() >= before + 2, "Triton to count what it has answered")
+    assert executions() == before + 2
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["triton", "tidegate"])
+def test_what_is_under_way_at_the_half_close_is_answered(
+    direct: bool,
+    gate: Any,  # noqa: ANN401
+    triton: EmbeddedTriton,
+    tidegate: object,
+    open_stream: Make,
+    rest_of: Make,
+    eventually: Make,
+) -> None:
+    stream = open_stream(triton if direct else tidegate, [_request("gated", str(number)) for number in range(6)])
+    eventually(gate.somebody_waits, "the model to run")
+    gate.open()
+    answers, code, _ = rest_of(stream)
+    assert (code, len(answers)) == (OK, 6)
+    if not direct:  # Triton itself keeps no order here
+        assert [answer.infer_response.id for answer in answers] == [str(number) for number in range(6)]
+
+
+def test_a_deadline_that_passes_is_told_as_triton_tells_it(
+    gate: Any,  # noqa: ANN401
+    triton: EmbeddedTriton,
+    start_tidegate: Make,
+    open_stream: Make,
+    rest_of: Make,
+    eventually: Make,
+) -> None:
+    late = _request("patient", "late", FULL, timeout=1)
+    ahead = open_stream(triton, [_request("patient", "ahead", FULL), _request("patient", "ahead", FULL), late])
+    eventually(gate.somebody_waits, "the model to run")
+    gate.open()  # it looks at its queue again when an instance is free
+    (words,) = (answer for answer in rest_of(ahead)[0] if answer.infer_response.id == "late")
+    assert words.error_message == "Request timeout expired"
+
+    gate.shut()
+    tidegate = start_tidegate([triton], policy="symphony")
+    running = open_stream(tidegate, [_request("gated", "ahead", FULL)])
+    eventually(gate.somebody_waits, "the model to run")
+    in_queue = _request("patient", "late", FULL, timeout=20_000)
+    assert rest_of(open_stream(tidegate, [in_queue])) == ([words], OK, "")
+    ends: Answered = ([], grpc.StatusCode.UNAVAILABLE, words.error_message)
+    assert rest_of(open_stream(tidegate, [in_queue], metadata=STRICT)) == ends
+    gate.open()
+    assert rest_of(running)[1] is OK
+    assert tidegate.stop()["deadline"] == 2
+
+
+def test_an_error_that_ends_the_stream_ends_its_other_requests(
+    gate: Any,  # noqa: ANN401
+    triton: EmbeddedTriton,
+    serve_here: Make,
+    open_stream: Make,
+    rest_of: Make,
+    eventually: Make,
+) -> None:
+    tidegate = serve_here([triton])
+    blocker = open_stream(tidegate, [_request("gated", "ahead", FULL)])
+    eventually(gate.somebody_waits, "the model to run")
+    sent: queue.Queue[Any] = queue.Queue()
+    sent.put(RAISES)
+    for number in range(20):
+        sent.put(_request("gated", str(number), FULL))
+    sent.put(_request("repeater", "forwarded"))
+    stream = open_stream(tidegate, iter(sent.get, None), metadata=STRICT)
+    assert len([next(stream) for _ in range(3)]) == 3
+    assert tidegate.engine.tally.accepted == 22
+    gate.open()
+    answers, code, details = rest_of(stream)
+    assert answers == []
+    assert code is grpc.StatusCode.INTERNAL
+    assert "negative values are refused" in details
+    assert rest_of(blocker)[1] is OK
+    eventually(lambda: tidegate.engine.tally.ended == 22, "every request to have ended")
+    sent.put(None)
+
+
+def test_requests_of_a_stream_that_is_cancelled_leave(
+    gate: Any,  # noqa: ANN401
+    triton: EmbeddedTriton,
+    serve_here: Make,
+    open_stream: Make,
+    rest_of: Make,
+    eventually: Make,
+) -> None:
+    tidegate = serve_here([triton])
+    running = open_stream(tidegate, [_request("gated", "ahead", FULL)])
+    eventually(gate.somebody_waits, "the model to run")
+    sent: queue.Queue[Any] = queue.Queue()
+    for number in range(10):
+        sent.put(_request("gated", str(number)))
+    sent.put(_request("repeater", "forwarded"))
+    stream = open_stream(tidegate, iter(sent.get, None))
+    assert {next(stream).infer_response.id for _ in range(3)} == {"forwarded"}
+    assert tidegate.engine.queued == 10
+    stream.cancel()
+    eventually(lambda: tidegate.engine.queued == 0, "them to leave")
+    assert tidegate.engine.tally.cancelled == 10
+    gate.open()
+    assert rest_of(running)[1] is OK
+    assert tidegate.engine.tally.answered == 1
+    sent.put(None)
+
+
+def test_a_streams_deadline_is_that_of_its_requests(
+    gate: Any,  # noqa: ANN401
+    triton: EmbeddedTriton,
+    serve_here: Make,
+    open_stream: Make,
+    rest_of: Make,
+    eventually: Make,
+) -> None:
+    tidegate = serve_here([triton])
+    running = open_stream(tidegate, [_request("gated", "ahead", FULL)])
+    eventually(gate.somebody_waits, "the model to run")
+    queued = open_stream(tidegate, [_request("gated", "late")], timeout=0.3)
+    answers, code, _ = rest_of(queued)
+    assert (answers, code) == ([], grpc.StatusCode.DEADLINE_EXCEEDED)
+    gate.open()
+    assert rest_of(running)[1] is OK
+    assert tidegate.stop().ended == 2
+
+
+def test_a_slow_reader_is_not_read_from(
+    triton: EmbeddedTriton, serve_here: Make, open_stream: Make, monkeypatch: pytest.MonkeyPatch, eventually: Make
+) -> None:
+    waiting, on_the_way, total = 20, 150, 600
+    monkeypatch.setattr(streams, "MAX_UNDER_WAY", waiting)
+    tidegate = serve_here([triton])
+    large = np.ones((1, 1 << 16), np.float32)
+    stream = open_stream(tidegate, (_request("echo", str(number), large) for number in range(total)), timeout=120)
+    eventually(lambda: tidegate.engine.tally.answered >= waiting, "answers to wait for their reader")
+    for received in range(total):
+        assert next(stream).infer_response.id == str(received)
+        # What sockets and HTTP/2 windows hold comes on top.
+        assert tidegate.engine.tally.accepted <= received + waiting + on_the_way
+
+
+def test_a_slow_reader_of_a_model_that_answers_often(
+    triton: EmbeddedTriton, serve_here: Make, open_stream: Make, rest_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "MAX_UNDER_WAY", 2)
+    tidegate = serve_here([triton])
+    large = np.ones((1, 1 << 14), np.float32)
+    names = [str(number) for number in range(40)]
+    answers, code, _ = rest_of(open_stream(tidegate, (_request("repeater", name, large) for name in names)))
+    assert code is OK
+    assert sorted(answer.infer_response.id for answer in answers) == sorted(3 * names)
+
+
+def test_a_stream_that_its_client_only_opens_and_closes(tidegate: object, open_stream: Make, rest_of: Make) -> None:
+    def nothing() -> Iterator[Any]:
+        yield from ()
+
+    assert rest_of(open_stream(tidegate, nothing())) == ([], OK, "")
