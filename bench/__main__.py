@@ -22,7 +22,9 @@ def main() -> None:
     """Run them, print their tables, write their figures."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
-    parser.add_argument("--only", choices=("front", "scheduler", "subclusters", "live_vs_simulated"), help="run one of them")
+    parser.add_argument(
+        "--only", choices=("front", "scheduler", "subclusters", "live_vs_simulated"), help="run one of them"
+    )
     parser.add_argument("--full", action="store_true", help="scheduler: every number of models with every of workers")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="scheduler: draw how it grows into this HTML file")
     arguments = parser.parse_args()

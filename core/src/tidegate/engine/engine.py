@@ -91,6 +91,8 @@ class Engine:
         """Workers with work of the policy before: to the one that goes on they join when it is done."""
         self._effects: list[AnyEffect] = []
         self._commands: list[AnyCommand] = []
+        self._dropped: list[Request] = []
+        """In this event: they may call expectations into question."""
         self.expectations.check(setup.workers, self._models)
         for observer in observers:
             observer.engine_started(name, policy.options.model_dump(mode="json"), setup)
@@ -124,6 +126,8 @@ class Engine:
         self._commands = []
         self._fire_timers()
         self._take_in(event)
+        while self._dropped:
+            self._doubt(self._dropped.pop())
         if self._inherited:
             self._hand_over()
         for observer in self._observers:
@@ -188,17 +192,19 @@ class Engine:
         self._strike(flight, event.leg)
         leg = flight.batch.legs[event.leg]
         flight.running = False
+        self.expectations.leg_ended(event.now_ns, event.batch_id)
         flight.leg += 1
         if flight.leg == len(flight.batch.legs):
             del self._flights[event.batch_id]
             self._answer(flight.requests, event.ended_ns)
         elif not flight.doomed:
             self._start_or_wait(flight)
-        self._learn(leg.partition, event, flight.rows)
         self._start_next(event.worker_id)
         self._tell(event)
         if flight.doomed:
             self._fail_flight(flight, msgspec.structs.replace(flight.doomed, now_ns=event.now_ns, leg=flight.leg))
+        # Told of it earlier, a policy would plan with a leg that is over: preempt it, say.
+        self._learn(leg.partition, event, flight.rows)
 
     def _answer(self, requests: list[Request], ended_ns: int) -> None:
         late = 0
@@ -219,6 +225,7 @@ class Engine:
         self._tell(event)
 
     def _lose_worker(self, event: WorkerLost) -> None:
+        self.expectations.worker_lost(event.worker_id)
         known = self._fleet.withdraw(event.worker_id)
         lost = self._bookings.pop(event.worker_id, None)
         if lost is None:
@@ -262,6 +269,7 @@ class Engine:
     def _fail_flight(self, flight: Flight, event: BatchFailed) -> None:
         batch = flight.batch
         del self._flights[batch.id]
+        self.expectations.leg_ended(event.now_ns, batch.id)
         self._planned_starts.cancel(batch.id)
         for leg in batch.legs:
             if leg.worker_id in self._bookings:
@@ -295,6 +303,10 @@ class Engine:
             learned = self.expectations.observe(partition, worker, rows, event.ended_ns - event.started_ns)
             if learned is not None:
                 self._tell(ProfileUpdated(event.now_ns, learned))
+
+    def _doubt(self, dropped: Request) -> None:
+        for profile in self.expectations.doubt(self.now_ns, dropped):
+            self._tell(ProfileUpdated(self.now_ns, profile))
 
     def _fire_timers(self) -> None:
         now_ns = self.now_ns
@@ -330,8 +342,10 @@ class Engine:
             case CancelTimer():
                 self._policy_timers.cancel(command.key)
             case Drop():
-                if self._queued.pop(command.request_id, None) is None:
+                request = self._queued.pop(command.request_id, None)
+                if request is None:
                     raise InvariantViolation(1, f"request {command.request_id} is dropped but not queued")
+                self._dropped.append(request)
                 self.tally.dropped[command.reason] += 1
                 self._tries.pop(command.request_id, None)
                 self._effects.append(command)
@@ -416,6 +430,7 @@ class Engine:
             self._planned_starts.set(flight.batch.id, leg.start_ns)
             return
         flight.running = True
+        self.expectations.leg_started(flight.batch, flight.leg, booked.worker.kind)
         self._effects.append(StartLeg(flight.batch, flight.leg, flight.rows))
 
     def _start_next(self, worker_id: int) -> None:

@@ -8,6 +8,7 @@ control and data (Symphony, figure 18) are learned with it.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import accumulate
 from math import ceil
 
@@ -28,7 +29,7 @@ TOO_SHORT, TOO_LONG = 0.001, 0.02
 Too short a latency makes answers late, too long a one costs a little throughput.
 """
 PUBLISH_EVERY = 8
-"""Observations between two looks at whether it moved."""
+"""Observations between two looks at whether it moved; the first ones after doubts are looked at more often."""
 
 
 class ProfileLearner:
@@ -37,6 +38,10 @@ class ProfileLearner:
     def __init__(self, base: Profile) -> None:
         self._base = base
         self._published = base
+        self._doubted = False
+        self._forget()
+
+    def _forget(self) -> None:
         self._seen = 0
         self._slope = self._offset = 0.0  # the correction a (per share of max_rows) and c, in ns
         self._spread_ns = 0.0  # mean absolute deviation
@@ -57,13 +62,38 @@ class ProfileLearner:
         self._fit(x, correction + surprise)
         self._latest.append((x, correction + surprise))
         self._seen += 1
-        if self._seen % PUBLISH_EVERY:
+        if not self._is_look():
             return None
         learned = self._corrected()
         if not self._moved(learned, rows):
             return None
         self._published = learned
         return learned
+
+    def doubt(self) -> Profile | None:
+        """Forget what was observed and expect half as much above the base: nobody dares to run what would correct it.
+
+        None where no more than the base is expected.
+        """
+        if not self._is_above_base(self._published.table_ns):
+            return None
+        pairs = zip(self._published.table_ns, self._base.table_ns, strict=True)
+        halved = tuple(min(now_ns, (now_ns + base_ns) // 2) for now_ns, base_ns in pairs)
+        table_ns = halved if self._is_above_base(halved) else self._base.table_ns
+        self._published = Profile(self._base.partition, self._base.kind, table_ns)
+        self._doubted = True
+        self._forget()
+        return self._published
+
+    def _is_above_base(self, table_ns: Sequence[int]) -> bool:
+        """By more than would be published."""
+        pairs = zip(table_ns, self._base.table_ns, strict=True)
+        return any(now_ns > (1 + TOO_LONG) * base_ns for now_ns, base_ns in pairs)
+
+    def _is_look(self) -> bool:
+        """After doubts the very first leg decides whether more are sent after it."""
+        seen = self._seen
+        return seen % PUBLISH_EVERY == 0 or (self._doubted and seen < PUBLISH_EVERY and seen & (seen - 1) == 0)
 
     def _fit(self, x: float, residual: float) -> None:
         """Add one residual and solve the two normal equations, with the ridge on their diagonal."""

@@ -1,6 +1,6 @@
 """Symphony's deferred batch scheduling (Algorithm 1, and Appendix D for its two halves)."""
 
-from math import inf
+from math import inf, sqrt
 from typing import Literal
 
 from pydantic import Field
@@ -8,6 +8,7 @@ from pydantic import Field
 from tidegate.api import (
     NEVER,
     AnyCommand,
+    ArrivalRate,
     BatchTarget,
     CancelTimer,
     Commands,
@@ -18,6 +19,7 @@ from tidegate.api import (
     PolicyOptions,
     QueueingPolicy,
     QueueKey,
+    Request,
     RequestArrived,
     SetTimer,
     Setup,
@@ -40,10 +42,10 @@ class SymphonyOptions(PolicyOptions):
     deferral: Literal["adaptive", "frontrun"] = Field(
         default="adaptive",
         description="frontrun: a batch waits until one more request could not join in time (the paper); "
-        "adaptive: not longer than a larger batch saves more time than the idle worker loses",
+        "adaptive: nor, unless workers are to spare, longer than a larger batch saves more time than it costs others",
     )
     contention: float = Field(
-        default=5.0, gt=0, description="adaptive: how much an idle worker is worth to each other queue that waits"
+        default=5.0, gt=0, description="adaptive: how much an idle worker is worth to each other model"
     )
     advice_every_s: float = Field(
         default=10.0, ge=0, description="How often to advise on the number of workers; 0: never"
@@ -70,6 +72,9 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._by_window = options.gathering == "window"
         self._contention = options.contention if options.deferral == "adaptive" else 0.0
         self._targets: dict[str, BatchTarget] = {}
+        self._counts_need = self._contention > 0 and len(setup.models) > 1
+        self._needed: ArrivalRate | None = None
+        """How many workers the load would need with deferral: the worker time per time that arrives."""
         self._outlooks: dict[str, Outlook] = {}
         self._ready = ReadyCandidates()
         self._autoscaler = Autoscaler(round(options.advice_every_s * 1e9), options.tolerated_loss)
@@ -87,6 +92,8 @@ class Symphony(QueueingPolicy[ModelThread]):
         if target is None:
             target = self._targets[request.model] = BatchTarget(now_ns)
         target.rate.observe(now_ns, request.rows)
+        if self._counts_need:
+            self._count_need(now_ns, request, target)
         thread = self.enqueue(request)
         if not thread.joins(request, now_ns, self._enough_rows(thread)):
             return self.queue_changed(now_ns, thread)
@@ -179,18 +186,40 @@ class Symphony(QueueingPolicy[ModelThread]):
         """The size from which on waiting for one more request costs more than it saves.
 
         One more in a batch of b spares beta/b of worker time; waiting for it, 1/lambda on average, keeps a worker idle
-        that others may want: the more of them wait, and the fewer workers are idle, the surer. Both are equal at
-        `b* = lambda*beta / kappa` with `kappa = contention * others / idle`.
+        that others may want: the more of them there are, and the fewer workers are idle, the surer. Both are equal at
+        `b* = lambda*beta / kappa` with `kappa = contention * others / idle`. While deferral leaves workers to spare
+        nobody misses one, and kappa is 0.
         """
-        others = len(self.queues) - 1
+        others = len(self._targets) - 1  # also those that wait for nothing now: in a burst they soon do
         if not (self._contention and others):
             return inf
         model = thread.model.name
         outlook = self._outlook(model)
-        if outlook is None:
+        if outlook is None or self._has_spare_workers(outlook):
             return inf
         kappa = self._contention * others / max(1, self.idle.count_idle(model))
         return self._targets[model].rate.rows_per_ns * outlook.fixed_cost_ns / kappa
+
+    def _count_need(self, now_ns: int, request: Request, target: BatchTarget) -> None:
+        """Add the worker time that a request costs in a batch of the size that the rate of its model gathers."""
+        outlook = self._outlook(request.model)
+        if outlook is None:
+            return
+        profile, slo_ns = outlook.profile, self.models[request.model].slo_ns
+        rows = profile.max_rows  # without an SLO they have time to gather
+        if slo_ns is not None:
+            rows = target.rows(now_ns, profile, slo_ns - self._gathering.reserve_ns, outlook.workers)
+        if self._needed is None:
+            self._needed = ArrivalRate(now_ns)
+        self._needed.observe(now_ns, request.rows * profile.table_ns[rows - 1] // rows)
+
+    def _has_spare_workers(self, outlook: Outlook) -> bool:
+        """Whether deferral leaves so many workers idle that nobody misses the one that waits.
+
+        The workers in need vary by about their square root: so many have to be spare (square-root staffing, Halfin and
+        Whitt 1981). What is idle at the moment does not tell: it is none where batches are small for want of deferral.
+        """
+        return self._needed is not None and outlook.workers - self._needed.rows_per_ns >= sqrt(outlook.workers)
 
     def _outlook(self, model: str) -> Outlook | None:
         """What there is for a model; None while no worker hosts it."""

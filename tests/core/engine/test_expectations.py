@@ -1,0 +1,262 @@
+"""What is expected and what runs depend on each other: neither a cold start nor a slow spell may end a service."""
+
+import io
+import random
+from collections.abc import Callable, Sequence
+from itertools import cycle
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tidegate.api import (
+    Batch,
+    Leg,
+    Model,
+    Profile,
+    Request,
+    RequestArrived,
+    Setup,
+    Worker,
+    ms_to_ns,
+)
+from tidegate.engine import Engine, Recorder, StartLeg, read_log
+from tidegate.engine.expectations import PATIENCE_LEGS, PATIENCE_NS, Expectations
+from tidegate.engine.learner import LATEST, PUBLISH_EVERY
+from tidegate.host import Plugins
+from tidegate.sim import Simulation
+from tidegate.sim.replay import replay
+from tidegate.workload import Poisson
+
+PLUGINS = Plugins.installed()
+DROPPING = ["symphony", "eager", "timeout", "clockwork", "nexus", "shepherd"]
+every_dropping_policy = pytest.mark.parametrize("policy", DROPPING)
+a_few = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLO_NS = ms_to_ns(70)
+TRUTH = Profile.linear("m", alpha_ms=5.09, beta_ms=18.368, max_rows=16)
+GUESS = Profile.linear("m", alpha_ms=0.05, beta_ms=0.5, max_rows=16)
+"""What the proxy expects of a model of which it is told nothing."""
+WORKER = Worker(0, "w0", ("m",))
+SECOND_NS = 10**9
+
+
+# One expectation ------------------------------------------------------------------------------------------------------
+
+
+class Bench:
+    """Expectations of one model on one worker, which legs are run on one after the other."""
+
+    def __init__(self) -> None:
+        self.expectations = Expectations([TRUTH], learn=True)
+        self.now_ns = 0
+        self._batches = 0
+
+    @property
+    def expected_ns(self) -> int:
+        return self.expectations.profiles["m", "default"].latency_ns(1)
+
+    def start(self) -> Batch:
+        self._batches += 1
+        batch = Batch(self._batches, "m", (0,), (Leg(0, "m", self.now_ns, 0),))
+        self.expectations.leg_started(batch, 0, "default")
+        return batch
+
+    def end(self, batch: Batch) -> None:
+        self.expectations.leg_ended(self.now_ns, batch.id)
+
+    def run(self, legs: int, duration_ns: int) -> None:
+        for _ in range(legs):
+            batch = self.start()
+            self.now_ns += duration_ns
+            self.end(batch)
+            self.expectations.observe("m", WORKER, 1, duration_ns)
+
+    def drop(self, *, due_in_ns: int = SLO_NS) -> bool:
+        """Whether the expectation fell for it."""
+        before_ns = self.expected_ns
+        list(self.expectations.doubt(self.now_ns, Request(0, "m", 1, self.now_ns, self.now_ns + due_in_ns)))
+        return self.expected_ns < before_ns
+
+
+def test_the_first_leg_on_a_worker_teaches_nothing() -> None:
+    bench = Bench()
+    bench.run(1, ms_to_ns(460))
+    bench.run(3 * PUBLISH_EVERY, TRUTH.latency_ns(1))
+    assert bench.expected_ns == TRUTH.latency_ns(1)
+    bench.expectations.worker_lost(0)
+    bench.run(1, ms_to_ns(460))
+    bench.run(3 * PUBLISH_EVERY, TRUTH.latency_ns(1))
+    assert bench.expected_ns == TRUTH.latency_ns(1), "one that comes back is cold again"
+
+
+def test_an_expectation_is_doubted_when_nothing_has_run_for_a_while_and_no_sooner() -> None:
+    bench = Bench()
+    bench.run(1 + PUBLISH_EVERY, ms_to_ns(460))
+    slow_ns = bench.expected_ns
+    assert slow_ns > SLO_NS
+    bench.now_ns += PATIENCE_LEGS * slow_ns - 1
+    assert not bench.drop()
+    bench.now_ns += 1
+    assert not bench.drop(due_in_ns=TRUTH.latency_ns(1) - 1), "nobody could have answered it"
+    assert bench.drop()
+    assert bench.expected_ns == (slow_ns + TRUTH.latency_ns(1)) // 2
+    assert not bench.drop(), "once at a time"
+    bench.now_ns += PATIENCE_NS
+    assert bench.drop(), "it goes on until something runs"
+
+
+def test_while_a_leg_runs_there_is_no_doubt() -> None:
+    bench = Bench()
+    bench.run(1 + PUBLISH_EVERY, ms_to_ns(460))
+    batch = bench.start()
+    bench.now_ns += 60 * SECOND_NS
+    assert not bench.drop()
+    bench.end(batch)  # it failed, say: nothing was observed
+    bench.now_ns += 60 * SECOND_NS
+    assert bench.drop()
+
+
+def test_doubt_ends_at_the_base() -> None:
+    bench = Bench()
+    bench.run(1 + PUBLISH_EVERY, ms_to_ns(460))
+    falls = 0
+    bench.now_ns += 60 * SECOND_NS
+    while bench.drop():
+        falls += 1
+        bench.now_ns += PATIENCE_NS
+    assert bench.expectations.profiles["m", "default"] == TRUTH
+    assert 5 < falls < 12
+
+
+def test_after_doubts_the_first_leg_decides() -> None:
+    bench = Bench()
+    bench.run(1 + PUBLISH_EVERY, ms_to_ns(460))
+    bench.now_ns += 60 * SECOND_NS
+    assert bench.drop()
+    bench.run(1, ms_to_ns(460))
+    assert bench.expected_ns == pytest.approx(ms_to_ns(460), rel=0.02), "still slow"
+    bench.now_ns += 60 * SECOND_NS
+    assert bench.drop()
+    bench.run(1, TRUTH.latency_ns(1))
+    assert bench.expected_ns == pytest.approx(TRUTH.latency_ns(1), rel=0.02), "no more"
+
+
+# A service ------------------------------------------------------------------------------------------------------------
+
+
+class Service:
+    """A policy that serves one model for a while; legs take as long as they are told to."""
+
+    def __init__(
+        self,
+        policy: str,
+        leg_ns: Callable[[int, StartLeg], int],
+        *,
+        seconds: float,
+        base: Profile = TRUTH,
+        workers: int = 2,
+        rate_rps: float = 30.0,
+    ) -> None:
+        """`leg_ns`: the instant at which a leg starts, and the leg."""
+        setup = Setup((Model("m", 16, SLO_NS),), tuple(Worker(n, f"w{n}", ("m",)) for n in range(workers)), (base,))
+        log = io.BytesIO()
+        observers = [Recorder(log)]
+        engine = Engine(PLUGINS.make_policy(policy, setup, {}), name=policy, strict=True, observers=observers)
+        ends: list[tuple[int, tuple[int, ...]]] = []
+
+        def service(effect: StartLeg) -> int:
+            duration_ns = leg_ns(engine.now_ns, effect)
+            ends.append((engine.now_ns + duration_ns, effect.batch.request_ids))
+            return duration_ns
+
+        self.arrivals = list(Poisson(rate_rps).instants_ns(round(seconds * SECOND_NS), random.Random(1)))
+        simulation = Simulation(engine, service=service)
+        simulation.schedule(
+            RequestArrived(at_ns, Request(number, "m", 1, at_ns, at_ns + SLO_NS))
+            for number, at_ns in enumerate(self.arrivals)
+        )
+        simulation.run()
+        self.log = log.getvalue()
+        self.tried = {number for _, numbers in ends for number in numbers}
+        self.in_time = {n for end_ns, numbers in ends for n in numbers if end_ns <= self.arrivals[n] + SLO_NS}
+
+    def share(self, of: set[int], from_s: float, to_s: float) -> float:
+        """Of the requests that arrived in a while."""
+        arrived = {n for n, at_ns in enumerate(self.arrivals) if from_s * SECOND_NS <= at_ns < to_s * SECOND_NS}
+        return len(arrived & of) / len(arrived)
+
+
+def spell_of(legs_ms: Sequence[float], from_s: float, to_s: float) -> Callable[[int, StartLeg], int]:
+    """Legs take so long (cyclic) if they start within a while, else what they should."""
+    lengths = cycle(legs_ms)
+
+    def leg_ns(now_ns: int, effect: StartLeg) -> int:
+        spell = from_s * SECOND_NS <= now_ns < to_s * SECOND_NS
+        return ms_to_ns(next(lengths)) if spell else TRUTH.latency_ns(effect.rows)
+
+    return leg_ns
+
+
+@every_dropping_policy
+@given(
+    legs_ms=st.lists(st.floats(1, 1500), min_size=1, max_size=6),
+    spell_s=st.floats(0.1, 8),
+    start_s=st.sampled_from([0, 1, 4]),
+    workers=st.integers(1, 4),
+)
+@example(legs_ms=[450], spell_s=1, start_s=0, workers=4)
+@example(legs_ms=[1500], spell_s=8, start_s=1, workers=2)
+@example(legs_ms=[1, 15, 84, 316], spell_s=5, start_s=1, workers=1)
+@a_few
+def test_after_any_spell_a_service_recovers(
+    policy: str, legs_ms: list[float], spell_s: float, start_s: float, workers: int
+) -> None:
+    end_s = start_s + spell_s
+    rate_rps = 12.0 * workers
+    forgotten_s = 1.2 * LATEST / rate_rps  # the margin remembers so many legs
+    recovered_s = end_s + (1 + PATIENCE_LEGS) * max(legs_ms) / 1000 + 12 + forgotten_s
+    service = Service(
+        policy, spell_of(legs_ms, start_s, end_s), seconds=recovered_s + 8, workers=workers, rate_rps=rate_rps
+    )
+    assert service.share(service.in_time, recovered_s, recovered_s + 8) > 0.9
+
+
+@every_dropping_policy
+@given(leg_ms=st.floats(80, 1500), base=st.sampled_from([TRUTH, GUESS]), workers=st.integers(1, 4))
+@a_few
+def test_what_is_truly_too_slow_is_tried_now_and_then(policy: str, leg_ms: float, base: Profile, workers: int) -> None:
+    taught_s, end_s = 15, 75
+    service = Service(policy, spell_of([leg_ms], 0, 1e9), seconds=end_s, base=base, workers=workers, rate_rps=40)
+    assert not service.in_time
+    assert 0 < service.share(service.tried, taught_s, end_s) < 0.2
+
+
+@every_dropping_policy
+@pytest.mark.parametrize("cold_legs", [1, 4])
+def test_a_cold_start_passes(policy: str, cold_legs: int) -> None:
+    """Of each worker the first legs take 460 ms. One is forgiven; four are believed, and then doubted."""
+    ran = dict.fromkeys(range(4), 0)
+
+    def leg_ns(now_ns: int, effect: StartLeg) -> int:
+        del now_ns
+        (leg,) = effect.batch.legs
+        ran[leg.worker_id] += 1
+        return ms_to_ns(460) if ran[leg.worker_id] <= cold_legs else TRUTH.latency_ns(effect.rows)
+
+    service = Service(policy, leg_ns, seconds=40, workers=4, rate_rps=100)
+    warm_s = 3 if cold_legs == 1 else 30
+    assert service.share(service.in_time, warm_s, 40) > 0.95
+
+
+@every_dropping_policy
+def test_a_base_that_is_a_guess_far_too_small_is_corrected_at_once(policy: str) -> None:
+    service = Service(policy, spell_of([1], 0, 0), seconds=10, base=GUESS, workers=4, rate_rps=60)
+    assert service.share(service.in_time, 1, 10) > 0.95
+
+
+@every_dropping_policy
+def test_doubts_are_replayed(policy: str) -> None:
+    service = Service(policy, spell_of([450], 1, 3), seconds=15)
+    header, entries = read_log(service.log.splitlines())
+    made = PLUGINS.make_policy(policy, header.setup, header.options)
+    assert replay(header, entries, made).difference is None
