@@ -1,10 +1,9 @@
-"""Adaptive deferral over simulated clusters: workers are used in proportion to the load, and bursts lose nobody who waits."""
+"""Adaptive deferral, simulated: workers are used in proportion to the load, and bursts lose nobody who waits."""
 
 import pytest
 
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario
-
 
 ADAPTIVE, FRONTRUN, EAGER = (
     PolicyChoice(name="symphony"),
