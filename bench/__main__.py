@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument(
         "--only", choices=("front", "scheduler", "subclusters", "live_vs_simulated"), help="run one of them"
     )
+    parser.add_argument("--perf-analyzer", type=Path, metavar="PATH", help="front: load by NVIDIA's perf_analyzer")
     parser.add_argument("--full", action="store_true", help="scheduler: every number of models with every of workers")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="scheduler: draw how it grows into this HTML file")
     arguments = parser.parse_args()
@@ -32,7 +33,7 @@ def main() -> None:
     console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
     figures: dict[str, Any] = {}
     if arguments.only in (None, "front"):
-        figures["front"] = bench_front(console)
+        figures["front"] = bench_front(console, arguments.perf_analyzer)
     if arguments.only in (None, "scheduler"):
         figures["scheduler"] = bench_scheduler(console, full=arguments.full, plot=arguments.plot)
     if arguments.only in (None, "subclusters"):

@@ -116,6 +116,14 @@ def test_a_plan_without_the_profiles_to_plan_with_changes_nothing() -> None:
     assert started(books.handle(arrived(0, 2))) == [(0, (0,))]
 
 
+def test_a_model_may_take_larger_batches_from_now_on() -> None:
+    books = engine(A)
+    larger = Profile("old", "default", (10, 20, 30, 40, 50, 60))
+    books.handle(PlanChanged(1, (Model("old", max_rows=6),), (A,), (larger,)))
+    effects = books.handle(RequestArrived(2, Request(0, "old", 6, 2, NEVER)))
+    assert started(effects) == [(0, (0,))]
+
+
 PLANS = st.lists(st.sampled_from([A, B, C]), unique=True).map(tuple)
 
 

@@ -70,9 +70,10 @@ class Expectations:
         self._track(profile)
 
     def extend(self, profiles: Iterable[Profile]) -> None:
-        """Expect these where nothing is known yet: what was learned stands."""
+        """Expect these where nothing is known yet, or not of batches as large: what was learned stands."""
         for profile in profiles:
-            if (profile.partition, profile.kind) not in self.profiles:
+            known = self.profiles.get((profile.partition, profile.kind))
+            if known is None or known.max_rows < profile.max_rows:
                 self.replace(profile)
 
     def leg_started(self, batch: Batch, leg: int, kind: str) -> None:
