@@ -79,6 +79,11 @@ class Tidegate:
         """What it has logged, as one line: the console folds long ones."""
         return " ".join(_text(self._errors).split())
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
     def ask_to_stop(self) -> None:
         """Ask it to end as a person would; once, since a second signal may find it past its handlers."""
         if not self._asked_to_stop:
@@ -124,7 +129,9 @@ def start_tidegate() -> Iterator[StartTidegate]:
         environment: Mapping[str, str] | None = None,
         **options: object,
     ) -> Tidegate:
-        arguments = ["--policy", policy, "--listen", "127.0.0.1:0"]
+        arguments = ["--listen", "127.0.0.1:0"]
+        if "config" not in options:
+            arguments += ["--policy", policy]
         for triton in tritons:
             arguments += ["--triton", triton.grpc_address]
         for name, value in options.items():

@@ -316,6 +316,11 @@ class ProxyHere:
         self._serving = self._started.result(30)
 
     @property
+    def serving(self) -> Proxy:
+        """Itself."""
+        return self._serving
+
+    @property
     def address(self) -> str:
         """Where clients find it."""
         return self._serving.address
@@ -357,9 +362,22 @@ class ProxyHere:
 
 
 @pytest.fixture
-def serve_here() -> Iterator[Callable[..., ProxyHere]]:
-    """`serve_here([server, ...], policy="fifs", limits=...)`: a proxy in this process, with such a configuration."""
+def start_proxy_here() -> Iterator[Callable[[ServeConfig], ProxyHere]]:
+    """`start_proxy_here(config)`: a proxy in this process, stopped at the end of the test."""
     proxies: list[ProxyHere] = []
+
+    def start(config: ServeConfig) -> ProxyHere:
+        proxies.append(ProxyHere(config))
+        return proxies[-1]
+
+    yield start
+    for proxy in proxies:
+        proxy.stop()
+
+
+@pytest.fixture
+def serve_here(start_proxy_here: Callable[[ServeConfig], ProxyHere]) -> Callable[..., ProxyHere]:
+    """`serve_here([server, ...], policy="fifs", limits=...)`: a proxy in this process, with such a configuration."""
 
     def start(
         servers: Sequence[Any],
@@ -381,12 +399,9 @@ def serve_here() -> Iterator[Callable[..., ProxyHere]]:
             },
             "shedding": {"status": limits.shed_status.name},
         }
-        proxies.append(ProxyHere(read_config(flags={**document, **options})))
-        return proxies[-1]
+        return start_proxy_here(read_config(flags={**document, **options}))
 
-    yield start
-    for proxy in proxies:
-        proxy.stop()
+    return start
 
 
 class FakeTriton:
