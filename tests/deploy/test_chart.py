@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tidegate_proxy.config import ServeConfig
+from tidegate_proxy.configuration.config import ServeConfig
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/tidegate"

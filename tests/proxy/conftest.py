@@ -20,8 +20,8 @@ from tidegate.engine import Engine
 from tidegate.engine.books import Tally
 from tidegate.host import Plugins
 from tidegate_proxy.backend import CHANNEL_OPTIONS, SERVICE
-from tidegate_proxy.config import ServeConfig
-from tidegate_proxy.config_file import read_config
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.limits import Limits
 from tidegate_proxy.serve import Proxy, serving

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2 as messages
 
 from tidegate_proxy.backend import SERVICE
-from tidegate_proxy.config_file import read_config
+from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]

@@ -1,14 +1,17 @@
-"""Tidegate live: the only code with an event loop and a network.
+"""Tidegate live: the only code with an event loop, threads and a network.
 
-commands/    what it adds to `tidegate`: serve, triton
-serve        puts the pieces together
-front        the gRPC server that clients see
-catalog      what the Tritons behind it serve: models, signatures, workers
-envelope     one inference request: its header, its tensors as buffers, what it can be merged with
-merging      gather envelopes into one request for Triton, scatter the answer
-wire         protobuf's wire format, as far as needed not to copy tensors
-driver       drives the engine under the monotonic clock: runs legs on Tritons, answers clients
-backend      one Triton: its channel, whether it is alive
-profiles     the profile file           profiler    measures one
-embedded/    the tritonserver of the nvidia-pytriton wheel, started and stopped
+commands/          what it adds to `tidegate`: serve, check, triton
+serve              puts the pieces together, and takes up a changed configuration: BEGIN HERE
+front, streams     the gRPC service that clients see; http/ the HTTP service
+inference          what becomes of a request: scheduled, or sent on
+  envelope           a request: header, tensors as buffers, what it can be merged with; client: who waits for it
+  merging            gather envelopes into one request for Triton, scatter the answer; wire: protobuf, uncopied
+  deadlines          when a request is due; headroom: what the way back takes
+driver             drives the engine under the monotonic clock: legs on Tritons, answers; alarm: when to wake
+control            every other call: answered for all Tritons together, or by one of them
+backend            one Triton; probing: whether it is alive
+discovery          keeps the catalog true; catalog, signature: what the Tritons serve
+completion_queue/  gRPC on grpcio's completion queues, for the hot path
+access/ configuration/ observability/   TLS and credentials; the file; metrics, statistics, traces, logs
+embedded/          the tritonserver of the nvidia-pytriton wheel, started and stopped
 """

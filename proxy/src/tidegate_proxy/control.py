@@ -11,6 +11,7 @@ from zlib import crc32
 import grpc
 from tritonclient.grpc import service_pb2
 
+from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.backend import INFER, SERVICE, Backend
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import RequestFailed
@@ -18,9 +19,8 @@ from tidegate_proxy.completion_queue import Metadata
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import PassedThrough
-from tidegate_proxy.gate import Gate
-from tidegate_proxy.merged_statistics import merge_statistics
-from tidegate_proxy.observability import Observability
+from tidegate_proxy.observability.merged_statistics import merge_statistics
+from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.wire import first_string
 
 _OF_A_CONNECTION = ("grpc-", ":", "user-agent", "content-type", "te")

@@ -8,7 +8,7 @@ from tidegate.api import Model, ModelProfile, Profile
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.driver import Driver
-from tidegate_proxy.statistics import Statistics
+from tidegate_proxy.observability.statistics import Statistics
 
 log = logging.getLogger(__name__)
 

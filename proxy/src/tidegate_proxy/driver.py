@@ -39,8 +39,8 @@ from tidegate_proxy.completion_queue import PendingCall
 from tidegate_proxy.headroom import Headroom
 from tidegate_proxy.limits import Limits
 from tidegate_proxy.merging import ScatterError, gather, scatter
-from tidegate_proxy.observability import Observability
-from tidegate_proxy.tracing import Execution
+from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.tracing import Execution
 
 log = logging.getLogger(__name__)
 

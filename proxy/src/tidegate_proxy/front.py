@@ -11,13 +11,13 @@ from weakref import WeakSet
 import grpc
 
 from tidegate_proxy import control
+from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.backend import CHANNEL_OPTIONS, INFER, SERVICE
 from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed
 from tidegate_proxy.completion_queue import Call, Metadata, Server
 from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, NotSchedulable
-from tidegate_proxy.gate import Gate
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.streams import InferStream
 

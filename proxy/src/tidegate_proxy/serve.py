@@ -11,26 +11,26 @@ import grpc
 from tidegate.api import ModelProfile, Observer, Setup, read_profiles
 from tidegate.engine import Engine, Recorder
 from tidegate.host import Plugins
-from tidegate_proxy.addresses import host_of
+from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.access.tls import channel_credentials, channel_options, server_credentials
+from tidegate_proxy.access.watched import WatchedFiles
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.catalog import Catalog, Directory, discover
-from tidegate_proxy.config import ServeConfig, TritonAddress
+from tidegate_proxy.configuration.addresses import host_of
+from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
+from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery, starting_profiles
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.front import Front
-from tidegate_proxy.gate import Gate
 from tidegate_proxy.http.service import HttpService
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.limits import Limits
-from tidegate_proxy.metrics_page import MetricsPage
-from tidegate_proxy.metrics_registry import registry_of
-from tidegate_proxy.observability import Observability
+from tidegate_proxy.observability.metrics_page import MetricsPage
+from tidegate_proxy.observability.metrics_registry import registry_of
+from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.tracing import otlp_tracing
 from tidegate_proxy.probing import watch
-from tidegate_proxy.reload import diff
-from tidegate_proxy.tls import channel_credentials, channel_options, server_credentials
-from tidegate_proxy.tracing import otlp_tracing
-from tidegate_proxy.watched import WatchedFiles
 
 log = logging.getLogger(__name__)
 

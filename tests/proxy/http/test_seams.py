@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tidegate_proxy.access.refusal import HttpRefusal, http_refusal
 from tidegate_proxy.http import Answer, Call
-from tidegate_proxy.refusal import HttpRefusal, http_refusal
 from tidegate_proxy.signature import Signature, TensorSpec
 
 NOWHERE = "http://127.0.0.1:1"

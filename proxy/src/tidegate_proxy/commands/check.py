@@ -8,8 +8,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tidegate_proxy.config_check import TritonReport
-    from tidegate_proxy.config_file import Problem
+    from tidegate_proxy.configuration.config_check import TritonReport
+    from tidegate_proxy.configuration.config_file import Problem
 
 
 def check(
@@ -26,7 +26,7 @@ def check(
     """
     import json
 
-    from tidegate_proxy.config import ServeConfig
+    from tidegate_proxy.configuration.config import ServeConfig
 
     if schema:
         typer.echo(json.dumps(ServeConfig.model_json_schema(), indent=2))
@@ -41,8 +41,8 @@ def check(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors come to us as exceptions; read when it is imported
 
     from tidegate.host import Plugins
-    from tidegate_proxy.config_check import TritonReport, ask_tritons, check_offline, warnings
-    from tidegate_proxy.config_file import ConfigError, Problem, read_config
+    from tidegate_proxy.configuration.config_check import TritonReport, ask_tritons, check_offline, warnings
+    from tidegate_proxy.configuration.config_file import ConfigError, Problem, read_config
 
     resolved: dict[str, Any] | None = None
     notices: list[Problem] = []
@@ -94,7 +94,7 @@ def _complain(config: Path, notices: "Sequence[Problem]", problems: "Sequence[Pr
     from rich.console import Console
     from rich.markup import escape
 
-    from tidegate_proxy.config_file import REFERENCE
+    from tidegate_proxy.configuration.config_file import REFERENCE
 
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     for notice in notices:

@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tidegate_proxy.config import ServeConfig
+    from tidegate_proxy.configuration.config import ServeConfig
     from tidegate_proxy.serve import Proxy
 
 log = logging.getLogger(__name__)
@@ -72,13 +72,13 @@ def serve(
 
     from tidegate.api import ProfileFileError
     from tidegate.host import PluginError
-    from tidegate_proxy.authentication import CredentialFileError
+    from tidegate_proxy.access.authentication import CredentialFileError
+    from tidegate_proxy.access.restrictions import RestrictionError
+    from tidegate_proxy.access.tls import TlsError
     from tidegate_proxy.backend import BackendError
-    from tidegate_proxy.config_file import ConfigError, read_config
-    from tidegate_proxy.logs import configure_logs
-    from tidegate_proxy.restrictions import RestrictionError
-    from tidegate_proxy.tls import TlsError
-    from tidegate_proxy.tracing import TracingError
+    from tidegate_proxy.configuration.config_file import ConfigError, read_config
+    from tidegate_proxy.observability.logs import configure_logs
+    from tidegate_proxy.observability.tracing import TracingError
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     flags = {
@@ -148,10 +148,10 @@ async def _run(settings: "ServeConfig", read_again: "Callable[[], ServeConfig]")
 
 
 async def _reload(proxy: "Proxy", wanted: asyncio.Event, read_again: "Callable[[], ServeConfig]") -> None:
-    from tidegate_proxy.authentication import CredentialFileError
-    from tidegate_proxy.config_file import ConfigError
-    from tidegate_proxy.restrictions import RestrictionError
-    from tidegate_proxy.tls import TlsError
+    from tidegate_proxy.access.authentication import CredentialFileError
+    from tidegate_proxy.access.restrictions import RestrictionError
+    from tidegate_proxy.access.tls import TlsError
+    from tidegate_proxy.configuration.config_file import ConfigError
 
     while True:
         await wanted.wait()

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequen
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tidegate_proxy.access.refusal import HttpRefusal
 from tidegate_proxy.http.routes import Route
-from tidegate_proxy.refusal import HttpRefusal
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

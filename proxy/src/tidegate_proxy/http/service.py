@@ -3,22 +3,22 @@
 import asyncio
 from math import ceil
 
-from tidegate_proxy.addresses import host_of, port_of
+from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.access.tls import server_context
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import RequestFailed
-from tidegate_proxy.config import ServeConfig
+from tidegate_proxy.configuration.addresses import host_of, port_of
+from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery
-from tidegate_proxy.gate import Gate
 from tidegate_proxy.http.application import HttpFront
 from tidegate_proxy.http.infer_response import JSON, failure
 from tidegate_proxy.http.interface import Answer, Application, Call, Limits, Receive, Scope, Send
 from tidegate_proxy.http.routes import match
 from tidegate_proxy.http.server import HttpServer, start_server
 from tidegate_proxy.inference import Inference
-from tidegate_proxy.merged_statistics import statistics_json
+from tidegate_proxy.observability.merged_statistics import statistics_json
 from tidegate_proxy.signature import Signature
-from tidegate_proxy.tls import server_context
 
 _NOT_READY = 400
 """What Triton's health routes answer where the answer is no."""

@@ -10,12 +10,12 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from tidegate_proxy import config as config_module
-from tidegate_proxy.config import Limits, Section, ServeConfig
-from tidegate_proxy.config_file import ConfigError, read_config
-from tidegate_proxy.reload import LIVE, RESTART, diff
+from tidegate_proxy.configuration import config as config_module
+from tidegate_proxy.configuration.config import Limits, Section, ServeConfig
+from tidegate_proxy.configuration.config_file import ConfigError, read_config
+from tidegate_proxy.configuration.reload import LIVE, RESTART, diff
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 REFERENCE = (ROOT / "docs/reference/config.md").read_text(encoding="utf-8")
 HOW_TO = (ROOT / "docs/how-to/production.md").read_text(encoding="utf-8")
 

@@ -11,9 +11,9 @@ from typing import Final
 
 import grpc
 
-from tidegate_proxy.apis import METHOD_API, apis_of_path
-from tidegate_proxy.config import HeaderKey, Restriction
-from tidegate_proxy.refusal import GrpcRefusal, HttpRefusal, http_refusal
+from tidegate_proxy.access.apis import METHOD_API, apis_of_path
+from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal, http_refusal
+from tidegate_proxy.configuration.config import HeaderKey, Restriction
 
 GRPC_PREFIX: Final = "triton-grpc-protocol-"
 """What Triton puts before the name of the header over gRPC."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
-from tidegate_proxy.authentication import Authenticator
-from tidegate_proxy.config import ServeConfig
-from tidegate_proxy.refusal import GrpcRefusal, HttpRefusal
-from tidegate_proxy.restrictions import Restrictions
+from tidegate_proxy.access.authentication import Authenticator
+from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal
+from tidegate_proxy.access.restrictions import Restrictions
+from tidegate_proxy.configuration.config import ServeConfig
 
 
 class Gate:

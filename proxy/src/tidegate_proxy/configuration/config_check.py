@@ -11,14 +11,14 @@ from pydantic import ValidationError
 
 from tidegate.api import ProfileFileError, read_profiles
 from tidegate.host import PluginError, Plugins
-from tidegate_proxy.addresses import host_of, port_of
-from tidegate_proxy.authentication import Authenticator, CredentialFileError
+from tidegate_proxy.access.authentication import Authenticator, CredentialFileError
+from tidegate_proxy.access.restrictions import RestrictionError, Restrictions
+from tidegate_proxy.access.tls import TlsError, channel_credentials, channel_options, server_context
 from tidegate_proxy.backend import CHANNEL_OPTIONS, PROBE_TIMEOUT_S, Backend, BackendError
 from tidegate_proxy.catalog import discover
-from tidegate_proxy.config import ServeConfig, TritonAddress, TritonTls
-from tidegate_proxy.config_file import Problem
-from tidegate_proxy.restrictions import RestrictionError, Restrictions
-from tidegate_proxy.tls import TlsError, channel_credentials, channel_options, server_context
+from tidegate_proxy.configuration.addresses import host_of, port_of
+from tidegate_proxy.configuration.config import ServeConfig, TritonAddress, TritonTls
+from tidegate_proxy.configuration.config_file import Problem
 
 TRITON_PING_INTERVAL_S: Final = 300
 """Triton ends connections that ping it more often (--grpc-http2-min-recv-ping-interval-without-data)."""

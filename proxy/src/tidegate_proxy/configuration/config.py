@@ -19,8 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from tidegate_proxy.addresses import Address, ListenAddress, beside, host_of, listens_on, port_of
-from tidegate_proxy.apis import Api
+from tidegate_proxy.access.apis import Api
+from tidegate_proxy.configuration.addresses import Address, ListenAddress, beside, host_of, listens_on, port_of
 
 VERSION: Literal[1] = 1
 INT32_MAX: Final = 2**31 - 1

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from tidegate_proxy.config import ServeConfig
+from tidegate_proxy.configuration.config import ServeConfig
 
 REFERENCE = "docs/reference/config.md"
 

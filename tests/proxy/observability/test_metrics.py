@@ -28,7 +28,7 @@ from tidegate.api import (
 from tidegate.engine import AnyEffect, Engine, Fail, PolicyReplaced, Recorder, StartLeg, read_log
 from tidegate.host import Plugins, make_policy
 from tidegate.testing import random_scenario, run_scenario
-from tidegate_proxy.metrics import MAX_REASONS, OTHER_REASONS, Metrics
+from tidegate_proxy.observability.metrics import MAX_REASONS, OTHER_REASONS, Metrics
 
 MS = 1_000_000
 SETUP = Setup((Model("m", 4),), (Worker(0, "a:1/0", ("m",)), Worker(1, "a:1/1", ("m",))), ())

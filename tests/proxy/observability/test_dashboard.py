@@ -16,12 +16,12 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidegate.api import Model, Setup, Worker
-from tidegate_proxy.metrics import Metrics
-from tidegate_proxy.metrics_registry import registry_of
-from tidegate_proxy.statistics import Statistics
-from tidegate_proxy.triton_metrics import REQUEST_METRICS, merge, request_metrics
+from tidegate_proxy.observability.metrics import Metrics
+from tidegate_proxy.observability.metrics_registry import registry_of
+from tidegate_proxy.observability.statistics import Statistics
+from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/tidegate.json").read_text())
 REFERENCE = (ROOT / "docs/reference/metrics.md").read_text()
 OF_GPUS = {"nv_gpu_utilization", "nv_gpu_memory_used_bytes"}

@@ -12,9 +12,9 @@ from typing import Final
 
 import grpc
 
-from tidegate_proxy.apis import METHOD_API, apis_of_path
-from tidegate_proxy.config import AuthenticationConfig
-from tidegate_proxy.refusal import GrpcRefusal, HttpRefusal, http_refusal
+from tidegate_proxy.access.apis import METHOD_API, apis_of_path
+from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal, http_refusal
+from tidegate_proxy.configuration.config import AuthenticationConfig
 
 UNAUTHORIZED: Final = 401
 _SCHEME: Final = "bearer "

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate_proxy.config import Section, ServeConfig, TritonAddress
+from tidegate_proxy.configuration.config import Section, ServeConfig, TritonAddress
 
 LIVE: Final = frozenset(
     {

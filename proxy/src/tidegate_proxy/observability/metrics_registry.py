@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tidegate_proxy.metrics import Metrics, ModelCounts, Snapshot, Times
+from tidegate_proxy.observability.metrics import Metrics, ModelCounts, Snapshot, Times
 
 ADVICE_HOLDS_S = 60.0
 """A policy repeats its advice while it stands: so long after the last one the metric is 0 again."""

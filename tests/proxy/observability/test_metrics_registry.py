@@ -19,8 +19,8 @@ from tidegate.api import (
     Worker,
 )
 from tidegate.engine import StartLeg
-from tidegate_proxy.metrics import Metrics, Snapshot
-from tidegate_proxy.metrics_registry import ADVICE_HOLDS_S, registry_of
+from tidegate_proxy.observability.metrics import Metrics, Snapshot
+from tidegate_proxy.observability.metrics_registry import ADVICE_HOLDS_S, registry_of
 
 MS = 1_000_000
 SETUP = Setup((Model("m", 4), Model('odd "name"\\', 4)), (Worker(0, "a:1/0", ("m",)),), ())

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import aiohttp
 
-from tidegate_proxy.exposition import Family, families_of, merged, sample
-from tidegate_proxy.statistics import FAILURE_REASONS, Counts
+from tidegate_proxy.observability.exposition import Family, families_of, merged, sample
+from tidegate_proxy.observability.statistics import FAILURE_REASONS, Counts
 
 REQUEST_METRICS = {
     "nv_inference_request_success": "Number of successful inference requests, all batch sizes",

@@ -7,12 +7,12 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from tidegate_proxy.addresses import host_of, port_of
 from tidegate_proxy.catalog import Directory
+from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
-from tidegate_proxy.observability import Observability
-from tidegate_proxy.triton_metrics import merge, request_metrics, scrape
+from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.triton_metrics import merge, request_metrics, scrape
 
 
 class MetricsPage:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidegate_proxy.exposition import Family, Sample, escaped, families_of, merged, sample
+from tidegate_proxy.observability.exposition import Family, Sample, escaped, families_of, merged, sample
 
 PAGE = """\
 # HELP nv_inference_count Number of inferences

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.logs import JsonFormatter, RateLimit, TextFormatter, configure_logs, fields_of
+from tidegate_proxy.observability.logs import JsonFormatter, RateLimit, TextFormatter, configure_logs, fields_of
 
 
 def _record(message: str, *arguments: object, at_s: float = 0.0, **fields: Any) -> logging.LogRecord:  # noqa: ANN401

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from tidegate.api import AnyEvent, Setup
 from tidegate.engine import AnyEffect
 from tidegate_proxy.client import Client
-from tidegate_proxy.metrics import Metrics
-from tidegate_proxy.statistics import Statistics
-from tidegate_proxy.tracing import Execution, Tracing
+from tidegate_proxy.observability.metrics import Metrics
+from tidegate_proxy.observability.statistics import Statistics
+from tidegate_proxy.observability.tracing import Execution, Tracing
 
 
 class Observability:

@@ -13,10 +13,10 @@ import grpc
 import pytest
 import trustme
 
+from tidegate_proxy.access.tls import TlsError, channel_credentials, channel_options, server_context, server_credentials
 from tidegate_proxy.backend import SERVICE
-from tidegate_proxy.config import ServerTls, TritonTls
+from tidegate_proxy.configuration.config import ServerTls, TritonTls
 from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.tls import TlsError, channel_credentials, channel_options, server_context, server_credentials
 
 LIVE = SERVICE + "ServerLive"
 NAME = "inference.example"
