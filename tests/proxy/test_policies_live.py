@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 
 from tidegate.engine import read_log
@@ -75,3 +76,13 @@ def test_a_recorded_run_replayed_gives_the_same_commands(
         found = replay(header, entries, fresh)
     assert found.difference is None
     assert found.events > tally["accepted"], "answers are events too"
+
+
+def test_a_model_without_a_profile_is_served_at_low_load(
+    triton: EmbeddedTriton, start_tidegate: Callable[..., Any], call: Callable[..., Any], request_of: Callable[..., Any]
+) -> None:
+    """One more row is expected to take 0.05 ms: less than it may take to be woken, and still nobody is dropped."""
+    tidegate = start_tidegate([triton], policy="symphony", slo=["echo=100"])
+    for _ in range(10):
+        code, details = call(tidegate, "ModelInfer", request_of("echo", {"X": np.ones((1, 3), np.float32)}))
+        assert code is grpc.StatusCode.OK, details

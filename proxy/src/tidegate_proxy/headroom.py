@@ -10,6 +10,8 @@ GAIN = 1 / 64
 DEVIATIONS = 2.0
 UNSEEN = 2.0
 """Whole way / visible part."""
+AT_FIRST_NS = 1_000_000
+"""The mean before anything is observed: without one, the first requests would be held until it is too late to wake."""
 LARGEST_SHARE = 0.1
 """Of what a request has left: under overload a policy must not be starved by the lag that overload brings."""
 
@@ -18,8 +20,8 @@ class Headroom:
     """Learns the way back from the answers given."""
 
     def __init__(self) -> None:
-        self._mean_ns = 0.0
-        self._deviation_ns = 0.0
+        self._mean_ns = float(AT_FIRST_NS)
+        self._deviation_ns = AT_FIRST_NS / 2
 
     def observe(self, lag_ns: int) -> None:
         """An answer went on its way this long after its leg had ended."""

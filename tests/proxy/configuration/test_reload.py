@@ -109,23 +109,20 @@ def test_an_slo_changes(
     configured: Make,
     gate: Any,  # noqa: ANN401
     triton: EmbeddedTriton,
-    call: Make,
+    start_call: Make,
+    outcome: Make,
     request_of: Make,
     eventually: Make,
 ) -> None:
     tidegate, change = configured(triton, policy="symphony")
-    change(triton, policy="symphony", models={"gated": {"slo_ms": 1}})
+    change(triton, policy="symphony", models={"gated": {"slo_ms": 200}})
     eventually(lambda: "configuration taken up: models" in tidegate.log, "the SLO")
+    running = start_call(tidegate, "ModelInfer", request_of("gated", {"X": ROW}))
+    eventually(gate.somebody_waits, "the model to run")
+    waiting = start_call(tidegate, "ModelInfer", request_of("gated", {"X": ROW}))
+    assert outcome(waiting) == (grpc.StatusCode.UNAVAILABLE, "Request timeout expired")  # it had no SLO before
     gate.open()
-    for _ in range(20):  # the first ones teach that it takes longer
-        code, _ = call(tidegate, "ModelInfer", request_of("gated", {"X": ROW}))
-    gate.shut()
-    running = threading.Thread(target=lambda: call(tidegate, "ModelInfer", request_of("gated", {"X": ROW})))
-    running.start()
-    code, details = call(tidegate, "ModelInfer", request_of("gated", {"X": ROW}))
-    gate.open()
-    running.join()
-    assert (code, details) == (grpc.StatusCode.UNAVAILABLE, "Request timeout expired")
+    assert outcome(running)[0] is OK
 
 
 def test_a_model_that_is_loaded_is_scheduled_and_one_that_is_unloaded_is_gone(

@@ -53,6 +53,8 @@ class Setup(msgspec.Struct, frozen=True):
     """One for every (partition, kind) that some worker hosts."""
     seed: int = 0
     first_batch_id: int = 0
+    wake_slack_ns: int = 0
+    """How late a timer may fire: under virtual time never, live as the operating system pleases."""
 
 
 class PolicyOptions(BaseModel):

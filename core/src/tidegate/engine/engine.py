@@ -71,7 +71,7 @@ class Engine:
         self.max_tries = max_tries
         """May be changed at any time."""
         self.now_ns = 0
-        self._seed = setup.seed
+        self._seed, self._wake_slack_ns = setup.seed, setup.wake_slack_ns
         self._strict = strict
         self._observers = observers
         self._models = {model.name: model for model in setup.models}
@@ -396,7 +396,8 @@ class Engine:
         self._inherited = {worker_id for worker_id, booked in self._bookings.items() if booked.legs}
         idle = tuple(worker for worker in self._workers.values() if worker.id not in self._inherited)
         profiles = tuple(self.expectations.profiles.values())
-        setup = Setup(tuple(self._models.values()), idle, profiles, self._seed, self._batch_ids)
+        models = tuple(self._models.values())
+        setup = Setup(models, idle, profiles, self._seed, self._batch_ids, self._wake_slack_ns)
         try:
             self.policy = successor(setup)
         except Exception as fault:

@@ -36,7 +36,7 @@ class Candidate:
 class ModelThread(RequestQueue):
     """A queue and its candidate."""
 
-    __slots__ = ("_gathering", "_spares_heads", "_target", "candidate", "outlook")
+    __slots__ = ("_gathering", "_slack_ns", "_spares_heads", "_target", "candidate", "outlook")
 
     def __init__(
         self,
@@ -46,11 +46,13 @@ class ModelThread(RequestQueue):
         target: BatchTarget | None,
         *,
         spares_heads: bool = False,
+        slack_ns: int = 0,
     ) -> None:
         """`target`: gather by window towards this size; None: keep the head.
 
         `spares_heads`: skip heads only as far as larger batches pay, not beyond the rows that come in beta: the
-        staggered target alone assumes that the workers belong to this model.
+        staggered target alone assumes that the workers belong to this model. `slack_ns`: a timer may fire so late, so
+        a batch waits that much less.
         """
         super().__init__(key, model)
         self.candidate: Candidate | None = None
@@ -59,6 +61,7 @@ class ModelThread(RequestQueue):
         self._gathering = gathering
         self._target = target
         self._spares_heads = spares_heads
+        self._slack_ns = slack_ns
 
     def joins(self, request: Request, now_ns: int, enough_rows: float) -> bool:
         """Let the newest request join the candidate if it can: O(1). False: the candidate has to be gathered anew."""
@@ -110,4 +113,4 @@ class ModelThread(RequestQueue):
             candidate.latest_ns = due_ns - table_ns[rows - 1]
             if self.model.slo_ns is not None and rows < enough_rows and rows < self.model.max_rows:
                 # Without an SLO there is nothing to defer towards; nobody can join what is full.
-                candidate.exec_ns = max(now_ns, due_ns - table_ns[rows])
+                candidate.exec_ns = max(now_ns, due_ns - table_ns[rows] - self._slack_ns)

@@ -82,7 +82,8 @@ class Symphony(QueueingPolicy[ModelThread]):
     def new_queue(self, key: QueueKey, model: Model) -> ModelThread:
         """A thread of its model: all share the model's target."""
         target = self._targets[model.name] if self._by_window else None
-        return ModelThread(key, model, self._gathering, target, spares_heads=self._contention > 0)
+        slack_ns = self.setup.wake_slack_ns
+        return ModelThread(key, model, self._gathering, target, spares_heads=self._contention > 0, slack_ns=slack_ns)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards its model's rate; it joins the candidate, or there is a new one."""
