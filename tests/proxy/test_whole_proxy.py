@@ -171,6 +171,29 @@ def test_tls_on_both_fronts(triton: EmbeddedTriton, start_proxy_here: Make, requ
     assert _http(proxy.http_address, "/v2/models/echo/infer", BODY, context)[0] == 200
 
 
+@pytest.mark.parametrize(("status", "http"), [("RESOURCE_EXHAUSTED", 429), ("DEADLINE_EXCEEDED", 504)])
+def test_shedding_has_the_status_that_is_configured(
+    status: str,
+    http: int,
+    gate: Any,  # noqa: ANN401
+    triton: EmbeddedTriton,
+    start_proxy_here: Make,
+    start_call: Make,
+    call: Make,
+    request_of: Make,
+    eventually: Make,
+    tmp_path: Path,
+) -> None:
+    proxy = _serve(start_proxy_here, triton, tmp_path, shedding={"status": status}, limits={"max_queue": 1})
+    gated = request_of("gated", {"X": ROW})
+    running = start_call(proxy, "ModelInfer", gated)
+    eventually(gate.somebody_waits, "the model to run")
+    assert call(proxy, "ModelInfer", gated)[0].name == status
+    assert _http(proxy.serving.http_address, "/v2/models/gated/infer", BODY)[0] == http
+    gate.open()
+    assert running.result()
+
+
 def test_shared_memory_may_be_refused(triton: EmbeddedTriton, start_proxy_here: Make, tmp_path: Path) -> None:
     proxy = _serve(start_proxy_here, triton, tmp_path, shared_memory="refuse").serving
     request = messages.ModelInferRequest(model_name="echo")

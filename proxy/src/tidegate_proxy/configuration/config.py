@@ -142,11 +142,6 @@ class Shedding(Section):
         default="UNAVAILABLE", description="gRPC status (HTTP: 503, 429, 504). KServe retries the first three times"
     )
 
-    @property
-    def http_status(self) -> int:
-        """The status of the same refusal over HTTP."""
-        return SHED_HTTP_STATUS[self.status]
-
 
 class Retries(Section):
     """What happens to requests on a Triton that is lost."""

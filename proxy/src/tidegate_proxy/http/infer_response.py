@@ -9,6 +9,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy import wire
+from tidegate_proxy.configuration.config import SHED_HTTP_STATUS
 from tidegate_proxy.http import json_data
 from tidegate_proxy.http.doubles import print_doubles
 from tidegate_proxy.http.infer_request import ResponseForm
@@ -22,6 +23,8 @@ _STATUS = {
     grpc.StatusCode.NOT_FOUND: 404,
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.UNIMPLEMENTED: 501,
+    # Triton gives no others; these are how Tidegate may be told to shed.
+    **{grpc.StatusCode[name]: status for name, status in SHED_HTTP_STATUS.items()},
 }
 
 
