@@ -21,6 +21,7 @@ from tidegate.api import (
     Leg,
     LegFinished,
     Model,
+    Pipeline,
     Policy,
     PolicyOptions,
     Preempt,
@@ -38,7 +39,8 @@ from tidegate.api import (
 )
 from tidegate.engine import MAX_TRIES, NO_WORKER, CancelLeg, Engine, Fail, InvariantViolation, PolicyReplaced, StartLeg
 
-MODELS = (Model("m", max_rows=4), Model("n", max_rows=4))
+M_PIPELINES = (Pipeline(("m",), max_rows=4), Pipeline(("m", "tail"), max_rows=4))
+MODELS = (Model("m", max_rows=4, pipelines=M_PIPELINES), Model("n", max_rows=4))
 WORKERS = (Worker(0, "w0", ("m", "n")), Worker(1, "w1", ("m", "tail")), Worker(2, "w2", ("m",)))
 PROFILES = tuple(Profile(partition, "default", (10, 20, 30, 40)) for partition in ("m", "n", "tail"))
 SETUP = Setup(MODELS, WORKERS, PROFILES)
@@ -104,6 +106,7 @@ def start(dispatch: Dispatch, leg: int = 0, *, rows: int = 1) -> StartLeg:
 # What no policy may do ------------------------------------------------------------------------------------------------
 
 TWO_LEGS_CROSSED = Dispatch(Batch(0, "m", (0,), (Leg(0, "m", 5, 10), Leg(1, "tail", 14, 10))))
+THE_TAIL_ALONE = Dispatch(Batch(0, "m", (0,), (Leg(1, "tail", 5, 10),)))
 NO_LEGS = Dispatch(Batch(0, "m", (0,), ()))
 
 
@@ -127,7 +130,8 @@ NO_LEGS = Dispatch(Batch(0, "m", (0,), ()))
         (3, [run(0, at_ns=4)], "starts at 4 before 5"),
         (3, [run(0, at_ns=5, last_ns=0)], "lasts no time"),
         (3, [TWO_LEGS_CROSSED], "leg 1 of batch 0 starts at 14 before 15"),
-        (3, [NO_LEGS], "has no legs"),
+        (3, [NO_LEGS], r"goes through \[\]"),
+        (3, [THE_TAIL_ALONE], "of 1 rows goes through .'tail'.; 'm' has .'m'. for up to 4, .'m', 'tail'. for up to 4"),
         (6, [run(0, batch=3, at_ns=5), run(3, batch=3, worker=2, at_ns=5)], "batch id 3 was used before"),
         (8, [run(0, at_ns=5, last_ns=9)], "plans 9 ns, the profile says 10"),
         (8, [run(4, at_ns=5)], "planned to end at 15, request 4 is due at 14"),

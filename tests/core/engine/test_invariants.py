@@ -175,11 +175,16 @@ def assert_nothing_lost(driver: Ledger, scenario: Scenario) -> None:
     assert driver.engine.queued == driver.engine.in_flight == 0
 
 
+def world(spec: PolicySpec, rng: random.Random) -> Scenario:
+    """A random one, every second time with split models if the policy takes them."""
+    return random_scenario(rng, pipelines=spec.policy.runs_pipelines and rng.random() < 0.5)
+
+
 @every_policy
 @worlds
 @a_few
 def test_1_conservation(spec: PolicySpec, rng: random.Random) -> None:
-    scenario = random_scenario(rng)
+    scenario = world(spec, rng)
     assert_nothing_lost(run(spec, scenario), scenario)
 
 
@@ -187,7 +192,7 @@ def test_1_conservation(spec: PolicySpec, rng: random.Random) -> None:
 @worlds
 @a_few
 def test_2_exclusivity(spec: PolicySpec, rng: random.Random) -> None:
-    intervals = run(spec, random_scenario(rng)).intervals
+    intervals = run(spec, world(spec, rng)).intervals
     for (worker, _, end), (next_worker, next_start, _) in pairwise(sorted(intervals)):
         assert worker != next_worker or end <= next_start
 
@@ -197,7 +202,7 @@ def test_2_exclusivity(spec: PolicySpec, rng: random.Random) -> None:
 @a_few
 def test_3_causality(spec: PolicySpec, rng: random.Random) -> None:
     watch = Watch()
-    driver = run(spec, random_scenario(rng), observer=watch)
+    driver = run(spec, world(spec, rng), observer=watch)
     started = {(e.batch.id, e.leg): now_ns for now_ns, e in driver.effects if isinstance(e, StartLeg)}
     arrived = {event.request.id: event.now_ns for event, _ in watch.seen if isinstance(event, RequestArrived)}
     for decided_ns, dispatch in watch.dispatches():
@@ -213,7 +218,7 @@ def test_3_causality(spec: PolicySpec, rng: random.Random) -> None:
 @worlds
 @a_few
 def test_4_monotone_clock(spec: PolicySpec, rng: random.Random) -> None:
-    engine = run(spec, random_scenario(rng)).engine
+    engine = run(spec, world(spec, rng)).engine
     now_ns = engine.now_ns + rng.randint(1, 1000)
     engine.handle(ClockAdvanced(now_ns))
     engine.handle(ClockAdvanced(now_ns))
@@ -227,7 +232,7 @@ def test_4_monotone_clock(spec: PolicySpec, rng: random.Random) -> None:
 @worlds
 @a_few
 def test_5_no_oracle(spec: PolicySpec, rng: random.Random) -> None:
-    scenario = random_scenario(rng)
+    scenario = world(spec, rng)
     horizon_ns = rng.randint(0, 250_000_000)
     delay_ns = rng.randint(1, 50_000_000)
 
@@ -250,7 +255,7 @@ def test_5_no_oracle(spec: PolicySpec, rng: random.Random) -> None:
 @worlds
 @a_few
 def test_6_determinism(spec: PolicySpec, rng: random.Random) -> None:
-    scenario = random_scenario(rng)
+    scenario = world(spec, rng)
     assert log_of(spec, scenario) == log_of(spec, scenario)
 
 
@@ -275,7 +280,7 @@ def test_6_determinism_across_processes() -> None:
 @given(rng=RNG, learn=st.booleans())
 @a_few
 def test_7_parity(spec: PolicySpec, rng: random.Random, learn: bool) -> None:
-    recorded = log_of(spec, random_scenario(rng), learn=learn)
+    recorded = log_of(spec, world(spec, rng), learn=learn)
     header, entries = read_log(recorded.splitlines())
     replayed = io.BytesIO()
     policy = PLUGINS.make_policy(header.policy, header.setup, header.options)
@@ -291,7 +296,7 @@ def test_7_parity(spec: PolicySpec, rng: random.Random, learn: bool) -> None:
 def test_8_deadline_honesty(spec: PolicySpec, rng: random.Random) -> None:
     if spec.policy.best_effort:
         pytest.skip("declares itself best-effort")
-    scenario = random_scenario(rng)
+    scenario = world(spec, rng)
     watch = Watch()
     run(spec, scenario, observer=watch, learn=False)
     requests = {event.request.id: event.request for event, _ in watch.seen if isinstance(event, RequestArrived)}
@@ -323,7 +328,7 @@ def test_9_isolation(spec: PolicySpec, fault: str, rng: random.Random, nth: int)
                 raise RuntimeError("made to break")
             return [*commands, Drop(-1, "never queued")]
 
-    scenario = random_scenario(rng)
+    scenario = world(spec, rng)
     driver = run(PolicySpec("breaking", "", Breaking), scenario, strict=False)
     assert_nothing_lost(driver, scenario)
     replaced = [effect for _, effect in driver.effects if isinstance(effect, PolicyReplaced)]
@@ -344,5 +349,5 @@ def digest_of_logs() -> str:
     digest = hashlib.sha256()
     for spec in PLUGINS.policies.values():
         for seed in range(20):
-            digest.update(log_of(spec, random_scenario(random.Random(seed))))
+            digest.update(log_of(spec, world(spec, random.Random(seed))))
     return digest.hexdigest()

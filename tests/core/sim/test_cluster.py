@@ -13,6 +13,8 @@ from tidegate.api import (
     FirstComeFirstServed,
     Leg,
     Model,
+    Network,
+    Pipeline,
     Policy,
     PolicyOptions,
     Preempt,
@@ -257,7 +259,7 @@ def test_a_leg_that_ends_at_this_instant_is_not_preempted() -> None:
 # Links ---------------------------------------------------------------------------------------------------------------
 
 SPLIT = Setup(
-    (Model("m", 4),),
+    (Model("m", 4, pipelines=(Pipeline(("m", "tail"), 4),)),),
     (Worker(0, "w0", ("m",)), Worker(1, "w1", ("m",)), Worker(2, "w2", ("tail",)), Worker(3, "w3", ("tail",))),
     (Profile("m", "default", (1000, 2000, 3000, 4000)), Profile("tail", "default", (500, 500, 500, 500))),
 )
@@ -267,6 +269,7 @@ class TwoLegs(Policy):
     """The n-th request runs on worker n, then on worker n + 2, without a thought for the network."""
 
     best_effort = True
+    runs_pipelines = True
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         now_ns, request = event.now_ns, event.request
@@ -283,7 +286,7 @@ class TwoLegs(Policy):
 
 def links(nodes: Mapping[int, str]) -> Links:
     """A byte takes one nanosecond, a row is 100 bytes, and every transfer 7 ns more."""
-    return Links(nodes, {"m": 100}, bytes_per_s=1e9, latency_ns=7)
+    return Links(Network({"m": 100}, bytes_per_s=1e9, latency_ns=7), nodes)
 
 
 def over(nodes: Mapping[int, str], events: Sequence[AnyEvent]) -> list[tuple[int, int, int]]:
@@ -299,13 +302,14 @@ def test_within_a_node_nothing_travels() -> None:
     assert over({0: "a", 2: "a"}, [arrival(0)]) == [(0, 0, 1000), (2, 1000, 1500)]
 
 
-def test_a_link_carries_one_transfer_at_a_time() -> None:
-    legs = over({0: "a", 1: "a", 2: "b", 3: "b"}, [arrival(0), arrival(1)])
+@pytest.mark.parametrize("nodes", ["aabc", "abcc"], ids=["uplink", "downlink"])
+def test_a_link_carries_one_transfer_at_a_time(nodes: str) -> None:
+    legs = over(dict(enumerate(nodes)), [arrival(0), arrival(1)])
     assert legs == [(0, 0, 1000), (1, 0, 1000), (2, 1107, 1607), (3, 1207, 1707)]
 
 
-def test_links_between_other_nodes_are_others() -> None:
-    legs = over({0: "a", 1: "a", 2: "b", 3: "c"}, [arrival(0), arrival(1)])
+def test_links_of_other_nodes_are_others() -> None:
+    legs = over(dict(enumerate("abcd")), [arrival(0), arrival(1)])
     assert legs[2:] == [(2, 1107, 1607), (3, 1107, 1607)]
 
 

@@ -64,7 +64,7 @@ class Overlaps(FirstComeFirstServed):
 
     def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
         if queue and (worker := self.idle.get(0)):
-            return [self._run(now_ns, queue, worker)]
+            return [self.dispatch(now_ns, queue, 1, worker)]
         return ()
 
 
@@ -157,9 +157,11 @@ def test_the_class_says_it_in_the_test_of_that_invariant(policy: type[Policy], t
 class FollowsHashes(FirstComeFirstServed):
     """The order in which it serves is that of a set of names: another one in every process."""
 
+    runs_pipelines = False
+
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
         waiting = {key for key, queue in self.queues.items() if queue.model.name in worker.hosts}
-        return [self._run(now_ns, self.queues[next(iter(waiting))], worker)] if waiting else ()
+        return [self.dispatch(now_ns, self.queues[next(iter(waiting))], 1, worker)] if waiting else ()
 
 
 class TestByHashes(PolicyConformance):

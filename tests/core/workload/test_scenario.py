@@ -72,7 +72,7 @@ def test_profiles_may_differ_by_kind_of_gpu(tmp_path: Path) -> None:
     model = {"name": "resnet", "profiles": {"A100": line, "V100": {**line, "alpha_ms": 2}}}
     pools = [{"count": 1, "gpu": "A100"}, {"count": 1, "gpu": "V100"}]
     scenario = read(tmp_path, {"models": [model], "workers": pools})
-    slow, fast = scenario.models[0].profile_on("V100"), scenario.models[0].profile_on("A100")
+    slow, fast = (scenario.partitions["resnet"][0].profile_on(gpu) for gpu in ("V100", "A100"))
     assert slow is not None
     assert fast is not None
     assert (slow.alpha_ms, fast.alpha_ms) == (2, 1)
@@ -134,7 +134,7 @@ def test_errors_name_file_field_and_remedy(tmp_path: Path, changes: dict[str, An
 
 def test_a_model_needs_a_profile_for_every_gpu_it_runs_on(tmp_path: Path) -> None:
     changes = {"models.0.profile": None, "models.0.profiles": {"V100": MODEL["profile"]}}
-    with pytest.raises(ScenarioError, match=r"models\.0\.profiles: 'resnet' has none for 'A100' \(workers\.0\)"):
+    with pytest.raises(ScenarioError, match=r"profiles: 'resnet' has none for 'A100' \(workers\.0\)"):
         read(tmp_path, changes)
 
 

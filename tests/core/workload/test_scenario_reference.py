@@ -53,6 +53,10 @@ def test_every_example_of_the_reference_is_read(example: str) -> None:
             world = {**WORLD, "workers": [{"count": 1, "network": given}]}
         case {"max_batch": _}:
             world = {**WORLD, "models": [{"name": "m", "profile": given}]}
+        case {"batch": _}:
+            world = {**WORLD, "models": [{"name": "m", "pipelines": [given]}]}
+        case {"gbps": _}:
+            world = {**WORLD, "network": given}
         case {"probability": _}:
             world = {**WORLD, "simulation": {"failures": given}}
         case {"at_s": _}:

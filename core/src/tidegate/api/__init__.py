@@ -5,6 +5,7 @@ Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; t
 """
 
 from tidegate.api.batch_target import ArrivalRate, BatchTarget, staggered_target
+from tidegate.api.block_profile import BlockLatencies, BlockProfile
 from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Command, Dispatch, Drop, Preempt, SetTimer
 from tidegate.api.events import (
     AnyEvent,
@@ -24,7 +25,16 @@ from tidegate.api.events import (
 from tidegate.api.first_come import FirstComeFirstServed
 from tidegate.api.gathering import Gathered, Gathering
 from tidegate.api.hookspecs import CommandSpec, Observer, ObserverSpec, PlannerSpec, PolicySpec, hookimpl
-from tidegate.api.model import NEVER, Batch, Leg, Model, Request, Worker
+from tidegate.api.layout import (
+    Layout,
+    LayoutModel,
+    LayoutNetwork,
+    LayoutPartition,
+    LayoutPipeline,
+    LayoutWorker,
+)
+from tidegate.api.model import NEVER, Batch, Leg, Model, Pipeline, Request, Worker
+from tidegate.api.network import Network
 from tidegate.api.planner import (
     Document,
     DocumentError,
@@ -57,6 +67,8 @@ __all__ = [
     "Batch",
     "BatchFailed",
     "BatchTarget",
+    "BlockLatencies",
+    "BlockProfile",
     "CancelTimer",
     "ClockAdvanced",
     "Command",
@@ -71,12 +83,20 @@ __all__ = [
     "Gathered",
     "Gathering",
     "IdleWorkers",
+    "Layout",
+    "LayoutModel",
+    "LayoutNetwork",
+    "LayoutPartition",
+    "LayoutPipeline",
+    "LayoutWorker",
     "Leg",
     "LegFinished",
     "Model",
     "ModelProfile",
+    "Network",
     "Observer",
     "ObserverSpec",
+    "Pipeline",
     "Plan",
     "PlanChanged",
     "Planner",

@@ -7,6 +7,7 @@ makes it begin anew with another policy of the same kind.
 import msgspec
 
 from tidegate.api.model import Model, Request, Worker
+from tidegate.api.network import Network
 from tidegate.api.profile import Profile
 
 TimerKey = str | int | tuple[str | int, ...]
@@ -92,6 +93,7 @@ class PlanChanged(Event, frozen=True, tag=True):
     workers: tuple[Worker, ...]
     profiles: tuple[Profile, ...]
     """For partitions that are new on a kind of worker; what was learned about others stands."""
+    network: Network | None = None
 
 
 class ClockAdvanced(Event, frozen=True, tag=True):

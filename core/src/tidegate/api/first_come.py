@@ -1,32 +1,89 @@
 """First come, first served: the simplest policy, and what goes on when another one breaks (invariant 9)."""
 
 from tidegate.api.commands import Dispatch
-from tidegate.api.model import Worker
-from tidegate.api.policy import Commands
+from tidegate.api.events import BatchFailed, LegFinished
+from tidegate.api.model import Batch, Leg, Worker
+from tidegate.api.policy import Commands, PolicyOptions, Setup
 from tidegate.api.queueing import QueueingPolicy, RequestQueue
 
 
 class FirstComeFirstServed(QueueingPolicy):
-    """The oldest waiting request, with what can join it, runs on the first idle worker. Nothing is dropped."""
+    """The oldest waiting request, with what can join it, runs on the first idle worker. Nothing is dropped.
+
+    A split model runs where a worker of each of its partitions is idle; each is kept until its leg is done.
+    """
 
     best_effort = True
+    runs_pipelines = True
+
+    def __init__(self, setup: Setup, options: PolicyOptions) -> None:
+        super().__init__(setup, options)
+        self._kept: dict[int, tuple[Leg, ...]] = {}
+        """The legs, of batches that have several."""
 
     def largest_batch(self, queue: RequestQueue) -> int:
         """The most rows that a batch of this queue may have."""
         return queue.model.max_rows
 
     def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
-        """Run it if a worker is idle."""
-        worker = self.idle.peek(queue.model.name)
-        return [self._run(now_ns, queue, worker)] if queue and worker else ()
+        """Run it if workers are idle."""
+        return self._run(now_ns, queue) if queue else ()
 
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
-        """Run the queue whose head waits longest among those that the worker hosts."""
-        waiting = [queue for queue in self.queues.values() if queue.model.name in worker.hosts]
-        if not waiting:
-            return ()
-        return [self._run(now_ns, min(waiting, key=lambda queue: (queue.head.arrival_ns, queue.head.id)), worker)]
+        """Run the queue whose head waits longest among those that can run now that this worker is idle."""
+        waiting = [
+            queue
+            for queue in self.queues.values()
+            if queue.model.name in worker.hosts
+            or any(part in worker.hosts for path in queue.model.pipelines for part in path.partitions)
+        ]
+        while waiting:
+            oldest = min(waiting, key=lambda queue: (queue.head.arrival_ns, queue.head.id))
+            if commands := self._run(now_ns, oldest):
+                return commands
+            waiting.remove(oldest)
+        return ()
 
-    def _run(self, now_ns: int, queue: RequestQueue, worker: Worker) -> Dispatch:
-        count, _ = queue.prefix_within(self.largest_batch(queue))
-        return self.dispatch(now_ns, queue, max(count, 1), worker)
+    def on_leg_finished(self, event: LegFinished) -> Commands:
+        """The worker is idle, unless it keeps a later leg of the batch."""
+        legs = self._kept.get(event.batch_id, ())
+        later = legs[event.leg + 1 :]
+        if not later:
+            self._kept.pop(event.batch_id, None)
+        if any(leg.worker_id == event.worker_id for leg in later):
+            return ()
+        return super().on_leg_finished(event)
+
+    def on_batch_failed(self, event: BatchFailed) -> Commands:
+        """The workers of its legs are idle, but for those that were lost."""
+        legs = self._kept.pop(event.batch_id, ())[event.leg :]
+        workers = dict.fromkeys([event.worker_id, *(leg.worker_id for leg in legs)])
+        return [command for worker_id in workers for command in self._release(event.now_ns, worker_id)]
+
+    def _run(self, now_ns: int, queue: RequestQueue) -> Commands:
+        """The head and what can join it, through the first pipeline that takes the head and has idle workers."""
+        for path in queue.model.paths:
+            workers = [self.idle.peek(partition) for partition in path.partitions]
+            if queue.head.rows > path.max_rows or None in workers:
+                continue
+            count, _ = queue.prefix_within(min(self.largest_batch(queue), path.max_rows))
+            present = [worker for worker in workers if worker is not None]
+            if len(present) == 1:
+                return [self.dispatch(now_ns, queue, max(count, 1), present[0])]
+            return [self._dispatch_along(now_ns, queue, max(count, 1), path.partitions, present)]
+        return ()
+
+    def _dispatch_along(
+        self, now_ns: int, queue: RequestQueue, count: int, partitions: tuple[str, ...], workers: list[Worker]
+    ) -> Dispatch:
+        requests = self.take(queue, count)
+        rows = sum(request.rows for request in requests)
+        legs: list[Leg] = []
+        start_ns = now_ns
+        for partition, worker in zip(partitions, workers, strict=True):
+            legs.append(Leg(worker.id, partition, start_ns, self.profile(partition, worker).latency_ns(rows)))
+            start_ns = legs[-1].end_ns
+            self.idle.occupy(worker.id)
+        batch = Batch(self.new_batch_id(), queue.model.name, tuple(request.id for request in requests), tuple(legs))
+        self._kept[batch.id] = batch.legs
+        return Dispatch(batch)

@@ -12,14 +12,30 @@ NEVER: Final = 2**63 - 1
 """The instant after every other: the deadline of a request that has none."""
 
 
+class Pipeline(msgspec.Struct, frozen=True):
+    """Pools in order: a batch passes through one worker of each, any that hosts the partition."""
+
+    partitions: tuple[str, ...]
+    """At least one, the first one first."""
+    max_rows: int
+    """The batch size that it was planned for, the same for all its pools: no batch through it is larger."""
+
+
 class Model(msgspec.Struct, frozen=True):
     """What clients address by name: one Triton model, or several partitions behind one name."""
 
     name: str
     max_rows: int
-    """The largest batch, in rows: Triton's `max_batch_size`."""
+    """The largest batch, in rows: Triton's `max_batch_size`, or that of its widest pipeline."""
     slo_ns: int | None = None
     """How long after its arrival a request may be answered; None: as soon as possible, and never too late."""
+    pipelines: tuple[Pipeline, ...] = ()
+    """Empty for a model that is not split: then it is one partition of its own name."""
+
+    @property
+    def paths(self) -> tuple[Pipeline, ...]:
+        """Its pipelines; that of the unsplit model where it has none."""
+        return self.pipelines or (Pipeline((self.name,), self.max_rows),)
 
 
 class Worker(msgspec.Struct, frozen=True):
@@ -33,6 +49,8 @@ class Worker(msgspec.Struct, frozen=True):
     """The partitions loaded there, sorted. An unsplit model is one partition of the model's own name."""
     kind: str = "default"
     """Workers of one kind are equally fast: profiles are kept per (partition, kind)."""
+    node: str = ""
+    """The machine that it is in: what goes from one node to another crosses the links of both (`Network`)."""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):

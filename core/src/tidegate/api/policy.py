@@ -6,7 +6,7 @@ only from the generator it is given. The same object runs in the simulator and i
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -25,6 +25,7 @@ from tidegate.api.events import (
     WorkerLost,
 )
 from tidegate.api.model import Model, Worker
+from tidegate.api.network import Network
 from tidegate.api.profile import Profile
 
 Commands = Sequence[AnyCommand]
@@ -55,6 +56,8 @@ class Setup(msgspec.Struct, frozen=True):
     first_batch_id: int = 0
     wake_slack_ns: int = 0
     """How late a timer may fire: under virtual time never, live as the operating system pleases."""
+    network: Network | None = None
+    """Between the nodes of the workers; None: what goes from leg to leg takes no time of its own."""
 
 
 class PolicyOptions(BaseModel):
@@ -73,12 +76,24 @@ class Policy(ABC):
     Options: ClassVar[type[PolicyOptions]] = PolicyOptions
     best_effort: ClassVar[bool] = False
     """True: may dispatch what is predicted to be late (invariant 8 is not asked of it)."""
+    runs_pipelines: ClassVar[bool] = False
+    """True: schedules models that are split into partitions (`Model.pipelines`), too."""
 
     def __init__(self, setup: Setup, options: PolicyOptions) -> None:
         self.setup = setup
         self.options = options
         self.rng = random.Random(setup.seed)
         self._next_batch_id = setup.first_batch_id
+
+    @classmethod
+    def check_models(cls, models: Iterable[Model]) -> None:
+        """Raises ValueError for a model that this policy cannot schedule."""
+        split = next((model.name for model in models if model.pipelines), None)
+        if split is not None and not cls.runs_pipelines:
+            raise ValueError(
+                f"it schedules whole models only, and {split!r} is split into partitions: "
+                "choose a policy that runs pipelines, such as ppipe, or serve the model unsplit"
+            )
 
     def new_batch_id(self) -> int:
         """A batch id that was never used."""

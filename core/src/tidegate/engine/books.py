@@ -1,10 +1,10 @@
 """The engine's books: what is queued, in flight and booked, and how every request ended."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tidegate.api import Batch, BatchFailed, Leg, Request, Worker
+from tidegate.api import Batch, BatchFailed, Leg, Model, Request, Worker
 
 
 @dataclass(slots=True)
@@ -52,13 +52,17 @@ class Bookings:
 class Fleet:
     """The workers, and what is booked on them."""
 
-    def __init__(self, workers: Iterable[Worker]) -> None:
+    def __init__(self, workers: Iterable[Worker], models: Mapping[str, Model]) -> None:
+        self.models = models
+        """Those that are served where workers host them; what follows from them is looked up by `serves`."""
         self.workers: dict[int, Worker] = {}
         """Those that may be given work, by id."""
         self.bookings: dict[int, Bookings] = {}
         """Also of those that only finish what they have."""
         self._hosted: Counter[str] = Counter()
         self._host_sets: dict[tuple[str, ...], frozenset[str]] = {}
+        self._served: dict[str, bool] = {}
+        """What `serves` found out since the workers last changed."""
         for worker in workers:
             self.add(worker)
 
@@ -66,6 +70,7 @@ class Fleet:
         """It may be given work; what is booked on it stays."""
         # Workers that host the same share the set of it: there may be a thousand of each.
         hosts = self._host_sets.setdefault(worker.hosts, frozenset(worker.hosts))
+        self._served.clear()
         self.workers[worker.id] = worker
         if worker.id not in self.bookings or not self.bookings[worker.id].legs:
             self.bookings[worker.id] = Bookings(worker, hosts)
@@ -77,11 +82,24 @@ class Fleet:
         if worker is None:
             return False
         self._hosted -= Counter(worker.hosts)
+        self._served.clear()
         return True
 
-    def hosts(self, partition: str) -> bool:
-        """Whether some worker has it."""
-        return partition in self._hosted
+    def serve(self, models: Mapping[str, Model]) -> None:
+        """From now on these are the models."""
+        self.models = models
+        self._served.clear()
+
+    def serves(self, name: str) -> bool:
+        """Whether a model can run: each partition of one of its pipelines has some worker."""
+        served = self._served.get(name)
+        if served is None:
+            model = self.models.get(name)
+            if model is None:
+                return False  # clients choose names: they are not to be remembered
+            served = any(all(part in self._hosted for part in path.partitions) for path in model.paths)
+            self._served[name] = served
+        return served
 
 
 @dataclass

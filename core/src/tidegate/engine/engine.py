@@ -38,7 +38,7 @@ from tidegate.api import (
 from tidegate.engine.books import Fleet, Flight, Tally
 from tidegate.engine.effects import AnyEffect, CancelLeg, Fail, PolicyReplaced, StartLeg
 from tidegate.engine.expectations import Expectations
-from tidegate.engine.invariants import InvariantViolation, check_deadlines, check_legs, check_requests
+from tidegate.engine.invariants import InvariantViolation, check_deadlines, check_legs, check_path, check_requests
 from tidegate.engine.timers import Timers
 
 NO_WORKER = "no worker is left that hosts this model"
@@ -71,11 +71,11 @@ class Engine:
         self.max_tries = max_tries
         """May be changed at any time."""
         self.now_ns = 0
-        self._seed, self._wake_slack_ns = setup.seed, setup.wake_slack_ns
+        self._seed, self._wake_slack_ns, self._network = setup.seed, setup.wake_slack_ns, setup.network
         self._strict = strict
         self._observers = observers
         self._models = {model.name: model for model in setup.models}
-        self._fleet = Fleet(setup.workers)
+        self._fleet = Fleet(setup.workers, self._models)
         self._workers = self._fleet.workers
         self._bookings = self._fleet.bookings
         self.expectations = Expectations(setup.profiles, learn=learn)
@@ -165,7 +165,7 @@ class Engine:
         request = event.request
         self.tally.accepted += 1
         model = self._models.get(request.model)
-        if model is None or not self._fleet.hosts(model.name):
+        if model is None or not self._fleet.serves(model.name):
             self._fail(request, NO_WORKER)
         elif request.rows > model.max_rows:
             self._fail(request, f"{request.rows} rows; {request.model!r} takes {model.max_rows}")
@@ -240,7 +240,7 @@ class Engine:
                 flight.doomed = failed  # its present worker is not free before it has run this leg
             else:
                 self._fail_flight(flight, failed)
-        for request in [request for request in self._queued.values() if not self._is_hosted(request.model)]:
+        for request in [request for request in self._queued.values() if not self._fleet.serves(request.model)]:
             if self._queued.pop(request.id, None):  # unless the policy dropped it when told of another
                 self._fail(request, NO_WORKER)
                 self._tell(RequestCancelled(event.now_ns, request.id))
@@ -252,15 +252,17 @@ class Engine:
             if booked.legs and wanted.get(worker_id, booked.worker) != booked.worker:
                 raise ValueError(f"{booked.worker.name!r} is busy and is to be another worker: give that a new id")
         models = {model.name: model for model in event.models}
+        self.policy.check_models(event.models)
         self.expectations.extend(event.profiles)
         self.expectations.check(event.workers, models)
-        self._models = models
+        self._models, self._network = models, event.network
+        self._fleet.serve(models)
         for worker_id in [worker_id for worker_id, worker in self._workers.items() if wanted.get(worker_id) != worker]:
             self._fleet.withdraw(worker_id)
         for worker in event.workers:
             if worker.id not in self._workers:
                 self._fleet.add(worker)
-        for request in [request for request in self._queued.values() if not self._is_hosted(request.model)]:
+        for request in [request for request in self._queued.values() if not self._fleet.serves(request.model)]:
             del self._queued[request.id]
             self._fail(request, NO_WORKER)
         policy = self.policy
@@ -290,7 +292,7 @@ class Engine:
 
     def _may_try_again(self, request: Request, flight: Flight, event: BatchFailed) -> bool:
         """Count a try. Preempted requests did nothing wrong and nothing failed: they come back as often as it takes."""
-        if not event.retry or not self._is_hosted(request.model):
+        if not event.retry or not self._fleet.serves(request.model):
             return False
         if flight.preempted:
             return True
@@ -363,6 +365,7 @@ class Engine:
         requests = [self._queued.get(request_id) for request_id in batch.request_ids]
         rows = check_requests(batch, requests, self._models.get(batch.model))
         check_legs(self.now_ns, batch, self._bookings)
+        check_path(batch, rows, self._models[batch.model])
         taken = [request for request in requests if request is not None]
         if not self.policy.best_effort:
             check_deadlines(batch, taken, rows, self._workers, self.expectations.profiles)
@@ -397,7 +400,7 @@ class Engine:
         idle = tuple(worker for worker in self._workers.values() if worker.id not in self._inherited)
         profiles = tuple(self.expectations.profiles.values())
         models = tuple(self._models.values())
-        setup = Setup(models, idle, profiles, self._seed, self._batch_ids, self._wake_slack_ns)
+        setup = Setup(models, idle, profiles, self._seed, self._batch_ids, self._wake_slack_ns, self._network)
         try:
             self.policy = successor(setup)
         except Exception as fault:
@@ -445,9 +448,6 @@ class Engine:
         booked = self._bookings[flight.batch.legs[leg_index].worker_id]
         position = booked.legs.index(flight.batch.legs[leg_index])
         del booked.legs[position], booked.flights[position]
-
-    def _is_hosted(self, model: str) -> bool:
-        return model in self._models and self._fleet.hosts(model)
 
     def _fail(self, request: Request, reason: str) -> None:
         self.tally.failed += 1

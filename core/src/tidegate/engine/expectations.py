@@ -53,15 +53,19 @@ class Expectations:
             self._track(profile)
 
     def check(self, workers: Iterable[Worker], models: Mapping[str, Model]) -> None:
-        """Raises ValueError where a worker hosts a partition without a profile for each batch size of its model."""
+        """Raises ValueError where a worker hosts a partition without a profile for each batch size of its pipelines."""
+        rows: dict[str, int] = {}
+        for model in models.values():
+            for path in model.paths:
+                for partition in path.partitions:
+                    rows[partition] = max(path.max_rows, rows.get(partition, 0))
         for worker in workers:
             for partition in worker.hosts:
                 profile = self.profiles.get((partition, worker.kind))
-                model = models.get(partition)
-                if profile is None or (model and profile.max_rows < model.max_rows):
+                if profile is None or profile.max_rows < rows.get(partition, 0):
                     raise ValueError(
                         f"no profile of {partition!r} on workers of kind {worker.kind!r}"
-                        + (f" for up to {model.max_rows} rows" if model else "")
+                        + (f" for up to {rows[partition]} rows" if partition in rows else "")
                     )
 
     def replace(self, profile: Profile) -> None:

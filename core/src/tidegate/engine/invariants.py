@@ -40,10 +40,21 @@ def check_requests(batch: Batch, requests: list[Request | None], model: Model | 
     return rows
 
 
+def check_path(batch: Batch, rows: int, model: Model) -> None:
+    """Invariant 3: the legs are those of one of the model's pipelines, which takes that many rows."""
+    partitions = tuple(leg.partition for leg in batch.legs)
+    for path in model.paths:
+        if path.partitions == partitions and rows <= path.max_rows:
+            return
+    raise InvariantViolation(
+        3,
+        f"batch {batch.id} of {rows} rows goes through {list(partitions)}; {model.name!r} has "
+        + ", ".join(f"{list(path.partitions)} for up to {path.max_rows}" for path in model.paths),
+    )
+
+
 def check_legs(now_ns: int, batch: Batch, bookings: Mapping[int, Bookings]) -> None:
     """Invariants 2 and 3: legs follow each other on workers that host them and are free then."""
-    if not batch.legs:
-        raise InvariantViolation(3, f"batch {batch.id} has no legs")
     earliest_ns = now_ns
     for index, leg in enumerate(batch.legs):
         booked = bookings.get(leg.worker_id)

@@ -133,6 +133,10 @@ def make_policy(spec: PolicySpec, setup: Setup, options: dict[str, Any]) -> Poli
         wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'options'}: {e['msg']}" for e in error.errors())
         known = ", ".join(kind.model_fields) or "none"
         raise PluginError(f"options of policy {spec.name!r}: {wrong} (it has: {known})") from error
+    try:
+        spec.policy.check_models(setup.models)
+    except ValueError as error:
+        raise PluginError(f"policy {spec.name!r}: {error}") from error
     return spec.policy(setup, validated)
 
 

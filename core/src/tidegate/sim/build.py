@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 from tidegate.api import (
     AnyEvent,
     Model,
+    Network,
     Observer,
+    Pipeline,
     Policy,
     Profile,
     RequestArrived,
@@ -17,30 +19,52 @@ from tidegate.api import (
 )
 from tidegate.engine import Engine
 from tidegate.sim.cluster import Cluster
+from tidegate.sim.links import Links
 from tidegate.sim.record import Record
 from tidegate.sim.truth import Combine, SimulatedWorker, Truth, drawing_delays, drawing_failures, drawing_jitter
 from tidegate.workload import RequestSequence, Scenario
 from tidegate.workload.arrivals import NS_PER_S
+from tidegate.workload.scenario import ModelSpec
 
 
 def setup_of(scenario: Scenario, seed: int) -> Setup:
     """What a policy is told at the start."""
-    names = tuple(sorted(model.name for model in scenario.models))
+    names = tuple(sorted(scenario.partitions))
     workers = tuple(
         Worker(
-            worker.id, f"{worker.node}/{worker.kind}-{worker.id}", tuple(sorted(hosts)) if hosts else names, worker.kind
+            worker.id,
+            f"{worker.node}/{worker.kind}-{worker.id}",
+            tuple(sorted(hosts)) if hosts else names,
+            worker.kind,
+            worker.node,
         )
         for worker, hosts in _placed(scenario, seed)
     )
     return Setup(
-        models=tuple(
-            Model(model.name, model.max_rows, None if model.slo_ms is None else ms_to_ns(model.slo_ms))
-            for model in scenario.models
-        ),
+        models=tuple(map(_model_of, scenario.models)),
         workers=workers,
         profiles=_profiles(scenario, workers, truth=False),
         seed=seed,
+        network=_network_of(scenario),
     )
+
+
+def _model_of(spec: ModelSpec) -> Model:
+    return Model(
+        spec.name,
+        spec.max_rows,
+        None if spec.slo_ms is None else ms_to_ns(spec.slo_ms),
+        tuple(
+            Pipeline(tuple(part.name for part in pipeline.partitions), pipeline.batch) for pipeline in spec.pipelines
+        ),
+    )
+
+
+def _network_of(scenario: Scenario) -> Network | None:
+    if scenario.network is None:
+        return None
+    sizes = {name: part.output_bytes for name, (part, _) in scenario.partitions.items()}
+    return Network(sizes, scenario.network.gbps * 1e9 / 8, ms_to_ns(scenario.network.latency_ms))
 
 
 def cluster_of(
@@ -54,7 +78,7 @@ def cluster_of(
     observers: Sequence[Observer] = (),
 ) -> Cluster:
     """A simulation that is ready to run. A policy's fault is raised, not isolated."""
-    simulation = scenario.simulation
+    simulation, network = scenario.simulation, policy.setup.network
     engine = Engine(policy, name=name, strict=True, learn=simulation.learn, observers=observers)
     workers = policy.setup.workers
     combine: dict[str, Combine] = {model: service.combine for model, service in simulation.service.items()}
@@ -66,6 +90,7 @@ def cluster_of(
         record,
         interference=simulation.interference,
         retry=simulation.failures is None or simulation.failures.retry,
+        links=None if network is None else Links(network, {worker.id: worker.node for worker in workers}),
     )
     cluster.schedule(_events(scenario, workers))
     cluster.feed(RequestArrived(request.arrival_ns, request) for request in requests)
@@ -82,7 +107,7 @@ def _placed(scenario: Scenario, seed: int) -> Iterator[tuple[SimulatedWorker, li
                 SimulatedWorker(
                     id=worker_id,
                     kind=pool.gpu,
-                    node=pool.node,
+                    node=pool.node_of(number),
                     gpu=f"{entry}/{number // pool.per_gpu}" if pool.per_gpu > 1 else "",
                     jitter=drawing_jitter(simulation.jitter, seed, worker_id),
                     delay_ns=drawing_delays(pool.network, seed, worker_id),
@@ -94,27 +119,27 @@ def _placed(scenario: Scenario, seed: int) -> Iterator[tuple[SimulatedWorker, li
 
 
 def _profiles(scenario: Scenario, workers: Sequence[Worker], *, truth: bool) -> tuple[Profile, ...]:
-    """What is expected, or true, of every (model, kind) that some worker hosts."""
+    """What is expected, or true, of every (partition, kind) that some worker hosts."""
     profiles = []
+    partitions = scenario.partitions
     for name, kind in sorted({(name, worker.kind) for worker in workers for name in worker.hosts}):
-        model = scenario.model(name)
-        spec = model.profile_on(kind)
+        part, max_rows = partitions[name]
+        spec = part.profile_on(kind)
         if truth and name in scenario.simulation.service:
             spec = scenario.simulation.service[name].profile_on(kind) or spec
         assert spec is not None, "checked when the scenario was read"
-        profiles.append(spec.build(name, kind, model.max_rows))
+        profiles.append(spec.build(name, kind, max_rows))
     return tuple(profiles)
 
 
 def _events(scenario: Scenario, workers: Sequence[Worker]) -> list[AnyEvent]:
     """Workers that go and come back."""
-    nodes = [pool.node for pool in scenario.workers for _ in range(pool.count)]
     events: list[AnyEvent] = []
     for event in scenario.simulation.events:
         now_ns = round((scenario.warmup_s + event.at_s) * NS_PER_S)
         who = event.lost if event.lost is not None else event.joined
         for worker in workers:
-            if who in (worker.id, nodes[worker.id]):
+            if who in (worker.id, worker.node):
                 lost = event.lost is not None
                 events.append(WorkerLost(now_ns, worker.id) if lost else WorkerJoined(now_ns, worker))
     return sorted(events, key=lambda event: event.now_ns)

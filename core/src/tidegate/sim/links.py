@@ -1,28 +1,23 @@
-"""The network between nodes: what the rows of a batch cost on their way from one leg to the next."""
+"""The links between nodes, simulated: what the rows of a batch cost on their way from one leg to the next."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tidegate.api import Network
 from tidegate.engine import StartLeg
-from tidegate.workload.arrivals import NS_PER_S
 
 
 @dataclass
 class Links:
-    """One link from each node to each other one; it carries one transfer at a time, in the order of sending.
+    """An uplink and a downlink for each node, each with one transfer at a time, in the order of sending."""
 
-    A transfer takes the latency and, on the link, rows x bytes per row / bandwidth. Within a node it takes no time.
-    """
-
+    network: Network
     node: Mapping[int, str]
     """Of each worker, by its id."""
-    bytes_per_row: Mapping[str, int]
-    """Of each partition's output; 0 where it is not named."""
-    bytes_per_s: float
-    """Bandwidth of each link, positive."""
-    latency_ns: int = 0
-    _free_ns: dict[tuple[str, str], int] = field(default_factory=dict)
+    _uplink_free_ns: dict[str, int] = field(default_factory=dict)
+    _downlink_free_ns: dict[str, int] = field(default_factory=dict)
     _there_ns: dict[int, int] = field(default_factory=dict)
+    """By batch."""
 
     def send(self, now_ns: int, effect: StartLeg) -> None:
         """A leg has finished: its output sets out for the worker of the next leg, if there is one."""
@@ -30,13 +25,13 @@ class Links:
         if effect.leg + 1 == len(legs):
             return
         leg, following = legs[effect.leg], legs[effect.leg + 1]
-        link = self.node[leg.worker_id], self.node[following.worker_id]
-        if link[0] == link[1]:
+        sender, receiver = self.node[leg.worker_id], self.node[following.worker_id]
+        if sender == receiver:
             return
-        size = effect.rows * self.bytes_per_row.get(leg.partition, 0)
-        sent_ns = max(now_ns, self._free_ns.get(link, 0)) + round(size / self.bytes_per_s * NS_PER_S)
-        self._free_ns[link] = sent_ns
-        self._there_ns[effect.batch.id] = sent_ns + self.latency_ns
+        starts_ns = max(now_ns, self._uplink_free_ns.get(sender, 0), self._downlink_free_ns.get(receiver, 0))
+        ends_ns = starts_ns + self.network.transfer_ns(leg.partition, effect.rows)
+        self._uplink_free_ns[sender] = self._downlink_free_ns[receiver] = ends_ns
+        self._there_ns[effect.batch.id] = ends_ns + self.network.latency_ns
 
     def arrival_ns(self, effect: StartLeg) -> int:
         """When the input of a leg that is about to start is there; asked once for each leg."""

@@ -50,7 +50,7 @@ def find_faults(
     """Try a policy in `worlds` random worlds, every second one with disturbances; at most one fault of each."""
     for world in range(seed, seed + worlds):
         try:
-            check_scenario(spec, _scenario(world), options)
+            check_scenario(spec, _scenario(spec, world), options)
         except Exception as error:
             # Whatever a stranger's policy raises: it is its fault.
             yield Fault(spec.name, world, error)
@@ -68,11 +68,13 @@ def check_scenario(spec: PolicySpec, scenario: Scenario, options: Mapping[str, A
 
 def log_of_world(spec: PolicySpec, world: int, options: Mapping[str, Any] | None = None) -> bytes:
     """What a policy does in the world of this seed: its event log. Raises as `check_scenario` does."""
-    return _ended_log(spec, _scenario(world), options)
+    return _ended_log(spec, _scenario(spec, world), options)
 
 
-def _scenario(world: int) -> Scenario:
-    return random_scenario(random.Random(world), disturbances=world % 2 == 1)
+def _scenario(spec: PolicySpec, world: int) -> Scenario:
+    # Of four worlds in a row two are disturbed, and two have split models if the policy takes them.
+    pipelines = spec.policy.runs_pipelines and world % 4 >= 2
+    return random_scenario(random.Random(world), disturbances=world % 2 == 1, pipelines=pipelines)
 
 
 def _ended_log(spec: PolicySpec, scenario: Scenario, options: Mapping[str, Any] | None) -> bytes:

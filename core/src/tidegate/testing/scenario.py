@@ -1,9 +1,11 @@
 """Random small worlds to try a policy in: models, workers, requests, cancellations, failures, slow and lost workers."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from tidegate.api import (
     NEVER,
@@ -11,6 +13,8 @@ from tidegate.api import (
     BatchFailed,
     LegFinished,
     Model,
+    Network,
+    Pipeline,
     PolicySpec,
     Profile,
     Request,
@@ -42,16 +46,26 @@ class Scenario:
     """The n-th leg to start fails instead of finishing."""
 
 
-def random_scenario(rng: random.Random, *, disturbances: bool = True) -> Scenario:
-    """Draw a world. Without disturbances workers neither fail nor vanish, and take exactly as long as expected."""
+def random_scenario(rng: random.Random, *, disturbances: bool = True, pipelines: bool = False) -> Scenario:
+    """Draw a world. Without disturbances workers neither fail nor vanish, and take exactly as long as expected.
+
+    `pipelines`: some models are split into partitions, with a network between the nodes.
+    """
     models = tuple(_model(rng, f"model{index}") for index in range(rng.randint(1, 3)))
-    workers = tuple(_worker(rng, index, models) for index in range(rng.randint(1, 4)))
-    profiles = tuple(_profile(rng, model, kind) for model in models for kind in KINDS)
+    if pipelines:
+        models = tuple(_split(rng, model) if rng.random() < 0.7 else model for model in models)
+    partitions = {part: path.max_rows for model in models for path in model.paths for part in path.partitions}
+    workers = tuple(_worker(rng, index, [*partitions]) for index in range(rng.randint(1, 6 if pipelines else 4)))
+    profiles = tuple(_profile(rng, part, rows, kind) for part, rows in partitions.items() for kind in KINDS)
+    network = None
+    if pipelines and rng.random() < 0.7:
+        workers = tuple(msgspec.structs.replace(worker, node=rng.choice("ab")) for worker in workers)
+        network = Network({part: rng.randint(0, 1_000_000) for part in partitions}, bytes_per_s=1e9)
     events: list[AnyEvent] = [_arrival(rng, request_id, models) for request_id in range(rng.randint(0, 60))]
     if disturbances:
         events += _disturbances(rng, events, workers)
     return Scenario(
-        setup=Setup(models, workers, profiles, seed=rng.randint(0, 9)),
+        setup=Setup(models, workers, profiles, seed=rng.randint(0, 9), network=network),
         events=tuple(sorted(events, key=lambda event: event.now_ns)),
         service_factors=tuple(rng.uniform(0.7, 1.6) for _ in range(7)) if disturbances else (1.0,),
         failures=frozenset(rng.sample(range(40), rng.randint(0, 3))) if disturbances else frozenset(),
@@ -103,17 +117,28 @@ def _model(rng: random.Random, name: str) -> Model:
     return Model(name, max_rows=rng.choice((1, 4, 16)), slo_ns=slo_ns)
 
 
-def _worker(rng: random.Random, worker_id: int, models: tuple[Model, ...]) -> Worker:
-    # The first worker hosts every model, so that at the start nothing is without a home.
-    hosted = models if worker_id == 0 else rng.sample(models, rng.randint(1, len(models)))
-    names = tuple(sorted(model.name for model in hosted))
-    return Worker(worker_id, f"worker{worker_id}", names, kind=rng.choice(KINDS))
+def _split(rng: random.Random, model: Model) -> Model:
+    """One or two pipelines of two or three partitions; the widest takes what the model takes."""
+    pipelines = tuple(
+        Pipeline(
+            tuple(f"{model.name}.{number}.{part}" for part in range(rng.randint(2, 3))),
+            model.max_rows if number == 0 else rng.randint(1, model.max_rows),
+        )
+        for number in range(rng.randint(1, 2))
+    )
+    return msgspec.structs.replace(model, pipelines=pipelines)
 
 
-def _profile(rng: random.Random, model: Model, kind: str) -> Profile:
+def _worker(rng: random.Random, worker_id: int, partitions: Sequence[str]) -> Worker:
+    # The first worker hosts everything, so that at the start nothing is without a home.
+    hosted = partitions if worker_id == 0 else rng.sample(partitions, rng.randint(1, len(partitions)))
+    return Worker(worker_id, f"worker{worker_id}", tuple(sorted(hosted)), kind=rng.choice(KINDS))
+
+
+def _profile(rng: random.Random, partition: str, max_rows: int, kind: str) -> Profile:
     slower = 2 if kind == "slow" else 1
     alpha_ms, beta_ms = rng.uniform(0, 4) * slower, rng.uniform(0.1, 10) * slower
-    return Profile.linear(model.name, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=model.max_rows, kind=kind)
+    return Profile.linear(partition, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=max_rows, kind=kind)
 
 
 def _arrival(rng: random.Random, request_id: int, models: tuple[Model, ...]) -> RequestArrived:

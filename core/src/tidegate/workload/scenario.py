@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, 
 from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, Varying
 from tidegate.workload.arrivals import RateStep as Step
 from tidegate.workload.distributions import AnyDistribution, Constant
+from tidegate.workload.from_layout import sections_of
 from tidegate.workload.profiles import ProfileSpec, folder_of, read_table
 from tidegate.workload.simulated import NetworkSpec, SimulationSpec
 from tidegate.workload.traces import TraceFormat
@@ -35,10 +36,52 @@ class WorkerSpec(Section):
     gpu: Name = Field(default="default", description="Kind of GPU: profiles are kept per kind")
     per_gpu: int = Field(default=1, ge=1, description="Workers that share one GPU, as MIG slices or MPS shares do")
     node: Name = Field(default="node0", description="The machine that they are in; what happens to it happens to all")
-    hosts: list[Name] | None = Field(default=None, min_length=1, description="Models loaded there; default: all")
+    per_node: int | None = Field(
+        default=None, ge=1, description="Machines of so many: node then is node-0, node-1, ..."
+    )
+    hosts: list[Name] | None = Field(
+        default=None, min_length=1, description="Models, or partitions of them, loaded there; default: all"
+    )
     network: NetworkSpec | None = Field(
         default=None, description="Delays between the scheduler and simulated workers: no policy is told"
     )
+
+    def node_of(self, number: int) -> str:
+        """The node of the n-th of them, from 0."""
+        return self.node if self.per_node is None else f"{self.node}-{number // self.per_node}"
+
+
+class PartitionSpec(Section):
+    """Consecutive blocks of a model, loaded as a model of their own."""
+
+    name: Name
+    profile: ProfileSpec | None = Field(default=None, description="What policies expect, on every kind of GPU")
+    profiles: dict[Name, ProfileSpec] = Field(default_factory=dict, description="... or by kind of GPU")
+    output_bytes: int = Field(default=0, ge=0, description="Per row, as it travels to the next partition")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.profile is None) == (not self.profiles):
+            raise ValueError("give profile (for every GPU) or profiles (by kind of GPU): one of the two")
+        return self
+
+    def profile_on(self, gpu: str) -> ProfileSpec | None:
+        """What is expected of it on a kind of GPU; None where it has no profile for that."""
+        return self.profile or self.profiles.get(gpu)
+
+
+class PipelineSpec(Section):
+    """Partitions in order, with one batch size."""
+
+    batch: int = Field(ge=1, le=65536, description="Rows: no batch through it is larger")
+    partitions: list[PartitionSpec] = Field(min_length=1)
+
+
+class LinkSpec(Section):
+    """The network between the nodes: what goes from a partition to the next crosses it, unless both are in one node."""
+
+    gbps: Positive = Field(description="Of each node's uplink, and of its downlink")
+    latency_ms: float = Field(default=0.0, ge=0, lt=1e6)
 
 
 class AppSpec(Section):
@@ -58,6 +101,9 @@ class ModelSpec(Section):
     profile: ProfileSpec | None = Field(default=None, description="What policies expect, on every kind of GPU")
     profiles: dict[Name, ProfileSpec] = Field(default_factory=dict, description="... or by kind of GPU")
     max_batch: int | None = Field(default=None, ge=1, description="Largest batch in rows; may stand in the profile")
+    pipelines: list[PipelineSpec] = Field(
+        default_factory=list, description="Of a split model, in place of profile(s) and max_batch"
+    )
     share: float = Field(default=1.0, ge=0, description="Of the arrivals, relative to the other models'")
     rows: AnyDistribution = Field(default=Constant(value=1), description="Rows per request, 1 to max_batch")
     time_ms: AnyDistribution = Field(
@@ -68,10 +114,13 @@ class ModelSpec(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if (self.profile is None) == (not self.profiles):
-            raise ValueError("give profile (for every GPU) or profiles (by kind of GPU): one of the two")
+        if self.pipelines:
+            if self.profile or self.profiles or self.max_batch:
+                raise ValueError("pipelines stand in place of profile, profiles and max_batch: leave those out")
+        elif (self.profile is None) == (not self.profiles):
+            raise ValueError("give profile (for every GPU) or profiles (by kind of GPU), or pipelines: one of them")
         sizes = {spec.max_batch for spec in self._specs() if spec.max_batch} | {self.max_batch} - {None}
-        if len(sizes) != 1:
+        if len(sizes) != 1 and not self.pipelines:
             raise ValueError(f"needs one max_batch for all its profiles, has {sorted(filter(None, sizes)) or 'none'}")
         for where, rows in [("rows", self.rows), *((f"apps.{app.name}.rows", app.rows) for app in self.apps)]:
             if rows and rows.largest < float("inf") and (rows.smallest < 1 or rows.largest > self.max_rows):
@@ -88,11 +137,23 @@ class ModelSpec(Section):
     @property
     def max_rows(self) -> int:
         """The largest batch, in rows."""
+        if self.pipelines:
+            return max(pipeline.batch for pipeline in self.pipelines)
         return self.max_batch or next(spec.max_batch for spec in self._specs() if spec.max_batch)
 
-    def profile_on(self, gpu: str) -> ProfileSpec | None:
-        """What is expected of it on a kind of GPU; None where it has no profile for that."""
-        return self.profile or self.profiles.get(gpu)
+    @property
+    def partitions(self) -> dict[str, tuple[PartitionSpec, int]]:
+        """What workers load of it, by name, each with the largest batch in rows; itself, where it is not split."""
+        if not self.pipelines:
+            whole = PartitionSpec.model_construct(
+                name=self.name, profile=self.profile, profiles=self.profiles, output_bytes=0
+            )
+            return {self.name: (whole, self.max_rows)}
+        parts: dict[str, tuple[PartitionSpec, int]] = {}
+        for pipeline in self.pipelines:
+            for part in pipeline.partitions:
+                parts[part.name] = part, max(pipeline.batch, parts[part.name][1] if part.name in parts else 0)
+        return parts
 
 
 class ModelsFrom(Section):
@@ -202,7 +263,9 @@ class Scenario(Section):
     seed: int = Field(default=0, ge=0)
     warmup_s: float = Field(default=2.0, ge=0, lt=1e7, description="Load before the measured window")
     duration_s: float = Field(gt=0, lt=1e7, description="Length of the measured window, after the warm-up")
+    layout: str | None = Field(default=None, description="A planner's layout: becomes workers, models and network")
     workers: list[WorkerSpec] = Field(min_length=1)
+    network: LinkSpec | None = Field(default=None, description="Between nodes; default: it takes no time")
     models: list[ModelSpec] = Field(default_factory=list)
     models_from: ModelsFrom | None = Field(default=None, description="A table of models; becomes `models`")
     arrivals: Annotated[ProcessSpec | TraceSpec, Field(discriminator="process")]
@@ -225,6 +288,8 @@ class Scenario(Section):
             listed = ModelsFrom.model_validate(given["models_from"]).read(folder_of(info))
             changed["models"] = [*(given.get("models") or []), *listed]
             changed["models_from"] = None
+        if given.get("layout") is not None:
+            changed |= sections_of(given, folder_of(info))
         return changed
 
     @model_validator(mode="after")
@@ -237,29 +302,47 @@ class Scenario(Section):
             raise ValueError(f"models: {doubles[0]!r} is listed twice")
         if not sum(self.weights()) > 0:
             raise ValueError("models: every share is zero")
+        parts = self._named_partitions()
         for index, pool in enumerate(self.workers):
-            for hosted in pool.hosts or names:
-                if hosted not in names:
-                    raise ValueError(f"workers.{index}.hosts: {hosted!r} is no model of this scenario")
-                if self.model(hosted).profile_on(pool.gpu) is None:
+            for hosted in pool.hosts or parts:
+                if hosted not in parts:
                     raise ValueError(
-                        f"models.{names.index(hosted)}.profiles: {hosted!r} has none for {pool.gpu!r} "
-                        f"(workers.{index}): add it, or leave the model out of that entry's hosts"
+                        f"workers.{index}.hosts: {hosted!r} is no model and no partition of one in this scenario"
+                    )
+                if parts[hosted][0].profile_on(pool.gpu) is None:
+                    raise ValueError(
+                        f"models: profiles: {hosted!r} has none for {pool.gpu!r} "
+                        f"(workers.{index}): add it, or leave it out of that entry's hosts"
                     )
         everywhere = any(pool.hosts is None for pool in self.workers)
-        homeless = set() if everywhere else set(names) - {name for pool in self.workers for name in pool.hosts or ()}
+        homeless = set() if everywhere else set(parts) - {name for pool in self.workers for name in pool.hosts or ()}
         if homeless:
             raise ValueError(f"workers: none hosts {min(homeless)!r}: add it to some entry's hosts")
         titles = [policy.title for policy in self.policies]
         if doubles := sorted({title for title in titles if titles.count(title) > 1}):
             raise ValueError(f"policies: {doubles[0]!r} is listed twice: give one of them a label")
-        self.simulation.check_names(names, [pool.node for pool in self.workers], sum(p.count for p in self.workers))
+        nodes = [pool.node_of(number) for pool in self.workers for number in range(pool.count)]
+        self.simulation.check_names([*parts], nodes)
         return self
+
+    def _named_partitions(self) -> dict[str, tuple[PartitionSpec, int]]:
+        parts: dict[str, tuple[PartitionSpec, int]] = {}
+        for model in self.models:
+            for name, part in model.partitions.items():
+                if name in parts:
+                    raise ValueError(f"models: two of them have a partition named {name!r}")
+                parts[name] = part
+        return parts
 
     @property
     def folder(self) -> Path:
         """Where the paths in it start."""
         return self._folder
+
+    @property
+    def partitions(self) -> dict[str, tuple[PartitionSpec, int]]:
+        """What workers can load, by name, each with the largest batch in rows."""
+        return {name: part for model in self.models for name, part in model.partitions.items()}
 
     def model(self, name: str) -> ModelSpec:
         """The model of this name. Raises StopIteration for one that is not listed."""

@@ -77,7 +77,7 @@ class WorkerEvent(_Section):
 class SimulationSpec(_Section):
     """What only the simulator needs: ignored when the scenario is run live."""
 
-    service: dict[str, ServiceSpec] = Field(default_factory=dict, description="By model")
+    service: dict[str, ServiceSpec] = Field(default_factory=dict, description="By model, or partition of a split one")
     jitter: JitterSpec | None = None
     interference: Annotated[float, Field(ge=1, le=1000)] = Field(
         default=1.0, description="A worker is so many times slower while another one of its GPU is busy"
@@ -86,11 +86,12 @@ class SimulationSpec(_Section):
     events: list[WorkerEvent] = Field(default_factory=list)
     learn: bool = Field(default=True, description="The engine corrects profiles by what it observes, as it does live")
 
-    def check_names(self, models: list[str], nodes: list[str], workers: int) -> None:
-        """Raises ValueError for a model, a node or a worker that the scenario does not have."""
+    def check_names(self, partitions: list[str], nodes: list[str]) -> None:
+        """Raises ValueError for a partition, a node or a worker that the scenario does not have. `nodes`: by worker."""
+        workers = len(nodes)
         for name in self.service:
-            if name not in models:
-                raise ValueError(f"simulation.service: {name!r} is no model of this scenario")
+            if name not in partitions:
+                raise ValueError(f"simulation.service: {name!r} is no model of this scenario, nor a partition of one")
         for index, event in enumerate(self.events):
             who = event.lost if event.lost is not None else event.joined
             if (isinstance(who, str) and who not in nodes) or (isinstance(who, int) and not 0 <= who < workers):

@@ -1,0 +1,141 @@
+"""The block profile: how long each block of a model runs, by kind of worker, virtual share and batch size.
+
+`tidegate profile-blocks` writes it, planners that partition models read it. A block is the smallest piece of a model
+that a planner may place; consecutive blocks make a partition, whose latency is the sum of its blocks' (PPipe, sections
+5.1 and 5.2, L_{k,v,b,i} and S_i).
+"""
+
+from itertools import pairwise
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tidegate.api.planner import Document, DocumentError
+
+Microseconds = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+
+
+class BlockLatencies(BaseModel):
+    """What was measured on one kind of worker at one virtual share: a complete table, blocks by batch sizes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: str = Field(min_length=1)
+    """The class of the GPU or worker."""
+    share: int = Field(ge=1)
+    """v: measured on 1/v of the device, with all v shares busy."""
+    rows: list[Annotated[int, Field(ge=1)]] = Field(min_length=1)
+    """The batch sizes that were measured, rising."""
+    latency_us: list[list[Microseconds]]
+    """`latency_us[block][i]`: of a batch of `rows[i]` rows."""
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if any(later <= earlier for earlier, later in pairwise(self.rows)):
+            raise ValueError(f"rows {self.rows} must rise")
+        for block, row in enumerate(self.latency_us):
+            if len(row) != len(self.rows):
+                raise ValueError(
+                    f"latency_us.{block} has {len(row)} values for {len(self.rows)} batch sizes ({self.rows}): measure "
+                    f"this block at each, for kind '{self.kind}', share {self.share}"
+                )
+        return self
+
+    def merged(self, newer: Self) -> Self:
+        """Add the batch sizes of `newer`, of the same kind and share, whose values win where both have one."""
+        rows = sorted({*self.rows, *newer.rows})
+        table = [
+            [dict(zip((*self.rows, *newer.rows), (*old, *new), strict=True))[size] for size in rows]
+            for old, new in zip(self.latency_us, newer.latency_us, strict=True)
+        ]
+        return self.model_copy(update={"rows": rows, "latency_us": table})
+
+
+class BlockProfile(Document):
+    """One model, cut into blocks."""
+
+    kind: Literal["block_profile"] = "block_profile"
+    model: str = Field(min_length=1)
+    blocks: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
+    """Their names, in the order in which they run."""
+    cut_bytes: list[Annotated[int, Field(ge=1)]]
+    """Bytes per row that cross each of the boundaries between blocks, as sent (halved where sent as fp16)."""
+    memory_mib: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
+    """What each block keeps on a device, weights and workspace; None where that was not measured."""
+    latencies: list[BlockLatencies]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        count = len(self.blocks)
+        if len(set(self.blocks)) != count:
+            raise ValueError("blocks: two have the same name")
+        if len(self.cut_bytes) != count - 1:
+            raise ValueError(f"cut_bytes has {len(self.cut_bytes)} values for the {count - 1} cuts between the blocks")
+        if self.memory_mib is not None and len(self.memory_mib) != count:
+            raise ValueError(f"memory_mib has {len(self.memory_mib)} values for {count} blocks")
+        seen = set()
+        for number, table in enumerate(self.latencies):
+            if (table.kind, table.share) in seen:
+                raise ValueError(f"latencies.{number}: a second table of kind '{table.kind}', share {table.share}")
+            seen.add((table.kind, table.share))
+            if len(table.latency_us) != count:
+                raise ValueError(
+                    f"latencies.{number} (kind '{table.kind}', share {table.share}): latency_us has "
+                    f"{len(table.latency_us)} blocks, and the model has {count}"
+                )
+        return self
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of workers of which something was measured, sorted."""
+        return sorted({table.kind for table in self.latencies})
+
+    def latency_us(self, kind: str, share: int, rows: int, first: int, last: int) -> float:
+        """Expected microseconds of the blocks `first`..`last` - 1 for a batch of `rows`.
+
+        Straight lines between measured batch sizes. Raises DocumentError for what was not measured: a kind, a share, a
+        batch outside the measured ones; ValueError for blocks that the model has not.
+        """
+        if not 0 <= first < last <= len(self.blocks):
+            raise ValueError(f"blocks {first} to {last} (exclusive) of a model with {len(self.blocks)}")
+        table = self._table(kind, share)
+        if table is None or not table.rows[0] <= rows <= table.rows[-1]:
+            measured = "none" if table is None else f"batches of {table.rows[0]} to {table.rows[-1]}"
+            raise DocumentError(
+                f"the block profile of '{self.model}' does not tell the latency of batch {rows} on kind '{kind}', "
+                f"share {share} (measured there: {measured}): measure it with `tidegate profile-blocks --kind {kind} "
+                f"--share {share} --batches {rows}`"
+            )
+        above = next(i for i, measured_rows in enumerate(table.rows) if measured_rows >= rows)
+        below = max(0, above - 1)
+        span = table.rows[above] - table.rows[below]
+        weight = (rows - table.rows[below]) / span if span else 0.0
+        return sum(row[below] + weight * (row[above] - row[below]) for row in table.latency_us[first:last])
+
+    def missing(self, kind: str, shares: list[int], rows: list[int]) -> list[tuple[int, int]]:
+        """Which (share, batch size) of a kind were not measured, in the order asked for; of all blocks alike."""
+        tables = {share: self._table(kind, share) for share in shares}
+        return [
+            (share, size) for share, table in tables.items() for size in rows if table is None or size not in table.rows
+        ]
+
+    def merged(self, newer: Self) -> Self:
+        """Add the measurements of `newer`: other kinds, shares and batch sizes; where both have a value, `newer`'s.
+
+        Raises DocumentError where the two are not of the same blocks.
+        """
+        for field in ("model", "blocks", "cut_bytes"):
+            if getattr(self, field) != getattr(newer, field):
+                raise DocumentError(
+                    f"two block profiles differ in '{field}': they are of different cuts of a model and cannot be "
+                    "merged; write the new one to a file of its own"
+                )
+        tables = {(table.kind, table.share): table for table in self.latencies}
+        for table in newer.latencies:
+            older = tables.get((table.kind, table.share))
+            tables[table.kind, table.share] = table if older is None else older.merged(table)
+        memory_mib = self.memory_mib if newer.memory_mib is None else newer.memory_mib
+        update = {"latencies": [tables[key] for key in sorted(tables)], "memory_mib": memory_mib}
+        return self.model_copy(update=update)
+
+    def _table(self, kind: str, share: int) -> BlockLatencies | None:
+        return next((table for table in self.latencies if (table.kind, table.share) == (kind, share)), None)

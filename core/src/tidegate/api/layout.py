@@ -1,0 +1,162 @@
+"""The layout: what is loaded where, and through which pools a model's batches pass.
+
+Planners of partitions and shares answer with one (`Plan.layout`); the generator writes model repositories from it, the
+simulator and the proxy run it. A versioned document like every plan.
+"""
+
+from itertools import pairwise
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tidegate.api.model import Model, Pipeline, Worker
+from tidegate.api.network import Network
+from tidegate.api.planner import Document
+from tidegate.api.profile import Profile, ms_to_ns
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Positive = Annotated[float, Field(gt=0, lt=1e12)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class LayoutPipeline(_Part):
+    """Partitions in order, with one batch size."""
+
+    partitions: tuple[Name, ...] = Field(min_length=1)
+    batch: int = Field(ge=1, le=65536, description="Rows: no batch through it is larger")
+
+
+class LayoutModel(_Part):
+    """A model as clients see it."""
+
+    name: Name
+    slo_ms: Positive | None = None
+    rate_rps: float = Field(default=0.0, ge=0, lt=1e12, description="What the plan can bear; 0: unknown")
+    pipelines: tuple[LayoutPipeline, ...] = Field(min_length=1)
+
+
+class LayoutPartition(_Part):
+    """Consecutive blocks of a model, which a Triton loads as a model of its own."""
+
+    name: Name
+    model: Name
+    blocks: tuple[int, int] = Field(description="[first, end): which of the model's blocks")
+    bytes_per_row: int = Field(default=0, ge=0, description="Of its output, as it travels")
+    latency_ms: dict[Name, tuple[Positive, ...]] = Field(
+        min_length=1, description="By kind of worker: milliseconds of a batch of 1, 2, ... rows"
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not 0 <= self.blocks[0] < self.blocks[1]:
+            raise ValueError(f"blocks: {list(self.blocks)} is no [first, end)")
+        for kind, table in self.latency_ms.items():
+            if not table or any(later < earlier for earlier, later in pairwise(table)):
+                raise ValueError(f"latency_ms.{kind}: needs a value for each batch size from 1 on, none falling")
+        return self
+
+
+class LayoutWorker(_Part):
+    """One place that runs one batch at a time."""
+
+    name: Name
+    kind: Name = Field(description="Workers of one kind are equally fast")
+    gpu: Name = Field(description="The device; workers of one device share it")
+    share: int = Field(default=1, ge=1, le=100, description="It has one part in so many of the device")
+    node: Name = Field(default="node0", description="The machine")
+    hosts: tuple[Name, ...] = Field(min_length=1, description="Partitions loaded there")
+
+
+class LayoutNetwork(_Part):
+    """Between the nodes."""
+
+    gbps: Positive = Field(description="Of each node's uplink, and of its downlink")
+    latency_ms: float = Field(default=0.0, ge=0, lt=1e6)
+
+
+class Layout(Document):
+    """Models, their partitions, and the workers that host those."""
+
+    kind: Literal["layout"] = "layout"
+    models: tuple[LayoutModel, ...] = Field(min_length=1)
+    partitions: tuple[LayoutPartition, ...] = Field(min_length=1)
+    workers: tuple[LayoutWorker, ...] = Field(min_length=1)
+    network: LayoutNetwork | None = None
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        for what, names in (
+            ("models", [model.name for model in self.models]),
+            ("partitions", [part.name for part in self.partitions]),
+            ("workers", [worker.name for worker in self.workers]),
+        ):
+            if doubles := sorted({name for name in names if names.count(name) > 1}):
+                raise ValueError(f"{what}: {doubles[0]!r} is listed twice")
+        parts = {part.name: part for part in self.partitions}
+        hosted: set[str] = set()
+        for worker in self.workers:
+            for name in worker.hosts:
+                if name not in parts:
+                    raise ValueError(f"workers: {worker.name!r} hosts {name!r}, which is no partition of this layout")
+                if worker.kind not in parts[name].latency_ms:
+                    raise ValueError(f"partitions: {name!r} has no latency_ms for {worker.kind!r}, the kind of a host")
+            hosted.update(worker.hosts)
+        for model in self.models:
+            for pipeline in model.pipelines:
+                self._check_pipeline(model, pipeline, parts, hosted)
+        return self
+
+    def _check_pipeline(
+        self, model: LayoutModel, pipeline: LayoutPipeline, parts: dict[str, LayoutPartition], hosted: set[str]
+    ) -> None:
+        where = f"models: {model.name!r}: pipeline {list(pipeline.partitions)}"
+        for name in pipeline.partitions:
+            part = parts.get(name)
+            if part is None or part.model != model.name:
+                raise ValueError(f"{where}: {name!r} is no partition of this model")
+            if name not in hosted:
+                raise ValueError(f"{where}: no worker hosts {name!r}")
+            short = next((kind for kind, table in part.latency_ms.items() if len(table) < pipeline.batch), None)
+            if short is not None:
+                raise ValueError(f"{where}: latency_ms of {name!r} on {short!r} ends before the batch {pipeline.batch}")
+        blocks = [parts[name].blocks for name in pipeline.partitions]
+        if blocks[0][0] != 0 or any(end != start for (_, end), (start, _) in pairwise(blocks)):
+            raise ValueError(
+                f"{where}: its blocks {[list(each) for each in blocks]} do not follow each other from 0 on"
+            )
+
+    def contract(self) -> tuple[tuple[Model, ...], tuple[Worker, ...], tuple[Profile, ...], Network | None]:
+        """The same in the words of policies: models, workers (numbered in order), profiles, network."""
+        models = tuple(
+            Model(
+                model.name,
+                max(pipeline.batch for pipeline in model.pipelines),
+                None if model.slo_ms is None else ms_to_ns(model.slo_ms),
+                self._pipelines(model),
+            )
+            for model in self.models
+        )
+        workers = tuple(
+            Worker(number, worker.name, tuple(sorted(worker.hosts)), worker.kind, worker.node)
+            for number, worker in enumerate(self.workers)
+        )
+        kinds = {(name, worker.kind) for worker in self.workers for name in worker.hosts}
+        profiles = tuple(
+            Profile(part.name, kind, tuple(ms_to_ns(latency) for latency in part.latency_ms[kind]))
+            for part in self.partitions
+            for kind in sorted(part.latency_ms)
+            if (part.name, kind) in kinds
+        )
+        network = None
+        if self.network:
+            sizes = {part.name: part.bytes_per_row for part in self.partitions}
+            network = Network(sizes, self.network.gbps * 1e9 / 8, ms_to_ns(self.network.latency_ms))
+        return models, workers, profiles, network
+
+    @staticmethod
+    def _pipelines(model: LayoutModel) -> tuple[Pipeline, ...]:
+        pipelines = tuple(Pipeline(pipeline.partitions, pipeline.batch) for pipeline in model.pipelines)
+        return () if [pipeline.partitions for pipeline in pipelines] == [(model.name,)] else pipelines

@@ -1,0 +1,76 @@
+"""The layout document: what it refuses, and what policies are told."""
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegate.api import DocumentError, Layout, Model, Network, Pipeline, Profile, Worker, read_document, write_document
+
+LAYOUT: dict[str, Any] = {
+    "models": [{"name": "m", "slo_ms": 20, "rate_rps": 50, "pipelines": [{"partitions": ["a", "b"], "batch": 2}]}],
+    "partitions": [
+        {"name": "a", "model": "m", "blocks": [0, 3], "bytes_per_row": 1000, "latency_ms": {"P4": [3, 5]}},
+        {"name": "b", "model": "m", "blocks": [3, 10], "latency_ms": {"L4/2": [1, 1.5], "unused": [1, 1]}},
+    ],
+    "workers": [
+        {"name": "P4-0", "kind": "P4", "gpu": "P4-0", "node": "one", "hosts": ["a"]},
+        {"name": "L4-0/0", "kind": "L4/2", "gpu": "L4-0", "share": 2, "node": "two", "hosts": ["b"]},
+    ],
+    "network": {"gbps": 8, "latency_ms": 0.5},
+}
+
+
+def changed(*path: str | int, to: object) -> dict[str, Any]:
+    document = deepcopy(LAYOUT)
+    place: Any = document
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = to
+    return document
+
+
+def test_policies_are_told_models_workers_profiles_and_network() -> None:
+    models, workers, profiles, network = Layout.model_validate(LAYOUT).contract()
+    assert models == (Model("m", 2, 20_000_000, (Pipeline(("a", "b"), 2),)),)
+    assert workers == (Worker(0, "P4-0", ("a",), "P4", "one"), Worker(1, "L4-0/0", ("b",), "L4/2", "two"))
+    assert profiles == (Profile("a", "P4", (3_000_000, 5_000_000)), Profile("b", "L4/2", (1_000_000, 1_500_000)))
+    assert network == Network({"a": 1000, "b": 0}, 1e9, 500_000)
+    assert network.transfer_ns("a", 2) == 2000
+
+
+def test_a_model_in_one_partition_of_its_name_is_not_split() -> None:
+    whole = changed("models", 0, "pipelines", to=[{"partitions": ["m"], "batch": 2}])
+    whole["partitions"] = [{"name": "m", "model": "m", "blocks": [0, 10], "latency_ms": {"P4": [3, 5]}}]
+    whole["workers"] = [{"name": "P4-0", "kind": "P4", "gpu": "P4-0", "hosts": ["m"]}]
+    assert Layout.model_validate(whole).contract()[0] == (Model("m", 2, 20_000_000),)
+
+
+def test_it_is_written_and_read(tmp_path: Path) -> None:
+    layout = Layout.model_validate(LAYOUT)
+    write_document(tmp_path / "layout.json", layout)
+    assert read_document(tmp_path / "layout.json", Layout) == layout
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (changed("partitions", 1, "name", to="a"), "partitions: 'a' is listed twice"),
+        (changed("workers", 0, "hosts", to=["c"]), "'P4-0' hosts 'c', which is no partition"),
+        (changed("workers", 0, "kind", to="T4"), "'a' has no latency_ms for 'T4'"),
+        (changed("workers", 0, "hosts", to=["b"]), "'b' has no latency_ms for 'P4'"),
+        (changed("workers", to=LAYOUT["workers"][:1]), "no worker hosts 'b'"),
+        (changed("models", 0, "pipelines", 0, "partitions", to=["a", "c"]), "'c' is no partition of this model"),
+        (changed("models", 0, "pipelines", 0, "batch", to=3), "latency_ms of 'a' on 'P4' ends before the batch 3"),
+        (changed("partitions", 1, "blocks", to=[4, 10]), r"blocks \[\[0, 3\], \[4, 10\]\] do not follow each other"),
+        (changed("partitions", 0, "blocks", to=[3, 3]), r"\[3, 3\] is no"),
+        (changed("partitions", 0, "latency_ms", to={"P4": [3, 2]}), "latency_ms.P4: .* none falling"),
+        (changed("network", "gbps", to=0), "network.gbps"),
+    ],
+)
+def test_what_does_not_add_up_is_named(document: dict[str, Any], message: str, tmp_path: Path) -> None:
+    (tmp_path / "layout.json").write_text(json.dumps(document))
+    with pytest.raises(DocumentError, match=message):
+        read_document(tmp_path / "layout.json", Layout)
