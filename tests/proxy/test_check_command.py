@@ -45,7 +45,16 @@ def test_it_prints_the_configuration_as_it_would_be_used(tmp_path: Path) -> None
     assert (status, errors) == (0, "")
     resolved = yaml.safe_load(out)
     assert resolved["policy"] == {"name": "fifs", "options": {}}
-    assert resolved["tritons"] == [{"grpc": "[::1]:8001", "http": "[::1]:8000", "metrics": "[::1]:8002", "tls": None}]
+    assert resolved["tritons"] == [
+        {
+            "grpc": "[::1]:8001",
+            "http": "[::1]:8000",
+            "metrics": "[::1]:8002",
+            "tls": None,
+            "worker": None,
+            "share_memory": None,
+        }
+    ]
     assert resolved["drain_s"] == 20
 
 

@@ -1,5 +1,8 @@
 """Gather and scatter, around an identity that stands in for Triton."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,8 +10,12 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.envelope import Envelope, open_envelope
-from tidegate_proxy.merging import ScatterError, gather, scatter
+from tidegate_proxy.merging import ScatterError
+from tidegate_proxy.payload import OutputSizes, Payload, Stage
 from tidegate_proxy.signature import ELEMENT_BYTES, Signature, TensorSpec
+
+if TYPE_CHECKING:
+    from tidegate_proxy.backend import Backend
 
 MAX_ROWS = 16
 
@@ -61,6 +68,19 @@ def _identity(request: bytes, signature: Signature) -> bytes:
             answer.outputs.add(name=declared.name, datatype=declared.datatype, shape=declared.shape)
             answer.raw_output_contents.append(bytes(tensor))
     return bytes(answer.SerializeToString())
+
+
+NOWHERE = cast("Backend", object())
+"""No shared memory is wanted: it is not asked."""
+
+
+def gather(envelopes: Sequence[Envelope]) -> bytes:
+    stage = Stage("m", frozenset({"Y"}), NOWHERE, None)
+    return Payload(envelopes, OutputSizes(), None).request(stage)
+
+
+def scatter(answer: bytes, envelopes: Sequence[Envelope]) -> list[bytes]:
+    return Payload(envelopes, OutputSizes(), None).outcomes(answer)
 
 
 def _contents(answer: service_pb2.ModelInferResponse) -> dict[str, tuple[str, tuple[int, ...], bytes]]:

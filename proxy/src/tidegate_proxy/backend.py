@@ -47,9 +47,15 @@ class Backend:
         metrics: str | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         options: Sequence[tuple[str, Any]] = (),
+        shares_memory: bool = False,
+        worker: str = "",
     ) -> None:
         """`address` is that of its gRPC service, HOST:PORT as the other two; `options` are more of gRPC's."""
         self.address = address
+        self.worker = worker
+        """Which worker of the layout it is, where there is one."""
+        self.shares_memory = shares_memory
+        """Whether it is on this machine, so that large tensors can be handed to it in shared memory."""
         self.http_url = f"http://{http}" if http else ""
         self.metrics = metrics
         options = [*CHANNEL_OPTIONS, *options]

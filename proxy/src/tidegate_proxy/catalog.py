@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.api import Model, Worker, ms_to_ns
+from tidegate.api import Layout, Model, Network, Worker, ms_to_ns
 from tidegate_proxy.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.signature import Signature, instances_of, signature_of, why_not_batchable
+from tidegate_proxy.split_models import VERSION, SplitModel, find_layout
 
 SLO_PARAMETER = "slo_ms"
 """The parameter of a config.pbtxt that holds a model's SLO, in milliseconds."""
@@ -21,6 +22,8 @@ class Catalog:
     models: dict[str, Model] = field(default_factory=dict)
     """Those that are scheduled."""
     signatures: dict[str, Signature] = field(default_factory=dict)
+    outputs: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Of each partition that batches run through, by its name; a model that is not split is one of its own name."""
     passed_through: dict[str, str] = field(default_factory=dict)
     """The others, each with the reason."""
     versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -34,10 +37,24 @@ class Catalog:
     """The Tritons on which a model, of either sort, is loaded."""
     loaded: dict[Backend, list[LoadedModel]] = field(default_factory=dict)
     """What each Triton said it has."""
+    layout: Layout | None = None
+    """The plan that the Tritons follow, if they follow one."""
+    split: dict[str, SplitModel] = field(default_factory=dict)
+    """Models of the layout, which no Triton has by that name."""
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """Models of Tritons that clients do not see: the partitions of others."""
+        return frozenset(self.outputs).difference(self.models) if self.split else frozenset()
+
+    @property
+    def network(self) -> Network | None:
+        """Between the nodes of the layout."""
+        return self.layout.contract()[3] if self.layout else None
 
     def same_plan(self, other: "Catalog") -> bool:
         """Whether a scheduler need not notice the difference."""
-        return self.models == other.models and self.workers == other.workers
+        return (self.models, self.workers, self.network) == (other.models, other.workers, other.network)
 
 
 class Directory:
@@ -52,12 +69,13 @@ async def discover(
     slos_ms: Mapping[str, float],
     before: Catalog | None = None,
     returning: Backend | None = None,
+    layout: Layout | None = None,
 ) -> Catalog:
-    """Ask every Triton what it serves.
+    """Ask every Triton what it serves. With a `layout` each of them is one of its workers, and serves nothing else.
 
-    `slos_ms` overrides the SLOs of the models' configs. `before`: the catalog so far, in which workers that are the
-    same keep their ids, and what a Triton that is given up had loaded is taken to be there still, unless it is
-    `returning`.
+    `slos_ms` overrides the SLOs of the models' configs, or of the layout. `before`: the catalog so far, in which
+    workers that are the same keep their ids, and what a Triton that is given up had loaded is taken to be there still,
+    unless it is `returning`.
     Raises BackendError for a Triton that does not answer, for two that disagree about a model, for an SLO that is no
     positive number, and (at first) for one of a model that is not scheduled.
     """
@@ -74,7 +92,10 @@ async def discover(
     for backend in backends:
         models = answers[backend] if backend in answers else before.loaded[backend] if before else []
         catalog.loaded[backend] = models
-        _add(catalog, backend, models, slos_ms, known)
+        if layout is None:
+            _add(catalog, backend, models, slos_ms, known)
+    if layout is not None:
+        _follow(catalog, layout, slos_ms, known)
     unknown = sorted(set(slos_ms) - set(catalog.models))
     if unknown and before is None:
         scheduled = ", ".join(sorted(catalog.models)) or "none"
@@ -117,6 +138,7 @@ def _add(
             catalog.passed_through[config.name] = str(reason)
             continue
         catalog.signatures[config.name] = signature
+        catalog.outputs[config.name] = signature.outputs
         slo_ms = slos_ms.get(config.name, _slo_of(config, backend))
         slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
         catalog.models[config.name] = Model(config.name, signature.max_rows, slo_ns)
@@ -128,6 +150,26 @@ def _add(
         worker_id = known.get((name, hosted), max(catalog.backend_of, default=-1) + 1)
         catalog.workers.append(Worker(worker_id, name, hosted))
         catalog.backend_of[worker_id] = backend
+
+
+def _follow(
+    catalog: Catalog, layout: Layout, slos_ms: Mapping[str, float], known: Mapping[tuple[str, tuple[str, ...]], int]
+) -> None:
+    found = find_layout(layout, catalog.loaded, slos_ms, known, max(catalog.backend_of, default=-1) + 1)
+    catalog.layout = layout
+    catalog.outputs = {name: signature.outputs for name, signature in found.partitions.items()}
+    for worker, backend in found.workers:
+        catalog.workers.append(worker)
+        catalog.backend_of[worker.id] = backend
+    for name, split in found.models.items():
+        catalog.models[name] = split.model
+        catalog.signatures[name] = split.signature
+        catalog.versions[name] = (VERSION,)
+        ends = {name for path in split.model.paths for name in (path.partitions[0], path.partitions[-1])}
+        catalog.hosts[name] = [backend for worker, backend in found.workers if ends.intersection(worker.hosts)]
+        if split.model.pipelines:
+            catalog.split[name] = split
+    catalog.workers.sort(key=lambda worker: worker.id)
 
 
 def _slo_of(config: model_config_pb2.ModelConfig, backend: Backend) -> float | None:

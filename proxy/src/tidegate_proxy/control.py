@@ -11,6 +11,7 @@ from zlib import crc32
 import grpc
 from tritonclient.grpc import service_pb2
 
+from tidegate_proxy import regions
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.backend import INFER, SERVICE, Backend
 from tidegate_proxy.catalog import Directory
@@ -21,6 +22,7 @@ from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import PassedThrough
 from tidegate_proxy.observability.merged_statistics import merge_statistics
 from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.split_models import VERSION, SplitModel
 from tidegate_proxy.wire import first_string
 
 _OF_A_CONNECTION = ("grpc-", ":", "user-agent", "content-type", "te")
@@ -41,9 +43,6 @@ _REPOSITORY = frozenset(SERVICE + method for method in ("RepositoryModelLoad", "
 """What changes the models, too."""
 OF_OUR_OWN = frozenset((SERVICE + "ServerLive", SERVICE + "ServerReady", "/grpc.health.v1.Health/Check"))
 """How Tidegate itself is: answered as long as it runs."""
-_OWN_MODEL_FIELD = frozenset(SERVICE + method for method in ("ModelReady", "ModelMetadata", "ModelConfig"))
-"""Methods whose request begins with the name of a model."""
-
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
 """grpc.health.v1.HealthCheckResponse with its only field, the status."""
 
@@ -71,6 +70,10 @@ class Control:
             "/grpc.health.v1.Health/Check": self._health,
             SERVICE + "RepositoryIndex": self._index,
             SERVICE + "ModelStatistics": self._statistics,
+            SERVICE + "ModelReady": self._of_split(SERVICE + "ModelReady", _ready_answer),
+            SERVICE + "ModelMetadata": self._of_split(SERVICE + "ModelMetadata", _metadata_answer),
+            SERVICE + "ModelConfig": self._of_split(SERVICE + "ModelConfig", _config_answer),
+            SERVICE + "SystemSharedMemoryStatus": self._shared_memory_status,
             **{method: self._to_all(method) for method in _TO_ALL},
             **{method: self._and_look_again(self._to_all(method)) for method in _REPOSITORY},
         }
@@ -79,8 +82,7 @@ class Control:
         """The answer to a call. Raises RequestFailed with what its client is to be told."""
         if answer := self._answers.get(method):
             return await answer(message, metadata, remaining_s)
-        model = first_string(message) if method in _OWN_MODEL_FIELD else ""
-        return await self._ask(self.route(model), method, message, metadata, remaining_s)
+        return await self._ask(self.route(""), method, message, metadata, remaining_s)
 
     async def stream(
         self,
@@ -131,6 +133,12 @@ class Control:
         May be called from any thread. Raises RequestFailed where tensors in shared memory are refused.
         """
         model = first_string(message)
+        if model in self._directory.catalog.split:
+            words = (
+                f"model '{model}' is split over several Tritons, which takes well-formed requests with raw contents: "
+                "no typed contents, shared memory, classification or sequences"
+            )
+            raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words)
         living = [backend for backend in self._directory.catalog.hosts.get(model, ()) if backend.alive]
         if len(living) < 2 and not self.refuses_shared_memory:
             return living[0] if living else self.route(model)
@@ -196,6 +204,19 @@ class Control:
 
         return answer
 
+    def _of_split(
+        self, method: str, answer_of: Callable[[SplitModel], bytes]
+    ) -> Callable[[bytes, Metadata, float | None], Awaitable[bytes]]:
+        """Answer for a model that no Triton has by that name; a Triton answers for the others."""
+
+        async def answer(message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
+            name = first_string(message)
+            if split := self._directory.catalog.split.get(name):
+                return answer_of(split)
+            return await self._ask(self.route(name), method, message, metadata, remaining_s)
+
+        return answer
+
     def _and_look_again(
         self, answer: Callable[[bytes, Metadata, float | None], Awaitable[bytes]]
     ) -> Callable[[bytes, Metadata, float | None], Awaitable[bytes]]:
@@ -208,12 +229,18 @@ class Control:
         return answered
 
     async def _statistics(self, message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
+        if first_string(message) in self._directory.catalog.split:
+            name = first_string(message)
+            own = {key: counts for key, counts in self._observability.statistics.snapshot().items() if key[0] == name}
+            alone: bytes = merge_statistics((), own, split=(name,)).SerializeToString()
+            return alone
         outcomes = await self._ask_all(SERVICE + "ModelStatistics", message, metadata, remaining_s)
         answers = [outcome for outcome in outcomes if isinstance(outcome, bytes)]
         if not answers:
             raise next(outcome for outcome in outcomes if isinstance(outcome, RequestFailed))
         responses = [service_pb2.ModelStatisticsResponse.FromString(answer) for answer in answers]
-        merged: bytes = merge_statistics(responses, self._observability.statistics.snapshot()).SerializeToString()
+        catalog, counted = self._directory.catalog, self._observability.statistics.snapshot()
+        merged: bytes = merge_statistics(responses, counted, catalog.hidden, catalog.split).SerializeToString()
         return merged
 
     async def statistics(self, model: str, version: str) -> service_pb2.ModelStatisticsResponse:
@@ -221,6 +248,21 @@ class Control:
         request = service_pb2.ModelStatisticsRequest(name=model, version=version)
         answer = await self._statistics(request.SerializeToString(), (), None)
         return service_pb2.ModelStatisticsResponse.FromString(answer)
+
+    async def _shared_memory_status(self, message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
+        """What clients registered; what Tidegate shares with that Triton itself is none of their business."""
+        answer = await self._ask(self.route(""), SERVICE + "SystemSharedMemoryStatus", message, metadata, remaining_s)
+        status = service_pb2.SystemSharedMemoryStatusResponse.FromString(answer)
+        for name in [name for name in status.regions if name.startswith(regions.PREFIX)]:
+            del status.regions[name]
+        serialized: bytes = status.SerializeToString()
+        return serialized
+
+    async def shared_memory_regions(self) -> list[service_pb2.SystemSharedMemoryStatusResponse.RegionStatus]:
+        """Those that clients registered, by name. Raises RequestFailed."""
+        answer = await self._shared_memory_status(b"", (), None)
+        status = service_pb2.SystemSharedMemoryStatusResponse.FromString(answer)
+        return [status.regions[name] for name in sorted(status.regions)]
 
     async def _live(self, _message: bytes, _metadata: Metadata, _remaining_s: float | None) -> bytes:
         serialized: bytes = service_pb2.ServerLiveResponse(live=True).SerializeToString()
@@ -235,7 +277,11 @@ class Control:
 
     async def _index(self, message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
         """Every model of any Triton, once: ready where it is ready somewhere."""
-        models: dict[tuple[str, str], service_pb2.RepositoryIndexResponse.ModelIndex] = {}
+        catalog = self._directory.catalog
+        models: dict[tuple[str, str], service_pb2.RepositoryIndexResponse.ModelIndex] = {
+            (name, VERSION): service_pb2.RepositoryIndexResponse.ModelIndex(name=name, version=VERSION, state="READY")
+            for name in catalog.split
+        }
         outcomes = await self._ask_all(SERVICE + "RepositoryIndex", message, metadata, remaining_s)
         answers = [outcome for outcome in outcomes if isinstance(outcome, bytes)]
         if not answers:
@@ -243,12 +289,18 @@ class Control:
         for answer in answers:
             for model in service_pb2.RepositoryIndexResponse.FromString(answer).models:
                 key = (model.name, model.version)
+                if model.name in catalog.hidden:
+                    continue
                 if key not in models or model.state == "READY":
                     models[key] = model
         merged: bytes = service_pb2.RepositoryIndexResponse(
             models=[models[key] for key in sorted(models)]
         ).SerializeToString()
         return merged
+
+    async def repository_index(self) -> list[service_pb2.RepositoryIndexResponse.ModelIndex]:
+        """Every model of any Triton. Raises RequestFailed."""
+        return list(service_pb2.RepositoryIndexResponse.FromString(await self._index(b"", (), None)).models)
 
     async def is_ready(self) -> bool:
         """Whether requests are welcome: some Triton is ready, and the proxy is not about to stop."""
@@ -268,3 +320,18 @@ class Control:
         """The client's metadata without what belongs to its own connection, or to our gate."""
         ours = self._gate.credential_headers
         return [(key, value) for key, value in metadata if key not in ours and not key.startswith(_OF_A_CONNECTION)]
+
+
+def _ready_answer(_split: SplitModel) -> bytes:
+    serialized: bytes = service_pb2.ModelReadyResponse(ready=True).SerializeToString()
+    return serialized
+
+
+def _metadata_answer(split: SplitModel) -> bytes:
+    serialized: bytes = split.metadata.SerializeToString()
+    return serialized
+
+
+def _config_answer(split: SplitModel) -> bytes:
+    serialized: bytes = service_pb2.ModelConfigResponse(config=split.config).SerializeToString()
+    return serialized

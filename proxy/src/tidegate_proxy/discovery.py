@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from tidegate.api import Model, ModelProfile, Profile
+from tidegate.api import Layout, ModelProfile, Profile
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.driver import Driver
@@ -27,11 +27,14 @@ class Discovery:
         statistics: Statistics,
         measured: Mapping[tuple[str, str], ModelProfile],
         slos_ms: Mapping[str, float],
+        layout: Layout | None = None,
     ) -> None:
         self.backends = backends
         """All Tritons; may change."""
         self.slos_ms = slos_ms
         """By model, in place of those of the configs; may be replaced."""
+        self.layout = layout
+        """What the Tritons follow; may be replaced."""
         self._directory = directory
         self._driver = driver
         self._statistics = statistics
@@ -47,6 +50,8 @@ class Discovery:
         """A Triton that was given up answers again: what it serves now counts."""
         if await self._refresh(backend):
             log.warning("Triton at %s is back", backend.address)
+            if self._driver.regions:
+                await self._driver.regions.share_with(backend)
 
     async def look_around(self) -> None:
         """For ever: notice what was loaded or unloaded without us."""
@@ -64,8 +69,8 @@ class Discovery:
     async def _refresh(self, returning: Backend | None) -> bool:
         async with self._one_at_a_time:
             try:
-                catalog = await discover(self.backends, self.slos_ms, self._directory.catalog, returning)
-                self._driver.adopt(catalog, starting_profiles(catalog.models, self._measured), returning)
+                catalog = await discover(self.backends, self.slos_ms, self._directory.catalog, returning, self.layout)
+                self._driver.adopt(catalog, starting_profiles(catalog, self._measured), returning)
             except (BackendError, ValueError) as error:
                 log.error("what the Tritons serve has changed and cannot be taken up: %s", error)
                 return False
@@ -73,18 +78,18 @@ class Discovery:
             return True
 
 
-def starting_profiles(
-    models: Mapping[str, Model], measured: Mapping[tuple[str, str], ModelProfile]
-) -> tuple[Profile, ...]:
-    """What to plan with at first: each model's measured profile, else a guess too small to drop anything by.
+def starting_profiles(catalog: Catalog, measured: Mapping[tuple[str, str], ModelProfile]) -> tuple[Profile, ...]:
+    """What to plan with at first: what the layout says, or each model's measured profile, else a guess.
 
-    Either is corrected online by what is observed.
+    A guess is too small to drop anything by. Either is corrected online by what is observed.
     """
+    if catalog.layout:
+        return catalog.layout.contract()[2]
     return tuple(
         measured[model.name, "default"].to_profile(model.max_rows)
         if (model.name, "default") in measured
         else Profile.linear(model.name, alpha_ms=0.05, beta_ms=0.5, max_rows=model.max_rows)
-        for model in models.values()
+        for model in catalog.models.values()
     )
 
 

@@ -38,12 +38,16 @@ from tidegate_proxy.client import SHUTTING_DOWN, TIMEOUT_EXPIRED, Client, Outcom
 from tidegate_proxy.completion_queue import PendingCall
 from tidegate_proxy.headroom import Headroom
 from tidegate_proxy.limits import Limits
-from tidegate_proxy.merging import ScatterError, gather, scatter
+from tidegate_proxy.merging import ScatterError
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.tracing import Execution
+from tidegate_proxy.payload import OutputSizes, Payload, Stage
+from tidegate_proxy.regions import Regions
 
 log = logging.getLogger(__name__)
 
+BROKEN_SHARING = "shared memory"
+"""In all that Triton says of it: of a region that it does not know, of an answer larger than expected."""
 QUEUE_FULL = "Exceeds maximum queue size"
 """Triton's own words for a request that is not even queued."""
 
@@ -54,8 +58,10 @@ class _Run:
 
     effect: StartLeg
     worker_id: int
-    backend: Backend
+    stage: Stage
+    payload: Payload
     clients: list[Client]
+    """Of the whole batch: its rows stay where they are when one leaves."""
     started_ns: int
     waiting: int
     """Clients that have not left."""
@@ -64,6 +70,14 @@ class _Run:
     call: PendingCall | None = None
     recovery: asyncio.Task[None] | None = None
     """What is done about its failure; in the loop."""
+
+    @property
+    def backend(self) -> Backend:
+        return self.stage.backend
+
+    @property
+    def is_last(self) -> bool:
+        return self.effect.leg + 1 == len(self.effect.batch.legs)
 
     @property
     def abandoned(self) -> bool:
@@ -75,12 +89,21 @@ class _Run:
             self.call.cancel()
         if self.recovery:
             self.recovery.cancel()
+        self.payload.close(finished=False)
 
 
 class Driver:
     """Drives one engine. Made in an event loop, which it uses for what is rare; its methods may be called anywhere."""
 
-    def __init__(self, engine: Engine, directory: Directory, limits: Limits, observability: Observability) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        directory: Directory,
+        limits: Limits,
+        observability: Observability,
+        regions: Regions | None = None,
+    ) -> None:
+        """`regions`: shared with the Tritons on this machine; None: everything is sent."""
         self.engine = engine
         self.limits = limits
         """May be replaced at any time."""
@@ -95,6 +118,10 @@ class Driver:
         self._held_bytes = 0
         self._running: dict[int, _Run] = {}
         """By batch."""
+        self._between: dict[int, _Run] = {}
+        """By batch, the leg that ended last of those that have more of them."""
+        self.regions = regions
+        self._sizes = OutputSizes()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(self._advance)
@@ -230,46 +257,81 @@ class Driver:
     def _start(self, effect: StartLeg) -> None:
         batch = effect.batch
         worker_id = batch.legs[effect.leg].worker_id
-        backend = self._directory.catalog.backend_of[worker_id]
+        stage = self._stage(effect)
         with self.lock:
-            if not backend.alive:
+            before = self._between.pop(batch.id, None)
+            if not stage.backend.alive:
+                if before:
+                    before.stop()
                 return  # the engine was told since, or is about to be
             clients = [client for request_id in batch.request_ids if (client := self._clients.get(request_id))]
-            run = _Run(effect, worker_id, backend, clients, time.monotonic_ns(), len(clients))
-            if clients:
+            waiting = len(clients)
+            if before:
+                clients, payload = before.clients, before.payload
+            else:
+                payload = Payload([client.envelope for client in clients], self._sizes, self.regions)
+            run = _Run(effect, worker_id, stage, payload, clients, time.monotonic_ns(), waiting)
+            if waiting:
                 self._running[batch.id] = run
                 for client in clients:
                     client.batch_id = batch.id
                 effects: list[AnyEffect] = []
             else:  # all of them left before it started
+                if before:
+                    before.stop()
                 effects = self._handle(
                     BatchFailed(time.monotonic_ns(), batch.id, effect.leg, worker_id, "every client left")
                 )
-        if clients:
-            run.execution = self._observability.batch_started(clients, effect.rows, backend.address, run.started_ns)
-            message = gather([client.envelope for client in clients])
-            run.call = backend.channel.unary(
-                INFER,
-                message,
-                lambda answer, code, details: self._ended(run, answer, code, details),
-                run.execution.metadata if run.execution else (),
+        if waiting:
+            run.execution = self._observability.batch_started(
+                clients, effect.rows, stage.backend.address, run.started_ns, first=before is None
             )
-            if run.abandoned:  # meanwhile
-                run.call.cancel()
+            self._call(run, payload.request(stage))
         self._perform(effects)
+
+    def _stage(self, effect: StartLeg) -> Stage:
+        catalog, legs = self._directory.catalog, effect.batch.legs
+        leg, following = legs[effect.leg], legs[effect.leg + 1 : effect.leg + 2]
+        return Stage(
+            leg.partition,
+            catalog.outputs.get(leg.partition, frozenset()),
+            catalog.backend_of[leg.worker_id],
+            catalog.backend_of[following[0].worker_id] if following else None,
+        )
+
+    def _call(self, run: _Run, message: bytes) -> None:
+        run.call = run.backend.channel.unary(
+            INFER,
+            message,
+            lambda answer, code, details: self._ended(run, answer, code, details),
+            run.execution.metadata if run.execution else (),
+        )
+        if run.abandoned:  # meanwhile
+            run.call.cancel()
 
     def _ended(self, run: _Run, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
         """A leg's call is over."""
         if self._running.get(run.effect.batch.id) is not run:
             return  # its worker was given up, and its requests with it
-        if answer is not None:
+        if answer is None:
+            if run.payload.is_shared and BROKEN_SHARING in details:
+                run.payload.sharing_broke(run.stage)
+                self._call(run, run.payload.request(run.stage, share=False))
+            else:
+                self._loop.call_soon_threadsafe(self._failed, run, code, details)
+        elif not run.is_last:
+            try:
+                run.payload.answered(answer)
+            except ScatterError as error:
+                self._loop.call_soon_threadsafe(self._failed, run, grpc.StatusCode.INTERNAL, str(error))
+            else:
+                self._finish(run)
+        elif self._finish(run):
             # The engine first: the next batch is on its way before this one's answers are divided.
-            if self._finish(run):
-                divided_ns = time.monotonic_ns()
-                outcomes = _divided(answer, run.clients)
-                self._settle(run, outcomes, time.monotonic_ns() - divided_ns)
-        else:
-            self._loop.call_soon_threadsafe(self._failed, run, code, details)
+            divided_ns = time.monotonic_ns()
+            outcomes = _divided(answer, run)
+            run.payload.close(finished=True)
+            self._settle(run, outcomes, time.monotonic_ns() - divided_ns)
 
     def _finish(self, run: _Run) -> bool:
         """Tell the engine that a leg has ended, now; False where its worker was given up and its requests with it."""
@@ -278,12 +340,15 @@ class Driver:
             if self._running.get(effect.batch.id) is not run:
                 return False
             del self._running[effect.batch.id]
+            if not run.is_last:
+                self._between[effect.batch.id] = run
             ended_ns = time.monotonic_ns()
             effects = self._handle(
                 LegFinished(ended_ns, effect.batch.id, effect.leg, run.worker_id, run.started_ns, ended_ns)
             )
-        for client in run.clients:
-            client.ended_ns = ended_ns
+        if run.is_last:
+            for client in run.clients:
+                client.ended_ns = ended_ns
         self._perform(effects)
         self._observability.batch_ended(run.execution, ended_ns)
         return True
@@ -309,7 +374,7 @@ class Driver:
         if code is grpc.StatusCode.UNAVAILABLE and await self.lost(run.backend, details):
             return
         if len(run.clients) == 1 and code is not grpc.StatusCode.UNAVAILABLE:
-            if self._finish(run):
+            if self._abort(run, details):
                 self._settle(run, [RequestFailed(code, details, reason="BACKEND")])
             return
         for client in run.clients:
@@ -317,13 +382,48 @@ class Driver:
                 continue
             outcome: Outcome
             try:
-                outcome = await run.backend.unary(INFER)(client.envelope.message)
+                outcome = await self._alone(run, client)
             except grpc.aio.AioRpcError as error:
                 outcome = RequestFailed(error.code(), error.details() or "", reason="BACKEND")
                 if outcome.code is grpc.StatusCode.UNAVAILABLE and await self.lost(run.backend, outcome.details):
                     return
+            except ScatterError as error:
+                outcome = RequestFailed(grpc.StatusCode.INTERNAL, str(error), reason="BACKEND")
             self._resolve(client.request_id, outcome)
-        self._finish(run)
+        self._abort(run, details)
+
+    async def _alone(self, run: _Run, client: Client) -> bytes:
+        """One of a batch's requests along all its legs, while the worker of the leg that failed is still taken.
+
+        Raises AioRpcError and ScatterError.
+        """
+        batch, payload = run.effect.batch, Payload([client.envelope], self._sizes, None)
+        answer = b""
+        for number in range(len(batch.legs)):
+            if number:
+                payload.answered(answer)
+            stage = self._stage(StartLeg(batch, number, client.envelope.rows))
+            answer = await stage.backend.unary(INFER)(payload.request(stage))
+        return payload.outcomes(answer)[0]
+
+    def _abort(self, run: _Run, reason: str) -> bool:
+        """Its requests have their answers or will have none: it does not go on. As `_finish` otherwise."""
+        if run.is_last:
+            finished = self._finish(run)
+        else:
+            with self.lock:
+                finished = self._running.pop(run.effect.batch.id, None) is run
+                effects: list[AnyEffect] = []
+                if finished:
+                    batch_id, now_ns = run.effect.batch.id, time.monotonic_ns()
+                    for client in run.clients:
+                        client.ended_ns = now_ns
+                    effects = self._handle(BatchFailed(now_ns, batch_id, run.effect.leg, run.worker_id, reason))
+            self._perform([effect for effect in effects if not isinstance(effect, Fail)])
+            self._observability.batch_ended(run.execution, time.monotonic_ns(), reason)
+        if finished:
+            run.payload.close(finished=True)
+        return finished
 
     def give_up_overdue(self, backend: Backend) -> None:
         """In the loop: end legs that take so long that they will never end, though their Triton answers probes."""
@@ -392,9 +492,14 @@ class Driver:
                 for worker_id in sorted(mine, key=busy.__contains__)
                 for effect in self._handle(WorkerLost(time.monotonic_ns(), worker_id))
             ]
+            stranded = [run for batch_id, run in self._between.items() if not self.engine.is_in_flight(batch_id)]
+            for run in stranded:
+                del self._between[run.effect.batch.id]
         self._perform(effects)
-        for run in runs:
+        for run in (*runs, *stranded):
             run.stop()
+        if self.regions:
+            self.regions.leave(backend)
         for call in list(backend.forwarded):
             call.cancel()
 
@@ -414,7 +519,11 @@ class Driver:
                 WorkerJoined(now_ns, worker) for worker in present if catalog.backend_of[worker.id] is returning
             ]
             if not catalog.same_plan(before):
-                events = [PlanChanged(now_ns, tuple(catalog.models.values()), tuple(present), tuple(profiles))]
+                events = [
+                    PlanChanged(
+                        now_ns, tuple(catalog.models.values()), tuple(present), tuple(profiles), catalog.network
+                    )
+                ]
             try:
                 effects = [effect for event in events for effect in self._handle(event)]
             except ValueError:
@@ -427,8 +536,8 @@ def _rejected(limits: Limits, details: str, *, queued: bool = True, outcome: str
     return RequestFailed(limits.shed_status, details, queued=queued, reason="REJECTED", outcome=outcome)
 
 
-def _divided(answer: bytes, clients: list[Client]) -> Sequence[Outcome]:
+def _divided(answer: bytes, run: _Run) -> Sequence[Outcome]:
     try:
-        return scatter(answer, [client.envelope for client in clients])
+        return run.payload.outcomes(answer)
     except ScatterError as error:
-        return [RequestFailed(grpc.StatusCode.INTERNAL, str(error), reason="BACKEND")] * len(clients)
+        return [RequestFailed(grpc.StatusCode.INTERNAL, str(error), reason="BACKEND")] * len(run.clients)

@@ -1,6 +1,7 @@
-"""Gather envelopes into one request for Triton, along the batch dimension; scatter its answer to them again."""
+"""Merge the requests of a batch along the batch dimension, and divide Triton's answer among them again."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
 
@@ -10,62 +11,93 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy import wire
 from tidegate_proxy.envelope import PRIVATE_PARAMETERS, Envelope
 from tidegate_proxy.signature import split_elements
+from tidegate_proxy.wire import Buffer
 
 
 class ScatterError(Exception):
     """Triton's answer cannot be divided among the requests: an output does not have one row per row of input."""
 
 
-def gather(envelopes: Sequence[Envelope]) -> bytes:
-    """One ModelInferRequest of all rows, in order. A single envelope is sent as it came."""
-    if len(envelopes) == 1:
-        return envelopes[0].message
-    first = envelopes[0]
-    merged = service_pb2.ModelInferRequest(model_name=first.header.model_name, model_version=first.header.model_version)
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of a batch, rows first, in the pieces that it is concatenated from."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    pieces: Sequence[Buffer]
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(map(len, self.pieces))
+
+
+def merged_header(envelopes: Sequence[Envelope]) -> service_pb2.ModelInferRequest:
+    """What a request for all of them says besides its tensors. A single one keeps what concerns only itself."""
+    first = envelopes[0].header
+    header = service_pb2.ModelInferRequest(model_name=first.model_name, model_version=first.model_version)
+    alone = len(envelopes) == 1
+    if alone:
+        header.id = first.id
+    for name, value in first.parameters.items():
+        if alone or name not in PRIVATE_PARAMETERS:
+            header.parameters[name].CopyFrom(value)
+    return header
+
+
+def merged_inputs(envelopes: Sequence[Envelope]) -> list[Tensor]:
+    """Their inputs, each of all rows, in order."""
     rows = sum(envelope.rows for envelope in envelopes)
     orders = [envelope.in_order_of_names() for envelope in envelopes]
-    for position in orders[0]:
-        declared = first.header.inputs[position]
-        merged.inputs.add(name=declared.name, datatype=declared.datatype, shape=(rows, *declared.shape[1:]))
-    for name, value in first.header.parameters.items():
-        if name not in PRIVATE_PARAMETERS:
-            merged.parameters[name].CopyFrom(value)
-    for name in _outputs_wanted(envelopes):
-        merged.outputs.add(name=name)
-    tensors = (
-        [envelope.tensors[order[index]] for envelope, order in zip(envelopes, orders, strict=True)]
-        for index in range(len(orders[0]))
-    )
-    return wire.join(merged.SerializeToString(), tensors, wire.REQUEST_RAW_FIELD)
+    first = envelopes[0].header
+    return [
+        Tensor(
+            first.inputs[position].name,
+            first.inputs[position].datatype,
+            (rows, *first.inputs[position].shape[1:]),
+            [envelope.tensors[order[index]] for envelope, order in zip(envelopes, orders, strict=True)],
+        )
+        for index, position in enumerate(orders[0])
+    ]
 
 
-def scatter(response: bytes, envelopes: Sequence[Envelope]) -> list[bytes]:
-    """Each envelope's ModelInferResponse: its rows, its id, the outputs it asked for.
-
-    Raises ScatterError where the answer cannot be divided. The answer to a single envelope is its own.
-    """
+def outputs_wanted(envelopes: Sequence[Envelope]) -> list[str]:
+    """The outputs that anybody asked for; none when somebody wants all, which is what naming none means."""
     if len(envelopes) == 1:
-        return [response]
+        return [output.name for output in envelopes[0].header.outputs]
+    if not all(envelope.header.outputs for envelope in envelopes):
+        return []
+    return sorted({output.name for envelope in envelopes for output in envelope.header.outputs})
+
+
+def read_answer(answer: bytes) -> tuple[service_pb2.ModelInferResponse, list[memoryview]]:
+    """A serialized ModelInferResponse without its tensors, and those, one for each output. Raises ScatterError."""
     try:
-        header_bytes, tensors = wire.split(response, wire.RESPONSE_RAW_FIELD)
+        header_bytes, tensors = wire.split(answer, wire.RESPONSE_RAW_FIELD)
         header = service_pb2.ModelInferResponse.FromString(header_bytes)
     except (wire.WireError, DecodeError) as error:
         raise ScatterError("Triton's answer is no ModelInferResponse") from error
     if len(header.outputs) != len(tensors):
         raise ScatterError("Triton's answer does not carry its outputs as raw contents")
+    return header, tensors
+
+
+def scatter(
+    header: service_pb2.ModelInferResponse, tensors: Sequence[memoryview], envelopes: Sequence[Envelope]
+) -> list[bytes]:
+    """Each envelope's ModelInferResponse: its rows, its id, the outputs it asked for.
+
+    Raises ScatterError where the answer cannot be divided. The answer to a single envelope is its own.
+    """
+    if len(envelopes) == 1:
+        return [wire.join(header.SerializeToString(), [[tensor] for tensor in tensors], wire.RESPONSE_RAW_FIELD)]
     rows = [envelope.rows for envelope in envelopes]
     pieces = [_divide(output, tensor, rows) for output, tensor in zip(header.outputs, tensors, strict=True)]
     return [
         _answer(header, envelope, [output_pieces[index] for output_pieces in pieces])
         for index, envelope in enumerate(envelopes)
     ]
-
-
-def _outputs_wanted(envelopes: Sequence[Envelope]) -> list[str]:
-    """The outputs that anybody asked for; none when somebody wants all, which is what naming none means."""
-    if not all(envelope.header.outputs for envelope in envelopes):
-        return []
-    return sorted({output.name for envelope in envelopes for output in envelope.header.outputs})
 
 
 def _divide(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 
-from tidegate.api import ModelProfile, Observer, Setup, read_profiles
+from tidegate.api import Layout, ModelProfile, Observer, Setup, read_document, read_profiles
 from tidegate.engine import Engine, Recorder
 from tidegate.host import Plugins
 from tidegate_proxy.access.gate import Gate
@@ -31,6 +31,7 @@ from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.tracing import otlp_tracing
 from tidegate_proxy.probing import watch
+from tidegate_proxy.regions import Regions
 
 log = logging.getLogger(__name__)
 
@@ -81,9 +82,11 @@ class Proxy:
     async def reconfigure(self, config: ServeConfig) -> None:
         """Take up what can change while requests are under way; say what cannot.
 
-        Raises CredentialFileError, RestrictionError or TlsError, and changes nothing, for files that cannot be used.
+        Raises CredentialFileError, DocumentError, RestrictionError or TlsError, and changes nothing, for files that
+        cannot be used.
         """
         changes = diff(self.config, config)
+        layout = read_document(config.layout, Layout) if config.layout else None
         added = {triton: backend_of(triton) for triton in changes.tritons_added}
         try:
             self._gate.replace(changes.effective)
@@ -93,6 +96,8 @@ class Proxy:
             raise
         self.config = changes.effective
         self.driver.limits = limits_of(self.config)
+        if self.driver.regions:
+            self.driver.regions.limit_bytes = int(self.config.limits.max_shared_bytes)
         self.engine.max_tries = self.config.retries.max + 1
         self._control.refuses_shared_memory = self.config.shared_memory == "refuse"
         logging.getLogger().setLevel(self.config.log.level.upper())
@@ -104,8 +109,11 @@ class Proxy:
         for backend in added.values():
             self._discovery.backends.append(backend)
             backend.alive = await backend.is_ready()  # if not, it joins when it is
+            if backend.alive and self.driver.regions:
+                await self.driver.regions.share_with(backend)
             self._watch(backend)
         self._discovery.slos_ms = slos_of(self.config)
+        self._discovery.layout = layout
         await self._discovery.refresh()
         for backend in leaving:
             self._spawn_retirement(backend)
@@ -160,8 +168,8 @@ class Proxy:
 async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]:
     """Serve until the block is left; then what is under way may end, for as long as `drain_s`.
 
-    Raises BackendError, PluginError, ProfileFileError, CredentialFileError, RestrictionError, TlsError, TracingError or
-    OSError, each with the remedy, before anything is served.
+    Raises BackendError, DocumentError, PluginError, ProfileFileError, CredentialFileError, RestrictionError, TlsError,
+    TracingError or OSError, each with the remedy, before anything is served.
     """
     plugins.policy(config.policy.name)  # a wrong name should not have to wait for Tritons
     measured = _measured(config.profiles)
@@ -173,7 +181,8 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
         backends = [backend_of(triton) for triton in config.tritons]
         stack.push_async_callback(_close_all, backends)
         await asyncio.gather(*(_await_ready(backend, config.wait_s) for backend in backends))
-        directory = Directory(await discover(backends, slos_of(config)))
+        layout = read_document(config.layout, Layout) if config.layout else None
+        directory = Directory(await discover(backends, slos_of(config), layout=layout))
         observers: list[Observer] = [plugins.observer(name).make() for name in config.observers]
         if record:
             observers.append(Recorder(record))
@@ -182,8 +191,10 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
         engine = Engine(policy, name=config.policy.name, observers=observers, max_tries=config.retries.max + 1)
         observability = Observability(setup, tracing)
         stack.callback(observability.close)
-        driver = Driver(engine, directory, limits_of(config), observability)
-        discovery = Discovery(backends, directory, driver, observability.statistics, measured, slos_of(config))
+        regions = await _regions_with(backends, int(config.limits.max_shared_bytes))
+        stack.push_async_callback(regions.close)
+        driver = Driver(engine, directory, limits_of(config), observability, regions)
+        discovery = Discovery(backends, directory, driver, observability.statistics, measured, slos_of(config), layout)
         control = Control(directory, discovery, driver, observability, gate)
         control.refuses_shared_memory = config.shared_memory == "refuse"
         inference = Inference(directory, driver)
@@ -219,6 +230,8 @@ def backend_of(triton: TritonAddress) -> Backend:
         metrics=triton.metrics,
         credentials=channel_credentials(triton.tls) if triton.tls else None,
         options=channel_options(triton.tls) if triton.tls else (),
+        shares_memory=triton.shares_memory,
+        worker=triton.worker or "",
     )
 
 
@@ -253,20 +266,28 @@ def slos_of(config: ServeConfig) -> dict[str, float]:
 
 def _setup(config: ServeConfig, catalog: Catalog, measured: Mapping[tuple[str, str], ModelProfile]) -> Setup:
     for model in catalog.models:
-        if (model, "default") not in measured:
+        if catalog.layout is None and (model, "default") not in measured:
             log.warning("no profile of %r: starting from a guess, learning from what is observed", model)
     return Setup(
         models=tuple(catalog.models.values()),
         workers=tuple(catalog.workers),
-        profiles=starting_profiles(catalog.models, measured),
+        profiles=starting_profiles(catalog, measured),
         seed=config.seed,
         wake_slack_ns=WAKE_SLACK_NS,
+        network=catalog.network,
     )
 
 
 def _measured(path: Path | None) -> dict[tuple[str, str], ModelProfile]:
     profiles = read_profiles(path).profiles if path else []
     return {(profile.model, profile.kind): profile for profile in profiles}
+
+
+async def _regions_with(backends: Sequence[Backend], limit_bytes: int) -> Regions:
+    regions = Regions(limit_bytes)
+    for backend in backends:
+        await regions.share_with(backend)
+    return regions
 
 
 def _bound(address: str, port: int) -> str:

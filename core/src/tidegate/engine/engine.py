@@ -113,6 +113,10 @@ class Engine:
         """Batches that were dispatched and have not ended."""
         return len(self._flights)
 
+    def is_in_flight(self, batch_id: int) -> bool:
+        """Whether a batch was dispatched and has not ended."""
+        return batch_id in self._flights
+
     def handle(self, event: AnyEvent) -> list[AnyEffect]:
         """Take in what happened; returns what the driver has to do, in order.
 

@@ -70,7 +70,7 @@ def serve(
     from rich.console import Console
     from rich.markup import escape
 
-    from tidegate.api import ProfileFileError
+    from tidegate.api import DocumentError, ProfileFileError
     from tidegate.host import PluginError
     from tidegate_proxy.access.authentication import CredentialFileError
     from tidegate_proxy.access.restrictions import RestrictionError
@@ -103,6 +103,7 @@ def serve(
         BackendError,
         ConfigError,
         CredentialFileError,
+        DocumentError,
         PluginError,
         ProfileFileError,
         RestrictionError,

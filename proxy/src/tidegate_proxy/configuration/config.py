@@ -75,6 +75,17 @@ class TritonAddress(Section):
     http: Address | None = Field(default=None, description="HOST:PORT of its HTTP service")
     metrics: Address | None = Field(default=None, description="HOST:PORT of its metrics")
     tls: TritonTls | None = Field(default=None, description="TLS of its gRPC service; default: none")
+    worker: Name | None = Field(default=None, description="Which worker of the layout it is")
+    share_memory: bool | None = Field(
+        default=None,
+        description="Hand it large tensors in system shared memory; default: if its address is of this machine",
+    )
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether large tensors are handed to it in shared memory."""
+        local = host_of(self.grpc).strip("[]") in ("localhost", "127.0.0.1", "::1")
+        return local if self.share_memory is None else self.share_memory
 
     @model_validator(mode="before")
     @classmethod
@@ -119,6 +130,9 @@ class Limits(Section):
     )
     max_message_bytes: ByteSize = Field(
         default=ByteSize(INT32_MAX), ge=1, le=INT32_MAX, description="Of one request or answer; the default is Triton's"
+    )
+    max_shared_bytes: ByteSize = Field(
+        default=ByteSize(1 << 30), ge=0, description="Shared memory with Tritons on this machine, in all; 0: none"
     )
     leg_timeout_s: Seconds | None = Field(
         default=None,
@@ -242,6 +256,9 @@ class ServeConfig(Section):
         default=PolicyChoice(), description="The scheduling policy; a string is its name"
     )
     models: dict[Name, ModelConfig] = Field(default_factory=dict, description="By model")
+    layout: InputFile | None = Field(
+        default=None, description="A planner's layout; every Triton then is one of its workers. Default: none"
+    )
     profiles: InputFile | None = Field(default=None, description="Profile file, written by `tidegate profile`")
     record: OutputFile | None = Field(default=None, description="Write the event log to this file (JSON lines)")
     observers: tuple[Name, ...] = Field(default=(), description="Observers; `tidegate plugins` lists them")
@@ -269,10 +286,21 @@ class ServeConfig(Section):
             if count > 1:
                 raise ValueError(f"tritons: {address} stands there {count} times")
         self._check_ports()
+        self._check_workers()
         for api, count in Counter(api for restriction in self.restricted for api in restriction.apis).items():
             if count > 1:
                 raise ValueError(f"restricted: {api!r} stands there {count} times; one entry must decide")
         return self
+
+    def _check_workers(self) -> None:
+        workers = Counter(triton.worker for triton in self.tritons)
+        for index, triton in enumerate(self.tritons):
+            if (triton.worker is None) != (self.layout is None):
+                raise ValueError(
+                    f"tritons.{index}.worker: with a layout every Triton is one of its workers, without one none is"
+                )
+            if triton.worker is not None and workers[triton.worker] > 1:
+                raise ValueError(f"tritons: {workers[triton.worker]} of them are worker {triton.worker!r}")
 
     def _check_ports(self) -> None:
         own = [

@@ -9,7 +9,7 @@ from typing import Final
 import grpc
 from pydantic import ValidationError
 
-from tidegate.api import ProfileFileError, read_profiles
+from tidegate.api import DocumentError, Layout, ProfileFileError, read_document, read_profiles
 from tidegate.host import PluginError, Plugins
 from tidegate_proxy.access.authentication import Authenticator, CredentialFileError
 from tidegate_proxy.access.restrictions import RestrictionError, Restrictions
@@ -99,8 +99,9 @@ async def ask_tritons(config: ServeConfig) -> tuple[list[TritonReport], list[Pro
         if all(report.answers for report in reports):
             slos_ms = {name: model.slo_ms for name, model in config.models.items() if model.slo_ms is not None}
             try:
-                await discover(backends, slos_ms)
-            except BackendError as error:
+                layout = read_document(config.layout, Layout) if config.layout else None
+                await discover(backends, slos_ms, layout=layout)
+            except (BackendError, DocumentError) as error:
                 problems.append(Problem("models", str(error)))
         return reports, problems
     finally:
@@ -139,14 +140,17 @@ async def _listens(address: str) -> bool:
 class _TlsBackend(Backend):
     """A Triton that speaks TLS, as far as asking it goes."""
 
-    def __init__(self, address: str, tls: TritonTls) -> None:
-        super().__init__(address)
+    def __init__(self, address: str, tls: TritonTls, worker: str) -> None:
+        super().__init__(address, worker=worker)
         options = [*CHANNEL_OPTIONS, *channel_options(tls)]
         self._aio = grpc.aio.secure_channel(address, channel_credentials(tls), options=options)
 
 
 def _backend(triton: TritonAddress) -> Backend:
-    return Backend(triton.grpc) if triton.tls is None else _TlsBackend(triton.grpc, triton.tls)
+    worker = triton.worker or ""
+    if triton.tls is None:
+        return Backend(triton.grpc, worker=worker)
+    return _TlsBackend(triton.grpc, triton.tls, worker)
 
 
 def _policy_problems(config: ServeConfig, plugins: Plugins) -> list[Problem]:

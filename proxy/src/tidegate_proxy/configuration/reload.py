@@ -9,10 +9,12 @@ LIVE: Final = frozenset(
     {
         "tritons",
         "models",
+        "layout",
         "wait_s",
         "limits.max_queue",
         "limits.max_queue_bytes",
         "limits.leg_timeout_s",
+        "limits.max_shared_bytes",
         "shedding",
         "retries",
         "drain_s",

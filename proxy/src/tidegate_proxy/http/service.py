@@ -1,6 +1,7 @@
 """The HTTP service as a part of the proxy: the same gate, the same scheduler, the same answers for all Tritons."""
 
 import asyncio
+import json
 from math import ceil
 
 from tidegate_proxy.access.gate import Gate
@@ -16,6 +17,7 @@ from tidegate_proxy.http.infer_response import JSON, failure
 from tidegate_proxy.http.interface import Answer, Application, Call, Limits, Receive, Scope, Send
 from tidegate_proxy.http.routes import match
 from tidegate_proxy.http.server import HttpServer, start_server
+from tidegate_proxy.http.split import split_handlers
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.observability.merged_statistics import statistics_json
 from tidegate_proxy.signature import Signature
@@ -52,6 +54,8 @@ class HttpService:
                 ("GET", "/v2/health/ready"): self._ready,
                 ("GET", "/v2/models/stats"): self._statistics,
                 ("GET", "/v2/models/{model}/stats"): self._statistics,
+                ("GET", "/v2/systemsharedmemory/status"): self._shared_memory_status,
+                **(split_handlers(directory, control) if directory.catalog.layout else {}),
             },
             limits=Limits(body_bytes=int(config.limits.max_message_bytes)),
             passed_through=control.passed_through_http,
@@ -107,6 +111,18 @@ class HttpService:
 
     async def _ready(self, _call: Call) -> Answer:
         return Answer(200 if await self._control.is_ready() else _NOT_READY, [], b"")
+
+    async def _shared_memory_status(self, _call: Call) -> Answer:
+        """Of all regions but those that Tidegate and that Triton share."""
+        try:
+            regions = await self._control.shared_memory_regions()
+        except RequestFailed as failed:
+            return failure(failed.code, failed.details)
+        rows = [
+            {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
+            for region in regions
+        ]
+        return Answer(200, [*JSON], json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode())
 
     async def _statistics(self, call: Call) -> Answer:
         try:

@@ -1,7 +1,7 @@
 """ModelStatistics of several Tritons as one response: what clients, and perf_analyzer among them, ask for."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from tritonclient.grpc import service_pb2
@@ -23,21 +23,32 @@ _HTTP_ORDER = (
 )
 
 
-def merge_statistics(responses: Iterable[Message], ours: Mapping[tuple[str, str], Counts]) -> Message:
+def merge_statistics(
+    responses: Iterable[Message],
+    ours: Mapping[tuple[str, str], Counts],
+    hidden: Collection[str] = (),
+    split: Collection[str] = (),
+) -> Message:
     """One ModelStatisticsResponse from those of several Tritons, in the order of names and versions.
 
     `ours`: `Statistics.snapshot()`; it takes the place of the inference statistics of those models. Their batch_stats,
-    memory_usage and response_stats, and all of the other models, are the sums over the Tritons.
+    memory_usage and response_stats, and all of the other models, are the sums over the Tritons. `hidden` models of
+    Tritons are left out; `split` ones are in `ours` only.
     """
     whole: dict[tuple[str, str], Message] = {}
     for response in responses:
         for theirs in response.model_stats:
+            if theirs.name in hidden:
+                continue
             key = (theirs.name, theirs.version)
             if key in whole:
                 _add_model(whole[key], theirs)
             else:
                 whole[key] = service_pb2.ModelStatistics()
                 whole[key].CopyFrom(theirs)
+    for name, version in ours:
+        if name in split:
+            whole[name, version] = service_pb2.ModelStatistics(name=name, version=version)
     for key in whole.keys() & ours.keys():
         _replace(whole[key], ours[key])
     ordered = sorted(whole, key=lambda key: (key[0], by_number(key[1])))

@@ -35,12 +35,15 @@ class Observability:
                 at_ns=client.arrival_ns,
             )
 
-    def batch_started(self, clients: Sequence[Client], rows: int, worker: str, at_ns: int) -> Execution | None:
-        """A batch goes to a Triton; what it returns is given back to `batch_ended`."""
-        for client in clients:
-            client.started_ns = at_ns
+    def batch_started(
+        self, clients: Sequence[Client], rows: int, worker: str, at_ns: int, *, first: bool = True
+    ) -> Execution | None:
+        """A leg of a batch goes to a Triton; what it returns is given back to `batch_ended`. `first`: of its legs."""
         header = clients[0].envelope.header
-        self.statistics.executed(header.model_name, header.model_version)
+        if first:
+            for client in clients:
+                client.started_ns = at_ns
+            self.statistics.executed(header.model_name, header.model_version)
         if self._tracing is None:
             return None
         spans = [client.span for client in clients if client.span is not None]

@@ -1,0 +1,238 @@
+"""The tensors of a batch on their way along its legs: to a Triton, from there to the next one, back to the clients.
+
+Small ones are sent in the calls. Large ones lie in shared memory where the Tritons are on this machine: each is copied
+there once, from the clients' requests, and once from there, into their answers; between legs nothing is copied.
+How large an answer will be is learned from the answers before it, to requests of the same shapes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final
+
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy import wire
+from tidegate_proxy.backend import Backend
+from tidegate_proxy.envelope import PRIVATE_PARAMETERS, Envelope
+from tidegate_proxy.merging import Tensor, merged_header, merged_inputs, outputs_wanted, read_answer, scatter
+from tidegate_proxy.regions import Region, Regions
+from tidegate_proxy.signature import ELEMENT_BYTES
+from tidegate_proxy.wire import Buffer
+
+SHARED_FROM_BYTES: Final = 65536
+"""Less is sent: copying it costs less than what sharing saves."""
+ALIGNMENT: Final = 64
+MOST_SIZES: Final = 4096
+
+
+class OutputSizes:
+    """Bytes per row of each output of a partition, for requests of some shapes, as they were last."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], dict[str, int]] = {}
+
+    def get(self, partition: str, merge_key: str) -> dict[str, int]:
+        """By name; none where nothing is known."""
+        return self._seen.get((partition, merge_key), {})
+
+    def learn(self, partition: str, merge_key: str, sizes: dict[str, int]) -> None:
+        """This is how large they were."""
+        if len(self._seen) >= MOST_SIZES:
+            self._seen.clear()  # merge keys come from clients: they must not pile up
+        self._seen[partition, merge_key] = sizes
+
+    def forget(self, partition: str, merge_key: str) -> None:
+        """They were larger than that."""
+        self._seen.pop((partition, merge_key), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A partition on a Triton, as one leg of a batch meets it."""
+
+    partition: str
+    outputs: frozenset[str]
+    """All that it has."""
+    backend: Backend
+    next_backend: Backend | None
+    """That of the next leg, which takes the outputs; None: it is the last one."""
+
+    @property
+    def backends(self) -> set[Backend]:
+        """Those that what it shares has to be mapped by."""
+        return {self.backend, self.next_backend or self.backend}
+
+
+class Payload:
+    """Of one batch: for each leg `request`, then `answered` or, the last time, `outcomes`; at the end `close`."""
+
+    def __init__(self, envelopes: Sequence[Envelope], sizes: OutputSizes, regions: Regions | None) -> None:
+        """`regions`: None where nothing is shared."""
+        self.envelopes = envelopes
+        self._rows = sum(envelope.rows for envelope in envelopes)
+        self._sizes = sizes
+        self._regions = regions
+        self._inputs: list[Tensor] | None = None
+        """Of the present leg; None: those of the clients."""
+        self._read: Region | None = None
+        """Where the leg before wrote its outputs, which the present one reads."""
+        self._read_at: dict[str, int] = {}
+        self._written: Region | None = None
+        """What the present leg reads and writes besides."""
+        self._written_at: dict[str, int] = {}
+        """Where it writes its outputs, by name."""
+        self._partition = ""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the present leg's call speaks of shared memory."""
+        return self._read is not None or self._written is not None
+
+    def request(self, stage: Stage, *, share: bool = True) -> bytes:
+        """The call of a leg: a ModelInferRequest. Asked again for the same leg, `share=False` sends everything.
+
+        What a single client sent is sent on as it is, unless it is shared or goes along several legs.
+        """
+        self._drop_written()
+        self._partition = stage.partition
+        whole = self._inputs is None and stage.next_backend is None
+        alone = whole and len(self.envelopes) == 1
+        expected = self._expected(stage) if share and self._regions else {}
+        output_bytes = sum(map(_aligned, expected.values()))
+        if alone and max(len(self.envelopes[0].message), output_bytes) < SHARED_FROM_BYTES:
+            return self.envelopes[0].message
+        inputs = merged_inputs(self.envelopes) if self._inputs is None else self._inputs
+        read_at = self._read_at if share else {}
+        input_bytes = 0 if read_at else sum(_aligned(tensor.size) for tensor in inputs)
+        shared_input = input_bytes if share and input_bytes >= SHARED_FROM_BYTES else 0
+        shared_output = output_bytes if output_bytes >= SHARED_FROM_BYTES else 0
+        if self._regions and (shared_input or shared_output):
+            self._written = self._regions.take(shared_input + shared_output, stage.backends)
+        if alone and self._written is None:
+            return self.envelopes[0].message
+        header = merged_header(self.envelopes)
+        if not whole:
+            header.model_name, header.model_version = stage.partition, ""
+            for name in PRIVATE_PARAMETERS:
+                header.parameters.pop(name, None)
+        sent = self._add_inputs(header, inputs, read_at, into=self._written if shared_input else None)
+        self._add_outputs(header, stage, expected if shared_output else {}, first_at=shared_input)
+        return wire.join(header.SerializeToString(), sent, wire.REQUEST_RAW_FIELD)
+
+    def answered(self, answer: bytes) -> None:
+        """A leg that is not the last one has ended: its outputs are the inputs of the next. Raises ScatterError."""
+        header, tensors = self._open(answer)
+        self._inputs = [
+            Tensor(output.name, output.datatype, tuple(output.shape), [tensor])
+            for output, tensor in zip(header.outputs, tensors, strict=True)
+        ]
+        if self._read and self._regions:
+            self._regions.give_back(self._read)
+        self._read, self._read_at = self._written, self._written_at
+        self._written, self._written_at = None, {}
+
+    def outcomes(self, answer: bytes) -> list[bytes]:
+        """The clients' answers, from that of the last leg. Raises ScatterError."""
+        as_it_is = self._inputs is None and not self._written_at and len(self.envelopes) == 1
+        if as_it_is and len(answer) < SHARED_FROM_BYTES:
+            return [answer]
+        header, tensors = self._open(answer)
+        if as_it_is:
+            return [answer]
+        header.model_name = self.envelopes[0].model
+        return scatter(header, tensors, self.envelopes)
+
+    def sharing_broke(self, stage: Stage) -> None:
+        """A Triton does not know a region any more, or its answer was larger than expected."""
+        self._sizes.forget(stage.partition, self.envelopes[0].merge_key)
+        if self._regions:
+            self._regions.forget(stage.backend)
+
+    def close(self, *, finished: bool) -> None:
+        """The batch is over. `finished`: all of its calls are, so that no Triton writes to what they shared."""
+        if self._regions:
+            for region in (self._read, self._written):
+                if region:
+                    (self._regions.give_back if finished else self._regions.discard)(region)
+        self._read = self._written = None
+
+    def _drop_written(self) -> None:
+        if self._written and self._regions:
+            self._regions.discard(self._written)
+        self._written, self._written_at = None, {}
+
+    def _expected(self, stage: Stage) -> dict[str, int]:
+        """Bytes of the outputs that are asked for, as far as they are known, by name."""
+        known = self._sizes.get(stage.partition, self.envelopes[0].merge_key)
+        if not known:
+            return {}
+        wanted = outputs_wanted(self.envelopes) if stage.next_backend is None else []
+        return {name: known[name] * self._rows for name in wanted or sorted(stage.outputs) if name in known}
+
+    def _add_inputs(
+        self,
+        header: service_pb2.ModelInferRequest,
+        inputs: Sequence[Tensor],
+        read_at: dict[str, int],
+        into: Region | None,
+    ) -> list[Sequence[Buffer]]:
+        """Declare the inputs; returns those that are sent. `into`: where the others are copied."""
+        sent: list[Sequence[Buffer]] = []
+        at = 0
+        for tensor in inputs:
+            declared = header.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+            size = tensor.size
+            if into and size:
+                _in_region(declared, into, at, size)
+                at = _aligned(into.write(at, tensor.pieces))
+            elif self._read and tensor.name in read_at and size:
+                _in_region(declared, self._read, read_at[tensor.name], size)
+            else:
+                sent.append(tensor.pieces)
+        return sent
+
+    def _add_outputs(
+        self, header: service_pb2.ModelInferRequest, stage: Stage, expected: dict[str, int], first_at: int
+    ) -> None:
+        """Declare the outputs that are asked for; `expected` ones are written to the region, from `first_at` on."""
+        wanted = outputs_wanted(self.envelopes) if stage.next_backend is None else []
+        if not self._written:
+            expected = {}
+        at = first_at
+        for name in wanted or (sorted(stage.outputs) if expected else ()):
+            declared = header.outputs.add(name=name)
+            size = expected.get(name, 0)
+            if self._written and size:
+                _in_region(declared, self._written, at, size)
+                self._written_at[name] = at
+                at += _aligned(size)
+
+    def _open(self, answer: bytes) -> tuple[service_pb2.ModelInferResponse, list[memoryview]]:
+        """An answer and its tensors, wherever they are; their sizes are learned."""
+        header, tensors = read_answer(answer)
+        sizes: dict[str, int] = {}
+        for position, output in enumerate(header.outputs):
+            if output.datatype not in ELEMENT_BYTES:
+                continue
+            at = self._written_at.get(output.name)
+            if at is not None and self._written:
+                size = prod(output.shape) * ELEMENT_BYTES[output.datatype]
+                tensors[position] = self._written.memory[at : at + size]
+            per_row, left_over = divmod(len(tensors[position]), self._rows)
+            if not left_over:
+                sizes[output.name] = per_row
+        if self._regions and sum(sizes.values()) * self._rows >= SHARED_FROM_BYTES:
+            self._sizes.learn(self._partition, self.envelopes[0].merge_key, sizes)
+        return header, tensors
+
+
+def _in_region(declared: Any, region: Region, at: int, size: int) -> None:  # noqa: ANN401 - of two kinds of protobuf
+    declared.parameters["shared_memory_region"].string_param = region.name
+    declared.parameters["shared_memory_byte_size"].int64_param = size
+    if at:
+        declared.parameters["shared_memory_offset"].int64_param = at
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

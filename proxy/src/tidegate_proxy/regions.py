@@ -1,0 +1,209 @@
+"""System shared memory with the Tritons on this machine: large tensors are handed over there instead of being sent.
+
+A region is made when one was wanted and none was free: until Tritons know it, tensors are sent. Its file is unlinked as
+soon as every Triton has mapped it, so that nothing is left behind however this process ends.
+"""
+
+import asyncio
+import itertools
+import logging
+import mmap
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import grpc
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy.backend import SERVICE, Backend
+from tidegate_proxy.wire import Buffer
+
+log = logging.getLogger(__name__)
+
+FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is on Linux
+PREFIX: Final = "tidegate-"
+"""How the names of regions begin; the process follows."""
+SMALLEST: Final = 1 << 20
+_serial = itertools.count()
+
+
+class Region:
+    """A piece of shared memory that some Tritons have mapped."""
+
+    def __init__(self, size: int) -> None:
+        """Raises OSError where there is not enough of it."""
+        self.name = f"{PREFIX}{os.getpid()}-{next(_serial)}"
+        self.size = size
+        self.backends: set[Backend] = set()
+        """Those that have mapped it."""
+        self.path = FOLDER / self.name
+        descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        try:
+            # Memory that is promised and not there would end this process with SIGBUS.
+            os.posix_fallocate(descriptor, 0, size)
+            self.memory = memoryview(mmap.mmap(descriptor, size))
+        except OSError:
+            self.path.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+
+    def write(self, at: int, pieces: Iterable[Buffer]) -> int:
+        """Copy the pieces there, one after the other; where they end."""
+        for piece in pieces:
+            self.memory[at : at + len(piece)] = piece
+            at += len(piece)
+        return at
+
+
+class Regions:
+    """The regions, by size in powers of two. Made in an event loop; `take` and the other two may be called anywhere."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        """`limit_bytes`: of all regions together."""
+        self.limit_bytes = limit_bytes
+        """May be changed."""
+        self._held_bytes = 0
+        self._backends: list[Backend] = []
+        self._free: dict[int, list[Region]] = {}
+        self._wanted: set[int] = set()
+        """Sizes of which one more is being made."""
+        self._lock = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def share_with(self, backend: Backend) -> None:
+        """A Triton, which from now on, if it is on this machine, maps the regions that are made."""
+        if not backend.shares_memory:
+            return
+        await _sweep(backend)
+        with self._lock:
+            self._backends.append(backend)
+
+    def take(self, size: int, backends: Iterable[Backend]) -> Region | None:
+        """A region of at least this size that these Tritons have mapped; None where none is free: one more is made."""
+        rounded = max(SMALLEST, 1 << (size - 1).bit_length())
+        wanted = set(backends)
+        with self._lock:
+            if not wanted.issubset(self._backends):
+                return None
+            free = self._free.get(rounded, [])
+            for position in range(len(free) - 1, -1, -1):
+                if wanted <= free[position].backends:
+                    return free.pop(position)
+            if rounded in self._wanted or self._closed:
+                return None
+            self._wanted.add(rounded)
+        self._loop.call_soon_threadsafe(self._spawn, rounded)
+        return None
+
+    def give_back(self, region: Region) -> None:
+        """Nobody uses it any more."""
+        with self._lock:
+            if not self._closed and region.backends.issuperset(self._backends):
+                self._free.setdefault(region.size, []).append(region)
+                return
+        self.discard(region)
+
+    def discard(self, region: Region) -> None:
+        """A Triton may still write to it, or has forgotten it: it is not used again."""
+        with self._lock:
+            self._held_bytes -= region.size
+            self._wanted.clear()
+        self._loop.call_soon_threadsafe(self._spawn_unregister, region)
+
+    def forget(self, backend: Backend) -> None:
+        """A Triton does not know its regions any more: it is gone, or a client had it drop them all."""
+        with self._lock:
+            stale = [region for free in self._free.values() for region in free if backend in region.backends]
+            for free in self._free.values():
+                free[:] = [region for region in free if backend not in region.backends]
+        for region in stale:
+            self.discard(region)
+
+    def leave(self, backend: Backend) -> None:
+        """No more with this Triton, until `share_with`."""
+        with self._lock:
+            self._backends = [other for other in self._backends if other is not backend]
+        self.forget(backend)
+
+    async def close(self) -> None:
+        """Have the Tritons forget the regions that are free."""
+        with self._lock:
+            self._closed = True
+            regions = [region for free in self._free.values() for region in free]
+            self._free.clear()
+        await asyncio.gather(*self._tasks, *map(_unregister, regions), return_exceptions=True)
+
+    def _spawn(self, size: int) -> None:
+        task = self._loop.create_task(self._make(size))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _spawn_unregister(self, region: Region) -> None:
+        task = self._loop.create_task(_unregister(region))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _make(self, size: int) -> None:
+        try:
+            with self._lock:
+                room = self._held_bytes + size <= self.limit_bytes
+                self._held_bytes += size if room else 0
+            if not room:
+                return  # and it stays wanted, so that nobody asks again before another one is discarded
+            region = await self._registered(size)
+        except OSError as error:
+            log.warning("large tensors are sent, not shared: no shared memory of %d bytes: %s", size, error.strerror)
+            with self._lock:
+                self._held_bytes -= size
+            return
+        with self._lock:
+            self._wanted.discard(size)
+        self.give_back(region)
+
+    async def _registered(self, size: int) -> Region:
+        """Raises OSError."""
+        region = Region(size)
+        backends = list(self._backends)
+        message = service_pb2.SystemSharedMemoryRegisterRequest(
+            name=region.name, key=f"/{region.name}", byte_size=size
+        ).SerializeToString()
+        try:
+            for backend in backends:
+                try:
+                    await backend.unary(SERVICE + "SystemSharedMemoryRegister")(message, timeout=10.0)
+                except grpc.aio.AioRpcError as error:
+                    log.warning("Triton at %s shares no memory with us: %s", backend.address, error.details())
+                    self.leave(backend)
+                else:
+                    region.backends.add(backend)
+        finally:
+            region.path.unlink(missing_ok=True)
+        return region
+
+
+async def _sweep(backend: Backend) -> None:
+    """Have a Triton forget the regions of processes that ended without a word."""
+    try:
+        answer = await backend.unary(SERVICE + "SystemSharedMemoryStatus")(b"", timeout=10.0)
+        for name in service_pb2.SystemSharedMemoryStatusResponse.FromString(answer).regions:
+            process = name.removeprefix(PREFIX).partition("-")[0]
+            if name.startswith(PREFIX) and process.isdigit() and not Path(f"/proc/{process}").exists():
+                message = service_pb2.SystemSharedMemoryUnregisterRequest(name=name).SerializeToString()
+                await backend.unary(SERVICE + "SystemSharedMemoryUnregister")(message, timeout=10.0)
+    except grpc.aio.AioRpcError as error:
+        log.debug("Triton at %s: %s", backend.address, error.details())
+
+
+async def _unregister(region: Region) -> None:
+    message = service_pb2.SystemSharedMemoryUnregisterRequest(name=region.name).SerializeToString()
+    for backend in region.backends:
+        if backend.alive:
+            try:
+                await backend.unary(SERVICE + "SystemSharedMemoryUnregister")(message, timeout=10.0)
+            except grpc.aio.AioRpcError as error:
+                log.debug("Triton at %s: %s", backend.address, error.details())

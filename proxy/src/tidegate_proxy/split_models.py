@@ -1,0 +1,136 @@
+"""Split models: a planner's layout, found again on the Tritons; and what clients see of such a model."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from tritonclient.grpc import model_config_pb2, service_pb2
+
+from tidegate.api import Layout, Model, Worker, ms_to_ns
+from tidegate_proxy.backend import Backend, BackendError, LoadedModel
+from tidegate_proxy.signature import Signature, signature_of, why_not_batchable
+
+VERSION = "1"
+"""Of every split model: partitions are written as version 1."""
+
+
+@dataclass(frozen=True)
+class SplitModel:
+    """A model as clients see it, who know nothing of partitions."""
+
+    model: Model
+    signature: Signature
+    config: model_config_pb2.ModelConfig
+    """That of its first partition, with the outputs of its last one."""
+
+    @property
+    def metadata(self) -> service_pb2.ModelMetadataResponse:
+        """As Triton answers it."""
+        answer = service_pb2.ModelMetadataResponse(
+            name=self.config.name, versions=[VERSION], platform=self.config.platform or self.config.backend
+        )
+        for tensors, declared in ((answer.inputs, self.config.input), (answer.outputs, self.config.output)):
+            for tensor in declared:
+                datatype = model_config_pb2.DataType.Name(tensor.data_type).removeprefix("TYPE_")
+                tensors.add(
+                    name=tensor.name, datatype="BYTES" if datatype == "STRING" else datatype, shape=[-1, *tensor.dims]
+                )
+        return answer
+
+
+@dataclass(frozen=True)
+class FoundLayout:
+    """A layout whose partitions are where it says."""
+
+    models: Mapping[str, SplitModel]
+    """Those that are split, and those that are one partition of their own name."""
+    workers: Sequence[tuple[Worker, Backend]]
+    partitions: Mapping[str, Signature]
+
+
+def find_layout(
+    layout: Layout,
+    loaded: Mapping[Backend, Iterable[LoadedModel]],
+    slos_ms: Mapping[str, float],
+    known: Mapping[tuple[str, tuple[str, ...]], int],
+    first_new_id: int,
+) -> FoundLayout:
+    """The layout on these Tritons; each says which worker it is. Workers without a Triton are left out.
+
+    `known`: ids of workers, by name and partitions, that are to be kept. Raises BackendError where a Triton does not
+    have what its worker hosts, where partitions do not fit together, and where a model is left without a way through.
+    """
+    models, workers, _, _ = layout.contract()
+    backends = {backend.worker: backend for backend in loaded}
+    unknown = sorted(name for name in backends if name not in {worker.name for worker in workers})
+    if unknown:
+        address = backends[unknown[0]].address
+        raise BackendError(f"Triton at {address} is worker {unknown[0] or 'none'!r}, which is not in the layout")
+    found: list[tuple[Worker, Backend]] = []
+    partitions: dict[str, Signature] = {}
+    configs: dict[str, model_config_pb2.ModelConfig] = {}
+    for worker in workers:
+        if backend := backends.get(worker.name):
+            worker_id = known.get((worker.name, worker.hosts), first_new_id + len(found))
+            found.append((msgspec.structs.replace(worker, id=worker_id), backend))
+            for name in worker.hosts:
+                config = _config_of(name, worker, backend, loaded[backend])
+                signature = signature_of(config)
+                if partitions.setdefault(name, signature) != signature:
+                    raise BackendError(
+                        f"partition {name!r} at {backend.address} is not the one that other workers have"
+                    )
+                configs[name] = config
+    return FoundLayout({model.name: _fit(model, partitions, configs, slos_ms) for model in models}, found, partitions)
+
+
+def _config_of(
+    name: str, worker: Worker, backend: Backend, models: Iterable[LoadedModel]
+) -> model_config_pb2.ModelConfig:
+    configs = {model.config.name: model.config for model in models}
+    if name not in configs:
+        raise BackendError(
+            f"Triton at {backend.address} is worker {worker.name!r}, which hosts {name!r} in the layout, but it has "
+            f"{', '.join(sorted(configs)) or 'nothing'}: was its repository generated from this layout?"
+        )
+    if reason := why_not_batchable(configs[name]):
+        raise BackendError(f"partition {name!r} at {backend.address} cannot be batched: {reason}")
+    return configs[name]
+
+
+def _fit(
+    model: Model,
+    partitions: Mapping[str, Signature],
+    configs: Mapping[str, model_config_pb2.ModelConfig],
+    slos_ms: Mapping[str, float],
+) -> SplitModel:
+    """A model over the pipelines that are there; clients see the inputs of the first partition, outputs of the last."""
+    ways = [path for path in model.paths if all(name in partitions for name in path.partitions)]
+    if not ways:
+        missing = sorted({name for path in model.paths for name in path.partitions} - set(partitions))
+        raise BackendError(f"model {model.name!r}: no Triton is a worker that hosts {', '.join(missing)}")
+    for path in ways:
+        for name in path.partitions:
+            if partitions[name].max_rows < path.max_rows:
+                raise BackendError(
+                    f"partition {name!r} takes {partitions[name].max_rows} rows, its pipeline {path.max_rows}: "
+                    "raise max_batch_size in its config.pbtxt"
+                )
+        for name, following in zip(path.partitions, path.partitions[1:], strict=False):
+            if missing := sorted(set(partitions[following].inputs) - partitions[name].outputs):
+                raise BackendError(f"partition {following!r} takes {missing[0]!r}, which {name!r} does not give")
+    inputs, outputs = (configs[ways[0].partitions[end]] for end in (0, -1))
+    config = model_config_pb2.ModelConfig()
+    config.CopyFrom(inputs)
+    config.name, config.max_batch_size = model.name, model.max_rows
+    for left_out in ("instance_group", "parameters", "output", "dynamic_batching"):
+        config.ClearField(left_out)
+    config.output.extend(outputs.output)
+    signature = signature_of(config)
+    for path in ways:
+        ends = partitions[path.partitions[0]].inputs, partitions[path.partitions[-1]].outputs
+        if ends != (signature.inputs, signature.outputs):
+            raise BackendError(f"model {model.name!r}: its pipelines begin or end with different tensors")
+    slo_ms = slos_ms.get(model.name)
+    slo_ns = model.slo_ns if slo_ms is None else ms_to_ns(slo_ms)
+    return SplitModel(msgspec.structs.replace(model, slo_ns=slo_ns), signature, config)

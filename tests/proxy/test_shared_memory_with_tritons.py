@@ -1,0 +1,171 @@
+"""Large tensors are handed to a Triton on this machine in shared memory, and nobody can tell."""
+
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+from tritonclient.utils import InferenceServerException
+
+from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.regions import PREFIX
+
+CONFIG = """
+backend: "python"
+max_batch_size: 8
+input { name: "A" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "MORE" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] }
+output { name: "LONG" data_type: TYPE_FP32 dims: [ -1 ] }
+parameters { key: "x" value: { string_value: "y" } }
+"""
+SOURCE = """
+import numpy as np
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            a = pb.get_input_tensor_by_name(request, "A").as_numpy()
+            outputs = {
+                "MORE": a + 1,
+                "TEXT": np.array([[b"row %d" % row[-1]] for row in a], dtype=object),
+                "LONG": np.repeat(a, int(a.max()), axis=1),
+            }
+            wanted = request.requested_output_names()
+            tensors = [pb.Tensor(name, value) for name, value in outputs.items() if name in wanted]
+            answers.append(pb.InferenceResponse(tensors))
+        return answers
+"""
+FLOATS = 50_000
+"""Of each request: 200 KB."""
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose outputs are as long as the values of its input say."""
+    repository = tmp_path_factory.mktemp("growing")
+    (repository / "grow" / "1").mkdir(parents=True)
+    (repository / "grow" / "config.pbtxt").write_text(CONFIG)
+    (repository / "grow" / "1" / "model.py").write_text(SOURCE)
+    return repository
+
+
+@pytest.fixture(scope="module")
+def growing(start_triton: Callable[..., EmbeddedTriton], repository: Path) -> EmbeddedTriton:
+    """A Triton with it."""
+    return start_triton([repository])
+
+
+@pytest.fixture
+def through(
+    growing: EmbeddedTriton, serve_here: Callable[..., Any], connect: Callable[..., Any]
+) -> triton_grpc.InferenceServerClient:
+    """A client of a Tidegate in front of it."""
+    client: triton_grpc.InferenceServerClient = connect(serve_here([growing]))
+    return client
+
+
+def input_of(value: int, rows: int = 1) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.full((rows, FLOATS), value, np.float32)
+
+
+def infer(
+    client: triton_grpc.InferenceServerClient, value: int, *, rows: int = 1, outputs: tuple[str, ...] = ()
+) -> Any:  # noqa: ANN401
+    tensor = triton_grpc.InferInput("A", [rows, FLOATS], "FP32")
+    tensor.set_data_from_numpy(input_of(value, rows))
+    wanted = [triton_grpc.InferRequestedOutput(name) for name in outputs] or None
+    return client.infer("grow", [tensor], outputs=wanted, request_id=f"it is {value}")
+
+
+def check(answer: Any, value: int, rows: int = 1) -> None:  # noqa: ANN401
+    response = answer.get_response()
+    assert (response.id, response.model_name, len(response.outputs)) == (f"it is {value}", "grow", 3)
+    assert not any(output.parameters for output in response.outputs)
+    np.testing.assert_array_equal(answer.as_numpy("MORE"), input_of(value, rows) + 1)
+    np.testing.assert_array_equal(answer.as_numpy("LONG"), np.repeat(input_of(value, rows), value, axis=1))
+    assert answer.as_numpy("TEXT").tolist() == [[b"row %d" % value]] * rows
+
+
+def shared(triton: EmbeddedTriton, connect: Callable[..., Any]) -> set[str]:
+    return {name for name in connect(triton).get_system_shared_memory_status().regions if name.startswith(PREFIX)}
+
+
+def test_large_tensors_are_shared(
+    through: triton_grpc.InferenceServerClient,
+    growing: EmbeddedTriton,
+    connect: Callable[..., Any],
+    eventually: Callable[..., None],
+) -> None:
+    def answered_through_a_region() -> bool:
+        check(infer(through, 1), 1)
+        return bool(shared(growing, connect))
+
+    eventually(answered_through_a_region, "a region to be made")
+    for rows in (1, 3, 8):
+        check(infer(through, 1, rows=rows), 1, rows)
+    assert not through.get_system_shared_memory_status().regions, "clients do not see it"
+    assert not list(Path("/dev/shm").glob(f"{PREFIX}*")), "nothing would stay behind"
+
+
+def test_of_a_batch_everybody_gets_their_own_rows(
+    through: triton_grpc.InferenceServerClient, growing: EmbeddedTriton, connect: Callable[..., Any]
+) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: infer(through, 1), range(64)))
+    for answer in answers:
+        check(answer, 1)
+    assert shared(growing, connect)
+
+
+def test_only_what_was_asked_for_is_answered(through: triton_grpc.InferenceServerClient) -> None:
+    for outputs in [("LONG",), ("TEXT",), ("TEXT", "MORE")] * 2:
+        response = infer(through, 2, outputs=outputs).get_response()
+        assert {output.name for output in response.outputs} == set(outputs)
+
+
+def test_an_answer_that_is_larger_than_the_last_one(through: triton_grpc.InferenceServerClient) -> None:
+    for value in (1, 1, 1, 3, 3, 2, 5, 5, 1, 5):
+        check(infer(through, value), value)
+
+
+def test_a_client_that_has_all_regions_forgotten_takes_none_from_us(
+    through: triton_grpc.InferenceServerClient,
+) -> None:
+    for _ in range(5):
+        check(infer(through, 1), 1)
+        through.unregister_system_shared_memory()
+        check(infer(through, 1), 1)
+
+
+def test_a_triton_that_starts_anew_maps_new_ones(
+    start_triton: Callable[..., EmbeddedTriton],
+    repository: Path,
+    serve_here: Callable[..., Any],
+    connect: Callable[..., Any],
+    eventually: Callable[..., None],
+) -> None:
+    mortal = start_triton([repository])
+    client = connect(serve_here([mortal]))
+
+    def shares(triton: EmbeddedTriton) -> bool:
+        try:
+            check(infer(client, 1), 1)
+        except InferenceServerException:
+            return False
+        return bool(shared(triton, connect))
+
+    eventually(lambda: shares(mortal), "a region")
+    port = int(mortal.grpc_address.rpartition(":")[2])
+    os.kill(mortal.pid, signal.SIGKILL)
+    mortal.stop()
+    back = start_triton([repository], grpc_port=port)
+    eventually(lambda: shares(back), "an answer through a new region")
