@@ -71,6 +71,22 @@ def test_what_passes_straight_through(config: str, reason: str) -> None:
     assert catalog.hosts["m"] == [cast("Backend", triton)]
 
 
+@pytest.mark.parametrize(
+    "asked", ["default_queue_policy { max_queue_size: 8 }", "priority_levels: 2", "preserve_ordering: true"]
+)
+def test_what_only_tritons_batcher_does_is_left_to_it_unless_there_is_an_slo(asked: str) -> None:
+    config = f"max_batch_size: 4 dynamic_batching {{ {asked} }}"
+    name = asked.removeprefix("default_queue_policy { ").partition(":")[0]
+    assert f"dynamic_batching asks for {name}, which" in _discover(_Triton("a:1", m=config)).passed_through["m"]
+    assert "m" in _discover(_Triton("a:1", m=config), m=20).models
+    slo = 'parameters { key: "slo_ms" value: { string_value: "20" } }'
+    assert "m" in _discover(_Triton("a:1", m=config + slo)).models
+    assert (
+        "m"
+        in _discover(_Triton("a:1", m="max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 9 }")).models
+    )
+
+
 def test_a_worker_is_a_lane_of_a_triton() -> None:
     three = "max_batch_size: 4 instance_group [ { count: 2 kind: KIND_CPU }, { count: 1 gpus: [ 0 ] kind: KIND_GPU } ]"
     wide = "max_batch_size: 4 instance_group { count: 1 gpus: [ 0, 1 ] kind: KIND_GPU }"

@@ -126,7 +126,8 @@ def _add(
                 (step.model_name, "" if step.model_version < 0 else str(step.model_version))
                 for step in config.ensemble_scheduling.step
             )
-        reason = why_not_batchable(config)
+        has_slo = config.name in slos_ms or SLO_PARAMETER in config.parameters
+        reason = why_not_batchable(config, has_slo=has_slo)
         signature = signature_of(config) if reason is None else None
         first = catalog.hosts[config.name][0]
         if first is not backend and catalog.signatures.get(config.name) != signature:

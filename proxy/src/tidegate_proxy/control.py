@@ -20,13 +20,12 @@ from tidegate_proxy.completion_queue import Metadata
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import PassedThrough
+from tidegate_proxy.forwarded import forwarded
 from tidegate_proxy.observability.merged_statistics import merge_statistics
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.split_models import VERSION, SplitModel
 from tidegate_proxy.wire import first_string
 
-_OF_A_CONNECTION = ("grpc-", ":", "user-agent", "content-type", "te")
-"""Metadata that concern the client's own connection: keys, or how they begin."""
 _TO_ALL = frozenset(
     SERVICE + method
     for method in (
@@ -317,9 +316,7 @@ class Control:
                 probe.cancel()
 
     def _forwarded(self, metadata: Metadata) -> list[tuple[str, str | bytes]]:
-        """The client's metadata without what belongs to its own connection, or to our gate."""
-        ours = self._gate.credential_headers
-        return [(key, value) for key, value in metadata if key not in ours and not key.startswith(_OF_A_CONNECTION)]
+        return forwarded(metadata, self._gate.credential_headers)
 
 
 def _ready_answer(_split: SplitModel) -> bytes:

@@ -9,7 +9,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -36,6 +36,7 @@ from tidegate_proxy.backend import INFER, Backend
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.client import SHUTTING_DOWN, TIMEOUT_EXPIRED, Client, Outcome, RequestFailed
 from tidegate_proxy.completion_queue import PendingCall
+from tidegate_proxy.forwarded import forwarded, forwarded_with_all
 from tidegate_proxy.headroom import Headroom
 from tidegate_proxy.limits import Limits
 from tidegate_proxy.merging import ScatterError
@@ -102,8 +103,12 @@ class Driver:
         limits: Limits,
         observability: Observability,
         regions: Regions | None = None,
+        hidden: Callable[[], Container[str]] = frozenset,
     ) -> None:
-        """`regions`: shared with the Tritons on this machine; None: everything is sent."""
+        """`regions`: shared with the Tritons on this machine; None: everything is sent.
+
+        `hidden`: names of metadata that are not to go on to a Triton.
+        """
         self.engine = engine
         self.limits = limits
         """May be replaced at any time."""
@@ -122,6 +127,7 @@ class Driver:
         """By batch, the leg that ended last of those that have more of them."""
         self.regions = regions
         self._sizes = OutputSizes()
+        self._hidden = hidden
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(self._advance)
@@ -300,11 +306,12 @@ class Driver:
         )
 
     def _call(self, run: _Run, message: bytes) -> None:
+        metadata = forwarded_with_all([client.metadata for client in run.clients], self._hidden())
+        if run.execution and (trace := run.execution.metadata):
+            names = {name for name, _ in trace}
+            metadata = [*trace, *(pair for pair in metadata if pair[0] not in names)]
         run.call = run.backend.channel.unary(
-            INFER,
-            message,
-            lambda answer, code, details: self._ended(run, answer, code, details),
-            run.execution.metadata if run.execution else (),
+            INFER, message, lambda answer, code, details: self._ended(run, answer, code, details), tuple(metadata)
         )
         if run.abandoned:  # meanwhile
             run.call.cancel()
@@ -403,7 +410,8 @@ class Driver:
             if number:
                 payload.answered(answer)
             stage = self._stage(StartLeg(batch, number, client.envelope.rows))
-            answer = await stage.backend.unary(INFER)(payload.request(stage))
+            metadata = forwarded(client.metadata, self._hidden())
+            answer = await stage.backend.unary(INFER)(payload.request(stage), metadata=metadata)
         return payload.outcomes(answer)[0]
 
     def _abort(self, run: _Run, reason: str) -> bool:

@@ -193,7 +193,7 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
         stack.callback(observability.close)
         regions = await _regions_with(backends, int(config.limits.max_shared_bytes))
         stack.push_async_callback(regions.close)
-        driver = Driver(engine, directory, limits_of(config), observability, regions)
+        driver = Driver(engine, directory, limits_of(config), observability, regions, lambda: gate.credential_headers)
         discovery = Discovery(backends, directory, driver, observability.statistics, measured, slos_of(config), layout)
         control = Control(directory, discovery, driver, observability, gate)
         control.refuses_shared_memory = config.shared_memory == "refuse"

@@ -254,8 +254,6 @@ def test_clients_that_offer_http_2_go_on_as_they_came(front: Any) -> None:  # no
 
 SMUGGLED = b"GET /v2/repository/index HTTP/1.1\r\nHost: x\r\n\r\n"
 TWO_WAYS = {
-    "both lengths": post("Transfer-Encoding: chunked", "Content-Length: 5", body=b"0\r\n\r\n" + SMUGGLED),
-    "both, the other way round": post("Content-Length: 5", "Transfer-Encoding: chunked", body=b"0\r\n\r\n" + SMUGGLED),
     "two lengths": post("Content-Length: 0", f"Content-Length: {len(SMUGGLED)}", body=SMUGGLED),
     "list of lengths": post(f"Content-Length: 0, {len(SMUGGLED)}", body=SMUGGLED),
     "signed length": post("Content-Length: +5", body=b"12345" + SMUGGLED),
@@ -284,6 +282,25 @@ TWO_WAYS = {
 @pytest.mark.parametrize("request_", TWO_WAYS.values(), ids=TWO_WAYS)
 def test_what_can_be_read_in_two_ways_is_not_read(front: Any, request_: bytes) -> None:  # noqa: ANN401
     assert exchange(front, request_) == b""
+
+
+@pytest.mark.parametrize("chunked_first", [True, False])
+@pytest.mark.parametrize("model", ["echo", "flat"], ids=["scheduled", "forwarded"])
+def test_with_both_lengths_the_chunks_count_and_nothing_follows(
+    triton: EmbeddedTriton,
+    front: Any,  # noqa: ANN401
+    chunked_first: bool,
+    model: str,
+) -> None:
+    body = PLAIN.replace(b"[1,1]", b"[1]") if model == "flat" else PLAIN
+    chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    lengths = ["Content-Length: 5", "Transfer-Encoding: chunked"]
+    headers = reversed(lengths) if chunked_first else lengths
+    request = post(*headers, body=chunks + SMUGGLED, path=f"/v2/models/{model}/infer", close=False)
+    plain = post("Transfer-Encoding: chunked", body=chunks, path=f"/v2/models/{model}/infer")
+    received = exchange(front, request)
+    assert re.findall(rb"HTTP/1.1 (\d+)", received) == [b"200"], "one answer, and the connection is closed"
+    assert received.partition(b"\r\n\r\n")[2] == exchange(triton, plain).partition(b"\r\n\r\n")[2]
 
 
 def test_nothing_in_the_path_becomes_a_header_or_another_path(

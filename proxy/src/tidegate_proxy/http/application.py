@@ -135,7 +135,7 @@ class HttpFront:
         exchange.watch()
         try:
             message, form = await self._translate(exchange, content, signature, version)
-            answer = await self._scheduling.infer(message, None, exchange.trace_context)
+            answer = await self._scheduling.infer(message, None, exchange.metadata)
         except NotSchedulable:
             await self._pass_on(exchange, content, signature.model, version)
             return

@@ -2,13 +2,14 @@
 
 import asyncio
 
+from tidegate_proxy.completion_queue import Metadata
+from tidegate_proxy.forwarded import metadata_of
 from tidegate_proxy.http.interface import Answer, Call, Headers, Message, Receive, Scope, Send
 from tidegate_proxy.http.routes import Route
 
 _LONGEST_NUMBER = 18
 """Digits that surely fit 64 bits."""
 _ONCE = frozenset({b"content-encoding", b"inference-header-content-length", b"content-length", b"transfer-encoding"})
-_TRACE = frozenset({b"traceparent", b"tracestate"})
 
 
 class Exchange:
@@ -28,8 +29,6 @@ class Exchange:
         """The Inference-Header-Content-Length."""
         self.odd = False
         """Whether the head holds something that only Triton can interpret as Triton does."""
-        self.trace_context: tuple[tuple[str, str], ...] = ()
-        """The headers by which the client's trace goes on here."""
         self.client_left = False
         self.status = 0
         """Of the response, once it is sent."""
@@ -63,8 +62,15 @@ class Exchange:
                     self.content_length = int(value)
                 else:
                     self.json_length = int(value)
-            elif name in _TRACE:
-                self.trace_context += ((name.decode(), value.decode("latin1")),)
+        if b"transfer-encoding" in seen:
+            # The chunks say where the body ends (RFC 9112, section 6.3), here and to whom it is passed on.
+            self.content_length = None
+            self._headers = [pair for pair in self._headers if pair[0] != b"content-length"]
+
+    @property
+    def metadata(self) -> Metadata:
+        """The headers that go along with an inference, whichever way it goes on."""
+        return metadata_of(self._headers)
 
     def call(self, body: bytes, route: Route) -> Call:
         """The request as handlers and Tritons see it."""

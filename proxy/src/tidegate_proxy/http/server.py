@@ -98,6 +98,14 @@ def _protocol(limits: Limits) -> type[HttpToolsProtocol]:
         _head_bytes = 0
         _in_head = False
 
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            self._take_both_lengths()
+            super().connection_made(transport)
+
+        def _take_both_lengths(self) -> None:
+            """Triton takes a request with Content-Length and chunks: the chunks count, and it is the last one here."""
+            self.parser.set_dangerous_leniencies(lenient_chunked_length=True)
+
         def data_received(self, data: bytes) -> None:
             self._unset_keepalive_if_required()
             size = len(data)
@@ -124,6 +132,7 @@ def _protocol(limits: Limits) -> type[HttpToolsProtocol]:
             """
             method, version = self.parser.get_method(), self.parser.get_http_version()
             self.parser = httptools.HttpRequestParser(self)
+            self._take_both_lengths()
             if method == b"CONNECT":
                 self.transport.close()
                 return b""
@@ -141,7 +150,12 @@ def _protocol(limits: Limits) -> type[HttpToolsProtocol]:
             self._in_head = False
             if self.parser.should_upgrade():
                 return
+            if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
+                self.transport.close()
+                return
             super().on_headers_complete()
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in self.headers}:
+                self.cycle.keep_alive = False  # RFC 9112, section 6.1: whoever took the length at its word is cut off
             if b"#" in self.url:  # no fragment in a request, and so to Triton a part of the path like any other
                 self.scope["raw_path"], _, self.scope["query_string"] = self.url.partition(b"?")
 

@@ -1,0 +1,47 @@
+"""What of a client's metadata, or HTTP headers, goes on to a Triton with its request."""
+
+from collections.abc import Container, Iterable, Sequence
+from typing import Final
+
+from tidegate_proxy.completion_queue import Metadata
+
+_OF_A_CONNECTION: Final = ("grpc-", ":", "user-agent", "content-type", "te")
+"""What concerns the client's own connection: keys, or how they begin."""
+_OF_AN_EXCHANGE: Final = frozenset(
+    {
+        b"accept", b"accept-encoding", b"connection", b"content-encoding", b"content-length", b"content-type",
+        b"expect", b"host", b"inference-header-content-length", b"keep-alive", b"te", b"transfer-encoding",
+        b"upgrade", b"user-agent",
+    }
+)  # fmt: skip
+"""HTTP headers that concern only how one request and its answer are transferred."""
+_IN_KEYS: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-.")
+_IN_VALUES: Final = frozenset(range(0x20, 0x7F))
+
+
+def forwarded(metadata: Metadata, hidden: Container[str]) -> list[tuple[str, str | bytes]]:
+    """The client's metadata without what belongs to its own connection. `hidden`: names that no Triton is to see."""
+    return [(key, value) for key, value in metadata if not key.startswith(_OF_A_CONNECTION) and key not in hidden]
+
+
+def forwarded_with_all(several: Sequence[Metadata], hidden: Container[str]) -> list[tuple[str, str | bytes]]:
+    """What goes on with a batch of several requests: what all of them say alike."""
+    common = forwarded(several[0], hidden)
+    for metadata in several[1:]:
+        if not common:
+            break
+        common = [pair for pair in common if pair in metadata]
+    return common
+
+
+def metadata_of(headers: Iterable[tuple[bytes, bytes]]) -> Metadata:
+    """HTTP headers, names in lower case, as metadata; without those that concern the exchange or are none to gRPC."""
+    return tuple(
+        (name.decode(), value.decode())
+        for name, value in headers
+        if name not in _OF_AN_EXCHANGE
+        and not name.startswith(b"grpc-")
+        and not name.endswith(b"-bin")
+        and _IN_KEYS.issuperset(name)
+        and _IN_VALUES.issuperset(value)
+    )
