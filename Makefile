@@ -5,7 +5,7 @@ MEMBERS = core[sim] proxy[embedded,tracing] plugins/baselines plugins/symphony[p
 BIN = .venv/bin
 SOURCES = core/src proxy/src plugins/baselines/src plugins/symphony/src plugins/template repo_generator/src triton_models/src loadtest/src
 
-.PHONY: help demo test lint bench install clean
+.PHONY: help demo test lint bench fuzz soak install clean
 help:  ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/'
 
@@ -24,6 +24,13 @@ lint: .venv/installed  ## ruff, strict mypy, import contracts
 # Half an hour and more, so not among them: python -m bench.synthetic_workloads, python -m bench.faults
 bench: .venv/installed  ## Benchmarks: Tidegate beside Triton in one run (run nothing else meanwhile)
 	$(BIN)/python -m bench
+
+fuzz: .venv/installed  ## 100,000 malformed inputs against the proxy (some minutes)
+	$(BIN)/python -m bench.fuzz
+
+MINUTES ?= 30
+soak: .venv/installed  ## Half an hour of everything at once: does the proxy keep memory? (MINUTES=...)
+	$(BIN)/python -m bench.soak --minutes $(MINUTES)
 
 install: .venv/installed  ## Only set up .venv
 

@@ -221,7 +221,7 @@ def triton(
     _add(repository, "echo", ECHO, XY + "max_batch_size: 4")
     _add(repository, "picky", ECHO, XY + "max_batch_size: 4", refuses_negative=1)
     _add(repository, "gated", ECHO, XY + "max_batch_size: 4", gate=gate_itself.file)
-    _add(repository, "patient", ECHO, XY + "max_batch_size: 4" + QUEUE_TIMEOUT, gate=gate_itself.file)
+    _add(repository, "patient", ECHO, XY + "max_batch_size: 4" + QUEUE_TIMEOUT, gate=gate_itself.file, slo_ms=600_000)
     _add(repository, "flat", ECHO, XY + "max_batch_size: 0")
     _add(repository, "counter", ECHO, XY + "max_batch_size: 4 " + SEQUENCE, adds_up=1)
     decoupled = "max_batch_size: 4 model_transaction_policy { decoupled: true }"

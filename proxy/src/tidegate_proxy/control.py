@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from zlib import crc32
 
@@ -92,10 +92,17 @@ class Control:
         remaining_s: float | None,
     ) -> AsyncIterator[bytes]:
         """The answers of one Triton to a stream. Raises RequestFailed."""
-        call = backend.stream(method)(messages, timeout=remaining_s, metadata=self._forwarded(metadata))
-        async with self._forwarding(backend, call):
-            async for answer in call:
-                yield answer
+        call = backend.stream(method)(timeout=remaining_s, metadata=self._forwarded(metadata))
+        writing = asyncio.create_task(_write(call, messages))
+        try:
+            async with self._forwarding(backend, call):
+                while (answer := await call.read()) is not grpc.aio.EOF:
+                    yield answer
+                if (code := await call.code()) is not grpc.StatusCode.OK:
+                    raise RequestFailed(code, await call.details())
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
 
     async def infer(self, message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
         """A Triton's answer to an inference that cannot be scheduled. Raises RequestFailed."""
@@ -317,6 +324,14 @@ class Control:
 
     def _forwarded(self, metadata: Metadata) -> list[tuple[str, str | bytes]]:
         return forwarded(metadata, self._gate.credential_headers)
+
+
+async def _write(call: Any, messages: AsyncIterator[bytes]) -> None:  # noqa: ANN401 - grpc is untyped
+    """Send the messages of a stream, and that there are no more; how it ends, its reader learns."""
+    with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        async for message in messages:
+            await call.write(message)
+        await call.done_writing()
 
 
 def _ready_answer(_split: SplitModel) -> bytes:

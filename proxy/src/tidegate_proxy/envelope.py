@@ -13,6 +13,8 @@ PRIVATE_PARAMETERS = ("timeout", "priority", "slo_ms", "triton_enable_empty_fina
 """Parameters that concern one request only: they neither hinder a merge nor go to Triton with a merged batch."""
 _INTEGERS = {"timeout": ("int64_param",), "priority": ("int64_param", "uint64_param")}
 """Parameters that Triton refuses in any other form, and below zero the priority."""
+MOST_ROWS = 2**31 - 1
+"""What shapes say of requests without contents is believed so far: they are counted in 64 bits."""
 _NOT_MERGEABLE = ("sequence_id", "sequence_start", "sequence_end")
 
 
@@ -67,7 +69,7 @@ class PassedThrough:
         return cls(
             header.model_name,
             header.model_version,
-            max(1, header.inputs[0].shape[0]) if header.inputs and header.inputs[0].shape else 1,
+            min(max(1, header.inputs[0].shape[0]), MOST_ROWS) if header.inputs and header.inputs[0].shape else 1,
             str(sequence or ""),
             any("shared_memory_region" in tensor.parameters for tensor in tensors),
         )

@@ -25,6 +25,8 @@ from tidegate_proxy.wire import encode_varint, first_string
 
 MAX_UNDER_WAY: Final = 1000
 """Requests and answers of one stream that wait; beyond it nothing more is read, from the client or from a Triton."""
+_ERROR_MESSAGE_TAG: Final = b"\x0a"
+"""ModelStreamInferResponse.error_message, which comes first."""
 _INFER_RESPONSE_TAG: Final = b"\x12"
 """ModelStreamInferResponse.infer_response"""
 
@@ -165,7 +167,7 @@ class InferStream:
                 with self._lock:
                     self._outbox.append(answer)
                 self._send()
-                relay.answered(self._control)
+                relay.answered(self._control, ok=not answer.startswith(_ERROR_MESSAGE_TAG))
                 while len(self._outbox) >= MAX_UNDER_WAY:
                     await relay.wait_for_room(lambda: len(self._outbox) < MAX_UNDER_WAY)
         except RequestFailed as failure:
@@ -320,11 +322,11 @@ class _Relay:
                 self._taken()
             await self._more.wait()
 
-    def answered(self, control: Control) -> None:
+    def answered(self, control: Control, *, ok: bool) -> None:
         """An answer came: for models that give one each, and only those are counted here, to the oldest request."""
         if self._unanswered:
             message, sent_ns = self._unanswered.popleft()
-            control.passed_through(message, sent_ns, ok=True)
+            control.passed_through(message, sent_ns, ok=ok)
 
     async def wait_for_room(self, there_is: Callable[[], bool]) -> None:
         """Wait until answers were taken, unless `there_is` room by now."""

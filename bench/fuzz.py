@@ -1,0 +1,238 @@
+"""Malformed input, a hundred thousand times, over gRPC and HTTP, against a real `tidegate serve` before a real Triton.
+
+    python -m bench.fuzz [--inputs N] [--seed N] [--only INDEX] [--json FILE]
+
+Each input is made from the seed and its number, so that `--only INDEX` sends it again. It fails when the proxy or its
+Triton dies, when something is neither answered nor closed in time, when the proxy's log speaks of a failure of its own,
+when well-formed requests between the others are not answered well, or when the proxy keeps memory, threads or
+descriptors.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+from rich.console import Console
+from rich.progress import Progress
+from tritonclient.grpc import service_pb2
+
+from bench.fuzz_inputs import MODEL, WORDS, Input, good_request, make_input
+from bench.proxy_process import ProxyProcess, proxy_before
+from tidegate_proxy.embedded import EmbeddedTriton
+
+CALLERS = 48
+ANSWER_WITHIN_S = 20.0
+PATIENCE_S = 1.0
+"""How long what has not answered may wait for more before it is told that no more comes."""
+GOOD_EVERY = 200
+"""One well-formed request after so many others."""
+WARM_UP = 2000
+"""Inputs before memory is looked at first: caches and pools fill."""
+MOST_GROWTH_MIB = 24.0
+MOST_NEW_DESCRIPTORS = 8
+FAILURES = re.compile(r"Traceback|failed\b.*\b(Error|Exception)|internal error|CRITICAL")
+CONFIG = """
+backend: "python"
+max_batch_size: 8
+input {{ name: "X" data_type: TYPE_{0} dims: [ {1} ] }}
+output {{ name: "Y" data_type: TYPE_{0} dims: [ {1} ] }}
+"""
+ECHO = """
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        inputs = [pb.get_input_tensor_by_name(request, "X") for request in requests]
+        return [pb.InferenceResponse([pb.Tensor("Y", tensor.as_numpy())]) for tensor in inputs]
+"""
+
+
+@dataclass
+class Findings:
+    """What came of it."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """By way and status."""
+    hung: list[int] = field(default_factory=list)
+    """Neither answered nor closed in time, by number."""
+    wrong: list[str] = field(default_factory=list)
+    """What must not happen."""
+
+
+@contextmanager
+def victim(folder: Path) -> Iterator[tuple[EmbeddedTriton, ProxyProcess]]:
+    """A proxy before a Triton with the models that are asked."""
+    for name, kind, dims in ((MODEL, "FP32", "-1"), (WORDS, "STRING", "1")):
+        version = folder / "models" / name / "1"
+        version.mkdir(parents=True)
+        (version.parent / "config.pbtxt").write_text(CONFIG.format(kind, dims))
+        (version / "model.py").write_text(ECHO)
+    with EmbeddedTriton([folder / "models"]) as triton, proxy_before(triton, folder) as proxy:
+        yield triton, proxy
+
+
+async def attack(proxy: ProxyProcess, seed: int, numbers: Iterator[int], findings: Findings, done: "Done") -> None:
+    """Send the inputs of these numbers, many at a time."""
+    async with grpc.aio.insecure_channel(proxy.grpc, options=[("grpc.max_send_message_length", -1)]) as channel:
+
+        async def caller() -> None:
+            for number in numbers:
+                attempt = make_input(seed, number)
+                try:
+                    async with asyncio.timeout(ANSWER_WITHIN_S):
+                        findings.outcomes[f"{attempt.way} {await send(proxy, channel, attempt)}"] += 1
+                except TimeoutError:
+                    findings.hung.append(number)
+                if number % GOOD_EVERY == 0:
+                    await _check_good(channel, number, findings)
+                done()
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CALLERS):
+                group.create_task(caller())
+
+
+async def send(proxy: ProxyProcess, channel: grpc.aio.Channel, attempt: Input) -> str:
+    """Send it; how it ended."""
+    if attempt.way in ("http", "tcp"):
+        assert isinstance(attempt.content, bytes)
+        return await _over_a_socket(proxy.http if attempt.way == "http" else proxy.grpc, attempt)
+    method = f"/inference.GRPCInferenceService/{attempt.method or 'ModelStreamInfer'}"
+    try:
+        if attempt.way == "unary":
+            await channel.unary_unary(method)(attempt.content, timeout=ANSWER_WITHIN_S)
+        else:
+            async for _ in channel.stream_stream(method)(iter(attempt.content), timeout=ANSWER_WITHIN_S):
+                pass
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and "Deadline" in (error.details() or ""):
+            raise TimeoutError from error
+        return str(error.code()).removeprefix("StatusCode.")
+    return "OK"
+
+
+async def _over_a_socket(address: str, attempt: Input) -> str:
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    received = b""
+    try:
+        writer.write(attempt.content)  # type: ignore[arg-type]  # checked by the caller
+        await writer.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                received = await reader.read(1 << 16)
+        writer.write_eof()  # what waits for more learns that no more comes
+        received += await reader.read()
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+    found = re.match(rb"HTTP/1\.[01] (\d{3})", received)
+    return found[1].decode() if found else "closed"
+
+
+async def _check_good(channel: grpc.aio.Channel, number: int, findings: Findings) -> None:
+    request = good_request((MODEL, WORDS)[number // GOOD_EVERY % 2], 2)
+    try:
+        answer = await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(
+            request.SerializeToString(), timeout=ANSWER_WITHIN_S
+        )
+    except grpc.aio.AioRpcError as error:
+        findings.wrong.append(f"after input {number} a good request got {error.code()}: {error.details()}")
+        return
+    if service_pb2.ModelInferResponse.FromString(answer).raw_output_contents[0] != request.raw_input_contents[0]:
+        findings.wrong.append(f"after input {number} a good request got a wrong answer")
+
+
+class Done:
+    """Counts, for the bar."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._task = progress.add_task("malformed input", total=total)
+
+    def __call__(self) -> None:
+        """One more."""
+        self._progress.advance(self._task)
+
+
+def fuzz(inputs: int, seed: int, console: Console, only: int | None = None) -> Findings:
+    """Send them all, and judge."""
+    findings = Findings()
+    with tempfile.TemporaryDirectory(prefix="tidegate-fuzz-") as work, victim(Path(work)) as (triton, proxy):
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            done = Done(progress, inputs)
+            numbers = iter(range(inputs)) if only is None else iter([only])
+            asyncio.run(attack(proxy, seed, itertools.islice(numbers, WARM_UP), findings, done))
+            before = proxy.usage()
+            asyncio.run(attack(proxy, seed, numbers, findings, done))
+        _judge(findings, triton, proxy, before, compare=inputs > WARM_UP)
+    return findings
+
+
+def _judge(
+    findings: Findings, triton: EmbeddedTriton, proxy: ProxyProcess, before: dict[str, float], *, compare: bool
+) -> None:
+    if findings.hung:
+        findings.wrong.append(f"inputs {findings.hung[:20]} were neither answered nor closed in {ANSWER_WITHIN_S:g} s")
+    if not proxy.running:
+        findings.wrong.append(f"the proxy died:\n{proxy.log[-3000:]}")
+        return
+    if not triton.running:
+        findings.wrong.append(f"Triton died:\n{triton.log_text[-3000:]}")
+    if found := FAILURES.search(proxy.log):
+        findings.wrong.append(f"the proxy's log: {proxy.log[max(0, found.start() - 500) : found.end() + 1500]}")
+    give_up = time.monotonic() + 10
+    while proxy.usage()["descriptors"] > before["descriptors"] + MOST_NEW_DESCRIPTORS and time.monotonic() < give_up:
+        time.sleep(0.1)
+    after = proxy.usage()
+    findings.outcomes["memory before, MiB"], findings.outcomes["memory after, MiB"] = (
+        round(usage["memory_mib"]) for usage in (before, after)
+    )
+    if not compare:
+        return
+    if after["memory_mib"] > before["memory_mib"] + MOST_GROWTH_MIB:
+        findings.wrong.append(f"memory grew: {before} -> {after}")
+    if after["descriptors"] > before["descriptors"] + MOST_NEW_DESCRIPTORS:
+        findings.wrong.append(f"descriptors were kept: {before} -> {after}")
+    if after["threads"] > before["threads"] + 4:
+        findings.wrong.append(f"threads were kept: {before} -> {after}")
+
+
+def main() -> None:
+    """Run it, print what came of it."""
+    parser = argparse.ArgumentParser(prog="python -m bench.fuzz", description=__doc__.partition("\n")[0])
+    parser.add_argument("--inputs", type=int, default=100_000, help="how many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="other inputs (default: %(default)s)")
+    parser.add_argument("--only", type=int, metavar="INDEX", help="send the input of this number alone")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes to this file")
+    arguments = parser.parse_args()
+    console = Console(width=None if os.isatty(1) else 120)
+    started_s = time.monotonic()
+    findings = fuzz(arguments.inputs, arguments.seed, console, arguments.only)
+    for outcome, count in sorted(findings.outcomes.items()):
+        console.print(f"{outcome:32}{count:>9,}")
+    console.print(f"{time.monotonic() - started_s:.0f} s, seed {arguments.seed}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"outcomes": findings.outcomes, "wrong": findings.wrong}, indent=2) + "\n")
+    for words in findings.wrong:
+        console.print(f"[red]{words}", markup=False)
+    raise SystemExit(1 if findings.wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

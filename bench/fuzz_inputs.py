@@ -1,0 +1,246 @@
+"""Malformed requests, each made from a seed and a number: what is sent, and over which way."""
+
+import gzip
+import json
+import random
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from tritonclient.grpc import service_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MODEL, WORDS = "numbers", "words"
+"""The models that are asked: FP32 and BYTES, from X to Y, batchable."""
+Way = Literal["unary", "stream", "http", "tcp"]
+METHODS = (
+    "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics",
+    "RepositoryIndex", "SystemSharedMemoryStatus", "SystemSharedMemoryUnregister", "CudaSharedMemoryStatus",
+    "SystemSharedMemoryRegister", "ModelInfer", "Nope",
+)  # fmt: skip
+"""Those that change what is served, or what is logged, are left alone."""
+NAMES = ["", "X", "Y", "x" * 5000, "X\0", "..", "/", "ü", MODEL, WORDS, "nope", "%00", "1", "-1"]
+PARAMETERS = [
+    "timeout", "priority", "sequence_id", "sequence_start", "shared_memory_region", "classification", "binary_data",
+    "shared_memory_byte_size", "shared_memory_offset", "slo_ms", "triton_final_response", "", "x" * 999,
+]  # fmt: skip
+NUMBERS = [0, 1, -1, 2, 7, 2**31 - 1, 2**31, 2**40, 2**60 + 2, 2**63 - 1, -(2**63), 255]
+TYPES = ["", "FP32", "BYTES", "INT64", "BOOL", "BF16", "FP16", "UINT8", "fp32", "FP33", "FP32\0", "X" * 999]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One attempt."""
+
+    way: Way
+    content: bytes | list[bytes]
+    """Of a call, a message; of a stream, its messages; else what goes over the socket."""
+    method: str = ""
+
+
+def make_input(seed: int, index: int) -> Input:
+    """The input of this number."""
+    rng = random.Random(f"{seed}/{index}")
+    make: Callable[[random.Random], Input] = rng.choices(
+        [_unary, _other_call, _stream, _http_infer, _http_anything, _no_http_2], [30, 8, 10, 30, 20, 2]
+    )[0]
+    return make(rng)
+
+
+def good_request(model: str = MODEL, rows: int = 1) -> service_pb2.ModelInferRequest:
+    """A well-formed one."""
+    request = service_pb2.ModelInferRequest(model_name=model, id="good")
+    if model == MODEL:
+        request.inputs.add(name="X", datatype="FP32", shape=[rows, 2])
+        request.raw_input_contents.append(b"\0\0\x80?" * rows * 2)
+    else:
+        request.inputs.add(name="X", datatype="BYTES", shape=[rows, 1])
+        request.raw_input_contents.append(b"\3\0\0\0abc" * rows)
+    return request
+
+
+def _request(rng: random.Random) -> bytes:
+    """A request that is wrong in some ways."""
+    request = good_request(rng.choice([MODEL, WORDS]), rng.randint(1, 3))
+    for _ in range(rng.randint(0, 3)):
+        rng.choice(_CHANGES)(rng, request)
+    serialized: bytes = request.SerializeToString()
+    return _mangled(rng, serialized) if rng.random() < 0.5 else serialized
+
+
+def _change_shape(rng: random.Random, request: Any) -> None:  # noqa: ANN401 - protobuf messages share no type
+    tensor = request.inputs[0] if request.inputs else request.inputs.add()
+    tensor.ClearField("shape")
+    tensor.shape.extend(rng.choice(NUMBERS) for _ in range(rng.randint(0, 4)))
+
+
+def _change_contents(rng: random.Random, request: Any) -> None:  # noqa: ANN401
+    what = rng.randint(0, 3)
+    if what == 0:
+        request.raw_input_contents.append(rng.randbytes(rng.choice([0, 1, 8, 100])))
+    elif what == 1:
+        del request.raw_input_contents[:]
+    elif what == 2:
+        request.raw_input_contents[:] = [rng.randbytes(rng.choice([0, 3, 7, 9, 5000]))]
+    elif request.inputs:
+        request.inputs[0].contents.fp32_contents.extend([1.0] * rng.randint(1, 9))
+
+
+def _change_names(rng: random.Random, request: Any) -> None:  # noqa: ANN401
+    what = rng.randint(0, 3)
+    if what == 0:
+        request.model_name = rng.choice(NAMES)
+    elif what == 1:
+        request.model_version = rng.choice(["9", "-1", "one", "1\0", "99999999999999999999", "1.0"])
+    elif what == 2 and request.inputs:
+        request.inputs[0].name = rng.choice(NAMES)
+    else:
+        request.outputs.add(name=rng.choice(NAMES))
+
+
+def _change_types(rng: random.Random, request: Any) -> None:  # noqa: ANN401
+    if request.inputs:
+        request.inputs[0].datatype = rng.choice(TYPES)
+
+
+def _change_parameters(rng: random.Random, request: Any) -> None:  # noqa: ANN401
+    where = rng.choice([request, *request.inputs, *request.outputs])
+    name = rng.choice(PARAMETERS)
+    parameter = where.parameters[name]
+    what = rng.randint(0, 3)
+    if what == 0:
+        parameter.string_param = rng.choice(NAMES)
+    elif what == 1:
+        parameter.int64_param = rng.choice(NUMBERS)
+    elif what == 2:
+        parameter.bool_param = True
+    else:
+        parameter.double_param = rng.choice([0.0, -1.5, 1e308, float("nan"), float("inf")])
+
+
+def _double_inputs(rng: random.Random, request: Any) -> None:  # noqa: ANN401
+    for _ in range(rng.choice([1, 1, 1, 300])):
+        if request.inputs:
+            request.inputs.add().CopyFrom(request.inputs[0])
+
+
+_CHANGES = [_change_shape, _change_contents, _change_names, _change_types, _change_parameters, _double_inputs]
+
+
+def _mangled(rng: random.Random, content: bytes) -> bytes:
+    """Cut, flipped, repeated, inserted."""
+    data = bytearray(content)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(data) + 1)
+        what = rng.randint(0, 4)
+        if what == 0:
+            del data[at:]
+        elif what == 1 and at < len(data):
+            data[at] ^= 1 << rng.randrange(8)
+        elif what == 2:
+            data[at:at] = rng.choice([b"\xff" * 11, b"\0", b"\x80\x80\x80\x80\x10", rng.randbytes(rng.randint(1, 9))])
+        elif what == 3:
+            data[at:at] = data[: rng.randrange(len(data) + 1)]
+        else:
+            del data[at : at + rng.randint(1, 9)]
+    return bytes(data)
+
+
+def _unary(rng: random.Random) -> Input:
+    return Input("unary", _request(rng), "ModelInfer")
+
+
+def _other_call(rng: random.Random) -> Input:
+    named = _mangled(rng, b"\x0a\x07numbers\x12\x011")
+    content = rng.choice([b"", rng.randbytes(rng.randint(1, 50)), named, _request(rng)])
+    return Input("unary", content, rng.choice(METHODS))
+
+
+def _stream(rng: random.Random) -> Input:
+    return Input("stream", [_request(rng) for _ in range(rng.randint(1, 5))])
+
+
+def _no_http_2(rng: random.Random) -> Input:
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    frames = b"".join(
+        rng.choice([0, 5, 100, 2**24 - 1]).to_bytes(3, "big") + rng.randbytes(6 + rng.choice([0, 5, 100]))
+        for _ in range(rng.randint(0, 4))
+    )
+    start = rng.choice([b"", b"GET / HTTP/1.1\r\n\r\n", preface, preface[: rng.randrange(len(preface))], preface])
+    return Input("tcp", start + frames)
+
+
+PARTS = [
+    "v2", "models", MODEL, "..", ".", "%2e%2e", "%2f", "%00", "..;", "infer", "stats", "config", "ready", "health",
+    "live", "a" * 2000, "versions", "1", "systemsharedmemory", "status", "", "caf%C3%A9", "\x01", "?a=b", "#c",
+]  # fmt: skip
+PATHS = ["/v2", "/v2/health/ready", f"/v2/models/{MODEL}", f"/v2/models/{MODEL}/config", "/v2/models/stats", "/v2/nope"]
+
+# HTTP ----------------------------------------------------------------------------------------------------------------
+
+VALUES = [
+    "null", "true", "1", "-1", "1e400", "-0.0", "1e-400", "18446744073709551616", '"X"', '""', "[]", "{}", "[[]]",
+    "[null]", "[1,[2]]", '"\\u0000"', '"\\ud800"', "NaN", "Infinity", "[1.5,2]", "[1,2,3]", '{"a":1}', "0" * 300,
+    "[" * 100, '"' + "a" * 5000,
+]  # fmt: skip
+"""JSON, or nearly."""
+
+
+def _json(rng: random.Random) -> bytes:
+    model = rng.choice([MODEL, WORDS])
+    data: Any = [1.0, 2.0] if model == MODEL else ["abc"]
+    shape = [1, len(data)]
+    tensor = {"name": "X", "datatype": "FP32" if model == MODEL else "BYTES", "shape": shape, "data": data}
+    text = json.dumps({"id": "1", "inputs": [tensor], "outputs": [{"name": "Y", "parameters": {"binary_data": True}}]})
+    for _ in range(rng.randint(0, 3)):
+        pieces = ['"X"', '"FP32"', "[1, 2]", "[1.0, 2.0]", "true", '"inputs"', '"data"', '"shape"', '"Y"', '"1"']
+        piece = rng.choice([each for each in pieces if each in text] or ["{"])
+        text = text.replace(piece, rng.choice(VALUES), 1)
+    content = text.encode()
+    return _mangled(rng, content) if rng.random() < 0.4 else content
+
+
+def _http(rng: random.Random, method: str, path: str, headers: list[str], body: bytes) -> Input:
+    lengths = [f"Content-Length: {len(body)}"]
+    wrong = rng.random()
+    if wrong < 0.04:
+        lengths = [f"Content-Length: {rng.choice([0, 1, len(body) + 7, -1, 2**63, '0x5', '+1', '', '1, 1'])}"]
+    elif wrong < 0.08:
+        lengths = [f"Transfer-Encoding: {rng.choice(['chunked', 'gzip, chunked', 'x'])}"]
+        chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        body = rng.choice([chunks, b"zz\r\n" + body, b"ffffffffffffffffff\r\n", body])
+    elif wrong < 0.1:
+        lengths *= 2
+    lines = [f"{method} {path} HTTP/1.1", "Host: x", "Connection: close", *headers, *lengths]
+    head = "\r\n".join(lines).encode("latin1") + b"\r\n\r\n"
+    return Input("http", (_mangled(rng, head) if rng.random() < 0.1 else head) + body)
+
+
+def _http_infer(rng: random.Random) -> Input:
+    body, headers = _json(rng), []
+    way = rng.random()
+    if way < 0.3:
+        binary = rng.randbytes(rng.choice([0, 3, 8, 100]))
+        length = rng.choice([len(body), len(body), 0, len(body) + 1, len(body) + 10**6, -1, 2**64])
+        body += binary
+        headers.append(f"Inference-Header-Content-Length: {length}")
+    elif way < 0.45:
+        packed = rng.choice([gzip.compress(body), zlib.compress(body), body, gzip.compress(body)[:-5]])
+        headers.append(f"Content-Encoding: {rng.choice(['gzip', 'deflate', 'br', 'identity', 'gzip, gzip', ''])}")
+        body = _mangled(rng, packed) if rng.random() < 0.5 else packed
+    if rng.random() < 0.1:
+        headers.append(f"Accept-Encoding: {rng.choice(['gzip', 'deflate', '*', 'gzip;q=x', 'a' * 3000])}")
+    model = rng.choice([MODEL, MODEL, WORDS])
+    return _http(
+        rng, "POST", f"/v2/models/{model}{rng.choice(['', '/versions/1', '/versions/9'])}/infer", headers, body
+    )
+
+
+def _http_anything(rng: random.Random) -> Input:
+    path = rng.choice(PATHS) if rng.random() < 0.3 else "/" + "/".join(rng.choices(PARTS, k=rng.randint(1, 7)))
+    method = rng.choice(["GET", "GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "TRACE", "get", "G T", "X" * 99])
+    floods = rng.choice([0, 0, 0, 0, 1, 500])
+    headers = [f"X-{number}: {'y' * rng.choice([1, 300])}" for number in range(floods)]
+    return _http(rng, method, path, headers, rng.choice([b"", b"{}", rng.randbytes(20)]))

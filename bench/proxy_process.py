@@ -1,0 +1,90 @@
+"""A `tidegate serve` that is looked at from outside: addresses, log, memory, threads, descriptors."""
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from demo.processes import TIDEGATE
+from tidegate_proxy.embedded import EmbeddedTriton
+
+START_WITHIN_S = 30.0
+
+
+class ProxyProcess:
+    """One that runs."""
+
+    def __init__(self, process: "subprocess.Popen[str]", output: Path, errors: Path) -> None:
+        self._process = process
+        self._output = output
+        self._errors = errors
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """What it has logged."""
+        return self._errors.read_text(errors="replace")
+
+    @property
+    def grpc(self) -> str:
+        """HOST:PORT."""
+        return self._address("gRPC")
+
+    @property
+    def http(self) -> str:
+        """HOST:PORT."""
+        return self._address("HTTP")
+
+    @property
+    def metrics(self) -> str:
+        """HOST:PORT."""
+        return self._address("metrics").removesuffix("/metrics")
+
+    def usage(self) -> dict[str, float]:
+        """What it holds: memory_mib, threads, descriptors."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        memory = re.search(r"VmRSS:\s+(\d+) kB", status)
+        threads = re.search(r"Threads:\s+(\d+)", status)
+        return {
+            "memory_mib": int(memory[1]) / 1024 if memory else 0.0,
+            "threads": int(threads[1]) if threads else 0,
+            "descriptors": len(list(Path(f"/proc/{self._process.pid}/fd").iterdir())),
+        }
+
+    def _address(self, service: str) -> str:
+        found = re.search(rf"^{service}\s+(\S+)$", self._output.read_text(), re.MULTILINE)
+        if not found:
+            raise SystemExit(f"tidegate serve does not say where its {service} is:\n{self.log}")
+        return found[1]
+
+
+@contextmanager
+def proxy_before(triton: EmbeddedTriton, folder: Path, *flags: str, policy: str = "symphony") -> Iterator[ProxyProcess]:
+    """All three services on free ports; its output goes to the folder."""
+    output, errors = folder / "tidegate.out", folder / "tidegate.log"
+    command = [TIDEGATE, "serve", "--policy", policy, "--drain-s", "1", *flags]
+    command += ["--triton", f"{triton.grpc_address},http={triton.http_address},metrics={triton.metrics_address}"]
+    for service in ("", "-http", "-metrics"):
+        command += [f"--listen{service}", "127.0.0.1:0"]
+    with output.open("w") as out, errors.open("w") as err:
+        process = subprocess.Popen(command, stdout=out, stderr=err, text=True)
+    try:
+        give_up = time.monotonic() + START_WITHIN_S
+        while "gRPC" not in output.read_text():
+            if process.poll() is not None or time.monotonic() > give_up:
+                raise SystemExit(f"tidegate serve did not start:\n{errors.read_text()}")
+            time.sleep(0.05)
+        yield ProxyProcess(process, output, errors)
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
