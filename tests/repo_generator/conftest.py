@@ -53,3 +53,14 @@ def ocr_models() -> dict[str, Path]:
         "cls": folder / "ch_ppocr_mobile_v2.0_cls_infer.onnx",
         "rec": folder / "ch_PP-OCRv4_rec_infer.onnx",
     }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes long or much memory; run with `-m slow`")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "slow" not in config.getoption("markexpr"):
+        for item in items:
+            if "slow" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="slow; run with `-m slow`"))

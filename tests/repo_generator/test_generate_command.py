@@ -19,7 +19,7 @@ def run_generate() -> RunGenerate:
     """`run_generate(*arguments)` -> the result, as `tidegate generate` builds it from the plugin."""
     app = typer.Typer()
     app.callback()(lambda: None)
-    (command,) = plugin.tidegate_commands()
+    command = plugin.tidegate_commands()[0]
     app.command(command.name)(command.run)
     return lambda *arguments: CliRunner().invoke(app, ["generate", *map(str, arguments)])
 

@@ -10,6 +10,8 @@ import tritonclient.grpc as triton_grpc
 from onnx import TensorProto, helper
 
 from tidegate_repo_generator.generate import generate_model
+from tidegate_repo_generator.splitting.blocks import open_blocks
+from tidegate_repo_generator.splitting.split import split_model
 
 SaveOnnx = Callable[..., Path]
 
@@ -51,3 +53,39 @@ def test_generated_models_answer_as_onnxruntime_does(
             same_as_onnxruntime(client, name, models[name], feed)
         config = client.get_model_config("cls").config
         assert config.parameters["slo_ms"].string_value == "70"
+
+
+def test_partitions_in_a_row_answer_as_the_whole_does(
+    start_triton: Callable[..., Any], ocr_models: dict[str, Path], tmp_path: Path
+) -> None:
+    """Rows of the first partition's batches meet others in the second's."""
+    manifest = split_model(ocr_models["rec"], tmp_path / "blocks", blocks=6, shapes={"x": (3, 48, 160)}, fp16=True)
+    blocks = open_blocks(tmp_path / "blocks", fp16=False)
+    bounds = ((0, 2), (2, 5), (5, 6))
+    for first, last in bounds:
+        blocks.save(first, last, tmp_path / f"part{first}.onnx")
+        generated = generate_model(tmp_path / f"part{first}.onnx", tmp_path / "models", max_batch=8)
+        assert generated.max_batch_size == 8
+    server = start_triton([tmp_path / "models"])
+    feed = {"x": np.random.default_rng(1).standard_normal((4, 3, 48, 160)).astype(np.float32)}
+    live = dict(feed)
+    with triton_grpc.InferenceServerClient(server.grpc_address) as client:
+        for (first, _), halves in zip(bounds, (((0, 1), (1, 4)), ((0, 4),), ((0, 3), (3, 4))), strict=True):
+            name = f"part{first}"
+            metadata = client.get_model_metadata(name)
+            answers = []
+            for start, stop in halves:
+                inputs = []
+                for tensor in metadata.inputs:
+                    array = live[tensor.name][start:stop]
+                    inputs.append(triton_grpc.InferInput(tensor.name, array.shape, tensor.datatype))
+                    inputs[-1].set_data_from_numpy(array)
+                answers.append(client.infer(name, inputs))
+            live |= {
+                tensor.name: np.concatenate([answer.as_numpy(tensor.name) for answer in answers])
+                for tensor in metadata.outputs
+            }
+    session = onnxruntime.InferenceSession(ocr_models["rec"], providers=["CPUExecutionProvider"])
+    (output,) = session.get_outputs()
+    np.testing.assert_allclose(live[output.name], session.run(None, feed)[0], rtol=1e-4, atol=1e-5)
+    assert manifest.verification.max_difference <= 1e-5

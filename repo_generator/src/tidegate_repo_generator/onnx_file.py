@@ -11,7 +11,7 @@ from onnx import TensorProto, external_data_helper, shape_inference
 
 from tidegate_repo_generator.model import GenerateError, Tensor
 
-_TRITON_TYPES: Final = {
+TRITON_TYPES: Final = {
     TensorProto.BOOL: "BOOL",
     TensorProto.UINT8: "UINT8",
     TensorProto.UINT16: "UINT16",
@@ -30,7 +30,7 @@ _TRITON_TYPES: Final = {
 # Shape inference looks at the values of shapes, axes and the like; anything larger is a weight.
 _LARGEST_SHAPE_BYTES: Final = 1024
 # What some exporters call every dynamic dimension: equal names that mean nothing.
-_NO_NAMES: Final = {"?", "-1", "None"}
+NO_NAMES: Final = {"", "?", "-1", "None"}
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ def read_onnx(path: Path) -> OnnxFile:
     Raises GenerateError when there is no such file, when it is not ONNX, when external weights are missing or lie
     outside its folder, and for inputs and outputs that Triton cannot express.
     """
-    proto = _load(path)
+    proto = load_proto(path)
     data_files = tuple(sorted({_data_file(path, tensor) for tensor in _external_tensors(proto)}))
     if not all(_is_complete(output) for output in proto.graph.output):
-        proto = _with_inferred_shapes(proto)
+        proto = with_inferred_shapes(proto)
     weights = {tensor.name for tensor in proto.graph.initializer}
     weights |= {tensor.values.name for tensor in proto.graph.sparse_initializer}
     inputs = tuple(_tensor(path, "input", value) for value in proto.graph.input if value.name not in weights)
@@ -64,7 +64,8 @@ def read_onnx(path: Path) -> OnnxFile:
     return OnnxFile(path, inputs, outputs, data_files)
 
 
-def _load(path: Path) -> Any:  # noqa: ANN401 - onnx's messages have no types
+def load_proto(path: Path) -> Any:  # noqa: ANN401 - onnx's messages have no types
+    """Load a model without its external weights. Raises GenerateError where there is none."""
     if not path.is_file():
         raise GenerateError(f"{path} is not a file: give the path of an ONNX model")
     try:
@@ -118,7 +119,8 @@ def _is_complete(value: Any) -> bool:  # noqa: ANN401
     return bool(has_both or value.type.WhichOneof("value") not in {"tensor_type", None})
 
 
-def _with_inferred_shapes(proto: Any) -> Any:  # noqa: ANN401
+def with_inferred_shapes(proto: Any) -> Any:  # noqa: ANN401
+    """A copy of a model, without large weights, with the types and shapes that can be inferred."""
     light = onnx.ModelProto()
     light.CopyFrom(proto)
     for tensor in light.graph.initializer:
@@ -141,17 +143,17 @@ def _tensor(path: Path, kind: str, value: Any) -> Tensor:  # noqa: ANN401
     tensor_type = value.type.tensor_type
     if tensor_type.elem_type == TensorProto.UNDEFINED or not tensor_type.HasField("shape"):
         raise GenerateError(f"{where} has no declared type or shape: export the model with both")
-    if tensor_type.elem_type not in _TRITON_TYPES:
+    if tensor_type.elem_type not in TRITON_TYPES:
         raise GenerateError(
             f"{where} has the type {TensorProto.DataType.Name(tensor_type.elem_type)}, which Triton does not know: "
-            f"cast it inside the model to one of {', '.join(_TRITON_TYPES.values())}"
+            f"cast it inside the model to one of {', '.join(TRITON_TYPES.values())}"
         )
     shape = tuple(_size(dimension) for dimension in tensor_type.shape.dim)
     if not shape:
         raise GenerateError(f"{where} is a scalar, and Triton has none: export it with the shape [1]")
     if 0 in shape:
         raise GenerateError(f"{where} has a dimension of fixed size 0: export it with a dynamic dimension there")
-    return Tensor(value.name, _TRITON_TYPES[tensor_type.elem_type], shape)
+    return Tensor(value.name, TRITON_TYPES[tensor_type.elem_type], shape)
 
 
 def _size(dimension: Any) -> int | str:  # noqa: ANN401
@@ -159,4 +161,4 @@ def _size(dimension: Any) -> int | str:  # noqa: ANN401
     if dimension.HasField("dim_value") and dimension.dim_value >= 0:
         return int(dimension.dim_value)
     name = str(dimension.dim_param)
-    return "" if name in _NO_NAMES else name
+    return "" if name in NO_NAMES else name

@@ -2,9 +2,15 @@
 
 from tidegate.api import CommandSpec, hookimpl
 from tidegate_repo_generator.commands import generate
+from tidegate_repo_generator.profile_blocks_command import profile_blocks
+from tidegate_repo_generator.split_command import split
 
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Add `tidegate generate`."""
-    return [CommandSpec("generate", generate)]
+    """Add `tidegate generate`, `tidegate split` and `tidegate profile-blocks`."""
+    return [
+        CommandSpec("generate", generate),
+        CommandSpec("split", split),
+        CommandSpec("profile-blocks", profile_blocks),
+    ]

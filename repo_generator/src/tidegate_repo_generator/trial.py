@@ -14,7 +14,7 @@ Arrays = dict[str, NDArray[Any]]
 
 # Sizes for the dynamic dimensions beyond the first: the first that the model accepts. Vision models mostly want
 # multiples of 32, and the windows of convolutions a minimum; the small ones are for everything else.
-_SIZES: Final = (64, 32, 224, 16, 4, 1)
+DYNAMIC_SIZES: Final = (64, 32, 224, 16, 4, 1)
 _MOST_ELEMENTS: Final = 2**24
 _FATAL_SEVERITY: Final = 4
 _ROWS: Final = 3
@@ -49,34 +49,35 @@ def try_rows(model: OnnxFile) -> Verdict:
     try:
         session = ort.InferenceSession(model.path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions have no common class of their own
-        return Verdict(None, f"onnxruntime cannot load it here ({_first_line(error)})")
+        return Verdict(None, f"onnxruntime cannot load it here ({first_line(error)})")
 
     def run(feed: Arrays) -> Arrays:
         return dict(zip(names, session.run(names, feed), strict=True))
 
     refusal = "its dynamic dimensions are too many"
-    for size in _SIZES:
-        feed = _random_rows(model.inputs, size)
+    for size in DYNAMIC_SIZES:
+        feed = random_rows(model.inputs, _ROWS, size)
         if sum(array.size for array in feed.values()) > _MOST_ELEMENTS:
             continue
         try:
             alone, again = (run(_part(feed, 0, 1)) for _ in range(2))
         except Exception as error:
-            refusal = _first_line(error)
+            refusal = first_line(error)
             continue
         try:
             rest, together = run(_part(feed, 1, _ROWS)), run(feed)
         except Exception as error:
-            return Verdict(False, f"it runs with one row but not with several ({_first_line(error)})")
+            return Verdict(False, f"it runs with one row but not with several ({first_line(error)})")
         return _compare(alone, again, rest, together)
     return Verdict(None, f"onnxruntime cannot run it here on random inputs ({refusal})")
 
 
-def _random_rows(inputs: tuple[Tensor, ...], size: int) -> Arrays:
+def random_rows(inputs: tuple[Tensor, ...], rows: int, size: int) -> Arrays:
+    """Seeded random inputs; `size`: of every dynamic dimension beyond the first."""
     generator = np.random.default_rng(0)
     feed = {}
     for tensor in inputs:
-        shape = [_ROWS, *(size if isinstance(entry, str) else entry for entry in tensor.shape[1:])]
+        shape = [rows, *(size if isinstance(entry, str) else entry for entry in tensor.shape[1:])]
         data_type = _NUMPY_TYPES.get(tensor.data_type, tensor.data_type.lower())
         if data_type.startswith("float"):
             feed[tensor.name] = generator.standard_normal(shape).astype(data_type)
@@ -101,12 +102,13 @@ def _compare(alone: Arrays, again: Arrays, rest: Arrays, together: Arrays) -> Ve
                 return Verdict(False, f"the shape of output '{name}' depends on what else is in the batch")
         # A model that draws random numbers cannot be compared with itself.
         repeats = np.array_equal(alone[name], again[name])
-        if repeats and merged.dtype.kind == "f" and _differs(np.concatenate(parts), merged):
+        if repeats and merged.dtype.kind == "f" and differs(np.concatenate(parts), merged):
             return Verdict(False, f"a row's output '{name}' depends on what else is in the batch")
     return Verdict(True, f"{_ROWS} rows were answered together as alone")
 
 
-def _differs(expected: NDArray[Any], actual: NDArray[Any]) -> bool:
+def differs(expected: NDArray[Any], actual: NDArray[Any]) -> bool:
+    """Whether floats moved further than the company of other rows may move them."""
     finite = np.isfinite(expected) & np.isfinite(actual)
     before, after = expected[finite].astype("float64"), actual[finite].astype("float64")
     # Random inputs often leave a saturated output, all but zero, of which only the rounding of larger values is left.
@@ -114,5 +116,6 @@ def _differs(expected: NDArray[Any], actual: NDArray[Any]) -> bool:
     return bool((np.abs(before - after) > rounding + _TOLERANCE * np.abs(before).max(initial=0)).any())
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an exception says, for a message of one line."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

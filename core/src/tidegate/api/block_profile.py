@@ -60,7 +60,7 @@ class BlockProfile(Document):
     cut_bytes: list[Annotated[int, Field(ge=1)]]
     """Bytes per row that cross each of the boundaries between blocks, as sent (halved where sent as fp16)."""
     memory_mib: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
-    """What each block keeps on a device, weights and workspace; None where that was not measured."""
+    """What each block keeps on a device: weights, and workspace where that was measured; None where nothing was."""
     latencies: list[BlockLatencies]
 
     @model_validator(mode="after")

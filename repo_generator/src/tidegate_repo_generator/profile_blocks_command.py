@@ -1,0 +1,168 @@
+"""`tidegate profile-blocks`: a thin layer over `measure_blocks` and `import_profile`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidegate_repo_generator.model import GenerateError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tidegate.api import BlockProfile
+    from tidegate_repo_generator.splitting.manifest import Manifest
+
+
+def profile_blocks(
+    blocks: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Blocks of `tidegate split`, or their blocks.json.", show_default=False),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="PROFILE.json", help="Profile to write, or to add to.", show_default=False
+        ),
+    ],
+    batches: Annotated[str, typer.Option(metavar="B[,B...]", help="Batch sizes, in rows.")] = "1,2,4,8",
+    kind: Annotated[str, typer.Option(help="What this kind of GPU or worker is called.")] = "default",
+    share: Annotated[
+        int, typer.Option(min=1, metavar="V", help="Measure on 1/V of the device, with all V shares busy.")
+    ] = 1,
+    provider: Annotated[
+        str, typer.Option(help="Execution provider of onnxruntime that runs the blocks.")
+    ] = "CPUExecutionProvider",
+    repeats: Annotated[int, typer.Option(min=1, help="Runs per block and batch size; their median counts.")] = 20,
+    tool: Annotated[
+        str | None,
+        typer.Option(
+            "--import",
+            metavar="TOOL",
+            help="Measure nothing, but read profiles of trtexec or onnxruntime.",
+            show_default=False,
+        ),
+    ] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[BLOCK=]FILE",
+            help="With --import: a profile of the whole model, or one for each block. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
+) -> None:
+    """Measure how long each block of a model runs, for planners that partition.
+
+    Measurements are added to PROFILE.json, so that one file comes to hold every
+    kind of GPU, share and batch size; run this on each kind of GPU. Shares of a
+    GPU need NVIDIA MPS to be running; on the CPU they are shares of the cores.
+
+    Examples, two kinds of GPUs, then a profile that trtexec made of each block:
+
+        tidegate profile-blocks blocks -o profile.json --kind l4 --provider CUDAExecutionProvider
+
+        tidegate profile-blocks blocks -o profile.json --kind t4 --share 2 --provider CUDAExecutionProvider
+
+        tidegate profile-blocks blocks -o profile.json --kind p4 --batches 4 --import trtexec
+        --file 00=00.json --file 01=01.json
+    """
+    from rich.console import Console  # noqa: PLC0415 - this and onnxruntime are slow to import
+
+    from tidegate.api import DocumentError, write_document  # noqa: PLC0415
+    from tidegate_repo_generator.splitting.block_times import merge_into  # noqa: PLC0415
+    from tidegate_repo_generator.splitting.imports import Tool, import_profile  # noqa: PLC0415
+    from tidegate_repo_generator.splitting.manifest import read_manifest  # noqa: PLC0415
+
+    errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+    try:
+        rows = _numbers(batches)
+        folder, manifest = read_manifest(blocks)
+        if tool is None:
+            if file:
+                raise GenerateError("--file needs --import TOOL, which says what wrote it")
+            measured = _measured(folder, manifest, rows, kind, provider, share, repeats, errors)
+        else:
+            if tool not in list(Tool):
+                raise GenerateError(f"--import {tool}: give one of {', '.join(Tool)}")
+            if len(rows) != 1:
+                raise GenerateError(f"--batches {batches}: an imported profile is of one batch size; say which")
+            measured = import_profile(folder, manifest, Tool(tool), file or [], kind=kind, share=share, rows=rows[0])
+        profile = merge_into(output, measured)
+        write_document(output, profile)
+    except OSError as error:
+        errors.print(f"error: {output} cannot be written: {error.strerror}")
+        raise typer.Exit(1) from error
+    except (GenerateError, DocumentError) as error:
+        errors.print(f"error: {error}")
+        raise typer.Exit(1) from error
+    if as_json:
+        typer.echo(profile.model_dump_json(indent=2))
+        return
+    _print_table(measured, Console(soft_wrap=True, markup=False, highlight=False))
+    for line in _gaps(profile):
+        errors.print(f"notice: {line}")
+
+
+def _measured(
+    folder: Path,
+    manifest: "Manifest",
+    rows: list[int],
+    kind: str,
+    provider: str,
+    share: int,
+    repeats: int,
+    errors: "Console",
+) -> "BlockProfile":
+    from rich.progress import Progress  # noqa: PLC0415
+
+    from tidegate_repo_generator.splitting.block_times import measure_blocks  # noqa: PLC0415
+
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task("measuring", total=len(rows) * len(manifest.blocks))
+        return measure_blocks(
+            folder,
+            manifest,
+            rows,
+            kind=kind,
+            provider=provider,
+            share=share,
+            repeats=repeats,
+            step=lambda: progress.update(task, advance=1),
+        )
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        rows = sorted({int(part) for part in text.split(",")})
+    except ValueError as error:
+        raise GenerateError(f"--batches {text}: give numbers of rows, e.g. 1,2,4,8") from error
+    if rows[0] < 1:
+        raise GenerateError(f"--batches {text}: a batch has at least 1 row")
+    return rows
+
+
+def _gaps(profile: "BlockProfile") -> list[str]:
+    """What one kind or share has and another has not: planners need the same of all."""
+    shares = sorted({table.share for table in profile.latencies})
+    rows = sorted({size for table in profile.latencies for size in table.rows})
+    return [
+        f"not measured yet: all blocks of kind '{kind}', share {share}, batch {size}"
+        for kind in profile.kinds
+        for share, size in profile.missing(kind, shares, rows)
+    ]
+
+
+def _print_table(measured: "BlockProfile", console: "Console") -> None:
+    from rich.table import Table  # noqa: PLC0415
+
+    (latencies,) = measured.latencies
+    title = f"Model {measured.model}, kind {latencies.kind}, share 1/{latencies.share}: median latency (us)"
+    table = Table(title=title, title_justify="left")
+    table.add_column("block")
+    for size in latencies.rows:
+        table.add_column(f"batch {size}", justify="right")
+    for name, row in zip(measured.blocks, latencies.latency_us, strict=True):
+        table.add_row(name, *(f"{value:.0f}" for value in row))
+    console.print(table)

@@ -1,0 +1,136 @@
+"""The dataflow of an ONNX model: what each node reads and writes, and the nature of every value."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+from tidegate_repo_generator.model import GenerateError
+
+_RANDOM: Final = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+
+
+class SplitError(GenerateError):
+    """A model cannot be split. The message says which tensor, node or cut, why, and the remedy."""
+
+
+class Nature(IntEnum):
+    """What a value depends on; of several inputs, the largest counts."""
+
+    CONSTANT = 0
+    """Weights and what is computed from them alone."""
+    SHAPE = 1
+    """The inputs' shapes, and not their contents: computed again wherever it is needed."""
+    DATA = 2
+    """The inputs' contents: computed once."""
+
+
+@dataclass
+class Dataflow:
+    """A model, and who reads what. Only the main graph is looked into: nodes with subgraphs are whole."""
+
+    proto: Any
+    """onnx.ModelProto; its nodes are in topological order, as ONNX demands."""
+    reads: list[tuple[str, ...]] = field(init=False)
+    """For each node, the values that it needs: its inputs and what its subgraphs capture."""
+    producer: dict[str, int] = field(init=False)
+    """The node that makes a value, for values made by nodes."""
+    weights: dict[str, Any] = field(init=False)
+    """Initialisers, dense and sparse."""
+    inputs: tuple[str, ...] = field(init=False)
+    """Of the model, without initialisers with a default value there."""
+    outputs: tuple[str, ...] = field(init=False)
+    nature: list[Nature] = field(init=False)
+    """Of what each node writes."""
+    random: set[int] = field(init=False)
+    """Nodes that draw random numbers: these never run twice."""
+    data_nodes: list[int] = field(init=False)
+    """Nodes that work on data, in order. A cut at position p comes before the p-th of them."""
+
+    def __post_init__(self) -> None:
+        """Analyse the graph."""
+        graph = self.proto.graph
+        self.weights = {tensor.name: tensor for tensor in graph.initializer}
+        self.weights |= {tensor.values.name: tensor for tensor in graph.sparse_initializer}
+        self.inputs = tuple(value.name for value in graph.input if value.name not in self.weights)
+        self.outputs = tuple(value.name for value in graph.output)
+        self.reads = [tuple(dict.fromkeys(_reads(node))) for node in graph.node]
+        self.producer = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+        functions = {(entry.domain, entry.name): entry for entry in self.proto.functions}
+        self.random = {i for i, node in enumerate(graph.node) if _draws(node, functions)}
+        self.nature = []
+        for index, node in enumerate(graph.node):
+            nature = max((self.nature_of(name) for name in self.reads[index]), default=Nature.CONSTANT)
+            if node.op_type in {"Shape", "Size"} and node.domain in {"", "ai.onnx"}:
+                nature = min(nature, Nature.SHAPE)
+            self.nature.append(Nature.DATA if index in self.random else nature)
+        self.data_nodes = [index for index, nature in enumerate(self.nature) if nature is Nature.DATA]
+
+    @property
+    def nodes(self) -> Any:  # noqa: ANN401
+        """The nodes of the main graph."""
+        return self.proto.graph.node
+
+    def nature_of(self, value: str) -> Nature:
+        """Nature of a value of the main graph."""
+        if value in self.weights:
+            return Nature.CONSTANT
+        return self.nature[self.producer[value]] if value in self.producer else Nature.DATA
+
+    def label(self, index: int) -> str:
+        """Name of a node for people: its own, or that of what it writes."""
+        node = self.nodes[index]
+        return str(node.name or next(filter(None, node.output), f"#{index}"))
+
+
+def _reads(node: Any) -> Iterator[str]:  # noqa: ANN401
+    yield from filter(None, node.input)
+    for graph in subgraphs(node):
+        yield from captured(graph)
+
+
+def subgraphs(node: Any) -> Iterator[Any]:  # noqa: ANN401
+    """The graphs among a node's attributes: branches of If, bodies of Loop and Scan."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def captured(graph: Any) -> Iterator[str]:  # noqa: ANN401
+    """What a subgraph takes from the scopes around it, subgraphs of its own included."""
+    known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    known |= {tensor.values.name for tensor in graph.sparse_initializer}
+    for node in graph.node:
+        yield from (name for name in _reads(node) if name not in known)
+        known.update(node.output)
+    yield from (value.name for value in graph.output if value.name not in known)
+
+
+def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
+    """These nodes and all in their subgraphs."""
+    for node in nodes:
+        yield node
+        for graph in subgraphs(node):
+            yield from all_nodes(graph.node)
+
+
+def functions_used(nodes: Iterable[Any], functions: dict[tuple[str, str], Any]) -> set[tuple[str, str]]:
+    """Which local functions, by domain and name, these nodes call, directly or through others."""
+    used: set[tuple[str, str]] = set()
+    waiting = list(all_nodes(nodes))
+    while waiting:
+        node = waiting.pop()
+        key = (node.domain, node.op_type)
+        if key in functions and key not in used:
+            used.add(key)
+            waiting.extend(all_nodes(functions[key].node))
+    return used
+
+
+def _draws(node: Any, functions: dict[tuple[str, str], Any]) -> bool:  # noqa: ANN401
+    called = [inner for key in functions_used([node], functions) for inner in all_nodes(functions[key].node)]
+    return any(
+        inner.op_type in _RANDOM or (inner.op_type == "Dropout" and len(inner.input) > 2 and inner.input[2])
+        for inner in (*all_nodes([node]), *called)
+    )

@@ -1,0 +1,170 @@
+"""Which values have the batch dimension, and where: found out by running the model with two and with three rows.
+
+Static inference loses the batch behind reshapes and cannot follow custom operators; the shapes of a run are the truth.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import onnx
+from onnx import TensorProto, helper
+
+from tidegate_repo_generator.model import Tensor
+from tidegate_repo_generator.onnx_file import TRITON_TYPES
+from tidegate_repo_generator.splitting.graph import Dataflow, Nature, SplitError
+from tidegate_repo_generator.splitting.inputs import accepted_sizes, open_session, run
+from tidegate_repo_generator.splitting.symbols import BATCH, Dim, Symbols, read_symbols
+from tidegate_repo_generator.trial import first_line, random_rows
+
+_ROWS: Final = (2, 3)
+_PREFIX: Final = "tidegate_shape_of/"
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A value that may cross a cut: a tensor with a batch dimension, of a type that Triton knows."""
+
+    data_type: int
+    """TensorProto.DataType."""
+    shape: tuple[Dim, ...]
+    """As sent: `BATCH` first; the rest as inferred."""
+    elements_per_row: int
+    """In the probe: with the sizes that were asked for, or the first that the model accepted."""
+    axis: int = 0
+    """Where the batch is in the model; it is transposed to be sent where that is not the first dimension."""
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Of its elements; of strings, the four bytes of their lengths only."""
+        return self.elements_per_row * item_bytes(self.data_type)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a model's values are like."""
+
+    symbols: Symbols
+    """The shapes of batched values begin with `BATCH`."""
+    batched: dict[str, Boundary]
+    """Values of nature DATA that have the batch first."""
+    movable: dict[str, Boundary]
+    """Those that have it elsewhere."""
+    unbatched: dict[str, str]
+    """All but the first, and why they do not cross as they are."""
+    size: int
+    """What was put in the place of dynamic dimensions without a size; 0 where there is none."""
+
+    def boundary(self, value: str) -> Boundary:
+        """How a value crosses. Raises KeyError for one that may not."""
+        return self.batched[value] if value in self.batched else self.movable[value]
+
+
+def probe(flow: Dataflow, inputs: tuple[Tensor, ...], folder: Path) -> Probe:
+    """Run the model with the shape of every data value as an output.
+
+    `inputs`: with sizes in the place of the dynamic dimensions where the user gave some. `folder`: of its external
+    weights. Raises SplitError where it cannot be run here, and where an output is not batched.
+    """
+    symbols = read_symbols(flow)
+    sizes = accepted_sizes(open_session(flow.proto, folder), inputs)
+    values = [name for index in flow.data_nodes for name in flow.nodes[index].output if name]
+    values = [name for name in (*flow.inputs, *values) if name not in symbols.not_tensors]
+    untyped = [name for name in values if name not in symbols.types]
+    session = open_session(_instrumented(flow, values, untyped), folder)
+    types = symbols.types | {
+        entry.name: _type_of(entry.type) for entry in session.get_outputs() if entry.name in set(untyped)
+    }
+    observed: list[tuple[int, dict[str, tuple[int, ...]]]] = []
+    for size in sizes:
+        for rows in _ROWS:
+            try:
+                shapes = run(session, random_rows(inputs, rows, size), [_PREFIX + name for name in values])
+            except Exception as error:
+                raise SplitError(
+                    f"it runs with one row but not with {rows} ({first_line(error)}): export it with a dynamic batch"
+                ) from error
+            observed.append((rows, {name: tuple(map(int, shapes[_PREFIX + name])) for name in values}))
+    batched: dict[str, Boundary] = {}
+    movable: dict[str, Boundary] = {}
+    unbatched = dict.fromkeys(symbols.not_tensors, "it is no tensor")
+    for name in values:
+        shapes_seen = [(rows, shapes[name]) for rows, shapes in observed]
+        data_type = types.get(name, TensorProto.UNDEFINED)
+        obstacle = _obstacle(data_type, shapes_seen)
+        if obstacle:
+            unbatched[name] = obstacle
+        axis = _batch_axis(shapes_seen)
+        if axis is None or data_type not in TRITON_TYPES:
+            continue
+        first = shapes_seen[0][1]
+        inferred = symbols.shapes.get(name, ())
+        inferred = inferred if len(inferred) == len(first) else (None,) * len(first)
+        others = (*inferred[:axis], *inferred[axis + 1 :])
+        symbols.shapes[name] = (*inferred[:axis], BATCH, *inferred[axis + 1 :])
+        boundary = Boundary(data_type, (BATCH, *others), math.prod(first) // first[axis], axis)
+        (movable if axis else batched)[name] = boundary
+    _check_outputs(flow, observed[0][1], unbatched)
+    return Probe(symbols, batched, movable, unbatched, sizes[0])
+
+
+def _instrumented(flow: Dataflow, values: list[str], untyped: list[str]) -> Any:  # noqa: ANN401
+    """Build a copy whose outputs are the shapes of values, for these are small, and values whose types are unknown."""
+    model = onnx.ModelProto()
+    model.CopyFrom(flow.proto)
+    del model.graph.output[:]
+    for name in values:
+        model.graph.node.append(helper.make_node("Shape", [name], [_PREFIX + name]))
+        model.graph.output.append(helper.make_tensor_value_info(_PREFIX + name, TensorProto.INT64, None))
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in untyped)
+    if not any(entry.domain in {"", "ai.onnx"} for entry in model.opset_import):
+        model.opset_import.append(helper.make_opsetid("", 13))
+    return model
+
+
+def _type_of(text: str) -> int:
+    """`tensor(float)`, as onnxruntime writes types, as a TensorProto.DataType."""
+    name = text.removeprefix("tensor(").removesuffix(")").upper()
+    return int(getattr(TensorProto, name, TensorProto.UNDEFINED))
+
+
+def _obstacle(data_type: int, shapes: list[tuple[int, tuple[int, ...]]]) -> str:
+    if data_type not in TRITON_TYPES:
+        return f"its type, {TensorProto.DataType.Name(data_type)}, is none that Triton knows"
+    for rows, shape in shapes:
+        if not shape:
+            return "it is a scalar"
+        if shape[0] != rows:
+            return f"its shape is {list(shape)} for a batch of {rows}, so its first dimension is not the batch's"
+    return ""
+
+
+def _batch_axis(shapes: list[tuple[int, tuple[int, ...]]]) -> int | None:
+    """The dimension that is the batch's in every run: the first, or the only one."""
+    if len({len(shape) for _, shape in shapes}) > 1:
+        return None
+    axes = [axis for axis in range(len(shapes[0][1])) if all(shape[axis] == rows for rows, shape in shapes)]
+    return axes[0] if axes and (axes[0] == 0 or len(axes) == 1) else None
+
+
+def _check_outputs(flow: Dataflow, observed: dict[str, tuple[int, ...]], unbatched: dict[str, str]) -> None:
+    for name in flow.outputs:
+        if flow.nature_of(name) is not Nature.DATA:
+            continue
+        if name in unbatched:
+            raise SplitError(f"output '{name}' cannot be batched: {unbatched[name]}")
+        if name not in observed:
+            raise SplitError(f"output '{name}' was not seen in a run of the model")
+
+
+def item_bytes(data_type: int) -> int:
+    """Size of an element, in bytes; of a string, of its length only."""
+    if data_type == TensorProto.STRING:
+        return 4
+    if data_type == TensorProto.BFLOAT16:
+        return 2
+    try:
+        return int(helper.tensor_dtype_to_np_dtype(data_type).itemsize)
+    except (KeyError, TypeError) as error:
+        raise SplitError(f"elements of type {TensorProto.DataType.Name(data_type)} have no size") from error

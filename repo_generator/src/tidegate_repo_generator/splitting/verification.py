@@ -1,0 +1,114 @@
+"""The blocks in a row against the model, on random inputs."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from tidegate_repo_generator.model import Tensor
+from tidegate_repo_generator.splitting.graph import Dataflow, SplitError
+from tidegate_repo_generator.splitting.inputs import Arrays, open_session, part, run
+from tidegate_repo_generator.trial import differs, first_line, random_rows
+
+ROWS: Final = 3
+TOLERANCE: Final = 1e-5
+"""Largest difference of an output relative to its largest value."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the whole model answers."""
+
+    feed: Arrays
+    outputs: Arrays
+    inner: Arrays
+    """Tensors that are sent from block to block."""
+
+
+def reference(flow: Dataflow, folder: Path, inputs: tuple[Tensor, ...], size: int, values: Iterable[str]) -> Reference:
+    """Run the model on random inputs; `values`: which of its inner tensors to keep. `folder`: of its external weights.
+
+    Raises SplitError where its rows do not stand alone.
+    """
+    inner = sorted(set(values) - set(flow.inputs) - set(flow.outputs))
+    model = onnx.ModelProto()
+    model.CopyFrom(flow.proto)
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inner)
+    session = open_session(model, folder)
+    feed = random_rows(inputs, ROWS, size)
+    together, again = run(session, feed), run(session, feed, flow.outputs)
+    alone = run(session, part(feed, 0, 1), flow.outputs)
+    for name in flow.outputs:
+        array = together[name]
+        if not _equal(array, again[name]):
+            raise SplitError(f"output '{name}' differs from run to run: what draws random numbers cannot be verified")
+        if array.shape[:1] != (ROWS,) or alone[name].shape[:1] != (1,):
+            raise SplitError(f"output '{name}' cannot be batched: its shape is {list(array.shape)} for {ROWS} rows")
+        if _depends_on_company(array[:1], alone[name]):
+            raise SplitError(f"output '{name}' cannot be batched: a row of it depends on what else is in the batch")
+    return Reference(feed, {name: together.pop(name) for name in flow.outputs}, together)
+
+
+def compose(models: Iterable[Any], folder: Path, expected: Reference, step: Callable[[], None]) -> float:
+    """Run the blocks one after another; the largest relative difference of an output of the model.
+
+    What they send on is compared, too, for an output may be saturated, unless it is cast. Every block also runs on its
+    first row alone, for rows may meet others in the next one. Raises SplitError.
+    """
+    live, alone = dict(expected.feed), part(expected.feed, 0, 1)
+    for number, model in enumerate(models):
+        session = open_session(model, folder)
+        try:
+            produced, first = run(session, live), run(session, alone)
+        except Exception as error:
+            raise SplitError(f"block {number} cannot be run: {first_line(error)}") from error
+        for name, array in produced.items():
+            _check_rows(number, name, array, first[name])
+            if name in expected.inner and (worst := difference(expected.inner[name], array)) > TOLERANCE:
+                raise SplitError(
+                    f"tensor '{name}', which block {number} sends on, differs from the model's by {worst:.2g} of its "
+                    f"largest value, more than {TOLERANCE:g}: cut elsewhere"
+                )
+        live |= produced
+        alone |= first
+        step()
+    return max(difference(expected.outputs[name], live[name]) for name in expected.outputs)
+
+
+def difference(expected: NDArray[Any], actual: NDArray[Any]) -> float:
+    """Largest difference, relative to the largest value that is expected; infinite where shapes or kinds differ."""
+    if expected.shape != actual.shape:
+        return float("inf")
+    if expected.dtype.kind not in "fiu":
+        return 0.0 if np.array_equal(expected, actual) else float("inf")
+    before, after = expected.astype(np.float64), actual.astype(np.float64)
+    finite = np.isfinite(before)
+    if not np.array_equal(before[~finite], after[~finite], equal_nan=True) or not np.isfinite(after[finite]).all():
+        return float("inf")
+    magnitude = float(np.abs(before[finite]).max(initial=0))
+    worst = float(np.abs(before[finite] - after[finite]).max(initial=0))
+    return worst / magnitude if magnitude else worst
+
+
+def _check_rows(number: int, name: str, array: NDArray[Any], first: NDArray[Any]) -> None:
+    if array.dtype == np.float16 and not np.isfinite(array).all():
+        raise SplitError(f"tensor '{name}' has values that float16 cannot hold (beyond 65504): split without --fp16")
+    if array.shape[:1] != (ROWS,) or first.shape[:1] != (1,):
+        raise SplitError(f"tensor '{name}' of block {number} has the shape {list(array.shape)} for {ROWS} rows")
+    if _depends_on_company(array[:1], first):
+        raise SplitError(
+            f"tensor '{name}', which block {number} sends on, depends on what else is in the batch: its rows could not "
+            "meet others in the next block. Cut elsewhere"
+        )
+
+
+def _depends_on_company(together: NDArray[Any], alone: NDArray[Any]) -> bool:
+    return together.shape != alone.shape or (together.dtype.kind == "f" and differs(alone, together))
+
+
+def _equal(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    return bool(np.array_equal(left, right, equal_nan=left.dtype.kind == "f"))
