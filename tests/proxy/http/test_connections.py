@@ -218,6 +218,12 @@ def test_chunked_bodies_arrive_whole(triton: EmbeddedTriton, front: Any, size: i
         assert through.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
+def test_blanks_around_a_length_are_no_part_of_it(front: Any) -> None:  # noqa: ANN401
+    for path in ("/v2/models/echo/infer", "/v2/models/nope/infer"):
+        received = exchange(front, post(f"Content-Length:  {len(PLAIN)} \t", path=path))
+        assert received.startswith(b"HTTP/1.1 200" if "echo" in path else b"HTTP/1.1 404")
+
+
 def test_clients_that_wait_for_the_go_ahead(front: Any) -> None:  # noqa: ANN401
     for path in ("/v2/models/echo/infer", "/v2/models/nope/infer"):
         with connect(front) as connection:

@@ -35,7 +35,8 @@ class Exchange:
         self.body_error: Exception | None = None
         """Why the body could not be passed on to its end."""
         self._query: bytes = scope["query_string"]
-        self._headers: Headers = scope["headers"]
+        # Blanks around a value are not a part of it (RFC 9110, section 5.5); the parser leaves those behind.
+        self._headers: Headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         self._send = send
         self._task = asyncio.current_task()
         self._watch: asyncio.Task[None] | None = None

@@ -1,0 +1,26 @@
+"""A part of what `python -m bench.fuzz` sends, every time other inputs of the same kinds."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench.fuzz import fuzz
+from bench.fuzz_inputs import make_input
+
+
+def test_malformed_input_is_answered_or_closed(start_triton: Callable[..., Any]) -> None:
+    assert start_triton, "which skips where there is no tritonserver"
+    seed = int.from_bytes(os.urandom(3), "big")
+    findings = fuzz(3000, seed, Console(quiet=True))
+    assert not findings.wrong, f"python -m bench.fuzz --seed {seed} --inputs 3000: {findings.wrong}"
+    assert sum(findings.outcomes.values()) >= 3000
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_inputs_are_made_again_from_their_numbers(seed: int) -> None:
+    made = [make_input(seed, number) for number in range(300)]
+    assert made == [make_input(seed, number) for number in range(300)]
+    assert len({attempt.way for attempt in made}) == 4
