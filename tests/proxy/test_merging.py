@@ -75,7 +75,7 @@ NOWHERE = cast("Backend", object())
 
 
 def gather(envelopes: Sequence[Envelope]) -> bytes:
-    stage = Stage("m", frozenset({"Y"}), NOWHERE, None)
+    stage = Stage("m", ONE, [NOWHERE], alone=True)
     return Payload(envelopes, OutputSizes(), None).request(stage)
 
 

@@ -54,6 +54,7 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
     for wrong, what in (
         (len({pool.gpu for pool in pools}) > 1, "workers: live, Tidegate knows one kind of `gpu`: give all the same"),
         (any(map(_carries_time, scenario.models)), "models: emulated GPUs take no `time_ms`: leave it out"),
+        (any(model.pipelines for model in scenario.models), "models: split models are not run live from a scenario"),
         (
             simulation.interference != 1,
             "simulation.interference: emulated GPUs do not disturb each other: leave it out",
@@ -167,7 +168,7 @@ def _parameters(scenario: Scenario, model: ModelSpec, pool: WorkerSpec, seed: in
 def _truth(scenario: Scenario, model: ModelSpec, gpu: str) -> Profile:
     """How long batches really take, as simulated workers do."""
     service = scenario.simulation.service.get(model.name)
-    spec = (service and service.profile_on(gpu)) or model.profile_on(gpu)
+    spec = (service and service.profile_on(gpu)) or scenario.partitions[model.name][0].profile_on(gpu)
     assert spec is not None, "checked when the scenario was read"
     return spec.build(model.name, gpu, model.max_rows)
 

@@ -22,8 +22,8 @@ class Catalog:
     models: dict[str, Model] = field(default_factory=dict)
     """Those that are scheduled."""
     signatures: dict[str, Signature] = field(default_factory=dict)
-    outputs: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Of each partition that batches run through, by its name; a model that is not split is one of its own name."""
+    partitions: dict[str, Signature] = field(default_factory=dict)
+    """What batches run through, by its name; a model that is not split is one partition of its own name."""
     passed_through: dict[str, str] = field(default_factory=dict)
     """The others, each with the reason."""
     versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Catalog:
     @property
     def hidden(self) -> frozenset[str]:
         """Models of Tritons that clients do not see: the partitions of others."""
-        return frozenset(self.outputs).difference(self.models) if self.split else frozenset()
+        return frozenset(self.partitions).difference(self.models) if self.split else frozenset()
 
     @property
     def network(self) -> Network | None:
@@ -139,7 +139,7 @@ def _add(
             catalog.passed_through[config.name] = str(reason)
             continue
         catalog.signatures[config.name] = signature
-        catalog.outputs[config.name] = signature.outputs
+        catalog.partitions[config.name] = signature
         slo_ms = slos_ms.get(config.name, _slo_of(config, backend))
         slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
         catalog.models[config.name] = Model(config.name, signature.max_rows, slo_ns)
@@ -158,7 +158,7 @@ def _follow(
 ) -> None:
     found = find_layout(layout, catalog.loaded, slos_ms, known, max(catalog.backend_of, default=-1) + 1)
     catalog.layout = layout
-    catalog.outputs = {name: signature.outputs for name, signature in found.partitions.items()}
+    catalog.partitions = dict(found.partitions)
     for worker, backend in found.workers:
         catalog.workers.append(worker)
         catalog.backend_of[worker.id] = backend

@@ -36,6 +36,7 @@ from tidegate_proxy.backend import INFER, Backend
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.client import SHUTTING_DOWN, TIMEOUT_EXPIRED, Client, Outcome, RequestFailed
 from tidegate_proxy.completion_queue import PendingCall
+from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.forwarded import forwarded, forwarded_with_all
 from tidegate_proxy.headroom import Headroom
 from tidegate_proxy.limits import Limits
@@ -275,7 +276,7 @@ class Driver:
             if before:
                 clients, payload = before.clients, before.payload
             else:
-                payload = Payload([client.envelope for client in clients], self._sizes, self.regions)
+                payload = self._payload([client.envelope for client in clients], self.regions)
             run = _Run(effect, worker_id, stage, payload, clients, time.monotonic_ns(), waiting)
             if waiting:
                 self._running[batch.id] = run
@@ -295,14 +296,18 @@ class Driver:
             self._call(run, payload.request(stage))
         self._perform(effects)
 
+    def _payload(self, envelopes: Sequence[Envelope], regions: Regions | None) -> Payload:
+        split = self._directory.catalog.split.get(envelopes[0].model) if envelopes else None
+        return Payload(envelopes, self._sizes, regions, split.outputs if split else ())
+
     def _stage(self, effect: StartLeg) -> Stage:
         catalog, legs = self._directory.catalog, effect.batch.legs
-        leg, following = legs[effect.leg], legs[effect.leg + 1 : effect.leg + 2]
+        leg = legs[effect.leg]
         return Stage(
             leg.partition,
-            catalog.outputs.get(leg.partition, frozenset()),
-            catalog.backend_of[leg.worker_id],
-            catalog.backend_of[following[0].worker_id] if following else None,
+            catalog.partitions.get(leg.partition),
+            [catalog.backend_of[leg.worker_id] for leg in legs[effect.leg :]],
+            alone=len(legs) == 1,
         )
 
     def _call(self, run: _Run, message: bytes) -> None:
@@ -404,7 +409,7 @@ class Driver:
 
         Raises AioRpcError and ScatterError.
         """
-        batch, payload = run.effect.batch, Payload([client.envelope], self._sizes, None)
+        batch, payload = run.effect.batch, self._payload([client.envelope], None)
         answer = b""
         for number in range(len(batch.legs)):
             if number:

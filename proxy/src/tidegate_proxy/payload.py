@@ -15,9 +15,17 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy import wire
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.envelope import PRIVATE_PARAMETERS, Envelope
-from tidegate_proxy.merging import Tensor, merged_header, merged_inputs, outputs_wanted, read_answer, scatter
+from tidegate_proxy.merging import (
+    ScatterError,
+    Tensor,
+    merged_header,
+    merged_inputs,
+    outputs_wanted,
+    read_answer,
+    scatter,
+)
 from tidegate_proxy.regions import Region, Regions
-from tidegate_proxy.signature import ELEMENT_BYTES
+from tidegate_proxy.signature import ELEMENT_BYTES, Signature
 from tidegate_proxy.wire import Buffer
 
 SHARED_FROM_BYTES: Final = 65536
@@ -52,42 +60,57 @@ class Stage:
     """A partition on a Triton, as one leg of a batch meets it."""
 
     partition: str
-    outputs: frozenset[str]
-    """All that it has."""
-    backend: Backend
-    next_backend: Backend | None
-    """That of the next leg, which takes the outputs; None: it is the last one."""
+    signature: Signature | None
+    """Its tensors; None: it has just been unloaded."""
+    backends: Sequence[Backend]
+    """That of this leg, then those of the later ones, which may read what it writes."""
+    alone: bool
+    """Whether it is the only leg."""
 
     @property
-    def backends(self) -> set[Backend]:
-        """Those that what it shares has to be mapped by."""
-        return {self.backend, self.next_backend or self.backend}
+    def backend(self) -> Backend:
+        """Where it runs."""
+        return self.backends[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """A tensor that later legs, or the clients, may want."""
+
+    tensor: Tensor
+    region: Region | None = None
+    """Where it is, if it is shared; its pieces are there, too."""
+    at: int = 0
 
 
 class Payload:
     """Of one batch: for each leg `request`, then `answered` or, the last time, `outcomes`; at the end `close`."""
 
-    def __init__(self, envelopes: Sequence[Envelope], sizes: OutputSizes, regions: Regions | None) -> None:
-        """`regions`: None where nothing is shared."""
+    def __init__(
+        self, envelopes: Sequence[Envelope], sizes: OutputSizes, regions: Regions | None, outputs: Sequence[str] = ()
+    ) -> None:
+        """`regions`: None where nothing is shared. `outputs`: all of a split model, in order."""
         self.envelopes = envelopes
         self._rows = sum(envelope.rows for envelope in envelopes)
         self._sizes = sizes
         self._regions = regions
-        self._inputs: list[Tensor] | None = None
-        """Of the present leg; None: those of the clients."""
-        self._read: Region | None = None
-        """Where the leg before wrote its outputs, which the present one reads."""
-        self._read_at: dict[str, int] = {}
+        self._outputs = outputs
+        self._live: dict[str, _Live] = {}
+        """By name: partitions take inputs of the model, and outputs of any partition before them."""
+        self._held: list[Region] = []
+        """Where legs before wrote."""
         self._written: Region | None = None
         """What the present leg reads and writes besides."""
         self._written_at: dict[str, int] = {}
         """Where it writes its outputs, by name."""
+        self._reads = False
+        """Whether it reads what one before wrote."""
         self._partition = ""
 
     @property
     def is_shared(self) -> bool:
         """Whether the present leg's call speaks of shared memory."""
-        return self._read is not None or self._written is not None
+        return self._reads or self._written is not None
 
     def request(self, stage: Stage, *, share: bool = True) -> bytes:
         """The call of a leg: a ModelInferRequest. Asked again for the same leg, `share=False` sends everything.
@@ -96,52 +119,64 @@ class Payload:
         """
         self._drop_written()
         self._partition = stage.partition
-        whole = self._inputs is None and stage.next_backend is None
-        alone = whole and len(self.envelopes) == 1
+        as_it_came = stage.alone and len(self.envelopes) == 1
         expected = self._expected(stage) if share and self._regions else {}
         output_bytes = sum(map(_aligned, expected.values()))
-        if alone and max(len(self.envelopes[0].message), output_bytes) < SHARED_FROM_BYTES:
+        if as_it_came and max(len(self.envelopes[0].message), output_bytes) < SHARED_FROM_BYTES:
             return self.envelopes[0].message
-        inputs = merged_inputs(self.envelopes) if self._inputs is None else self._inputs
-        read_at = self._read_at if share else {}
-        input_bytes = 0 if read_at else sum(_aligned(tensor.size) for tensor in inputs)
+        if not self._live:
+            self._live = {tensor.name: _Live(tensor) for tensor in merged_inputs(self.envelopes)}
+        inputs = self._inputs(stage)
+        input_bytes = sum(_aligned(each.tensor.size) for each in inputs if not (share and each.region))
         shared_input = input_bytes if share and input_bytes >= SHARED_FROM_BYTES else 0
         shared_output = output_bytes if output_bytes >= SHARED_FROM_BYTES else 0
         if self._regions and (shared_input or shared_output):
             self._written = self._regions.take(shared_input + shared_output, stage.backends)
-        if alone and self._written is None:
+        if as_it_came and self._written is None:
             return self.envelopes[0].message
         header = merged_header(self.envelopes)
-        if not whole:
+        if not stage.alone:
             header.model_name, header.model_version = stage.partition, ""
             for name in PRIVATE_PARAMETERS:
                 header.parameters.pop(name, None)
-        sent = self._add_inputs(header, inputs, read_at, into=self._written if shared_input else None)
+        sent = self._add_inputs(header, inputs, into=self._written if shared_input else None, share=share)
         self._add_outputs(header, stage, expected if shared_output else {}, first_at=shared_input)
         return wire.join(header.SerializeToString(), sent, wire.REQUEST_RAW_FIELD)
 
     def answered(self, answer: bytes) -> None:
-        """A leg that is not the last one has ended: its outputs are the inputs of the next. Raises ScatterError."""
+        """A leg has ended that is not the only one: what it gave is there for the next ones. Raises ScatterError."""
         header, tensors = self._open(answer)
-        self._inputs = [
-            Tensor(output.name, output.datatype, tuple(output.shape), [tensor])
-            for output, tensor in zip(header.outputs, tensors, strict=True)
-        ]
-        if self._read and self._regions:
-            self._regions.give_back(self._read)
-        self._read, self._read_at = self._written, self._written_at
+        for output, content in zip(header.outputs, tensors, strict=True):
+            at = self._written_at.get(output.name)
+            tensor = Tensor(output.name, output.datatype, tuple(output.shape), [content])
+            self._live[output.name] = _Live(tensor) if at is None else _Live(tensor, self._written, at)
+        if self._written:
+            self._held.append(self._written)
         self._written, self._written_at = None, {}
 
     def outcomes(self, answer: bytes) -> list[bytes]:
-        """The clients' answers, from that of the last leg. Raises ScatterError."""
-        as_it_is = self._inputs is None and not self._written_at and len(self.envelopes) == 1
+        """The clients' answers, with that of the last leg. Raises ScatterError."""
+        if self._outputs:
+            self.answered(answer)
+            return self._from_live(read_answer(answer)[0])
+        as_it_is = not self._written_at and len(self.envelopes) == 1
         if as_it_is and len(answer) < SHARED_FROM_BYTES:
             return [answer]
         header, tensors = self._open(answer)
-        if as_it_is:
-            return [answer]
-        header.model_name = self.envelopes[0].model
-        return scatter(header, tensors, self.envelopes)
+        return [answer] if as_it_is else scatter(header, tensors, self.envelopes)
+
+    def _from_live(self, last: service_pb2.ModelInferResponse) -> list[bytes]:
+        header = service_pb2.ModelInferResponse(
+            model_name=self.envelopes[0].model, model_version=last.model_version, id=last.id
+        )
+        contents = []
+        for name in outputs_wanted(self.envelopes) or self._outputs:
+            if name not in self._live:
+                raise ScatterError(f"no partition gave output {name!r}")
+            tensor = self._live[name].tensor
+            header.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
+            contents.append(memoryview(tensor.pieces[0]))
+        return scatter(header, contents, self.envelopes)
 
     def sharing_broke(self, stage: Stage) -> None:
         """A Triton does not know a region any more, or its answer was larger than expected."""
@@ -151,43 +186,50 @@ class Payload:
 
     def close(self, *, finished: bool) -> None:
         """The batch is over. `finished`: all of its calls are, so that no Triton writes to what they shared."""
+        self._live = {}
         if self._regions:
-            for region in (self._read, self._written):
-                if region:
-                    (self._regions.give_back if finished else self._regions.discard)(region)
-        self._read = self._written = None
+            for region in (*self._held, *([self._written] if self._written else [])):
+                (self._regions.give_back if finished else self._regions.discard)(region)
+        self._held, self._written = [], None
 
     def _drop_written(self) -> None:
         if self._written and self._regions:
             self._regions.discard(self._written)
-        self._written, self._written_at = None, {}
+        self._written, self._written_at, self._reads = None, {}, False
+
+    def _inputs(self, stage: Stage) -> list[_Live]:
+        if stage.alone or stage.signature is None:
+            return list(self._live.values())
+        return [self._live[name] for name in stage.signature.inputs if name in self._live]
+
+    def _wanted(self, stage: Stage) -> list[str]:
+        """The outputs that a leg is asked for; none: all of them."""
+        return outputs_wanted(self.envelopes) if stage.alone else []
 
     def _expected(self, stage: Stage) -> dict[str, int]:
         """Bytes of the outputs that are asked for, as far as they are known, by name."""
         known = self._sizes.get(stage.partition, self.envelopes[0].merge_key)
-        if not known:
+        if not known or stage.signature is None:
             return {}
-        wanted = outputs_wanted(self.envelopes) if stage.next_backend is None else []
-        return {name: known[name] * self._rows for name in wanted or sorted(stage.outputs) if name in known}
+        names = self._wanted(stage) or sorted(stage.signature.outputs)
+        return {name: known[name] * self._rows for name in names if name in known}
 
     def _add_inputs(
-        self,
-        header: service_pb2.ModelInferRequest,
-        inputs: Sequence[Tensor],
-        read_at: dict[str, int],
-        into: Region | None,
+        self, header: service_pb2.ModelInferRequest, inputs: Sequence[_Live], into: Region | None, *, share: bool
     ) -> list[Sequence[Buffer]]:
         """Declare the inputs; returns those that are sent. `into`: where the others are copied."""
         sent: list[Sequence[Buffer]] = []
         at = 0
-        for tensor in inputs:
+        for live in inputs:
+            tensor = live.tensor
             declared = header.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
             size = tensor.size
-            if into and size:
+            if share and live.region and size:
+                _in_region(declared, live.region, live.at, size)
+                self._reads = True
+            elif into and size:
                 _in_region(declared, into, at, size)
                 at = _aligned(into.write(at, tensor.pieces))
-            elif self._read and tensor.name in read_at and size:
-                _in_region(declared, self._read, read_at[tensor.name], size)
             else:
                 sent.append(tensor.pieces)
         return sent
@@ -196,11 +238,11 @@ class Payload:
         self, header: service_pb2.ModelInferRequest, stage: Stage, expected: dict[str, int], first_at: int
     ) -> None:
         """Declare the outputs that are asked for; `expected` ones are written to the region, from `first_at` on."""
-        wanted = outputs_wanted(self.envelopes) if stage.next_backend is None else []
+        wanted = self._wanted(stage)
         if not self._written:
             expected = {}
         at = first_at
-        for name in wanted or (sorted(stage.outputs) if expected else ()):
+        for name in wanted or (sorted(stage.signature.outputs) if expected and stage.signature else ()):
             declared = header.outputs.add(name=name)
             size = expected.get(name, 0)
             if self._written and size:

@@ -21,7 +21,12 @@ class SplitModel:
     model: Model
     signature: Signature
     config: model_config_pb2.ModelConfig
-    """That of its first partition, with the outputs of its last one."""
+    """That of its first partition, with the outputs of the whole."""
+
+    @property
+    def outputs(self) -> list[str]:
+        """What clients get, in order."""
+        return [tensor.name for tensor in self.config.output]
 
     @property
     def metadata(self) -> service_pb2.ModelMetadataResponse:
@@ -81,7 +86,20 @@ def find_layout(
                         f"partition {name!r} at {backend.address} is not the one that other workers have"
                     )
                 configs[name] = config
-    return FoundLayout({model.name: _fit(model, partitions, configs, slos_ms) for model in models}, found, partitions)
+    outputs = {model.name: model.outputs for model in layout.models}
+    fitted = {model.name: _fit(model, partitions, configs, slos_ms, outputs[model.name]) for model in models}
+    return FoundLayout(fitted, found, partitions)
+
+
+def _outputs(
+    model: Model, configs: Sequence[model_config_pb2.ModelConfig], asked: Sequence[str]
+) -> list[model_config_pb2.ModelOutput]:
+    """What clients get: what is asked for, else what some partition gives and none takes."""
+    given = {tensor.name: tensor for config in configs for tensor in config.output}
+    taken = {tensor.name for config in configs for tensor in config.input}
+    if missing := [name for name in asked if name not in given]:
+        raise BackendError(f"model {model.name!r}: no partition gives its output {missing[0]!r}")
+    return [given[name] for name in asked] or [tensor for name, tensor in given.items() if name not in taken]
 
 
 def _config_of(
@@ -103,8 +121,9 @@ def _fit(
     partitions: Mapping[str, Signature],
     configs: Mapping[str, model_config_pb2.ModelConfig],
     slos_ms: Mapping[str, float],
+    asked: Sequence[str],
 ) -> SplitModel:
-    """A model over the pipelines that are there; clients see the inputs of the first partition, outputs of the last."""
+    """A model over the pipelines that are there. `asked`: its outputs, as far as the layout says which those are."""
     ways = [path for path in model.paths if all(name in partitions for name in path.partitions)]
     if not ways:
         missing = sorted({name for path in model.paths for name in path.partitions} - set(partitions))
@@ -116,21 +135,23 @@ def _fit(
                     f"partition {name!r} takes {partitions[name].max_rows} rows, its pipeline {path.max_rows}: "
                     "raise max_batch_size in its config.pbtxt"
                 )
-        for name, following in zip(path.partitions, path.partitions[1:], strict=False):
-            if missing := sorted(set(partitions[following].inputs) - partitions[name].outputs):
-                raise BackendError(f"partition {following!r} takes {missing[0]!r}, which {name!r} does not give")
-    inputs, outputs = (configs[ways[0].partitions[end]] for end in (0, -1))
+        there = set(partitions[path.partitions[0]].inputs)
+        for name in path.partitions:
+            if missing := sorted(set(partitions[name].inputs) - there):
+                raise BackendError(f"partition {name!r} takes {missing[0]!r}, which none before it gives")
+            there |= partitions[name].outputs
+    inputs = configs[ways[0].partitions[0]]
     config = model_config_pb2.ModelConfig()
     config.CopyFrom(inputs)
     config.name, config.max_batch_size = model.name, model.max_rows
     for left_out in ("instance_group", "parameters", "output", "dynamic_batching"):
         config.ClearField(left_out)
-    config.output.extend(outputs.output)
+    config.output.extend(_outputs(model, [configs[name] for name in ways[0].partitions], asked))
     signature = signature_of(config)
     for path in ways:
-        ends = partitions[path.partitions[0]].inputs, partitions[path.partitions[-1]].outputs
-        if ends != (signature.inputs, signature.outputs):
-            raise BackendError(f"model {model.name!r}: its pipelines begin or end with different tensors")
+        given = set[str]().union(*(partitions[name].outputs for name in path.partitions))
+        if partitions[path.partitions[0]].inputs != signature.inputs or not signature.outputs <= given:
+            raise BackendError(f"model {model.name!r}: its pipelines take or give different tensors")
     slo_ms = slos_ms.get(model.name)
     slo_ns = model.slo_ns if slo_ms is None else ms_to_ns(slo_ms)
     return SplitModel(msgspec.structs.replace(model, slo_ns=slo_ns), signature, config)

@@ -36,6 +36,9 @@ class LayoutModel(_Part):
     slo_ms: Positive | None = None
     rate_rps: float = Field(default=0.0, ge=0, lt=1e12, description="What the plan can bear; 0: unknown")
     pipelines: tuple[LayoutPipeline, ...] = Field(min_length=1)
+    outputs: tuple[Name, ...] = Field(
+        default=(), description="What clients get, in order; default: what partitions give and none of them takes"
+    )
 
 
 class LayoutPartition(_Part):
