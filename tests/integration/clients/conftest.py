@@ -1,0 +1,63 @@
+"""A Triton with a model, and Tidegates in front of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tidegate_proxy.embedded import EmbeddedTriton
+
+CONFIG = """
+backend: "python"
+max_batch_size: 4
+input { name: "X" data_type: TYPE_FP32 dims: [ 2 ] }
+output { name: "Y" data_type: TYPE_FP32 dims: [ 2 ] }
+"""
+SOURCE = """
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb.InferenceResponse([pb.Tensor("Y", pb.get_input_tensor_by_name(request, "X").as_numpy())])
+            for request in requests
+        ]
+"""
+
+
+@dataclass(frozen=True)
+class Front:
+    """Where a Tidegate is."""
+
+    grpc_address: str
+    http_address: str
+
+
+@pytest.fixture(scope="module")
+def echo_triton(
+    start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest.TempPathFactory
+) -> EmbeddedTriton:
+    """It serves `echo`, from X to Y."""
+    version = tmp_path_factory.mktemp("models") / "echo" / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text(CONFIG)
+    (version / "model.py").write_text(SOURCE)
+    return start_triton([version.parents[1]])
+
+
+@pytest.fixture(scope="module")
+def start_front(start_tidegate: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Front]:
+    """`start_front(triton)`: a Tidegate that serves gRPC and HTTP."""
+
+    def start(triton: EmbeddedTriton) -> Front:
+        config = tmp_path_factory.mktemp("config") / "tidegate.yaml"
+        config.write_text(
+            f"tritons: [{{grpc: '{triton.grpc_address}', http: '{triton.http_address}'}}]\npolicy: fifs\n"
+        )
+        tidegate = start_tidegate([], config=config, listen_http="127.0.0.1:0")
+        (http,) = (line.split()[1] for line in tidegate.output.splitlines() if line.startswith("HTTP"))
+        return Front(tidegate.address, http)
+
+    return start
