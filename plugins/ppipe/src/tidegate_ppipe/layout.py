@@ -1,0 +1,73 @@
+"""From a plan to a layout: each worker by name, on its GPU, in its node."""
+
+from collections import defaultdict
+
+from tidegate.api import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker, Profile
+from tidegate_ppipe.plan import PlannedPartition, PpipePlan
+from tidegate_ppipe.problem import PlannedModel, PpipeProblem
+
+
+def layout_of(problem: PpipeProblem, plan: PpipePlan) -> Layout:
+    """The layout of a plan of this problem: one worker for each share of each GPU that a pool has.
+
+    GPUs are numbered through by class, and fill the nodes in that order.
+    """
+    models, partitions, workers = [], [], []
+    taken: dict[str, int] = defaultdict(int)
+    per_node = {gpu.name: gpu.per_node for gpu in problem.classes}
+    for planned, model in zip(plan.models, problem.models, strict=True):
+        pipelines = []
+        for number, pipeline in enumerate(planned.pipelines):
+            names = []
+            for part in pipeline.partitions:
+                name = f"{model.name}.{number}.{part.blocks[0]}-{part.blocks[1]}"
+                names.append(name)
+                partitions.append(_partition(name, model, part, pipeline.batch))
+                for _ in range(part.gpus):
+                    gpu = taken[part.gpu]
+                    taken[part.gpu] += 1
+                    workers += [
+                        LayoutWorker(
+                            name=f"{part.gpu}-{gpu}/{share}",
+                            kind=_kind(part),
+                            gpu=f"{part.gpu}-{gpu}",
+                            share=part.share,
+                            node=f"{part.gpu}-node-{gpu // per_node[part.gpu]}",
+                            hosts=(name,),
+                        )
+                        for share in range(part.share)
+                    ]
+            pipelines.append(LayoutPipeline(partitions=tuple(names), batch=pipeline.batch))
+        models.append(
+            LayoutModel(name=model.name, slo_ms=model.slo_ms, rate_rps=planned.rate_rps, pipelines=tuple(pipelines))
+        )
+    return Layout(
+        models=tuple(models),
+        partitions=tuple(partitions),
+        workers=tuple(workers),
+        network=None if problem.gbps is None else LayoutNetwork(gbps=problem.gbps),
+    )
+
+
+def _kind(part: PlannedPartition) -> str:
+    return part.gpu if part.share == 1 else f"{part.gpu}/{part.share}"
+
+
+def _partition(name: str, model: PlannedModel, part: PlannedPartition, batch: int) -> LayoutPartition:
+    blocks = model.blocks
+    first, last = part.blocks
+    measured = [
+        rows for table in blocks.latencies if (table.kind, table.share) == (part.gpu, part.share) for rows in table.rows
+    ]
+    points = {
+        rows: blocks.latency_us(part.gpu, part.share, rows, first, last) / 1000
+        for rows in {*(rows for rows in measured if rows <= batch), batch}
+    }
+    profile = Profile.from_points(name, points, max_rows=batch)
+    return LayoutPartition(
+        name=name,
+        model=model.name,
+        blocks=part.blocks,
+        bytes_per_row=blocks.cut_bytes[last - 1] if last < len(blocks.blocks) else 0,
+        latency_ms={_kind(part): tuple(latency_ns / 1e6 for latency_ns in profile.table_ns)},
+    )

@@ -1,0 +1,77 @@
+"""The problem: which GPUs there are, which models they serve, what is wanted (PPipe, section 5.3, appendix A.2)."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tidegate.api import BlockProfile, Document, read_document
+
+Positive = Annotated[float, Field(gt=0, lt=1e12)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class GpuClass(_Part):
+    """Equal GPUs."""
+
+    name: Name = Field(description="The kind of the block profiles")
+    count: int = Field(ge=1, le=10_000_000)
+    per_node: int = Field(default=1, ge=1, description="GPUs of a machine: they share its link")
+    max_share: int = Field(default=4, ge=1, le=16, description="At most so many workers on a GPU, through MPS")
+    memory_mib: Positive | None = Field(default=None, description="Of a GPU; default: not limited")
+    cost: Positive = Field(default=1.0, description="Of a GPU, in any unit: for the objective `cost`")
+    power_w: Positive = Field(default=1.0, description="Of a GPU, in watts: for the objective `power`")
+
+
+class PlannedModel(_Part):
+    """A model to serve."""
+
+    name: Name
+    slo_ms: Positive
+    weight: Positive = Field(default=1.0, description="Its part of the load: throughputs are compared relative to it")
+    rate_rps: Positive | None = Field(default=None, description="What it must bear: for the objectives cost and power")
+    profile: BlockProfile | str = Field(description="Its block profile, or the path of one")
+    batch_rate_rps: Positive | None = Field(
+        default=None, description="The rate at which a batch gathers; default: what whole models would bear"
+    )
+
+    @property
+    def blocks(self) -> BlockProfile:
+        """The profile. Raises DocumentError where its file cannot be used."""
+        return (
+            self.profile if isinstance(self.profile, BlockProfile) else read_document(Path(self.profile), BlockProfile)
+        )
+
+
+class PpipeProblem(Document):
+    """The document."""
+
+    kind: Literal["ppipe_problem"] = "ppipe_problem"
+    classes: tuple[GpuClass, ...] = Field(min_length=1, max_length=6)
+    models: tuple[PlannedModel, ...] = Field(min_length=1)
+    gbps: Positive | None = Field(default=None, description="Of each node's link; default: transfers take no time")
+    margin: float = Field(default=0.4, ge=0, lt=1, description="Share of the SLO that is kept free for waiting")
+    gather: float = Field(default=1.3, ge=0, le=10, description="A batch of b gathers in this times (b - 1) / rate")
+    max_partitions: int = Field(default=3, ge=1, le=3)
+    max_batch: int = Field(default=8, ge=1, le=256)
+    objective: Literal["throughput", "cost", "power"] = "throughput"
+    gap: float = Field(default=0.002, ge=0, lt=1, description="Good enough: so far from the best possible")
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        for what, names in (("classes", [c.name for c in self.classes]), ("models", [m.name for m in self.models])):
+            if doubles := sorted({name for name in names if names.count(name) > 1}):
+                raise ValueError(f"{what}: {doubles[0]!r} is listed twice")
+        for model in self.models:
+            if self.objective != "throughput" and model.rate_rps is None:
+                raise ValueError(f"models: {model.name!r} needs a rate_rps: the objective is least {self.objective}")
+            kinds = model.profile.kinds if isinstance(model.profile, BlockProfile) else ()
+            if kinds and not set(kinds) & {gpu.name for gpu in self.classes}:
+                raise ValueError(
+                    f"models: the profile of {model.name!r} is of {', '.join(kinds)}: none is a class of this problem"
+                )
+        return self
