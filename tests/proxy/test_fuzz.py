@@ -1,8 +1,6 @@
 """A part of what `python -m bench.fuzz` sends, every time other inputs of the same kinds."""
 
 import os
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -11,8 +9,8 @@ from bench.fuzz import fuzz
 from bench.fuzz_inputs import make_input
 
 
-def test_malformed_input_is_answered_or_closed(start_triton: Callable[..., Any]) -> None:
-    assert start_triton, "which skips where there is no tritonserver"
+@pytest.mark.usefixtures("start_triton")  # which skips where there is no tritonserver
+def test_malformed_input_is_answered_or_closed() -> None:
     seed = int.from_bytes(os.urandom(3), "big")
     findings = fuzz(3000, seed, Console(quiet=True))
     assert not findings.wrong, f"python -m bench.fuzz --seed {seed} --inputs 3000: {findings.wrong}"

@@ -1,6 +1,6 @@
 """From a plan to a layout: each worker by name, on its GPU, in its node."""
 
-from collections import defaultdict
+from collections import Counter
 
 from tidegate.api import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker, Profile
 from tidegate_ppipe.plan import PlannedPartition, PpipePlan
@@ -13,9 +13,10 @@ def layout_of(problem: PpipeProblem, plan: PpipePlan) -> Layout:
     GPUs are numbered through by class, and fill the nodes in that order.
     """
     models, partitions, workers = [], [], []
-    taken: dict[str, int] = defaultdict(int)
+    places = _Places()
     per_node = {gpu.name: gpu.per_node for gpu in problem.classes}
     for planned, model in zip(plan.models, problem.models, strict=True):
+        places.next_model()
         pipelines = []
         for number, pipeline in enumerate(planned.pipelines):
             names = []
@@ -23,20 +24,18 @@ def layout_of(problem: PpipeProblem, plan: PpipePlan) -> Layout:
                 name = f"{model.name}.{number}.{part.blocks[0]}-{part.blocks[1]}"
                 names.append(name)
                 partitions.append(_partition(name, model, part, pipeline.batch))
-                for _ in range(part.gpus):
-                    gpu = taken[part.gpu]
-                    taken[part.gpu] += 1
-                    workers += [
+                for _ in range(part.workers):
+                    gpu, place = places.next(part.gpu, part.share)
+                    workers.append(
                         LayoutWorker(
-                            name=f"{part.gpu}-{gpu}/{share}",
+                            name=f"{part.gpu}-{gpu}/{place}",
                             kind=_kind(part),
                             gpu=f"{part.gpu}-{gpu}",
                             share=part.share,
                             node=f"{part.gpu}-node-{gpu // per_node[part.gpu]}",
                             hosts=(name,),
                         )
-                        for share in range(part.share)
-                    ]
+                    )
             pipelines.append(LayoutPipeline(partitions=tuple(names), batch=pipeline.batch))
         models.append(
             LayoutModel(name=model.name, slo_ms=model.slo_ms, rate_rps=planned.rate_rps, pipelines=tuple(pipelines))
@@ -47,6 +46,27 @@ def layout_of(problem: PpipeProblem, plan: PpipePlan) -> Layout:
         workers=tuple(workers),
         network=None if problem.gbps is None else LayoutNetwork(gbps=problem.gbps),
     )
+
+
+class _Places:
+    """Numbers GPUs through, by class; those of one model and share fill a GPU before they begin another one."""
+
+    def __init__(self) -> None:
+        self._taken: Counter[str] = Counter()
+        self._open: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def next_model(self) -> None:
+        """No GPU is shared by two models."""
+        self._open.clear()
+
+    def next(self, gpu: str, share: int) -> tuple[int, int]:
+        """The number of a GPU, and of a place on it."""
+        number, place = self._open.get((gpu, share), (0, share))
+        if place == share:
+            number, place = self._taken[gpu], 0
+            self._taken[gpu] += 1
+        self._open[gpu, share] = number, place + 1
+        return number, place
 
 
 def _kind(part: PlannedPartition) -> str:

@@ -25,19 +25,13 @@ class PlannedPartition(_Part):
     """The class."""
     share: int
     """So many workers on each GPU."""
-    gpus: int
-    """Whole ones."""
+    workers: int
     latency_us: float
     """Of one batch on one worker."""
     transfer_us: float
     """Of one batch to the next partition."""
     rate_rps: float
     """What the pool bears."""
-
-    @property
-    def workers(self) -> int:
-        """How many the pool has."""
-        return self.gpus * self.share
 
 
 class PlannedPipeline(_Part):
@@ -74,7 +68,7 @@ class PpipePlan(Plan):
     @classmethod
     def of(cls, problem: PpipeProblem, columns: Sequence[Column], counts: Counts) -> Self:
         """The plan that gives each column its GPUs."""
-        used: Counter[str] = Counter()
+        used: Counter[tuple[int, str, int]] = Counter()
         models = []
         for number, model in enumerate(problem.models):
             pipelines = []
@@ -86,14 +80,15 @@ class PpipePlan(Plan):
                         blocks=(part.first, part.last),
                         gpu=problem.classes[part.gpu].name,
                         share=part.share,
-                        gpus=gpus,
+                        workers=workers,
                         latency_us=round(part.latency_us, 1),
                         transfer_us=round(part.transfer_us, 1),
-                        rate_rps=round(part.rate_rps * gpus, 3),
+                        rate_rps=round(part.rate_rps / part.share * workers, 3),
                     )
-                    for part, gpus in zip(column.parts, counts.gpus[index], strict=True)
+                    for part, workers in zip(column.parts, counts.workers[index], strict=True)
                 )
-                used.update({partition.gpu: partition.gpus for partition in partitions})
+                for partition in partitions:
+                    used[number, partition.gpu, partition.share] += partition.workers
                 pipelines.append(
                     PlannedPipeline(
                         batch=column.batch,
@@ -120,7 +115,10 @@ class PpipePlan(Plan):
             bound=bound,
             goal=problem.objective,
             models=tuple(models),
-            gpus={gpu.name: used[gpu.name] for gpu in problem.classes},
+            gpus={
+                gpu.name: sum(-(-workers // share) for (_, name, share), workers in used.items() if name == gpu.name)
+                for gpu in problem.classes
+            },
         )
 
     @property
@@ -139,7 +137,7 @@ class PpipePlan(Plan):
                 "batch": str(pipeline.batch),
                 "blocks": f"{partition.blocks[0]}-{partition.blocks[1]}",
                 "GPU": partition.gpu if partition.share == 1 else f"{partition.gpu} / {partition.share}",
-                "GPUs": str(partition.gpus),
+                "workers": str(partition.workers),
                 "ms": f"{partition.latency_us / 1000:.2f}",
                 "transfer ms": f"{partition.transfer_us / 1000:.2f}",
                 "rate /s": f"{partition.rate_rps:,.1f}",

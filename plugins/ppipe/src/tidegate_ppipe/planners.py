@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from tidegate.api import PlanningError, Progress
 from tidegate_ppipe.columns import Column, Tables, columns_of, fastest_us
-from tidegate_ppipe.counts import Counts, Program
+from tidegate_ppipe.counts import Counts, solve
 from tidegate_ppipe.plan import PpipePlan
 from tidegate_ppipe.problem import PpipeProblem
 
@@ -58,7 +58,7 @@ def _plan(
         columns += mine
         progress()
     left_s = max(0.2, time_limit_s - progress())
-    counts = Program(problem, columns, paired=paired).solve(time_limit_s=left_s)
+    counts = solve(problem, columns, paired=paired, time_limit_s=left_s)
     if counts is None or (problem.objective == "throughput" and not counts.objective > 0):
         raise _no_room(problem, columns, counts, time_limit_s)
     plan = PpipePlan.of(problem, columns, counts)
@@ -74,7 +74,7 @@ def _gather_rates(problem: PpipeProblem, tables: list[Tables], time_limit_s: flo
     if problem.objective != "throughput":
         return [rate or model.rate_rps for rate, model in zip(given, problem.models, strict=True)]
     columns = [column for number, table in enumerate(tables) for column in columns_of(number, table, problem, None, 1)]
-    counts = Program(problem, columns, paired=False).solve(time_limit_s=time_limit_s) if columns else None
+    counts = solve(problem, columns, paired=False, time_limit_s=time_limit_s) if columns else None
     rates: list[float | None] = []
     for number, rate in enumerate(given):
         bears = (

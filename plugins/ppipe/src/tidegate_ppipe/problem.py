@@ -59,7 +59,7 @@ class PpipeProblem(Document):
     max_partitions: int = Field(default=3, ge=1, le=3)
     max_batch: int = Field(default=8, ge=1, le=256)
     objective: Literal["throughput", "cost", "power"] = "throughput"
-    gap: float = Field(default=0.002, ge=0, lt=1, description="Good enough: so far from the best possible")
+    gap: float = Field(default=0.005, ge=0, lt=1, description="Good enough: so far from the best possible")
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:

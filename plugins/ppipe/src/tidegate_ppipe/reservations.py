@@ -1,0 +1,105 @@
+"""Reservation tables: when a worker, an uplink or a downlink is taken (PPipe, section 5.4 and Algorithm 2)."""
+
+from bisect import bisect_left, bisect_right
+
+
+class Interval:
+    """A reservation: [start, end). Compared by identity."""
+
+    __slots__ = ("end_ns", "start_ns")
+
+    def __init__(self, start_ns: int, end_ns: int) -> None:
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+
+
+class Timetable:
+    """The intervals for which one thing is taken, by their start.
+
+    They do not overlap as they are reserved; corrected by what really happened they may: then a moment is free when no
+    interval covers it.
+    """
+
+    __slots__ = ("_ends", "_intervals", "_starts")
+
+    def __init__(self) -> None:
+        self._intervals: list[Interval] = []
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        """The latest end up to each interval: rising, whatever the corrections."""
+
+    def __len__(self) -> int:
+        return len(self._intervals)
+
+    @property
+    def intervals(self) -> list[Interval]:
+        """Those that are reserved, by their start. Not to be changed."""
+        return self._intervals
+
+    @property
+    def tail_ns(self) -> int:
+        """From when on nothing is reserved; 0 where nothing is at all."""
+        return self._ends[-1] if self._ends else 0
+
+    def earliest_fit(self, from_ns: int, duration_ns: int) -> int:
+        """The first instant, not before `from_ns`, from which so long a time is free: a gap, or behind all."""
+        ends, starts = self._ends, self._starts
+        index = bisect_right(ends, from_ns)
+        start_ns = from_ns
+        for later in range(index, len(ends)):
+            if starts[later] >= start_ns + duration_ns:
+                break
+            start_ns = max(start_ns, ends[later])
+        return start_ns
+
+    def add(self, interval: Interval) -> None:
+        """Reserve. Behind all others, as mostly, this takes constant time."""
+        starts = self._starts
+        if not starts or interval.start_ns >= starts[-1]:
+            self._intervals.append(interval)
+            starts.append(interval.start_ns)
+            self._ends.append(max(interval.end_ns, self.tail_ns))
+            return
+        position = bisect_right(starts, interval.start_ns)
+        self._intervals.insert(position, interval)
+        starts.insert(position, interval.start_ns)
+        self._ends.insert(position, interval.end_ns)
+        self.ends_changed(position)
+
+    def remove(self, interval: Interval) -> None:
+        """Give a reservation up; one that is not, or no longer, here is no error."""
+        position = self.position(interval)
+        if position is not None:
+            del self._intervals[position], self._starts[position], self._ends[position]
+            self.ends_changed(position)
+
+    def position(self, interval: Interval) -> int | None:
+        """Where it stands in `intervals`."""
+        position = bisect_left(self._starts, interval.start_ns)
+        while position < len(self._starts) and self._starts[position] == interval.start_ns:
+            if self._intervals[position] is interval:
+                return position
+            position += 1
+        return None
+
+    def ends_changed(self, position: int = 0) -> None:
+        """The ends of intervals from this position on were changed."""
+        latest_ns = self._ends[position - 1] if position else 0
+        for index in range(position, len(self._intervals)):
+            latest_ns = max(latest_ns, self._intervals[index].end_ns)
+            self._ends[index] = latest_ns
+
+    def forget(self, before_ns: int) -> None:
+        """Drop what is over by then."""
+        over = bisect_right(self._ends, before_ns)
+        if over:
+            del self._intervals[:over], self._starts[:over], self._ends[:over]
+
+
+def earliest_joint_fit(one: Timetable, other: Timetable, from_ns: int, duration_ns: int) -> int:
+    """The first instant from which both have so long a time free: an uplink and a downlink."""
+    while True:
+        start_ns = one.earliest_fit(from_ns, duration_ns)
+        from_ns = other.earliest_fit(start_ns, duration_ns)
+        if from_ns == start_ns:
+            return start_ns
