@@ -47,6 +47,8 @@ MOST_GROWTH_MIB_PER_HOUR = 24.0
 MOST_NEW_DESCRIPTORS = 8
 MOST_NEW_THREADS = 4
 ANSWER_WITHIN_S = 20.0
+MOST_EXAMPLES = 20
+FIGURES = ("memory_mib", "descriptors", "threads", "p50_ms", "p99_ms")
 
 
 @dataclass
@@ -54,18 +56,28 @@ class Ledger:
     """What happened."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
-    """Of well-formed requests."""
+    failed: Counter[str] = field(default_factory=Counter)
+    """Well-formed requests without a right answer, by kind."""
+    examples: list[str] = field(default_factory=list)
+    """What became of the first of them."""
     latencies_s: list[float] = field(default_factory=list)
     """Of unary calls, since the last sample."""
     late: int = 0
+    """Unary calls that took longer than SLO_S, since the last sample."""
     samples: list[dict[str, float]] = field(default_factory=list)
+
+    def fail(self, kind: str, words: str) -> None:
+        """Take note of a failure."""
+        self.failed[kind] += 1
+        if len(self.examples) < MOST_EXAMPLES:
+            self.examples.append(f"{kind}: {words}")
 
 
 class Load:
     """All clients. Made in an event loop."""
 
-    def __init__(self, proxy: ProxyProcess, ledger: Ledger) -> None:
+    def __init__(self, triton: EmbeddedTriton, proxy: ProxyProcess, ledger: Ledger) -> None:
+        self._triton = triton
         self._proxy = proxy
         self._ledger = ledger
         self._channel = grpc.aio.insecure_channel(proxy.grpc)
@@ -88,10 +100,13 @@ class Load:
         await self._http.close()
         await self._channel.close()
 
+    def _goes_on(self, until_s: float) -> bool:
+        return time.monotonic() < until_s and self._proxy.running and self._triton.running
+
     async def _repeat(self, until_s: float, interval_s: float, deed: Callable[[], Awaitable[None]]) -> None:
         """Poisson arrivals, whatever the server does."""
         async with asyncio.TaskGroup() as group:
-            while time.monotonic() < until_s:
+            while self._goes_on(until_s):
                 group.create_task(self._counted(deed))
                 await asyncio.sleep(self._rng.expovariate(1 / interval_s))
 
@@ -101,7 +116,7 @@ class Load:
         try:
             await deed()
         except Exception as error:  # whatever it was: a client had no answer
-            self._ledger.failures.append(f"{name}: {type(error).__name__}: {error}")
+            self._ledger.fail(name, f"{type(error).__name__}: {error}")
 
     async def _infer(self, request: Any, channel: grpc.aio.Channel | None = None) -> None:  # noqa: ANN401
         answer = await (channel or self._channel).unary_unary(SERVICE + "ModelInfer")(
@@ -164,7 +179,7 @@ class Load:
 
     async def _streams(self, until_s: float) -> None:
         """One after the other, each for a while."""
-        while time.monotonic() < until_s:
+        while self._goes_on(until_s):
             await self._counted(self._stream)
 
     async def _stream(self) -> None:
@@ -187,13 +202,18 @@ class Load:
 
     async def _sample(self, until_s: float, tick: Callable[[], None]) -> None:
         started_s = time.monotonic()
-        while time.monotonic() < until_s:
+        while self._goes_on(until_s):
             await asyncio.sleep(SAMPLE_EVERY_S)
+            if not self._goes_on(until_s + SAMPLE_EVERY_S):
+                return
             latencies_ms = np.array(self._ledger.latencies_s or [0.0]) * 1000
+            attainment = 1 - self._ledger.late / len(latencies_ms)
             self._ledger.latencies_s.clear()
+            self._ledger.late = 0
             p50_ms, p99_ms = np.percentile(latencies_ms, [50, 99]).tolist()
             at_s = time.monotonic() - started_s
-            self._ledger.samples.append({"at_s": at_s, **self._proxy.usage(), "p50_ms": p50_ms, "p99_ms": p99_ms})
+            times = {"p50_ms": p50_ms, "p99_ms": p99_ms, "attainment": attainment}
+            self._ledger.samples.append({"at_s": at_s, **self._proxy.usage(), **times})
             tick()
 
 
@@ -216,11 +236,11 @@ def soak(minutes: float, console: Console) -> Ledger:
             task = progress.add_task("soaking", total=minutes * 60)
 
             async def run() -> None:
-                await Load(proxy, ledger).run(minutes * 60, _tick(progress, task, ledger))
+                await Load(triton, proxy, ledger).run(minutes * 60, _tick(progress, task, ledger))
 
             asyncio.run(run())
             if not proxy.running or not triton.running:
-                ledger.failures.append(f"a server died:\n{proxy.log[-2000:]}\n{triton.log_text[-2000:]}")
+                ledger.fail("server", f"it died:\n{proxy.log[-2000:]}\n{triton.log_text[-2000:]}")
     return ledger
 
 
@@ -235,7 +255,7 @@ def _tick(progress: Progress, task: TaskID, ledger: Ledger) -> Callable[[], None
 
 def judge(ledger: Ledger) -> list[str]:
     """What is wrong."""
-    wrong = [f"{len(ledger.failures)} failures: {ledger.failures[:5]}"] if ledger.failures else []
+    wrong = [f"failures: {dict(ledger.failed)}", *ledger.examples] if ledger.failed else []
     half = len(ledger.samples) // 2
     first, second = ledger.samples[:half], ledger.samples[half:]
     if len(second) < 3:
@@ -264,15 +284,15 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console(width=None if os.isatty(1) else 120)
     ledger = soak(arguments.minutes, console)
-    table = Table("minute", "memory MiB", "descriptors", "threads", "p50 ms", "p99 ms")
+    table = Table("minute", "memory MiB", "descriptors", "threads", "p50 ms", "p99 ms", f"within {SLO_S:g} s")
     for sample in ledger.samples[:: max(1, len(ledger.samples) // 15)]:
-        values = (sample[name] for name in ("memory_mib", "descriptors", "threads", "p50_ms", "p99_ms"))
-        table.add_row(f"{sample['at_s'] / 60:.1f}", *(f"{value:.1f}" for value in values))
+        values = (f"{sample[name]:.1f}" for name in FIGURES)
+        table.add_row(f"{sample['at_s'] / 60:.1f}", *values, f"{sample['attainment']:.2%}")
     console.print(table)
     wrong = judge(ledger)
-    console.print(f"{dict(ledger.counts)}, {ledger.late} later than {SLO_S:g} s")
+    console.print(f"{dict(ledger.counts)}; memory in the second half: {_slope(ledger)}")
     if arguments.json:
-        figures = {"counts": ledger.counts, "late": ledger.late, "samples": ledger.samples, "wrong": wrong}
+        figures = {"counts": ledger.counts, "samples": ledger.samples, "wrong": wrong}
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
     if arguments.plot:
         _draw(ledger.samples, arguments.plot)
@@ -281,13 +301,17 @@ def main() -> None:
     raise SystemExit(1 if wrong else 0)
 
 
+def _slope(ledger: Ledger) -> str:
+    second = ledger.samples[len(ledger.samples) // 2 :]
+    return f"{growth_mib_per_hour(second):+.1f} MiB an hour" if len(second) > 1 else "unknown"
+
+
 def _draw(samples: list[dict[str, float]], path: Path) -> None:
-    names = ("memory_mib", "descriptors", "threads", "p50_ms", "p99_ms")
-    figure = make_subplots(rows=len(names), shared_xaxes=True, subplot_titles=names)
-    for row, name in enumerate(names, 1):
+    figure = make_subplots(rows=len(FIGURES), shared_xaxes=True, subplot_titles=FIGURES)
+    for row, name in enumerate(FIGURES, 1):
         minutes = [sample["at_s"] / 60 for sample in samples]
         figure.add_scatter(x=minutes, y=[sample[name] for sample in samples], row=row, col=1, showlegend=False)
-    figure.update_xaxes(title="minutes", row=len(names))
+    figure.update_xaxes(title="minutes", row=len(FIGURES))
     figure.write_html(path, include_plotlyjs=True)
 
 

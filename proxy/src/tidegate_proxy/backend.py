@@ -21,6 +21,13 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 PROBE_TIMEOUT_S: Final = 1.0
+CANCEL_AFTER_S: Final = 0.1
+"""How long an inference that nobody waits for may go on before its Triton is told.
+
+A Triton before 25.04 dies of a cancellation that meets the beginning or the end of an inference
+(triton-inference-server/server, issues 7368 and 8034). Most inferences end within this time; of the others the
+beginning is past.
+"""
 
 
 class BackendError(Exception):

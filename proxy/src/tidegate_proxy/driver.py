@@ -32,7 +32,7 @@ from tidegate.api import (
 )
 from tidegate.engine import AnyEffect, CancelLeg, Engine, Fail, PolicyReplaced, StartLeg
 from tidegate_proxy.alarm import Alarm
-from tidegate_proxy.backend import INFER, Backend
+from tidegate_proxy.backend import CANCEL_AFTER_S, INFER, Backend
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.client import SHUTTING_DOWN, TIMEOUT_EXPIRED, Client, Outcome, RequestFailed
 from tidegate_proxy.completion_queue import PendingCall
@@ -169,7 +169,7 @@ class Driver:
                 run.waiting -= 1
         self._perform(effects)
         if run and run.abandoned and run.call:
-            run.call.cancel()
+            self._cancel_later(run.call)
         self._observability.failed(client, "CANCELED", "cancelled")
         return True
 
@@ -319,7 +319,10 @@ class Driver:
             INFER, message, lambda answer, code, details: self._ended(run, answer, code, details), tuple(metadata)
         )
         if run.abandoned:  # meanwhile
-            run.call.cancel()
+            self._cancel_later(run.call)
+
+    def _cancel_later(self, call: PendingCall) -> None:
+        self._loop.call_soon_threadsafe(lambda: self._loop.call_later(CANCEL_AFTER_S, call.cancel))
 
     def _ended(self, run: _Run, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
         """A leg's call is over."""

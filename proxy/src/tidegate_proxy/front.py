@@ -12,7 +12,7 @@ import grpc
 
 from tidegate_proxy import control
 from tidegate_proxy.access.gate import Gate
-from tidegate_proxy.backend import CHANNEL_OPTIONS, INFER, SERVICE
+from tidegate_proxy.backend import CANCEL_AFTER_S, CHANNEL_OPTIONS, INFER, SERVICE
 from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed
 from tidegate_proxy.completion_queue import Call, Metadata, Server
 from tidegate_proxy.control import Control
@@ -119,16 +119,18 @@ class Front:
         task = self._spawn(call, self._answer(call, message))
 
         def cancel() -> None:
-            self._loop.call_soon_threadsafe(task.cancel)
+            self._loop.call_soon_threadsafe(lambda: self._loop.call_later(CANCEL_AFTER_S, task.cancel))
 
         call.on_gone = cancel
         if call.gone:
-            task.cancel()
+            cancel()
 
     async def _answer(self, call: Call, message: bytes) -> None:
         try:
             if call.method == INFER:
-                answer = await self._control.infer(message, call.metadata, call.remaining_s())
+                remaining_s = call.remaining_s()
+                limit_s = None if remaining_s is None else remaining_s + CANCEL_AFTER_S
+                answer = await self._control.infer(message, call.metadata, limit_s)
             else:
                 answer = await self._control.unary(call.method, message, call.metadata, call.remaining_s())
         except RequestFailed as failure:
