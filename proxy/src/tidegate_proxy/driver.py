@@ -508,7 +508,7 @@ class Driver:
                 for worker_id in sorted(mine, key=busy.__contains__)
                 for effect in self._handle(WorkerLost(time.monotonic_ns(), worker_id))
             ]
-            stranded = [run for batch_id, run in self._between.items() if not self.engine.is_in_flight(batch_id)]
+            stranded = [run for batch_id, run in self._between.items() if self.engine.flight(batch_id) is None]
             for run in stranded:
                 del self._between[run.effect.batch.id]
         self._perform(effects)

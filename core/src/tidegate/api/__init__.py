@@ -6,7 +6,7 @@ Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; t
 
 from tidegate.api.batch_target import ArrivalRate, BatchTarget, staggered_target
 from tidegate.api.block_profile import BlockLatencies, BlockProfile
-from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Command, Dispatch, Drop, Preempt, SetTimer
+from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Command, Dispatch, Drop, Preempt, Reroute, SetTimer
 from tidegate.api.events import (
     AnyEvent,
     BatchFailed,
@@ -118,6 +118,7 @@ __all__ = [
     "RequestArrived",
     "RequestCancelled",
     "RequestQueue",
+    "Reroute",
     "SetTimer",
     "Setup",
     "TimerFired",

@@ -3,7 +3,7 @@
 import msgspec
 
 from tidegate.api.events import TimerKey
-from tidegate.api.model import Batch
+from tidegate.api.model import Batch, Leg
 
 
 class Command(msgspec.Struct, frozen=True, gc=False, tag_field="command", tag=True):
@@ -34,6 +34,17 @@ class Preempt(Command, frozen=True, tag=True):
     batch_id: int
 
 
+class Reroute(Command, frozen=True, tag=True):
+    """Plan the last legs of a batch anew: on other workers, at other instants.
+
+    For when a leg took longer or shorter than planned, or a worker further on was lost.
+    """
+
+    batch_id: int
+    legs: tuple[Leg, ...]
+    """They take the place of as many at the end of its path, none of which has begun; their partitions stay."""
+
+
 class SetTimer(Command, frozen=True, tag=True):
     """Tell me (TimerFired) at an instant. A key holds one timer: setting it again moves it."""
 
@@ -54,5 +65,5 @@ class Advise(Command, frozen=True, tag=True):
     reason: str = ""
 
 
-AnyCommand = Dispatch | Drop | Preempt | SetTimer | CancelTimer | Advise
+AnyCommand = Dispatch | Drop | Preempt | Reroute | SetTimer | CancelTimer | Advise
 """The closed union, for decoding and for exhaustive matches."""

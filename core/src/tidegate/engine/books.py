@@ -42,6 +42,11 @@ class Bookings:
         self.legs.insert(position, leg)
         self.flights.insert(position, flight)
 
+    def strike(self, leg: Leg) -> None:
+        """Remove a leg."""
+        position = self.legs.index(leg)
+        del self.legs[position], self.flights[position]
+
     def clear(self, flight: Flight) -> None:
         """Strike every leg of a flight."""
         kept = [(leg, other) for leg, other in zip(self.legs, self.flights, strict=True) if other is not flight]

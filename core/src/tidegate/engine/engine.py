@@ -5,7 +5,7 @@ calls `handle(event)` with what happened and carries out the effects; it calls `
 `next_wake_ns` has come.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -19,6 +19,7 @@ from tidegate.api import (
     Dispatch,
     Drop,
     FirstComeFirstServed,
+    Leg,
     LegFinished,
     Observer,
     PlanChanged,
@@ -29,6 +30,7 @@ from tidegate.api import (
     Request,
     RequestArrived,
     RequestCancelled,
+    Reroute,
     SetTimer,
     Setup,
     TimerFired,
@@ -113,9 +115,9 @@ class Engine:
         """Batches that were dispatched and have not ended."""
         return len(self._flights)
 
-    def is_in_flight(self, batch_id: int) -> bool:
-        """Whether a batch was dispatched and has not ended."""
-        return batch_id in self._flights
+    def flight(self, batch_id: int) -> Flight | None:
+        """A batch that was dispatched and has not ended."""
+        return self._flights.get(batch_id)
 
     def handle(self, event: AnyEvent) -> list[AnyEffect]:
         """Take in what happened; returns what the driver has to do, in order.
@@ -193,20 +195,20 @@ class Engine:
         flight = self._flights.get(event.batch_id)
         if flight is None or not flight.running or flight.leg != event.leg:
             return  # a straggler of a batch that was given up
-        self._strike(flight, event.leg)
         leg = flight.batch.legs[event.leg]
+        self._bookings[leg.worker_id].strike(leg)
         flight.running = False
         self.expectations.leg_ended(event.now_ns, event.batch_id)
         flight.leg += 1
         if flight.leg == len(flight.batch.legs):
             del self._flights[event.batch_id]
             self._answer(flight.requests, event.ended_ns)
-        elif not flight.doomed:
-            self._start_or_wait(flight)
-        self._start_next(event.worker_id)
-        self._tell(event)
+        self._tell(event)  # before anything starts: the policy may reroute what is to come
         if flight.doomed:
             self._fail_flight(flight, msgspec.structs.replace(flight.doomed, now_ns=event.now_ns, leg=flight.leg))
+        elif flight.batch.id in self._flights:
+            self._start_or_wait(flight)
+        self._start_next(event.worker_id)
         # Told of it earlier, a policy would plan with a leg that is over: preempt it, say.
         self._learn(leg.partition, event, flight.rows)
 
@@ -238,6 +240,8 @@ class Engine:
         if known:
             self._tell(event)
         for flight in {id(flight): flight for flight in lost.flights}.values():
+            if all(leg.worker_id != event.worker_id for leg in flight.batch.legs[flight.leg :]):
+                continue  # the policy rerouted it
             reason = f"worker {lost.worker.name} was lost"
             failed = BatchFailed(event.now_ns, flight.batch.id, flight.leg, event.worker_id, reason, retry=True)
             if flight.running and flight.batch.legs[flight.leg].worker_id != event.worker_id:
@@ -357,6 +361,8 @@ class Engine:
                 self._effects.append(command)
             case Preempt():
                 self._preempt(command)
+            case Reroute():
+                self._reroute(command)
             case Advise():
                 self._effects.append(command)
             case _:
@@ -378,8 +384,7 @@ class Engine:
         for request in taken:
             del self._queued[request.id]
             self._flight_of[request.id] = flight
-        for leg in batch.legs:
-            self._bookings[leg.worker_id].book(leg, flight)
+        self._book(flight, batch.legs)
         self._start_or_wait(flight)
 
     def _preempt(self, command: Preempt) -> None:
@@ -389,6 +394,33 @@ class Engine:
         if not flight.preempted:
             flight.preempted = True
             self._effects.append(CancelLeg(flight.batch, flight.leg))
+
+    def _reroute(self, command: Reroute) -> None:
+        flight = self._flights.get(command.batch_id)
+        if flight is None or flight.preempted:
+            raise InvariantViolation(3, f"batch {command.batch_id} is rerouted but is not on its way")
+        legs = flight.batch.legs
+        first = len(legs) - len(command.legs)
+        before = legs[first:]
+        if first < flight.leg + flight.running:
+            raise InvariantViolation(3, f"batch {command.batch_id} is rerouted from leg {first} on, which has begun")
+        if [leg.partition for leg in command.legs] != [leg.partition for leg in before]:
+            partitions = [leg.partition for leg in before]
+            raise InvariantViolation(3, f"batch {command.batch_id} is rerouted: it has to go through {partitions}")
+        batch = msgspec.structs.replace(flight.batch, legs=legs[:first] + command.legs)
+        earliest_ns = max(self.now_ns, legs[first - 1].end_ns) if first > flight.leg else self.now_ns
+        self._unbook(before)
+        try:
+            check_legs(earliest_ns, batch, self._bookings, first=first)
+        except InvariantViolation:
+            self._book(flight, before)
+            raise
+        flight.batch, flight.doomed = batch, None
+        self._book(flight, command.legs)
+        self._planned_starts.cancel(batch.id)
+        self._start_or_wait(flight)
+        for leg in before:
+            self._start_next(leg.worker_id)
 
     def _replace_policy(self, fault: Exception) -> None:
         broken = type(self.policy).__name__
@@ -428,11 +460,21 @@ class Engine:
 
     # Workers -----------------------------------------------------------------------------------------------------
 
+    def _book(self, flight: Flight, legs: Iterable[Leg]) -> None:
+        for leg in legs:
+            if booked := self._bookings.get(leg.worker_id):  # unless it was lost
+                booked.book(leg, flight)
+
+    def _unbook(self, legs: Iterable[Leg]) -> None:
+        for leg in legs:
+            if booked := self._bookings.get(leg.worker_id):
+                booked.strike(leg)
+
     def _start_or_wait(self, flight: Flight) -> None:
         """Start a flight's next leg if its time has come, its worker is free and nothing is booked before it."""
         leg = flight.batch.legs[flight.leg]
         booked = self._bookings[leg.worker_id]
-        if flight.running or booked.flights[0] is not flight:
+        if flight.running or booked.legs[0] is not leg:
             return
         if leg.start_ns > self.now_ns:
             self._planned_starts.set(flight.batch.id, leg.start_ns)
@@ -447,11 +489,6 @@ class Engine:
             flight = booked.flights[0]
             if flight.batch.legs[flight.leg] is booked.legs[0]:
                 self._start_or_wait(flight)
-
-    def _strike(self, flight: Flight, leg_index: int) -> None:
-        booked = self._bookings[flight.batch.legs[leg_index].worker_id]
-        position = booked.legs.index(flight.batch.legs[leg_index])
-        del booked.legs[position], booked.flights[position]
 
     def _fail(self, request: Request, reason: str) -> None:
         self.tally.failed += 1

@@ -53,10 +53,9 @@ def check_path(batch: Batch, rows: int, model: Model) -> None:
     )
 
 
-def check_legs(now_ns: int, batch: Batch, bookings: Mapping[int, Bookings]) -> None:
-    """Invariants 2 and 3: legs follow each other on workers that host them and are free then."""
-    earliest_ns = now_ns
-    for index, leg in enumerate(batch.legs):
+def check_legs(earliest_ns: int, batch: Batch, bookings: Mapping[int, Bookings], *, first: int = 0) -> None:
+    """Invariants 2 and 3: legs, from the `first` on, follow each other on workers that host them and are free then."""
+    for index, leg in enumerate(batch.legs[first:], first):
         booked = bookings.get(leg.worker_id)
         if booked is None or leg.partition not in booked.hosts:
             raise InvariantViolation(

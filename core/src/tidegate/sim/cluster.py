@@ -90,7 +90,10 @@ class Cluster(Simulation):
             self._abort(event.worker_id, now_ns)
         elif isinstance(event, WorkerJoined):
             self._abort(event.worker.id, now_ns)  # it was away, though nobody noticed
-        if effects := self.engine.handle(event):
+        effects = self.engine.handle(event)
+        if self._links is not None and type(event) is LegFinished:
+            self._send(self._links, event)
+        if effects:
             self._carry_out(now_ns, effects)
 
     def _carry_out(self, now_ns: int, effects: list[AnyEffect]) -> None:
@@ -117,7 +120,7 @@ class Cluster(Simulation):
     def _start(self, now_ns: int, effect: StartLeg) -> None:
         worker_id = effect.batch.legs[effect.leg].worker_id
         worker = self._workers[worker_id]
-        started_ns = now_ns if self._links is None else max(now_ns, self._links.arrival_ns(effect))
+        started_ns = now_ns if self._links is None else max(now_ns, self._links.arrival_ns(now_ns, effect))
         work_ns = self._truth.leg_ns(effect, worker)
         fails = worker.fails is not None and worker.fails()
         runs_from_ns = started_ns if worker.delay_ns is None else started_ns + worker.delay_ns(effect.rows)
@@ -131,13 +134,15 @@ class Cluster(Simulation):
         running = self._running.pop(worker_id)
         effect = running.effect
         self._record.leg_ran(effect, min(running.started_ns, event.now_ns), event.now_ns)
-        if type(event) is LegFinished:
-            if effect.leg + 1 == len(effect.batch.legs):
-                self._record.answered(effect.batch, event.now_ns)
-            elif self._links is not None:
-                self._links.send(event.now_ns, effect)
+        if type(event) is LegFinished and effect.leg + 1 == len(effect.batch.legs):
+            self._record.answered(effect.batch, event.now_ns)
         if self._sharing:
             self._change_pace(worker_id, event.now_ns)
+
+    def _send(self, links: Links, event: LegFinished) -> None:
+        """What a leg gave sets out for the worker that the policy has settled on by now."""
+        if flight := self.engine.flight(event.batch_id):
+            links.send(event.now_ns, flight.batch, event.leg, flight.rows)
 
     def _abort(self, worker_id: int, now_ns: int) -> None:
         """Nothing runs on a worker any more; what did is not told: the engine knows."""

@@ -1,9 +1,16 @@
 """Registers PPipe."""
 
-from tidegate.api import PlannerSpec, hookimpl
+from tidegate.api import PlannerSpec, PolicySpec, hookimpl
 from tidegate_ppipe.plan import PpipePlan
 from tidegate_ppipe.planners import plan_dart, plan_np, plan_ppipe
+from tidegate_ppipe.policy import Ppipe
 from tidegate_ppipe.problem import PpipeProblem
+
+
+@hookimpl
+def tidegate_policies() -> list[PolicySpec]:
+    """Offer the data plane."""
+    return [PolicySpec("ppipe", "Batches through pooled pipelines, with workers and links reserved along the path", Ppipe)]
 
 
 @hookimpl

@@ -1,0 +1,407 @@
+"""PPipe's data plane: batches through pooled pipelines, all they need reserved (section 5.4, Algorithms 1 and 2)."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+
+from pydantic import Field
+
+from tidegate.api import (
+    NEVER,
+    AnyCommand,
+    Batch,
+    BatchFailed,
+    CancelTimer,
+    Commands,
+    Dispatch,
+    Drop,
+    Leg,
+    LegFinished,
+    Model,
+    Pipeline,
+    Policy,
+    PolicyOptions,
+    ProfileUpdated,
+    QueueKey,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    RequestQueue,
+    Reroute,
+    SetTimer,
+    Setup,
+    TimerFired,
+    WorkerJoined,
+    WorkerLost,
+    ms_to_ns,
+)
+from tidegate_ppipe.resources import Path, Place, Resources, Stop
+
+
+class PpipeOptions(PolicyOptions):
+    """Options of `ppipe`."""
+
+    reserve_ms: float = Field(
+        default=0.0, ge=0, lt=1e6, description="Kept free before every deadline, for what plans do not foresee"
+    )
+    fill_gaps: bool = Field(
+        default=True, description="Work may go between two reservations of a worker, not only behind all of them"
+    )
+    least_part: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="A head that allows less than this part of the planned batch is dropped, to keep batches large",
+    )
+
+
+class Queue(RequestQueue):
+    """What waits, and until when."""
+
+    __slots__ = ("due_ns", "waits_for_rows", "wake_ns", "wake_rows", "work_ns")
+
+    def __init__(self, key: QueueKey, model: Model) -> None:
+        super().__init__(key, model)
+        self.waits_for_rows = 0
+        """There is nothing to decide before so many rows wait, or the timer fires; 0: there is."""
+        self.due_ns = NEVER
+        """The earliest deadline of what waits."""
+        self.wake_ns = NEVER
+        """When the timer fires."""
+        self.wake_rows = 0
+        """How many rows waited when that was decided."""
+        self.work_ns: Sequence[int] = ()
+        """What they take on the way that was chosen, by rows - 1."""
+
+
+class _Route:
+    """A pipeline of a model."""
+
+    __slots__ = ("max_rows", "partitions", "work_ns")
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.partitions = pipeline.partitions
+        self.max_rows = pipeline.max_rows
+        self.work_ns: list[int] = []
+        """By rows - 1, where nothing has to wait; empty: a partition of it is hosted nowhere."""
+
+
+class _Flight:
+    """A batch on its way."""
+
+    __slots__ = ("batch_id", "leg", "rows", "stops")
+
+    def __init__(self, batch_id: int, rows: int, stops: list[Stop]) -> None:
+        self.batch_id = batch_id
+        self.rows = rows
+        self.stops = stops
+        self.leg = 0
+        """The stop where it is, or goes next."""
+
+
+class _Found:
+    """A batch that could leave, and how."""
+
+    __slots__ = ("count", "due_ns", "path", "route", "rows", "size")
+
+    def __init__(self, route: _Route, size: int, count: int, rows: int, due_ns: int, path: Path) -> None:
+        self.route = route
+        self.size = size
+        """The rows that could be in time."""
+        self.count = count
+        """The requests that wait, up to so many rows."""
+        self.rows = rows
+        """Theirs."""
+        self.due_ns = due_ns
+        """The earliest of their deadlines."""
+        self.path = path
+        """For them."""
+
+
+class Ppipe(Policy):
+    """A batch leaves when a path is free for it: the first leg at once, the later ones as reserved.
+
+    Which pipeline: the one whose resources wait least at its planned batch size. How many rows: the most that meet the
+    deadline of the oldest. While fewer wait the batch gathers, until the last moment at which those are in time.
+    Departures from the paper: a batch is bound to its path when its first worker is free, not before; where the chosen
+    pipeline cannot meet a deadline the others are asked before the request is dropped; what runs early or late has the
+    rest of its path chosen anew.
+    """
+
+    Options = PpipeOptions
+    runs_pipelines = True
+
+    def __init__(self, setup: Setup, options: PpipeOptions) -> None:
+        super().__init__(setup, options)
+        self._reserve_ns = ms_to_ns(options.reserve_ms)
+        self._least_part = options.least_part
+        self._slack_ns = setup.wake_slack_ns
+        self.resources = Resources(setup.workers, setup.profiles, setup.network, fill_gaps=options.fill_gaps)
+        self._models = {model.name: model for model in setup.models}
+        self._routes = {model.name: [_Route(path) for path in model.paths] for model in setup.models}
+        self._queues: dict[str, dict[QueueKey, Queue]] = {model.name: {} for model in setup.models}
+        self._queue_of: dict[int, Queue] = {}
+        self._flights: dict[int, _Flight] = {}
+        self._models_of: dict[str, list[str]] = {}
+        """By partition, the models that it serves; of the first partitions of their pipelines only."""
+        for model in setup.models:
+            for partition in {path.partitions[0] for path in model.paths}:
+                self._models_of.setdefault(partition, []).append(model.name)
+        self._measure_routes()
+
+    # Events ------------------------------------------------------------------------------------------------------
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        """Look for a path, unless the batch that it joins gathers on."""
+        request = event.request
+        queues = self._queues[request.model]
+        key = (request.model, request.merge_key)
+        queue = queues.get(key)
+        if queue is None:
+            queue = queues[key] = Queue(key, self._models[request.model])
+        queue.push(request)
+        self._queue_of[request.id] = queue
+        if queue.waits_for_rows > queue.rows and self._due_ns(request) >= queue.due_ns:
+            grown_ns = queue.work_ns[queue.rows - 1] - queue.work_ns[queue.wake_rows - 1]
+            if queue.wake_ns - grown_ns > event.now_ns:
+                queue.wake_ns -= grown_ns
+                queue.wake_rows = queue.rows
+                return [SetTimer(queue.key, queue.wake_ns)]
+        return list(self._decide(event.now_ns, queue))
+
+    def on_request_cancelled(self, event: RequestCancelled) -> Commands:
+        """The batch that it would have joined may have time to gather."""
+        queue = self._queue_of.pop(event.request_id)
+        queue.remove(event.request_id)
+        return list(self._decide(event.now_ns, queue))
+
+    def on_timer_fired(self, event: TimerFired) -> Commands:
+        """The last moment."""
+        assert isinstance(event.key, tuple)
+        model, merge_key = event.key
+        queue = self._queues[str(model)].get((str(model), str(merge_key)))
+        return list(self._decide(event.now_ns, queue)) if queue else ()
+
+    def on_leg_finished(self, event: LegFinished) -> Commands:
+        """Reservations are set right, and who waits for the worker gets it."""
+        commands: list[AnyCommand] = []
+        flight = self._flights.get(event.batch_id)
+        if flight is not None:
+            stop = flight.stops[event.leg]
+            self.resources.release((stop,))
+            flight.leg = event.leg + 1
+            if flight.leg == len(flight.stops):
+                del self._flights[event.batch_id]
+            else:
+                commands += self._correct(event.now_ns, flight, stop)
+        commands += self._serve(event.now_ns, event.worker_id)
+        return commands
+
+    def on_batch_failed(self, event: BatchFailed) -> Commands:
+        """What it had reserved is free."""
+        flight = self._flights.pop(event.batch_id, None)
+        if flight is None:
+            return ()
+        left = flight.stops[flight.leg :]
+        self.resources.release(left)
+        workers = dict.fromkeys(stop.place.id for stop in left)
+        return [command for worker_id in workers for command in self._serve(event.now_ns, worker_id)]
+
+    def on_worker_joined(self, event: WorkerJoined) -> Commands:
+        """There may be paths that were not there before."""
+        self.resources.join(event.worker)
+        self._measure_routes()
+        return self._serve(event.now_ns, event.worker.id)
+
+    def on_worker_lost(self, event: WorkerLost) -> Commands:
+        """Batches that were to go there are led elsewhere; those that are there fail."""
+        place = self.resources.leave(event.worker_id)
+        if place is None:
+            return ()
+        self._measure_routes()
+        commands: list[AnyCommand] = []
+        for flight in list(self._flights.values()):
+            if any(stop.place is place for stop in flight.stops[flight.leg :]):
+                commands += self._lead_elsewhere(event.now_ns, flight, place)
+        return commands
+
+    def on_profile_updated(self, event: ProfileUpdated) -> Commands:
+        """Plan with it; the last moment of what gathers has moved."""
+        self.resources.expect(event.profile)
+        commands: list[AnyCommand] = []
+        for model, routes in self._routes.items():
+            if any(event.profile.partition in route.partitions for route in routes):
+                self._measure(routes)
+                for queue in list(self._queues[model].values()):
+                    commands += self._decide(event.now_ns, queue)
+        return commands
+
+    # Batches -----------------------------------------------------------------------------------------------------
+
+    def _serve(self, now_ns: int, worker_id: int) -> list[AnyCommand]:
+        """A worker is free for something else: the queues that it serves, most urgent first."""
+        place = self.resources.place(worker_id)
+        if place is None:
+            return []
+        models = {model: None for partition in place.hosts for model in self._models_of.get(partition, ())}
+        queues = [queue for model in models for queue in self._queues[model].values() if not queue.waits_for_rows]
+        queues.sort(key=lambda queue: (queue.head.deadline_ns, queue.head.id))
+        return [command for queue in queues for command in self._decide(now_ns, queue)]
+
+    def _decide(self, now_ns: int, queue: Queue) -> Iterator[AnyCommand]:
+        """Algorithm 1: dispatch what can and must leave, drop what cannot be in time, else wait."""
+        was_waiting = queue.wake_ns != NEVER
+        queue.waits_for_rows, queue.wake_ns = 0, NEVER  # what it waited for
+        routes = [route for route in self._routes[queue.model.name] if route.work_ns]
+        while queue:
+            found = self._best_path(now_ns, queue, routes)
+            if found is None:
+                request = self._take(queue, 1)[0]
+                yield Drop(request.id, "deadline")
+                continue
+            if self._gathers(now_ns, queue, found) or found.path.start_ns > now_ns:
+                break  # until the last moment, or until that worker is free
+            yield self._dispatch(queue, found)
+        if queue.wake_ns != NEVER:
+            yield SetTimer(queue.key, queue.wake_ns)
+        elif was_waiting:
+            yield CancelTimer(queue.key)
+        if not queue:
+            # Merge keys come from clients (shapes): queues that are no longer used must not pile up.
+            self._queues[queue.model.name].pop(queue.key, None)
+
+    def _best_path(self, now_ns: int, queue: Queue, routes: list[_Route]) -> _Found | None:
+        """Algorithm 1 for one batch. None: the head cannot be in time."""
+        if len(routes) > 1:
+            routes = self._by_waiting(now_ns, routes)
+        for route in routes:
+            if queue.head.rows <= route.max_rows and (found := self._largest(now_ns, queue, route)):
+                return found
+        return None
+
+    def _by_waiting(self, now_ns: int, routes: list[_Route]) -> list[_Route]:
+        """Step 1: the pipeline first whose links and workers keep a batch of its planned size waiting least."""
+        waiting = [
+            (self._probe(now_ns, route, route.max_rows).waiting_ns, number) for number, route in enumerate(routes)
+        ]
+        return [routes[number] for _, number in sorted(waiting)]
+
+    def _largest(self, now_ns: int, queue: Queue, route: _Route) -> _Found | None:
+        """Step 2: the most rows that meet the earliest deadline among them. None: not even the head's."""
+        work_ns, size = route.work_ns, route.max_rows
+        while size >= queue.head.rows:
+            count, rows, due_ns = self._prefix(queue, size)
+            if due_ns != NEVER and work_ns[size - 1] > due_ns - now_ns:
+                size = bisect_right(work_ns, due_ns - now_ns)
+                continue
+            may_grow = count == len(queue) and due_ns != NEVER
+            wanted = size if may_grow else rows
+            path = self._probe(now_ns, route, wanted)
+            if path.end_ns <= due_ns:
+                if size < self._least_part * route.max_rows and size < queue.rows:
+                    return None
+                if wanted > rows:
+                    path = self._probe(now_ns, route, rows)
+                return _Found(route, size, count, rows, due_ns, path)
+            size = bisect_right(work_ns, work_ns[wanted - 1] - (path.end_ns - due_ns))
+        return None
+
+    def _probe(self, now_ns: int, route: _Route, rows: int) -> Path:
+        path = self.resources.probe(route.partitions, rows, now_ns)
+        assert path is not None, "each of its partitions is hosted"
+        return path
+
+    def _prefix(self, queue: Queue, most_rows: int) -> tuple[int, int, int]:
+        """The oldest requests of at most so many rows: how many, their rows, their earliest deadline."""
+        count = rows = 0
+        due_ns = NEVER
+        for request in queue:
+            if rows + request.rows > most_rows:
+                break
+            count += 1
+            rows += request.rows
+            due_ns = min(due_ns, self._due_ns(request))
+        return count, rows, due_ns
+
+    def _gathers(self, now_ns: int, queue: Queue, found: _Found) -> bool:
+        """Whether all that wait may go on waiting for others; if so, until when."""
+        if found.count < len(queue) or found.rows == found.size or found.due_ns == NEVER:
+            return False
+        path = found.path
+        last_ns = path.start_ns + (found.due_ns - path.end_ns) - self._slack_ns
+        if last_ns <= now_ns:
+            return False
+        queue.waits_for_rows, queue.due_ns = found.size, found.due_ns
+        queue.wake_ns, queue.wake_rows, queue.work_ns = last_ns, found.rows, found.route.work_ns
+        return True
+
+    def _dispatch(self, queue: Queue, found: _Found) -> Dispatch:
+        requests = self._take(queue, found.count)
+        batch_id = self.new_batch_id()
+        stops = found.path.stops
+        self.resources.reserve(stops)
+        self._flights[batch_id] = _Flight(batch_id, found.rows, stops)
+        request_ids = tuple(request.id for request in requests)
+        return Dispatch(Batch(batch_id, queue.model.name, request_ids, _legs(stops)))
+
+    def _take(self, queue: Queue, count: int) -> list[Request]:
+        taken = queue.pop(count)
+        for request in taken:
+            del self._queue_of[request.id]
+        return taken
+
+    def _due_ns(self, request: Request) -> int:
+        return request.deadline_ns if request.deadline_ns == NEVER else request.deadline_ns - self._reserve_ns
+
+    # What is on its way ------------------------------------------------------------------------------------------
+
+    def _correct(self, now_ns: int, flight: _Flight, done: Stop) -> list[AnyCommand]:
+        """A leg is over: where that was not as planned, the rest of the path is chosen anew, or is late."""
+        if now_ns == done.end_ns:
+            return []
+        rest = flight.stops[flight.leg :]
+        self.resources.release(rest)
+        late = self.resources.follow(rest, now_ns, done)
+        other = self.resources.probe([stop.partition for stop in rest], flight.rows, now_ns, done)
+        if other is None or late.end_ns <= other.end_ns:
+            flight.stops[flight.leg :] = late.stops
+            self.resources.reserve(late.stops, done)
+            return []
+        return self._reroute(now_ns, flight, flight.leg, other.stops, done)
+
+    def _lead_elsewhere(self, now_ns: int, flight: _Flight, lost: Place) -> list[AnyCommand]:
+        """A worker is lost where a batch was to go: another one takes its place, if there is one."""
+        first = next(index for index in range(flight.leg, len(flight.stops)) if flight.stops[index].place is lost)
+        if first == flight.leg and (first == 0 or flight.stops[first].booked_ns <= now_ns):
+            return []  # it may be there already: then it fails
+        sender = flight.stops[first - 1]
+        rest = flight.stops[first:]
+        self.resources.release(rest)
+        ready_ns = now_ns if first == flight.leg else max(now_ns, sender.end_ns)
+        path = self.resources.probe([stop.partition for stop in rest], flight.rows, ready_ns, sender)
+        if path is None:
+            return []
+        return self._reroute(now_ns, flight, first, path.stops, sender)
+
+    def _reroute(self, now_ns: int, flight: _Flight, first: int, stops: list[Stop], sender: Stop) -> list[AnyCommand]:
+        left = {stop.place.id for stop in flight.stops[first:]} - {stop.place.id for stop in stops}
+        flight.stops[first:] = stops
+        self.resources.reserve(stops, sender)
+        commands: list[AnyCommand] = [Reroute(flight.batch_id, _legs(stops))]
+        for worker_id in sorted(left):
+            commands += self._serve(now_ns, worker_id)
+        return commands
+
+    # Pipelines ---------------------------------------------------------------------------------------------------
+
+    def _measure_routes(self) -> None:
+        for routes in self._routes.values():
+            self._measure(routes)
+
+    def _measure(self, routes: list[_Route]) -> None:
+        for route in routes:
+            there = all(self.resources.hosts(partition) for partition in route.partitions)
+            route.work_ns = self.resources.work_ns(route.partitions, route.max_rows) if there else []
+
+
+def _legs(stops: Iterable[Stop]) -> tuple[Leg, ...]:
+    return tuple(Leg(stop.place.id, stop.partition, stop.start_ns, stop.duration_ns) for stop in stops)
