@@ -42,10 +42,13 @@ class Bookings:
         self.legs.insert(position, leg)
         self.flights.insert(position, flight)
 
-    def strike(self, leg: Leg) -> None:
-        """Remove a leg."""
+    def strike(self, leg: Leg) -> bool:
+        """Remove a leg. False where it is not booked: the worker was lost, and came back, since it was."""
+        if leg not in self.legs:
+            return False
         position = self.legs.index(leg)
         del self.legs[position], self.flights[position]
+        return True
 
     def clear(self, flight: Flight) -> None:
         """Strike every leg of a flight."""

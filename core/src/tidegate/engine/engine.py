@@ -5,7 +5,7 @@ calls `handle(event)` with what happened and carries out the effects; it calls `
 `next_wake_ns` has come.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -19,7 +19,6 @@ from tidegate.api import (
     Dispatch,
     Drop,
     FirstComeFirstServed,
-    Leg,
     LegFinished,
     Observer,
     PlanChanged,
@@ -384,7 +383,8 @@ class Engine:
         for request in taken:
             del self._queued[request.id]
             self._flight_of[request.id] = flight
-        self._book(flight, batch.legs)
+        for leg in batch.legs:
+            self._bookings[leg.worker_id].book(leg, flight)
         self._start_or_wait(flight)
 
     def _preempt(self, command: Preempt) -> None:
@@ -409,14 +409,17 @@ class Engine:
             raise InvariantViolation(3, f"batch {command.batch_id} is rerouted: it has to go through {partitions}")
         batch = msgspec.structs.replace(flight.batch, legs=legs[:first] + command.legs)
         earliest_ns = max(self.now_ns, legs[first - 1].end_ns) if first > flight.leg else self.now_ns
-        self._unbook(before)
+        bookings = {leg.worker_id: booked for leg in before if (booked := self._bookings.get(leg.worker_id))}
+        struck = [leg for leg in before if leg.worker_id in bookings and bookings[leg.worker_id].strike(leg)]
         try:
             check_legs(earliest_ns, batch, self._bookings, first=first)
         except InvariantViolation:
-            self._book(flight, before)
+            for leg in struck:
+                bookings[leg.worker_id].book(leg, flight)
             raise
         flight.batch, flight.doomed = batch, None
-        self._book(flight, command.legs)
+        for leg in command.legs:
+            self._bookings[leg.worker_id].book(leg, flight)
         self._planned_starts.cancel(batch.id)
         self._start_or_wait(flight)
         for leg in before:
@@ -459,16 +462,6 @@ class Engine:
                     del self._bookings[worker_id]
 
     # Workers -----------------------------------------------------------------------------------------------------
-
-    def _book(self, flight: Flight, legs: Iterable[Leg]) -> None:
-        for leg in legs:
-            if booked := self._bookings.get(leg.worker_id):  # unless it was lost
-                booked.book(leg, flight)
-
-    def _unbook(self, legs: Iterable[Leg]) -> None:
-        for leg in legs:
-            if booked := self._bookings.get(leg.worker_id):
-                booked.strike(leg)
 
     def _start_or_wait(self, flight: Flight) -> None:
         """Start a flight's next leg if its time has come, its worker is free and nothing is booked before it."""

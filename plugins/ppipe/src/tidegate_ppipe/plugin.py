@@ -5,12 +5,16 @@ from tidegate_ppipe.plan import PpipePlan
 from tidegate_ppipe.planners import plan_dart, plan_np, plan_ppipe
 from tidegate_ppipe.policy import Ppipe
 from tidegate_ppipe.problem import PpipeProblem
+from tidegate_ppipe.reactive import Reactive
 
 
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
-    """Offer the data plane."""
-    return [PolicySpec("ppipe", "Batches through pooled pipelines, with workers and links reserved along the path", Ppipe)]
+    """Offer the data plane, and the one that it is judged by."""
+    return [
+        PolicySpec("ppipe", "Batches through pooled pipelines, with workers and links reserved along the path", Ppipe),
+        PolicySpec("reactive", "The baseline for ppipe: pooled pipelines, each pool for itself", Reactive),
+    ]
 
 
 @hookimpl

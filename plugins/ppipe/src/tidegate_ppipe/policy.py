@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -57,14 +58,16 @@ class PpipeOptions(PolicyOptions):
 class Queue(RequestQueue):
     """What waits, and until when."""
 
-    __slots__ = ("due_ns", "waits_for_rows", "wake_ns", "wake_rows", "work_ns")
+    __slots__ = ("budget", "due_ns", "waits_for_rows", "wake_ns", "wake_rows", "work_ns")
 
     def __init__(self, key: QueueKey, model: Model) -> None:
         super().__init__(key, model)
         self.waits_for_rows = 0
         """There is nothing to decide before so many rows wait, or the timer fires; 0: there is."""
         self.due_ns = NEVER
-        """The earliest deadline of what waits."""
+        """By when all that waits has to be done with what is planned."""
+        self.budget = 1.0
+        """The part of a request's time that this is."""
         self.wake_ns = NEVER
         """When the timer fires."""
         self.wake_rows = 0
@@ -73,19 +76,23 @@ class Queue(RequestQueue):
         """What they take on the way that was chosen, by rows - 1."""
 
 
-class _Route:
-    """A pipeline of a model."""
+class Route:
+    """A pipeline of a model, as batches are sized for it."""
 
-    __slots__ = ("max_rows", "partitions", "work_ns")
+    __slots__ = ("budget", "max_rows", "partitions", "planned", "work_ns")
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.partitions = pipeline.partitions
         self.max_rows = pipeline.max_rows
+        self.planned = pipeline.partitions
+        """Those that a batch is planned through before it leaves."""
+        self.budget = 1.0
+        """The part of a request's time that they have."""
         self.work_ns: list[int] = []
-        """By rows - 1, where nothing has to wait; empty: a partition of it is hosted nowhere."""
+        """What they take where nothing has to wait, by rows - 1; empty: some partition is hosted nowhere."""
 
 
-class _Flight:
+class Flight:
     """A batch on its way."""
 
     __slots__ = ("batch_id", "leg", "rows", "stops")
@@ -98,12 +105,12 @@ class _Flight:
         """The stop where it is, or goes next."""
 
 
-class _Found:
+class Found:
     """A batch that could leave, and how."""
 
     __slots__ = ("count", "due_ns", "path", "route", "rows", "size")
 
-    def __init__(self, route: _Route, size: int, count: int, rows: int, due_ns: int, path: Path) -> None:
+    def __init__(self, route: Route, size: int, count: int, rows: int, due_ns: int, path: Path) -> None:
         self.route = route
         self.size = size
         """The rows that could be in time."""
@@ -129,24 +136,35 @@ class Ppipe(Policy):
 
     Options = PpipeOptions
     runs_pipelines = True
+    knows_network: ClassVar[bool] = True
+    """False: plans as if what goes from leg to leg took no time."""
 
     def __init__(self, setup: Setup, options: PpipeOptions) -> None:
         super().__init__(setup, options)
         self._reserve_ns = ms_to_ns(options.reserve_ms)
         self._least_part = options.least_part
         self._slack_ns = setup.wake_slack_ns
-        self.resources = Resources(setup.workers, setup.profiles, setup.network, fill_gaps=options.fill_gaps)
+        network = setup.network if self.knows_network else None
+        self.resources = Resources(setup.workers, setup.profiles, network, fill_gaps=options.fill_gaps)
         self._models = {model.name: model for model in setup.models}
-        self._routes = {model.name: [_Route(path) for path in model.paths] for model in setup.models}
+        self._routes = {model.name: [self.route(path) for path in model.paths] for model in setup.models}
         self._queues: dict[str, dict[QueueKey, Queue]] = {model.name: {} for model in setup.models}
         self._queue_of: dict[int, Queue] = {}
-        self._flights: dict[int, _Flight] = {}
+        self._flights: dict[int, Flight] = {}
         self._models_of: dict[str, list[str]] = {}
         """By partition, the models that it serves; of the first partitions of their pipelines only."""
         for model in setup.models:
             for partition in {path.partitions[0] for path in model.paths}:
                 self._models_of.setdefault(partition, []).append(model.name)
         self._measure_routes()
+
+    def route(self, pipeline: Pipeline) -> Route:
+        """How batches are sized for a pipeline."""
+        return Route(pipeline)
+
+    def stops_of(self, found: Found) -> list[Stop]:
+        """The whole way of a batch that leaves now."""
+        return found.path.stops
 
     # Events ------------------------------------------------------------------------------------------------------
 
@@ -160,7 +178,7 @@ class Ppipe(Policy):
             queue = queues[key] = Queue(key, self._models[request.model])
         queue.push(request)
         self._queue_of[request.id] = queue
-        if queue.waits_for_rows > queue.rows and self._due_ns(request) >= queue.due_ns:
+        if queue.waits_for_rows > queue.rows and self._due_ns(request, queue.budget) >= queue.due_ns:
             grown_ns = queue.work_ns[queue.rows - 1] - queue.work_ns[queue.wake_rows - 1]
             if queue.wake_ns - grown_ns > event.now_ns:
                 queue.wake_ns -= grown_ns
@@ -269,7 +287,7 @@ class Ppipe(Policy):
             # Merge keys come from clients (shapes): queues that are no longer used must not pile up.
             self._queues[queue.model.name].pop(queue.key, None)
 
-    def _best_path(self, now_ns: int, queue: Queue, routes: list[_Route]) -> _Found | None:
+    def _best_path(self, now_ns: int, queue: Queue, routes: list[Route]) -> Found | None:
         """Algorithm 1 for one batch. None: the head cannot be in time."""
         if len(routes) > 1:
             routes = self._by_waiting(now_ns, routes)
@@ -278,18 +296,18 @@ class Ppipe(Policy):
                 return found
         return None
 
-    def _by_waiting(self, now_ns: int, routes: list[_Route]) -> list[_Route]:
+    def _by_waiting(self, now_ns: int, routes: list[Route]) -> list[Route]:
         """Step 1: the pipeline first whose links and workers keep a batch of its planned size waiting least."""
         waiting = [
             (self._probe(now_ns, route, route.max_rows).waiting_ns, number) for number, route in enumerate(routes)
         ]
         return [routes[number] for _, number in sorted(waiting)]
 
-    def _largest(self, now_ns: int, queue: Queue, route: _Route) -> _Found | None:
+    def _largest(self, now_ns: int, queue: Queue, route: Route) -> Found | None:
         """Step 2: the most rows that meet the earliest deadline among them. None: not even the head's."""
         work_ns, size = route.work_ns, route.max_rows
         while size >= queue.head.rows:
-            count, rows, due_ns = self._prefix(queue, size)
+            count, rows, due_ns = self._prefix(queue, route, size)
             if due_ns != NEVER and work_ns[size - 1] > due_ns - now_ns:
                 size = bisect_right(work_ns, due_ns - now_ns)
                 continue
@@ -301,16 +319,16 @@ class Ppipe(Policy):
                     return None
                 if wanted > rows:
                     path = self._probe(now_ns, route, rows)
-                return _Found(route, size, count, rows, due_ns, path)
+                return Found(route, size, count, rows, due_ns, path)
             size = bisect_right(work_ns, work_ns[wanted - 1] - (path.end_ns - due_ns))
         return None
 
-    def _probe(self, now_ns: int, route: _Route, rows: int) -> Path:
-        path = self.resources.probe(route.partitions, rows, now_ns)
+    def _probe(self, now_ns: int, route: Route, rows: int) -> Path:
+        path = self.resources.probe(route.planned, rows, now_ns)
         assert path is not None, "each of its partitions is hosted"
         return path
 
-    def _prefix(self, queue: Queue, most_rows: int) -> tuple[int, int, int]:
+    def _prefix(self, queue: Queue, route: Route, most_rows: int) -> tuple[int, int, int]:
         """The oldest requests of at most so many rows: how many, their rows, their earliest deadline."""
         count = rows = 0
         due_ns = NEVER
@@ -319,10 +337,10 @@ class Ppipe(Policy):
                 break
             count += 1
             rows += request.rows
-            due_ns = min(due_ns, self._due_ns(request))
+            due_ns = min(due_ns, self._due_ns(request, route.budget))
         return count, rows, due_ns
 
-    def _gathers(self, now_ns: int, queue: Queue, found: _Found) -> bool:
+    def _gathers(self, now_ns: int, queue: Queue, found: Found) -> bool:
         """Whether all that wait may go on waiting for others; if so, until when."""
         if found.count < len(queue) or found.rows == found.size or found.due_ns == NEVER:
             return False
@@ -330,16 +348,16 @@ class Ppipe(Policy):
         last_ns = path.start_ns + (found.due_ns - path.end_ns) - self._slack_ns
         if last_ns <= now_ns:
             return False
-        queue.waits_for_rows, queue.due_ns = found.size, found.due_ns
+        queue.waits_for_rows, queue.due_ns, queue.budget = found.size, found.due_ns, found.route.budget
         queue.wake_ns, queue.wake_rows, queue.work_ns = last_ns, found.rows, found.route.work_ns
         return True
 
-    def _dispatch(self, queue: Queue, found: _Found) -> Dispatch:
+    def _dispatch(self, queue: Queue, found: Found) -> Dispatch:
         requests = self._take(queue, found.count)
         batch_id = self.new_batch_id()
-        stops = found.path.stops
+        stops = self.stops_of(found)
         self.resources.reserve(stops)
-        self._flights[batch_id] = _Flight(batch_id, found.rows, stops)
+        self._flights[batch_id] = Flight(batch_id, found.rows, stops)
         request_ids = tuple(request.id for request in requests)
         return Dispatch(Batch(batch_id, queue.model.name, request_ids, _legs(stops)))
 
@@ -349,12 +367,15 @@ class Ppipe(Policy):
             del self._queue_of[request.id]
         return taken
 
-    def _due_ns(self, request: Request) -> int:
-        return request.deadline_ns if request.deadline_ns == NEVER else request.deadline_ns - self._reserve_ns
+    def _due_ns(self, request: Request, budget: float) -> int:
+        if request.deadline_ns == NEVER:
+            return NEVER
+        left_ns = request.deadline_ns - self._reserve_ns - request.arrival_ns
+        return request.arrival_ns + (left_ns if budget == 1 else round(left_ns * budget))
 
     # What is on its way ------------------------------------------------------------------------------------------
 
-    def _correct(self, now_ns: int, flight: _Flight, done: Stop) -> list[AnyCommand]:
+    def _correct(self, now_ns: int, flight: Flight, done: Stop) -> list[AnyCommand]:
         """A leg is over: where that was not as planned, the rest of the path is chosen anew, or is late."""
         if now_ns == done.end_ns:
             return []
@@ -368,7 +389,7 @@ class Ppipe(Policy):
             return []
         return self._reroute(now_ns, flight, flight.leg, other.stops, done)
 
-    def _lead_elsewhere(self, now_ns: int, flight: _Flight, lost: Place) -> list[AnyCommand]:
+    def _lead_elsewhere(self, now_ns: int, flight: Flight, lost: Place) -> list[AnyCommand]:
         """A worker is lost where a batch was to go: another one takes its place, if there is one."""
         first = next(index for index in range(flight.leg, len(flight.stops)) if flight.stops[index].place is lost)
         if first == flight.leg and (first == 0 or flight.stops[first].booked_ns <= now_ns):
@@ -382,7 +403,7 @@ class Ppipe(Policy):
             return []
         return self._reroute(now_ns, flight, first, path.stops, sender)
 
-    def _reroute(self, now_ns: int, flight: _Flight, first: int, stops: list[Stop], sender: Stop) -> list[AnyCommand]:
+    def _reroute(self, now_ns: int, flight: Flight, first: int, stops: list[Stop], sender: Stop) -> list[AnyCommand]:
         left = {stop.place.id for stop in flight.stops[first:]} - {stop.place.id for stop in stops}
         flight.stops[first:] = stops
         self.resources.reserve(stops, sender)
@@ -397,10 +418,10 @@ class Ppipe(Policy):
         for routes in self._routes.values():
             self._measure(routes)
 
-    def _measure(self, routes: list[_Route]) -> None:
+    def _measure(self, routes: list[Route]) -> None:
         for route in routes:
             there = all(self.resources.hosts(partition) for partition in route.partitions)
-            route.work_ns = self.resources.work_ns(route.partitions, route.max_rows) if there else []
+            route.work_ns = self.resources.work_ns(route.planned, route.max_rows) if there else []
 
 
 def _legs(stops: Iterable[Stop]) -> tuple[Leg, ...]:

@@ -1,0 +1,47 @@
+"""The reactive data plane that PPipe is compared with: each pool for itself (section 7.4)."""
+
+from tidegate.api import Pipeline, Profile, Setup
+from tidegate_ppipe.policy import Found, Ppipe, PpipeOptions, Route
+from tidegate_ppipe.resources import Stop
+
+
+class Reactive(Ppipe):
+    """Batches are sized for the first pool, by its part of the SLO; each next pool takes the worker that is free first.
+
+    It knows nothing of the links, nor how busy the later pools are. A pool's part of the SLO is its part of the time
+    that the whole pipeline takes at the planned batch size, transfers included. Departures from the paper: batches stay
+    together from pool to pool, and what is late at a later pool is answered late rather than dropped there.
+    """
+
+    best_effort = True
+    knows_network = False
+
+    def __init__(self, setup: Setup, options: PpipeOptions) -> None:
+        self._profiles: dict[str, Profile] = {}
+        for profile in setup.profiles:
+            known = self._profiles.get(profile.partition)
+            if known is None or profile.table_ns < known.table_ns:
+                self._profiles[profile.partition] = profile
+        super().__init__(setup, options)
+
+    def route(self, pipeline: Pipeline) -> Route:
+        """Planned is the first partition only."""
+        route = super().route(pipeline)
+        network, rows = self.setup.network, pipeline.max_rows
+        runs_ns = [self._profiles[name].latency_ns(rows) for name in pipeline.partitions]
+        whole_ns = sum(runs_ns)
+        if network:
+            whole_ns += sum(network.transfer_ns(name, rows) + network.latency_ns for name in pipeline.partitions[:-1])
+        route.planned = pipeline.partitions[:1]
+        route.budget = runs_ns[0] / whole_ns
+        return route
+
+    def stops_of(self, found: Found) -> list[Stop]:
+        """Behind the first pool whoever is free first; `Ppipe` chooses anew when the batch gets there."""
+        first = found.path.stops[0]
+        later = found.route.partitions[1:]
+        if not later:
+            return [first]
+        path = self.resources.probe(later, found.rows, first.end_ns, first)
+        assert path is not None, "each of its partitions is hosted"
+        return [first, *path.stops]
