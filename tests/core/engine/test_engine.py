@@ -1,15 +1,27 @@
-"""The engine against tiny policies that answer what a test tells them to."""
+"""The engine against tiny policies: what it refuses, cancellation, timers, profiles, isolation."""
 
-from collections import deque
 from collections.abc import Sequence
 
 import pytest
 
+from tests.core.engine.script import (
+    MODELS,
+    PROFILES,
+    SETUP,
+    WORKERS,
+    BestEffort,
+    Script,
+    arrived,
+    engine_of,
+    failed,
+    finished,
+    run,
+    start,
+    two_legs,
+)
 from tidegate.api import (
-    NEVER,
     Advise,
     AnyCommand,
-    AnyEvent,
     Batch,
     BatchFailed,
     CancelTimer,
@@ -19,89 +31,18 @@ from tidegate.api import (
     Drop,
     FirstComeFirstServed,
     Leg,
-    LegFinished,
-    Model,
-    Pipeline,
-    Policy,
     PolicyOptions,
     Preempt,
     Profile,
     ProfileUpdated,
-    Request,
     RequestArrived,
     RequestCancelled,
     SetTimer,
     Setup,
     TimerFired,
-    Worker,
-    WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import MAX_TRIES, NO_WORKER, CancelLeg, Engine, Fail, InvariantViolation, PolicyReplaced, StartLeg
-
-M_PIPELINES = (Pipeline(("m",), max_rows=4), Pipeline(("m", "tail"), max_rows=4))
-MODELS = (Model("m", max_rows=4, pipelines=M_PIPELINES), Model("n", max_rows=4))
-WORKERS = (Worker(0, "w0", ("m", "n")), Worker(1, "w1", ("m", "tail")), Worker(2, "w2", ("m",)))
-PROFILES = tuple(Profile(partition, "default", (10, 20, 30, 40)) for partition in ("m", "n", "tail"))
-SETUP = Setup(MODELS, WORKERS, PROFILES)
-
-
-class Script(Policy):
-    """Answers the n-th event it is told with the n-th answer, and remembers what it was told."""
-
-    def __init__(self, *answers: Commands, setup: Setup = SETUP) -> None:
-        super().__init__(setup, PolicyOptions())
-        self.told: list[AnyEvent] = []
-        self.answers = deque(answers)
-
-    def handle(self, event: AnyEvent) -> Commands:
-        self.told.append(event)
-        return self.answers.popleft() if self.answers else ()
-
-    on_request_arrived = on_request_cancelled = on_leg_finished = on_batch_failed = handle
-    on_worker_joined = on_worker_lost = on_profile_updated = handle
-
-
-class BestEffort(Script):
-    best_effort = True
-
-
-def engine_of(policy: Policy, *, strict: bool = True, learn: bool = False) -> Engine:
-    return Engine(policy, name="script", strict=strict, learn=learn)
-
-
-def arrived(
-    request_id: int, now_ns: int = 0, *, model: str = "m", rows: int = 1, due_ns: int = NEVER, key: str = ""
-) -> RequestArrived:
-    return RequestArrived(now_ns, Request(request_id, model, rows, now_ns, due_ns, key))
-
-
-def run(
-    *request_ids: int, batch: int = 0, worker: int = 0, at_ns: int = 0, last_ns: int | None = None, model: str = "m"
-) -> Dispatch:
-    """A batch of one leg."""
-    last_ns = 10 * len(request_ids) if last_ns is None else last_ns
-    return Dispatch(Batch(batch, model, request_ids, (Leg(worker, model, at_ns, last_ns),)))
-
-
-def two_legs(*request_ids: int, batch: int = 0, at_ns: int = 0) -> Dispatch:
-    """A batch along `m` on worker 0 and `tail` on worker 1."""
-    last_ns = 10 * len(request_ids)
-    legs = (Leg(0, "m", at_ns, last_ns), Leg(1, "tail", at_ns + last_ns, last_ns))
-    return Dispatch(Batch(batch, "m", request_ids, legs))
-
-
-def finished(now_ns: int, batch: int = 0, *, leg: int = 0, worker: int = 0, started_ns: int = 0) -> LegFinished:
-    return LegFinished(now_ns, batch, leg, worker, started_ns, now_ns)
-
-
-def failed(now_ns: int, batch: int = 0, *, leg: int = 0, worker: int = 0, retry: bool = False) -> BatchFailed:
-    return BatchFailed(now_ns, batch, leg, worker, "out of memory", retry)
-
-
-def start(dispatch: Dispatch, leg: int = 0, *, rows: int = 1) -> StartLeg:
-    return StartLeg(dispatch.batch, leg, rows)
-
+from tidegate.engine import NO_WORKER, CancelLeg, Fail, InvariantViolation, PolicyReplaced, StartLeg
 
 # What no policy may do ------------------------------------------------------------------------------------------------
 
@@ -190,201 +131,6 @@ def test_every_hosted_partition_needs_a_profile_up_to_its_models_rows(table: tup
     profiles = (Profile("m", "default", table),) if table else ()
     with pytest.raises(ValueError, match="no profile of 'm' on workers of kind 'default' for up to 4 rows"):
         engine_of(Script(setup=Setup(MODELS[:1], WORKERS[2:], profiles)))
-
-
-# Legs -----------------------------------------------------------------------------------------------------------------
-
-
-def test_a_planned_start_in_the_future_is_held() -> None:
-    batch = run(0, at_ns=20)
-    engine = engine_of(Script([batch]))
-    assert engine.handle(arrived(0)) == []
-    assert (engine.next_wake_ns, engine.queued, engine.in_flight) == (20, 0, 1)
-    assert engine.handle(ClockAdvanced(19)) == []
-    assert engine.handle(ClockAdvanced(20)) == [start(batch)]
-    assert engine.next_wake_ns is None
-
-
-def test_a_leg_waits_for_a_straggler_before_it_and_starts_when_that_is_over() -> None:
-    slow, waiting = run(0), run(1, batch=1, at_ns=12)
-    engine = engine_of(Script([slow], [waiting]))
-    engine.handle(arrived(0))
-    assert engine.handle(arrived(1, 1)) == []
-    assert engine.handle(ClockAdvanced(12)) == []
-    assert engine.handle(finished(33)) == [start(waiting)]
-
-
-def test_bookings_run_in_the_order_of_their_planned_starts() -> None:
-    later, sooner = run(0, at_ns=50), run(1, batch=1, at_ns=30)
-    engine = engine_of(Script([later], [sooner]))
-    engine.handle(arrived(0))
-    engine.handle(arrived(1))
-    assert engine.next_wake_ns == 30
-    assert engine.handle(ClockAdvanced(30)) == [start(sooner)]
-    assert engine.handle(ClockAdvanced(50)) == []
-    assert engine.handle(finished(55, 1, started_ns=30)) == [start(later)]
-
-
-def test_two_legs_run_one_after_the_other() -> None:
-    batch = two_legs(0, 1)
-    policy = Script((), [batch])
-    engine = engine_of(policy)
-    engine.handle(arrived(0))
-    assert engine.handle(arrived(1)) == [start(batch, rows=2)]
-    assert engine.handle(finished(15)) == [], "the second leg keeps its planned start"
-    assert engine.next_wake_ns == 20
-    assert engine.handle(ClockAdvanced(20)) == [start(batch, 1, rows=2)]
-    assert engine.tally.answered == 0
-    engine.handle(finished(40, leg=1, worker=1, started_ns=20))
-    assert (engine.tally.answered, engine.in_flight) == (2, 0)
-    assert [event for event in policy.told if isinstance(event, LegFinished)] == [
-        finished(15),
-        finished(40, leg=1, worker=1, started_ns=20),
-    ]
-
-
-def test_a_late_first_leg_delays_the_second_and_what_is_booked_behind_it() -> None:
-    batch, behind = two_legs(0), run(1, batch=1, worker=1, at_ns=20)
-    engine = engine_of(Script([batch], [behind]))
-    engine.handle(arrived(0))
-    engine.handle(arrived(1))
-    assert engine.handle(ClockAdvanced(20)) == [], "worker 1 is booked for the second leg first"
-    assert engine.handle(finished(25)) == [start(batch, 1)]
-    assert engine.handle(finished(35, leg=1, worker=1, started_ns=25)) == [start(behind)]
-
-
-def test_losing_the_worker_of_a_later_leg_fails_the_batch_once_its_present_leg_is_over() -> None:
-    """Until then its present worker runs: whoever was given it would overlap (invariant 2)."""
-    doomed, behind = two_legs(0), run(1, batch=1, at_ns=10)
-    policy = Script([doomed], [behind])
-    engine = engine_of(policy)
-    engine.handle(arrived(0))
-    engine.handle(arrived(1))
-    assert engine.handle(WorkerLost(5, 1)) == []
-    assert engine.handle(ClockAdvanced(10)) == []
-    engine.handle(WorkerJoined(11, WORKERS[1]))  # back, but without the booking
-    assert engine.handle(finished(12)) == [start(behind)]
-    assert policy.told[-3:] == [
-        finished(12),
-        BatchFailed(12, 0, 1, 1, "worker w1 was lost", retry=True),
-        RequestArrived(12, arrived(0).request),
-    ]
-    assert (engine.queued, engine.in_flight) == (1, 1)
-
-
-def test_losing_the_worker_of_a_later_leg_fails_a_batch_that_does_not_run() -> None:
-    waiting = two_legs(0, at_ns=20)
-    policy = Script([waiting])
-    engine = engine_of(policy)
-    engine.handle(arrived(0))
-    engine.handle(WorkerLost(5, 1))
-    assert policy.told[-2:] == [
-        BatchFailed(5, 0, 0, 1, "worker w1 was lost", retry=True),
-        RequestArrived(5, arrived(0).request),
-    ]
-    assert engine.handle(ClockAdvanced(20)) == []
-
-
-# Failures -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_failed_batch_answers_its_requests_with_the_failure() -> None:
-    engine = engine_of(Script((), [run(0, 1)]))
-    engine.handle(arrived(0))
-    engine.handle(arrived(1))
-    assert engine.handle(failed(10)) == [Fail(0, "out of memory"), Fail(1, "out of memory")]
-    assert (engine.tally.failed, engine.in_flight) == (2, 0)
-
-
-def test_a_request_whose_worker_failed_is_tried_again_but_not_for_ever() -> None:
-    policy = Script([run(0)], (), [run(0, batch=1, worker=2, at_ns=10)])
-    engine = engine_of(policy)
-    engine.handle(arrived(0))
-    assert engine.handle(failed(10, retry=True)) == [start(run(0, batch=1, worker=2, at_ns=10))]
-    assert policy.told[1:] == [failed(10, retry=True), RequestArrived(10, arrived(0).request)]
-    assert MAX_TRIES == 2
-    assert engine.handle(failed(20, 1, worker=2, retry=True)) == [Fail(0, "out of memory")]
-    assert engine.tally.accepted == engine.tally.failed == 1
-
-
-def test_a_request_whose_time_is_over_is_not_tried_again() -> None:
-    engine = engine_of(Script((), [run(0, 1)]))
-    engine.handle(arrived(0, due_ns=20))
-    engine.handle(arrived(1, due_ns=100))
-    assert engine.handle(failed(20, retry=True)) == [Fail(0, "out of memory")]
-    assert engine.queued == 1
-
-
-def test_a_lost_worker_gives_back_what_ran_and_what_was_booked() -> None:
-    runs, booked, elsewhere = run(0), run(1, batch=1, at_ns=10), run(2, batch=2, worker=2)
-    policy = Script([runs], [booked], [elsewhere])
-    engine = engine_of(policy)
-    for request_id in range(3):
-        engine.handle(arrived(request_id))
-    engine.handle(WorkerLost(5, 0))
-    told = policy.told[3:]
-    assert [type(event) for event in told] == [WorkerLost, BatchFailed, RequestArrived, BatchFailed, RequestArrived]
-    assert (engine.queued, engine.in_flight) == (2, 1)
-    assert engine.handle(ClockAdvanced(10)) == [], "the booked start is forgotten"
-    assert engine.handle(finished(12)) == [], "a straggler of the lost worker"
-    assert engine.tally.answered == 0
-
-
-def test_the_last_worker_takes_its_queue_along() -> None:
-    policy = Script()
-    engine = engine_of(policy)
-    engine.handle(arrived(0, model="n"))
-    engine.handle(arrived(1))
-    assert engine.handle(WorkerLost(5, 0)) == [Fail(0, NO_WORKER)]
-    assert policy.told[-2:] == [WorkerLost(5, 0), RequestCancelled(5, 0)]
-    assert engine.handle(arrived(2, 6, model="n")) == [Fail(2, NO_WORKER)]
-    engine.handle(WorkerJoined(7, WORKERS[0]))
-    assert engine.handle(arrived(3, 8, model="n")) == []
-    assert engine.queued == 2
-
-
-def test_a_policy_may_drop_the_rest_of_a_queue_that_goes_with_its_worker() -> None:
-    engine = engine_of(Script((), (), (), [Drop(1, "gave up")]))
-    engine.handle(arrived(0, model="n"))
-    engine.handle(arrived(1, model="n"))
-    assert engine.handle(WorkerLost(5, 0)) == [Fail(0, NO_WORKER), Drop(1, "gave up")]
-    assert engine.tally.ended == 2
-
-
-def test_losing_an_unknown_worker_is_no_news() -> None:
-    policy = Script()
-    assert engine_of(policy).handle(WorkerLost(0, 9)) == []
-    assert policy.told == []
-
-
-def test_a_worker_that_joins_again_was_lost_meanwhile() -> None:
-    policy = Script([run(0)])
-    engine = engine_of(policy)
-    engine.handle(arrived(0))
-    engine.handle(WorkerJoined(5, WORKERS[0]))
-    assert [type(event) for event in policy.told[1:]] == [WorkerLost, BatchFailed, RequestArrived, WorkerJoined]
-    assert (engine.queued, engine.in_flight) == (1, 0)
-
-
-def test_a_worker_without_profiles_cannot_join() -> None:
-    policy = Script()
-    engine = engine_of(policy)
-    with pytest.raises(ValueError, match="no profile of 'm' on workers of kind 'new'"):
-        engine.handle(WorkerJoined(5, Worker(9, "w9", ("m",), kind="new")))
-    assert policy.told == []
-
-
-@pytest.mark.parametrize(
-    "straggler", [finished(10, 7), finished(10, leg=1), failed(10, 7), finished(10, 1, worker=2)], ids=str
-)
-def test_stragglers_are_ignored(straggler: AnyEvent) -> None:
-    policy = Script([run(0)], [run(1, batch=1, worker=2, at_ns=30)])  # batch 1 has not started
-    engine = engine_of(policy)
-    engine.handle(arrived(0))
-    engine.handle(arrived(1))
-    assert engine.handle(straggler) == []
-    assert len(policy.told) == 2
-    assert engine.in_flight == 2
 
 
 # Cancellation ---------------------------------------------------------------------------------------------------------

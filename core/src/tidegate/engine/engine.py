@@ -39,6 +39,7 @@ from tidegate.api import (
 from tidegate.engine.books import Fleet, Flight, Tally
 from tidegate.engine.effects import AnyEffect, CancelLeg, Fail, PolicyReplaced, StartLeg
 from tidegate.engine.expectations import Expectations
+from tidegate.engine.flights import Flights
 from tidegate.engine.invariants import InvariantViolation, check_deadlines, check_legs, check_path, check_requests
 from tidegate.engine.timers import Timers
 
@@ -81,13 +82,10 @@ class Engine:
         self._bookings = self._fleet.bookings
         self.expectations = Expectations(setup.profiles, learn=learn)
         self._queued: dict[int, Request] = {}
-        self._flights: dict[int, Flight] = {}
-        self._flight_of: dict[int, Flight] = {}
-        """By request, while its client waits for it."""
+        self._flights = Flights(self._fleet, self._leg_started)
         self._tries: dict[int, int] = {}
         self._batch_ids = setup.first_batch_id
         self._policy_timers = Timers()
-        self._planned_starts = Timers()
         self._inherited: set[int] = set()
         """Workers with work of the policy before: to the one that goes on they join when it is done."""
         self._effects: list[AnyEffect] = []
@@ -101,7 +99,7 @@ class Engine:
     @property
     def next_wake_ns(self) -> int | None:
         """When to call `handle(ClockAdvanced(...))`, unless an event comes before."""
-        ours, theirs = self._planned_starts.next_ns, self._policy_timers.next_ns
+        ours, theirs = self._flights.next_start_ns, self._policy_timers.next_ns
         return theirs if ours is None else ours if theirs is None else min(ours, theirs)
 
     @property
@@ -184,38 +182,28 @@ class Engine:
             self._tries.pop(event.request_id, None)
             self._tell(event)
             return
-        if flight := self._flight_of.pop(event.request_id, None):
-            # Its rows run on; nobody waits for them.
-            flight.requests = [request for request in flight.requests if request.id != event.request_id]
+        if self._flights.leave(event.request_id):
             self.tally.cancelled += 1
             self._tries.pop(event.request_id, None)
 
     def _finish_leg(self, event: LegFinished) -> None:
-        flight = self._flights.get(event.batch_id)
-        if flight is None or not flight.running or flight.leg != event.leg:
-            return  # a straggler of a batch that was given up
-        leg = flight.batch.legs[event.leg]
-        self._bookings[leg.worker_id].strike(leg)
-        flight.running = False
+        flight = self._flights.leg_over(event)
+        if flight is None:
+            return
         self.expectations.leg_ended(event.now_ns, event.batch_id)
-        flight.leg += 1
         if flight.leg == len(flight.batch.legs):
-            del self._flights[event.batch_id]
             self._answer(flight.requests, event.ended_ns)
         self._tell(event)  # before anything starts: the policy may reroute what is to come
         if flight.doomed:
             self._fail_flight(flight, msgspec.structs.replace(flight.doomed, now_ns=event.now_ns, leg=flight.leg))
-        elif flight.batch.id in self._flights:
-            self._start_or_wait(flight)
-        self._start_next(event.worker_id)
+        else:
+            self._flights.go_on(event.now_ns, flight)
+        self._flights.start_next(event.now_ns, event.worker_id)
         # Told of it earlier, a policy would plan with a leg that is over: preempt it, say.
-        self._learn(leg.partition, event, flight.rows)
+        self._learn(flight.batch.legs[event.leg].partition, event, flight.rows)
 
     def _answer(self, requests: list[Request], ended_ns: int) -> None:
-        late = 0
-        for request in requests:
-            del self._flight_of[request.id]
-            late += ended_ns > request.deadline_ns
+        late = sum(ended_ns > request.deadline_ns for request in requests)
         if self._tries:
             for request in requests:
                 self._tries.pop(request.id, None)
@@ -238,9 +226,7 @@ class Engine:
         self._inherited.discard(event.worker_id)
         if known:
             self._tell(event)
-        for flight in {id(flight): flight for flight in lost.flights}.values():
-            if all(leg.worker_id != event.worker_id for leg in flight.batch.legs[flight.leg :]):
-                continue  # the policy rerouted it
+        for flight in self._flights.affected(lost):  # and were not rerouted
             reason = f"worker {lost.worker.name} was lost"
             failed = BatchFailed(event.now_ns, flight.batch.id, flight.leg, event.worker_id, reason, retry=True)
             if flight.running and flight.batch.legs[flight.leg].worker_id != event.worker_id:
@@ -276,22 +262,15 @@ class Engine:
         self._succeed(lambda setup: type(policy)(setup, policy.options))
 
     def _fail_flight(self, flight: Flight, event: BatchFailed) -> None:
-        batch = flight.batch
-        del self._flights[batch.id]
-        self.expectations.leg_ended(event.now_ns, batch.id)
-        self._planned_starts.cancel(batch.id)
-        for leg in batch.legs:
-            if leg.worker_id in self._bookings:
-                self._bookings[leg.worker_id].clear(flight)
+        self._flights.abort(flight)
+        self.expectations.leg_ended(event.now_ns, flight.batch.id)
         again = []
         for request in flight.requests:
-            del self._flight_of[request.id]
             if self._may_try_again(request, flight, event):
                 again.append(request)
             else:
                 self._fail(request, event.reason)
-        for leg in batch.legs:
-            self._start_next(leg.worker_id)
+        self._flights.start_next(event.now_ns, *(leg.worker_id for leg in flight.batch.legs))
         self._tell(event)
         for request in again:
             self._queued[request.id] = request
@@ -319,10 +298,7 @@ class Engine:
 
     def _fire_timers(self) -> None:
         now_ns = self.now_ns
-        if self._planned_starts.is_due(now_ns):
-            for batch_id in self._planned_starts.pop_due(now_ns):
-                if isinstance(batch_id, int) and batch_id in self._flights:
-                    self._start_or_wait(self._flights[batch_id])
+        self._flights.start_due(now_ns)
         if self._policy_timers.is_due(now_ns):
             for key in self._policy_timers.pop_due(now_ns):
                 self._tell(TimerFired(now_ns, key))
@@ -361,7 +337,7 @@ class Engine:
             case Preempt():
                 self._preempt(command)
             case Reroute():
-                self._reroute(command)
+                self._flights.reroute(self.now_ns, command)
             case Advise():
                 self._effects.append(command)
             case _:
@@ -379,13 +355,9 @@ class Engine:
         if not self.policy.best_effort:
             check_deadlines(batch, taken, rows, self._workers, self.expectations.profiles)
         self._batch_ids = batch.id + 1
-        flight = self._flights[batch.id] = Flight(batch, taken, rows)
         for request in taken:
             del self._queued[request.id]
-            self._flight_of[request.id] = flight
-        for leg in batch.legs:
-            self._bookings[leg.worker_id].book(leg, flight)
-        self._start_or_wait(flight)
+        self._flights.depart(self.now_ns, batch, taken, rows)
 
     def _preempt(self, command: Preempt) -> None:
         flight = self._flights.get(command.batch_id)
@@ -394,36 +366,6 @@ class Engine:
         if not flight.preempted:
             flight.preempted = True
             self._effects.append(CancelLeg(flight.batch, flight.leg))
-
-    def _reroute(self, command: Reroute) -> None:
-        flight = self._flights.get(command.batch_id)
-        if flight is None or flight.preempted:
-            raise InvariantViolation(3, f"batch {command.batch_id} is rerouted but is not on its way")
-        legs = flight.batch.legs
-        first = len(legs) - len(command.legs)
-        before = legs[first:]
-        if first < flight.leg + flight.running:
-            raise InvariantViolation(3, f"batch {command.batch_id} is rerouted from leg {first} on, which has begun")
-        if [leg.partition for leg in command.legs] != [leg.partition for leg in before]:
-            partitions = [leg.partition for leg in before]
-            raise InvariantViolation(3, f"batch {command.batch_id} is rerouted: it has to go through {partitions}")
-        batch = msgspec.structs.replace(flight.batch, legs=legs[:first] + command.legs)
-        earliest_ns = max(self.now_ns, legs[first - 1].end_ns) if first > flight.leg else self.now_ns
-        bookings = {leg.worker_id: booked for leg in before if (booked := self._bookings.get(leg.worker_id))}
-        struck = [leg for leg in before if leg.worker_id in bookings and bookings[leg.worker_id].strike(leg)]
-        try:
-            check_legs(earliest_ns, batch, self._bookings, first=first)
-        except InvariantViolation:
-            for leg in struck:
-                bookings[leg.worker_id].book(leg, flight)
-            raise
-        flight.batch, flight.doomed = batch, None
-        for leg in command.legs:
-            self._bookings[leg.worker_id].book(leg, flight)
-        self._planned_starts.cancel(batch.id)
-        self._start_or_wait(flight)
-        for leg in before:
-            self._start_next(leg.worker_id)
 
     def _replace_policy(self, fault: Exception) -> None:
         broken = type(self.policy).__name__
@@ -461,27 +403,9 @@ class Engine:
                 else:  # the plan does without it
                     del self._bookings[worker_id]
 
-    # Workers -----------------------------------------------------------------------------------------------------
-
-    def _start_or_wait(self, flight: Flight) -> None:
-        """Start a flight's next leg if its time has come, its worker is free and nothing is booked before it."""
-        leg = flight.batch.legs[flight.leg]
-        booked = self._bookings[leg.worker_id]
-        if flight.running or booked.legs[0] is not leg:
-            return
-        if leg.start_ns > self.now_ns:
-            self._planned_starts.set(flight.batch.id, leg.start_ns)
-            return
-        flight.running = True
-        self.expectations.leg_started(flight.batch, flight.leg, booked.worker.kind)
-        self._effects.append(StartLeg(flight.batch, flight.leg, flight.rows))
-
-    def _start_next(self, worker_id: int) -> None:
-        booked = self._bookings.get(worker_id)
-        if booked and booked.flights:
-            flight = booked.flights[0]
-            if flight.batch.legs[flight.leg] is booked.legs[0]:
-                self._start_or_wait(flight)
+    def _leg_started(self, effect: StartLeg, kind: str) -> None:
+        self.expectations.leg_started(effect.batch, effect.leg, kind)
+        self._effects.append(effect)
 
     def _fail(self, request: Request, reason: str) -> None:
         self.tally.failed += 1

@@ -1,0 +1,157 @@
+"""Batches on their way: booked on workers, each leg started when its time has come and its worker is free."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from tidegate.api import Batch, LegFinished, Request, Reroute
+from tidegate.engine.books import Bookings, Fleet, Flight
+from tidegate.engine.effects import StartLeg
+from tidegate.engine.invariants import InvariantViolation, check_legs
+from tidegate.engine.timers import Timers
+
+
+class Flights:
+    """Those that were dispatched and have not ended."""
+
+    def __init__(self, fleet: Fleet, started: Callable[[StartLeg, str], None]) -> None:
+        """`started(leg, kind of its worker)` is told of every leg that starts."""
+        self._fleet = fleet
+        self._started = started
+        self._by_batch: dict[int, Flight] = {}
+        self._of_request: dict[int, Flight] = {}
+        """While its client waits for it."""
+        self._planned_starts = Timers()
+
+    def __len__(self) -> int:
+        return len(self._by_batch)
+
+    @property
+    def next_start_ns(self) -> int | None:
+        """When a leg may start whose worker is free already."""
+        return self._planned_starts.next_ns
+
+    def get(self, batch_id: int) -> Flight | None:
+        """By batch."""
+        return self._by_batch.get(batch_id)
+
+    def depart(self, now_ns: int, batch: Batch, requests: list[Request], rows: int) -> None:
+        """A batch was dispatched."""
+        flight = self._by_batch[batch.id] = Flight(batch, requests, rows)
+        for request in requests:
+            self._of_request[request.id] = flight
+        for leg in batch.legs:
+            self._fleet.bookings[leg.worker_id].book(leg, flight)
+        self._start_or_wait(now_ns, flight)
+
+    def reroute(self, now_ns: int, command: Reroute) -> None:
+        """Other workers and instants for the last legs. Raises InvariantViolation."""
+        flight = self._by_batch.get(command.batch_id)
+        if flight is None or flight.preempted:
+            raise InvariantViolation(3, f"batch {command.batch_id} is rerouted but is not on its way")
+        legs = flight.batch.legs
+        first = len(legs) - len(command.legs)
+        before = legs[first:]
+        if first < flight.leg + flight.running:
+            raise InvariantViolation(3, f"batch {command.batch_id} is rerouted from leg {first} on, which has begun")
+        if [leg.partition for leg in command.legs] != [leg.partition for leg in before]:
+            partitions = [leg.partition for leg in before]
+            raise InvariantViolation(3, f"batch {command.batch_id} is rerouted: it has to go through {partitions}")
+        batch = msgspec.structs.replace(flight.batch, legs=legs[:first] + command.legs)
+        earliest_ns = max(now_ns, legs[first - 1].end_ns) if first > flight.leg else now_ns
+        bookings = self._fleet.bookings
+        struck = [leg for leg in before if leg.worker_id in bookings and bookings[leg.worker_id].strike(leg)]
+        try:
+            check_legs(earliest_ns, batch, bookings, first=first)
+        except InvariantViolation:
+            for leg in struck:
+                bookings[leg.worker_id].book(leg, flight)
+            raise
+        flight.batch, flight.doomed = batch, None
+        for leg in command.legs:
+            bookings[leg.worker_id].book(leg, flight)
+        self._planned_starts.cancel(batch.id)
+        self._start_or_wait(now_ns, flight)
+        for leg in before:
+            self._start_next(now_ns, leg.worker_id)
+
+    def leave(self, request_id: int) -> bool:
+        """A client does not wait any more; its rows go on. False if it was not on its way."""
+        flight = self._of_request.pop(request_id, None)
+        if flight is None:
+            return False
+        flight.requests = [request for request in flight.requests if request.id != request_id]
+        return True
+
+    def leg_over(self, event: LegFinished) -> Flight | None:
+        """A leg is over: its worker is free, its flight not yet on the next leg (`go_on`); ended after the last one.
+
+        None for a straggler of a batch that was given up.
+        """
+        flight = self._by_batch.get(event.batch_id)
+        if flight is None or not flight.running or flight.leg != event.leg:
+            return None
+        leg = flight.batch.legs[event.leg]
+        self._fleet.bookings[leg.worker_id].strike(leg)
+        flight.running = False
+        flight.leg += 1
+        if flight.leg == len(flight.batch.legs):
+            self._end(flight)
+        return flight
+
+    def go_on(self, now_ns: int, flight: Flight) -> None:
+        """To its next leg, if it has not ended."""
+        if flight.batch.id in self._by_batch:
+            self._start_or_wait(now_ns, flight)
+
+    def abort(self, flight: Flight) -> None:
+        """It will not be answered: its workers are free of it."""
+        self._end(flight)
+        self._planned_starts.cancel(flight.batch.id)
+        for leg in flight.batch.legs:
+            if leg.worker_id in self._fleet.bookings:
+                self._fleet.bookings[leg.worker_id].clear(flight)
+
+    def affected(self, lost: Bookings) -> list[Flight]:
+        """Those that can't do without a worker that is lost."""
+        return [
+            flight
+            for flight in {id(flight): flight for flight in lost.flights}.values()
+            if any(leg.worker_id == lost.worker.id for leg in flight.batch.legs[flight.leg :])
+        ]
+
+    def start_due(self, now_ns: int) -> None:
+        """Start what was planned for up to now."""
+        if self._planned_starts.is_due(now_ns):
+            for batch_id in self._planned_starts.pop_due(now_ns):
+                if isinstance(batch_id, int) and batch_id in self._by_batch:
+                    self._start_or_wait(now_ns, self._by_batch[batch_id])
+
+    def start_next(self, now_ns: int, *worker_ids: int) -> None:
+        """Workers may be free for what is booked on them next."""
+        for worker_id in worker_ids:
+            self._start_next(now_ns, worker_id)
+
+    def _start_next(self, now_ns: int, worker_id: int) -> None:
+        booked = self._fleet.bookings.get(worker_id)
+        if booked and booked.flights:
+            flight = booked.flights[0]
+            if flight.batch.legs[flight.leg] is booked.legs[0]:
+                self._start_or_wait(now_ns, flight)
+
+    def _start_or_wait(self, now_ns: int, flight: Flight) -> None:
+        """Start a flight's next leg if its time has come, its worker is free and nothing is booked before it."""
+        leg = flight.batch.legs[flight.leg]
+        booked = self._fleet.bookings[leg.worker_id]
+        if flight.running or booked.legs[0] is not leg:
+            return
+        if leg.start_ns > now_ns:
+            self._planned_starts.set(flight.batch.id, leg.start_ns)
+            return
+        flight.running = True
+        self._started(StartLeg(flight.batch, flight.leg, flight.rows), booked.worker.kind)
+
+    def _end(self, flight: Flight) -> None:
+        del self._by_batch[flight.batch.id]
+        for request in flight.requests:
+            del self._of_request[request.id]

@@ -1,0 +1,87 @@
+"""A tiny policy that answers what a test tells it to, and the words to tell it with."""
+
+from collections import deque
+
+from tidegate.api import (
+    NEVER,
+    AnyEvent,
+    Batch,
+    BatchFailed,
+    Commands,
+    Dispatch,
+    Leg,
+    LegFinished,
+    Model,
+    Pipeline,
+    Policy,
+    PolicyOptions,
+    Profile,
+    Request,
+    RequestArrived,
+    Setup,
+    Worker,
+)
+from tidegate.engine import Engine, StartLeg
+
+M_PIPELINES = (Pipeline(("m",), max_rows=4), Pipeline(("m", "tail"), max_rows=4))
+MODELS = (Model("m", max_rows=4, pipelines=M_PIPELINES), Model("n", max_rows=4))
+WORKERS = (Worker(0, "w0", ("m", "n")), Worker(1, "w1", ("m", "tail")), Worker(2, "w2", ("m",)))
+PROFILES = tuple(Profile(partition, "default", (10, 20, 30, 40)) for partition in ("m", "n", "tail"))
+SETUP = Setup(MODELS, WORKERS, PROFILES)
+
+
+class Script(Policy):
+    """Answers the n-th event it is told with the n-th answer, and remembers what it was told."""
+
+    def __init__(self, *answers: Commands, setup: Setup = SETUP) -> None:
+        super().__init__(setup, PolicyOptions())
+        self.told: list[AnyEvent] = []
+        self.answers = deque(answers)
+
+    def handle(self, event: AnyEvent) -> Commands:
+        self.told.append(event)
+        return self.answers.popleft() if self.answers else ()
+
+    on_request_arrived = on_request_cancelled = on_leg_finished = on_batch_failed = handle
+    on_worker_joined = on_worker_lost = on_profile_updated = handle
+
+
+class BestEffort(Script):
+    best_effort = True
+
+
+def engine_of(policy: Policy, *, strict: bool = True, learn: bool = False) -> Engine:
+    return Engine(policy, name="script", strict=strict, learn=learn)
+
+
+def arrived(
+    request_id: int, now_ns: int = 0, *, model: str = "m", rows: int = 1, due_ns: int = NEVER, key: str = ""
+) -> RequestArrived:
+    return RequestArrived(now_ns, Request(request_id, model, rows, now_ns, due_ns, key))
+
+
+def run(
+    *request_ids: int, batch: int = 0, worker: int = 0, at_ns: int = 0, last_ns: int | None = None, model: str = "m"
+) -> Dispatch:
+    """A batch of one leg."""
+    last_ns = 10 * len(request_ids) if last_ns is None else last_ns
+    return Dispatch(Batch(batch, model, request_ids, (Leg(worker, model, at_ns, last_ns),)))
+
+
+def two_legs(*request_ids: int, batch: int = 0, at_ns: int = 0) -> Dispatch:
+    """A batch along `m` on worker 0 and `tail` on worker 1."""
+    last_ns = 10 * len(request_ids)
+    legs = (Leg(0, "m", at_ns, last_ns), Leg(1, "tail", at_ns + last_ns, last_ns))
+    return Dispatch(Batch(batch, "m", request_ids, legs))
+
+
+def finished(now_ns: int, batch: int = 0, *, leg: int = 0, worker: int = 0, started_ns: int = 0) -> LegFinished:
+    return LegFinished(now_ns, batch, leg, worker, started_ns, now_ns)
+
+
+def failed(now_ns: int, batch: int = 0, *, leg: int = 0, worker: int = 0, retry: bool = False) -> BatchFailed:
+    return BatchFailed(now_ns, batch, leg, worker, "out of memory", retry)
+
+
+def start(dispatch: Dispatch, leg: int = 0, *, rows: int = 1) -> StartLeg:
+    return StartLeg(dispatch.batch, leg, rows)

@@ -1,0 +1,329 @@
+"""Batches on their way: legs, failures, lost workers, new routes."""
+
+import pytest
+
+from tests.core.engine.script import (
+    MODELS,
+    PROFILES,
+    WORKERS,
+    Script,
+    arrived,
+    engine_of,
+    failed,
+    finished,
+    run,
+    start,
+    two_legs,
+)
+from tidegate.api import (
+    AnyEvent,
+    Batch,
+    BatchFailed,
+    ClockAdvanced,
+    Dispatch,
+    Drop,
+    Leg,
+    LegFinished,
+    RequestArrived,
+    RequestCancelled,
+    Reroute,
+    Setup,
+    Worker,
+    WorkerJoined,
+    WorkerLost,
+)
+from tidegate.engine import MAX_TRIES, NO_WORKER, Fail, InvariantViolation, StartLeg
+
+# Legs -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_planned_start_in_the_future_is_held() -> None:
+    batch = run(0, at_ns=20)
+    engine = engine_of(Script([batch]))
+    assert engine.handle(arrived(0)) == []
+    assert (engine.next_wake_ns, engine.queued, engine.in_flight) == (20, 0, 1)
+    assert engine.handle(ClockAdvanced(19)) == []
+    assert engine.handle(ClockAdvanced(20)) == [start(batch)]
+    assert engine.next_wake_ns is None
+
+
+def test_a_leg_waits_for_a_straggler_before_it_and_starts_when_that_is_over() -> None:
+    slow, waiting = run(0), run(1, batch=1, at_ns=12)
+    engine = engine_of(Script([slow], [waiting]))
+    engine.handle(arrived(0))
+    assert engine.handle(arrived(1, 1)) == []
+    assert engine.handle(ClockAdvanced(12)) == []
+    assert engine.handle(finished(33)) == [start(waiting)]
+
+
+def test_bookings_run_in_the_order_of_their_planned_starts() -> None:
+    later, sooner = run(0, at_ns=50), run(1, batch=1, at_ns=30)
+    engine = engine_of(Script([later], [sooner]))
+    engine.handle(arrived(0))
+    engine.handle(arrived(1))
+    assert engine.next_wake_ns == 30
+    assert engine.handle(ClockAdvanced(30)) == [start(sooner)]
+    assert engine.handle(ClockAdvanced(50)) == []
+    assert engine.handle(finished(55, 1, started_ns=30)) == [start(later)]
+
+
+def test_two_legs_run_one_after_the_other() -> None:
+    batch = two_legs(0, 1)
+    policy = Script((), [batch])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    assert engine.handle(arrived(1)) == [start(batch, rows=2)]
+    assert engine.handle(finished(15)) == [], "the second leg keeps its planned start"
+    assert engine.next_wake_ns == 20
+    assert engine.handle(ClockAdvanced(20)) == [start(batch, 1, rows=2)]
+    assert engine.tally.answered == 0
+    engine.handle(finished(40, leg=1, worker=1, started_ns=20))
+    assert (engine.tally.answered, engine.in_flight) == (2, 0)
+    assert [event for event in policy.told if isinstance(event, LegFinished)] == [
+        finished(15),
+        finished(40, leg=1, worker=1, started_ns=20),
+    ]
+
+
+def test_a_late_first_leg_delays_the_second_and_what_is_booked_behind_it() -> None:
+    batch, behind = two_legs(0), run(1, batch=1, worker=1, at_ns=20)
+    engine = engine_of(Script([batch], [behind]))
+    engine.handle(arrived(0))
+    engine.handle(arrived(1))
+    assert engine.handle(ClockAdvanced(20)) == [], "worker 1 is booked for the second leg first"
+    assert engine.handle(finished(25)) == [start(batch, 1)]
+    assert engine.handle(finished(35, leg=1, worker=1, started_ns=25)) == [start(behind)]
+
+
+def test_losing_the_worker_of_a_later_leg_fails_the_batch_once_its_present_leg_is_over() -> None:
+    """Until then its present worker runs: whoever was given it would overlap (invariant 2)."""
+    doomed, behind = two_legs(0), run(1, batch=1, at_ns=10)
+    policy = Script([doomed], [behind])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(arrived(1))
+    assert engine.handle(WorkerLost(5, 1)) == []
+    assert engine.handle(ClockAdvanced(10)) == []
+    engine.handle(WorkerJoined(11, WORKERS[1]))  # back, but without the booking
+    assert engine.handle(finished(12)) == [start(behind)]
+    assert policy.told[-3:] == [
+        finished(12),
+        BatchFailed(12, 0, 1, 1, "worker w1 was lost", retry=True),
+        RequestArrived(12, arrived(0).request),
+    ]
+    assert (engine.queued, engine.in_flight) == (1, 1)
+
+
+def test_losing_the_worker_of_a_later_leg_fails_a_batch_that_does_not_run() -> None:
+    waiting = two_legs(0, at_ns=20)
+    policy = Script([waiting])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(WorkerLost(5, 1))
+    assert policy.told[-2:] == [
+        BatchFailed(5, 0, 0, 1, "worker w1 was lost", retry=True),
+        RequestArrived(5, arrived(0).request),
+    ]
+    assert engine.handle(ClockAdvanced(20)) == []
+
+
+# Failures -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_batch_answers_its_requests_with_the_failure() -> None:
+    engine = engine_of(Script((), [run(0, 1)]))
+    engine.handle(arrived(0))
+    engine.handle(arrived(1))
+    assert engine.handle(failed(10)) == [Fail(0, "out of memory"), Fail(1, "out of memory")]
+    assert (engine.tally.failed, engine.in_flight) == (2, 0)
+
+
+def test_a_request_whose_worker_failed_is_tried_again_but_not_for_ever() -> None:
+    policy = Script([run(0)], (), [run(0, batch=1, worker=2, at_ns=10)])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    assert engine.handle(failed(10, retry=True)) == [start(run(0, batch=1, worker=2, at_ns=10))]
+    assert policy.told[1:] == [failed(10, retry=True), RequestArrived(10, arrived(0).request)]
+    assert MAX_TRIES == 2
+    assert engine.handle(failed(20, 1, worker=2, retry=True)) == [Fail(0, "out of memory")]
+    assert engine.tally.accepted == engine.tally.failed == 1
+
+
+def test_a_request_whose_time_is_over_is_not_tried_again() -> None:
+    engine = engine_of(Script((), [run(0, 1)]))
+    engine.handle(arrived(0, due_ns=20))
+    engine.handle(arrived(1, due_ns=100))
+    assert engine.handle(failed(20, retry=True)) == [Fail(0, "out of memory")]
+    assert engine.queued == 1
+
+
+def test_a_lost_worker_gives_back_what_ran_and_what_was_booked() -> None:
+    runs, booked, elsewhere = run(0), run(1, batch=1, at_ns=10), run(2, batch=2, worker=2)
+    policy = Script([runs], [booked], [elsewhere])
+    engine = engine_of(policy)
+    for request_id in range(3):
+        engine.handle(arrived(request_id))
+    engine.handle(WorkerLost(5, 0))
+    told = policy.told[3:]
+    assert [type(event) for event in told] == [WorkerLost, BatchFailed, RequestArrived, BatchFailed, RequestArrived]
+    assert (engine.queued, engine.in_flight) == (2, 1)
+    assert engine.handle(ClockAdvanced(10)) == [], "the booked start is forgotten"
+    assert engine.handle(finished(12)) == [], "a straggler of the lost worker"
+    assert engine.tally.answered == 0
+
+
+def test_the_last_worker_takes_its_queue_along() -> None:
+    policy = Script()
+    engine = engine_of(policy)
+    engine.handle(arrived(0, model="n"))
+    engine.handle(arrived(1))
+    assert engine.handle(WorkerLost(5, 0)) == [Fail(0, NO_WORKER)]
+    assert policy.told[-2:] == [WorkerLost(5, 0), RequestCancelled(5, 0)]
+    assert engine.handle(arrived(2, 6, model="n")) == [Fail(2, NO_WORKER)]
+    engine.handle(WorkerJoined(7, WORKERS[0]))
+    assert engine.handle(arrived(3, 8, model="n")) == []
+    assert engine.queued == 2
+
+
+def test_a_policy_may_drop_the_rest_of_a_queue_that_goes_with_its_worker() -> None:
+    engine = engine_of(Script((), (), (), [Drop(1, "gave up")]))
+    engine.handle(arrived(0, model="n"))
+    engine.handle(arrived(1, model="n"))
+    assert engine.handle(WorkerLost(5, 0)) == [Fail(0, NO_WORKER), Drop(1, "gave up")]
+    assert engine.tally.ended == 2
+
+
+def test_losing_an_unknown_worker_is_no_news() -> None:
+    policy = Script()
+    assert engine_of(policy).handle(WorkerLost(0, 9)) == []
+    assert policy.told == []
+
+
+def test_a_worker_that_joins_again_was_lost_meanwhile() -> None:
+    policy = Script([run(0)])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(WorkerJoined(5, WORKERS[0]))
+    assert [type(event) for event in policy.told[1:]] == [WorkerLost, BatchFailed, RequestArrived, WorkerJoined]
+    assert (engine.queued, engine.in_flight) == (1, 0)
+
+
+def test_a_worker_without_profiles_cannot_join() -> None:
+    policy = Script()
+    engine = engine_of(policy)
+    with pytest.raises(ValueError, match="no profile of 'm' on workers of kind 'new'"):
+        engine.handle(WorkerJoined(5, Worker(9, "w9", ("m",), kind="new")))
+    assert policy.told == []
+
+
+@pytest.mark.parametrize(
+    "straggler", [finished(10, 7), finished(10, leg=1), failed(10, 7), finished(10, 1, worker=2)], ids=str
+)
+def test_stragglers_are_ignored(straggler: AnyEvent) -> None:
+    policy = Script([run(0)], [run(1, batch=1, worker=2, at_ns=30)])  # batch 1 has not started
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(arrived(1))
+    assert engine.handle(straggler) == []
+    assert len(policy.told) == 2
+    assert engine.in_flight == 2
+
+
+# New routes -----------------------------------------------------------------------------------------------------------
+
+TAILS = Setup(
+    MODELS,
+    (Worker(0, "w0", ("m", "n")), Worker(1, "w1", ("m", "tail")), Worker(2, "w2", ("tail",))),
+    PROFILES,
+)
+"""Two workers host the second partition."""
+
+
+def tail(worker: int, at_ns: int, last_ns: int = 10) -> Leg:
+    return Leg(worker, "tail", at_ns, last_ns)
+
+
+def test_the_rest_of_a_path_may_begin_earlier_than_planned() -> None:
+    policy = Script([two_legs(0)], [Reroute(0, (tail(1, 6),))], setup=TAILS)
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    (started,) = engine.handle(finished(6))
+    assert isinstance(started, StartLeg)
+    assert started.batch.legs[1] == tail(1, 6)
+
+
+def test_the_rest_of_a_path_may_go_elsewhere_and_leaves_its_worker_to_others() -> None:
+    other = run(1, batch=1, worker=1, at_ns=11)
+    policy = Script([two_legs(0)], [], [Reroute(0, (tail(2, 11),)), other], setup=TAILS)
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(arrived(1, 1))
+    started = [effect for effect in engine.handle(finished(11)) if isinstance(effect, StartLeg)]
+    assert [(effect.batch.id, effect.leg) for effect in started] == [(0, 1), (1, 0)]
+
+
+def test_what_waits_behind_a_batch_that_is_led_away_begins() -> None:
+    behind = Dispatch(Batch(1, "m", (1,), (Leg(1, "m", 20, 10),)))
+    policy = Script([two_legs(0)], [behind], [], [Reroute(0, (tail(2, 30),))], setup=TAILS)
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(arrived(1, 1))
+    assert engine.handle(ClockAdvanced(22)) == [], "the first leg is late, and the batch keeps its place"
+    assert engine.handle(arrived(2, 23)) == []
+    started = engine.handle(finished(24))
+    assert [effect.batch.id for effect in started if isinstance(effect, StartLeg)] == [1]
+    (last,) = engine.handle(ClockAdvanced(30))
+    assert isinstance(last, StartLeg)
+    assert (last.batch.id, last.leg) == (0, 1)
+
+
+def test_a_batch_is_led_around_a_lost_worker() -> None:
+    policy = Script([two_legs(0)], [Reroute(0, (tail(2, 10),))], setup=TAILS)
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    assert engine.handle(WorkerLost(3, 1)) == []
+    (started,) = engine.handle(finished(10))
+    assert isinstance(started, StartLeg)
+    engine.handle(finished(20, leg=1, worker=2, started_ns=10))
+    assert engine.tally.answered == 1
+    assert not any(isinstance(event, BatchFailed) for event in policy.told)
+
+
+def test_a_batch_that_is_doomed_can_be_saved_when_its_leg_is_over() -> None:
+    policy = Script([two_legs(0)], [], [Reroute(0, (tail(2, 10),))], setup=TAILS)
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(WorkerLost(3, 1))
+    engine.handle(WorkerJoined(4, TAILS.workers[1]))
+    policy.answers.append([Reroute(0, (tail(2, 10),))])
+    assert [type(effect) for effect in engine.handle(finished(10))] == [StartLeg]
+
+
+@pytest.mark.parametrize(
+    ("number", "legs", "message"),
+    [
+        (3, (Leg(0, "m", 5, 10), tail(1, 15)), "from leg 0 on, which has begun"),
+        (3, (Leg(1, "m", 10, 10),), "it has to go through \\['tail'\\]"),
+        (3, (tail(1, 9),), "starts at 9 before 10"),
+        (2, (tail(0, 10),), "worker 0 does not host 'tail'"),
+        (2, (tail(2, 32),), "overlaps what is booked on worker 2"),
+    ],
+)
+def test_a_route_that_cannot_be_is_refused_and_the_old_one_stands(
+    number: int, legs: tuple[Leg, ...], message: str
+) -> None:
+    blocking = Dispatch(Batch(2, "m", (2,), (Leg(0, "m", 20, 10), tail(2, 30))))
+    policy = Script([two_legs(0)], [blocking], [Reroute(0, legs)], setup=TAILS)
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(arrived(2, 1))
+    with pytest.raises(InvariantViolation, match=f"invariant {number}: .*{message}"):
+        engine.handle(arrived(3, 2))
+    (started,) = engine.handle(finished(10))
+    assert started == StartLeg(two_legs(0).batch, 1, 1)
+
+
+def test_only_what_is_on_its_way_can_be_rerouted() -> None:
+    engine = engine_of(Script([Reroute(7, ())]))
+    with pytest.raises(InvariantViolation, match="batch 7 is rerouted but is not on its way"):
+        engine.handle(arrived(0))
