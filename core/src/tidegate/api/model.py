@@ -76,6 +76,11 @@ class Leg(msgspec.Struct, frozen=True, gc=False):
     partition: str
     start_ns: int
     duration_ns: int
+    sent_ns: int = 0
+    """When its input is to set out from the leg before, for policies that plan links, too; before: as soon as it can.
+
+    Kept to in simulation. Live the input goes with the call that starts the leg.
+    """
 
     @property
     def end_ns(self) -> int:

@@ -1,40 +1,76 @@
 """The links between nodes, simulated: what the rows of a batch cost on their way from one leg to the next."""
 
+from bisect import bisect_right, insort
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from tidegate.api import Batch, Network
 from tidegate.engine import StartLeg
 
 
-@dataclass
-class Links:
-    """An uplink and a downlink for each node, each with one transfer at a time, in the order of sending."""
+class _Link:
+    """One way of a node's connection: one transfer at a time."""
 
-    network: Network
-    node: Mapping[int, str]
-    """Of each worker, by its id."""
-    _uplink_free_ns: dict[str, int] = field(default_factory=dict)
-    _downlink_free_ns: dict[str, int] = field(default_factory=dict)
-    _sent: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """By batch: to which node, and when it is there."""
+    def __init__(self) -> None:
+        self._taken: list[tuple[int, int]] = []
+        """[start, end), by time, without overlap."""
+
+    def earliest_ns(self, from_ns: int, duration_ns: int) -> int:
+        """From when on it is free for so long."""
+        index = bisect_right(self._taken, from_ns, key=lambda span: span[1])
+        for start_ns, end_ns in self._taken[index:]:
+            if start_ns >= from_ns + duration_ns:
+                break
+            from_ns = end_ns
+        return from_ns
+
+    def take(self, now_ns: int, start_ns: int, end_ns: int) -> None:
+        """It carries something then; what is over by now is forgotten."""
+        del self._taken[: bisect_right(self._taken, now_ns, key=lambda span: span[1])]
+        insort(self._taken, (start_ns, end_ns))
+
+
+class Links:
+    """An uplink and a downlink for each node, which a transfer takes together, at the first instant they are free.
+
+    Not before its policy planned it (`Leg.sent_ns`).
+    """
+
+    def __init__(self, network: Network, node: Mapping[int, str]) -> None:
+        """`node`: that of each worker, by its id."""
+        self.network = network
+        self._node = node
+        self._uplinks: defaultdict[str, _Link] = defaultdict(_Link)
+        self._downlinks: defaultdict[str, _Link] = defaultdict(_Link)
+        self._sent: dict[int, tuple[str, int]] = {}
+        """By batch: to which node, and when it is there."""
 
     def send(self, now_ns: int, batch: Batch, leg: int, rows: int) -> None:
         """A leg has finished: its output sets out for the worker of the next one."""
-        sender, receiver = self.node[batch.legs[leg].worker_id], self.node[batch.legs[leg + 1].worker_id]
+        following = batch.legs[leg + 1]
+        sender, receiver = self._node[batch.legs[leg].worker_id], self._node[following.worker_id]
         if sender == receiver:
             self._sent[batch.id] = receiver, now_ns
             return
-        starts_ns = max(now_ns, self._uplink_free_ns.get(sender, 0), self._downlink_free_ns.get(receiver, 0))
-        ends_ns = starts_ns + self.network.transfer_ns(batch.legs[leg].partition, rows)
-        self._uplink_free_ns[sender] = self._downlink_free_ns[receiver] = ends_ns
-        self._sent[batch.id] = receiver, ends_ns + self.network.latency_ns
+        duration_ns = self.network.transfer_ns(batch.legs[leg].partition, rows)
+        start_ns = self._earliest_ns(sender, receiver, max(now_ns, following.sent_ns), duration_ns)
+        end_ns = start_ns + duration_ns
+        self._uplinks[sender].take(now_ns, start_ns, end_ns)
+        self._downlinks[receiver].take(now_ns, start_ns, end_ns)
+        self._sent[batch.id] = receiver, end_ns + self.network.latency_ns
 
     def arrival_ns(self, now_ns: int, effect: StartLeg) -> int:
         """When the input of a leg that is about to start is there; asked once for each leg."""
         if effect.leg == 0:
             return now_ns
         batch = effect.batch
-        if self._sent[batch.id][0] != self.node[batch.legs[effect.leg].worker_id]:  # it was rerouted meanwhile
+        if self._sent[batch.id][0] != self._node[batch.legs[effect.leg].worker_id]:  # it was rerouted meanwhile
             self.send(now_ns, batch, effect.leg - 1, effect.rows)
         return self._sent.pop(batch.id)[1]
+
+    def _earliest_ns(self, sender: str, receiver: str, from_ns: int, duration_ns: int) -> int:
+        while True:
+            start_ns = self._uplinks[sender].earliest_ns(from_ns, duration_ns)
+            from_ns = self._downlinks[receiver].earliest_ns(start_ns, duration_ns)
+            if from_ns == start_ns:
+                return start_ns

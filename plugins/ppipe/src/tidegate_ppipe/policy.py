@@ -1,7 +1,7 @@
 """PPipe's data plane: batches through pooled pipelines, all they need reserved (section 5.4, Algorithms 1 and 2)."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from pydantic import Field
@@ -15,7 +15,6 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
-    Leg,
     LegFinished,
     Model,
     Pipeline,
@@ -35,7 +34,13 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate_ppipe.resources import Path, Place, Resources, Stop
+from tidegate_ppipe.paths import Flight, Path, Stop, legs_of
+from tidegate_ppipe.places import Place
+from tidegate_ppipe.resources import Resources
+from tidegate_ppipe.routes import Route, Routes
+
+WHATEVER_COMES = 2**62
+"""More rows than can come."""
 
 
 class PpipeOptions(PolicyOptions):
@@ -47,11 +52,12 @@ class PpipeOptions(PolicyOptions):
     fill_gaps: bool = Field(
         default=True, description="Work may go between two reservations of a worker, not only behind all of them"
     )
-    least_part: float = Field(
-        default=0.0,
+    least_part: float | None = Field(
+        default=None,
         ge=0,
         le=1,
-        description="A head that allows less than this part of the planned batch is dropped, to keep batches large",
+        description="A head that leaves time for less than this part of the planned batch is dropped while others "
+        "wait; default: one that leaves time for less than the load needs",
     )
 
 
@@ -74,35 +80,6 @@ class Queue(RequestQueue):
         """How many rows waited when that was decided."""
         self.work_ns: Sequence[int] = ()
         """What they take on the way that was chosen, by rows - 1."""
-
-
-class Route:
-    """A pipeline of a model, as batches are sized for it."""
-
-    __slots__ = ("budget", "max_rows", "partitions", "planned", "work_ns")
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.partitions = pipeline.partitions
-        self.max_rows = pipeline.max_rows
-        self.planned = pipeline.partitions
-        """Those that a batch is planned through before it leaves."""
-        self.budget = 1.0
-        """The part of a request's time that they have."""
-        self.work_ns: list[int] = []
-        """What they take where nothing has to wait, by rows - 1; empty: some partition is hosted nowhere."""
-
-
-class Flight:
-    """A batch on its way."""
-
-    __slots__ = ("batch_id", "leg", "rows", "stops")
-
-    def __init__(self, batch_id: int, rows: int, stops: list[Stop]) -> None:
-        self.batch_id = batch_id
-        self.rows = rows
-        self.stops = stops
-        self.leg = 0
-        """The stop where it is, or goes next."""
 
 
 class Found:
@@ -147,7 +124,7 @@ class Ppipe(Policy):
         network = setup.network if self.knows_network else None
         self.resources = Resources(setup.workers, setup.profiles, network, fill_gaps=options.fill_gaps)
         self._models = {model.name: model for model in setup.models}
-        self._routes = {model.name: [self.route(path) for path in model.paths] for model in setup.models}
+        self._routes = {model.name: Routes(model, self.route) for model in setup.models}
         self._queues: dict[str, dict[QueueKey, Queue]] = {model.name: {} for model in setup.models}
         self._queue_of: dict[int, Queue] = {}
         self._flights: dict[int, Flight] = {}
@@ -156,7 +133,7 @@ class Ppipe(Policy):
         for model in setup.models:
             for partition in {path.partitions[0] for path in model.paths}:
                 self._models_of.setdefault(partition, []).append(model.name)
-        self._measure_routes()
+        self._measure()
 
     def route(self, pipeline: Pipeline) -> Route:
         """How batches are sized for a pipeline."""
@@ -178,6 +155,9 @@ class Ppipe(Policy):
             queue = queues[key] = Queue(key, self._models[request.model])
         queue.push(request)
         self._queue_of[request.id] = queue
+        self._routes[request.model].rate.observe(event.now_ns, request.rows)
+        if queue.waits_for_rows == WHATEVER_COMES:
+            return ()
         if queue.waits_for_rows > queue.rows and self._due_ns(request, queue.budget) >= queue.due_ns:
             grown_ns = queue.work_ns[queue.rows - 1] - queue.work_ns[queue.wake_rows - 1]
             if queue.wake_ns - grown_ns > event.now_ns:
@@ -211,6 +191,7 @@ class Ppipe(Policy):
                 del self._flights[event.batch_id]
             else:
                 commands += self._correct(event.now_ns, flight, stop)
+            commands += self._advance(event.now_ns, stop.place)
         commands += self._serve(event.now_ns, event.worker_id)
         return commands
 
@@ -221,13 +202,12 @@ class Ppipe(Policy):
             return ()
         left = flight.stops[flight.leg :]
         self.resources.release(left)
-        workers = dict.fromkeys(stop.place.id for stop in left)
-        return [command for worker_id in workers for command in self._serve(event.now_ns, worker_id)]
+        return [command for stop in left for command in self._freed(event.now_ns, stop.place)]
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
         """There may be paths that were not there before."""
         self.resources.join(event.worker)
-        self._measure_routes()
+        self._measure()
         return self._serve(event.now_ns, event.worker.id)
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
@@ -235,7 +215,7 @@ class Ppipe(Policy):
         place = self.resources.leave(event.worker_id)
         if place is None:
             return ()
-        self._measure_routes()
+        self._measure()
         commands: list[AnyCommand] = []
         for flight in list(self._flights.values()):
             if any(stop.place is place for stop in flight.stops[flight.leg :]):
@@ -247,8 +227,8 @@ class Ppipe(Policy):
         self.resources.expect(event.profile)
         commands: list[AnyCommand] = []
         for model, routes in self._routes.items():
-            if any(event.profile.partition in route.partitions for route in routes):
-                self._measure(routes)
+            if routes.use(event.profile.partition):
+                routes.measure(self.resources)
                 for queue in list(self._queues[model].values()):
                     commands += self._decide(event.now_ns, queue)
         return commands
@@ -269,15 +249,17 @@ class Ppipe(Policy):
         """Algorithm 1: dispatch what can and must leave, drop what cannot be in time, else wait."""
         was_waiting = queue.wake_ns != NEVER
         queue.waits_for_rows, queue.wake_ns = 0, NEVER  # what it waited for
-        routes = [route for route in self._routes[queue.model.name] if route.work_ns]
         while queue:
-            found = self._best_path(now_ns, queue, routes)
+            found = self._best_path(now_ns, queue)
             if found is None:
                 request = self._take(queue, 1)[0]
                 yield Drop(request.id, "deadline")
                 continue
             if self._gathers(now_ns, queue, found) or found.path.start_ns > now_ns:
                 break  # until the last moment, or until that worker is free
+            if (early_ns := found.path.early_ns) > 0:
+                queue.waits_for_rows, queue.wake_ns = WHATEVER_COMES, now_ns + early_ns
+                break  # it would only wait further on, and cannot grow there
             yield self._dispatch(queue, found)
         if queue.wake_ns != NEVER:
             yield SetTimer(queue.key, queue.wake_ns)
@@ -287,13 +269,17 @@ class Ppipe(Policy):
             # Merge keys come from clients (shapes): queues that are no longer used must not pile up.
             self._queues[queue.model.name].pop(queue.key, None)
 
-    def _best_path(self, now_ns: int, queue: Queue, routes: list[Route]) -> Found | None:
-        """Algorithm 1 for one batch. None: the head cannot be in time."""
-        if len(routes) > 1:
-            routes = self._by_waiting(now_ns, routes)
-        for route in routes:
+    def _best_path(self, now_ns: int, queue: Queue) -> Found | None:
+        """Algorithm 1 for one batch. None: the head is to be dropped."""
+        routes = self._routes[queue.model.name]
+        usable, needed = routes.usable, routes.needed_rows()
+        if len(usable) > 1:
+            usable = self._by_waiting(now_ns, usable)
+        for route in usable:
             if queue.head.rows <= route.max_rows and (found := self._largest(now_ns, queue, route)):
-                return found
+                least = needed if self._least_part is None else self._least_part * route.max_rows
+                if found.size >= min(least, route.max_rows, queue.rows):
+                    return found
         return None
 
     def _by_waiting(self, now_ns: int, routes: list[Route]) -> list[Route]:
@@ -315,8 +301,6 @@ class Ppipe(Policy):
             wanted = size if may_grow else rows
             path = self._probe(now_ns, route, wanted)
             if path.end_ns <= due_ns:
-                if size < self._least_part * route.max_rows and size < queue.rows:
-                    return None
                 if wanted > rows:
                     path = self._probe(now_ns, route, rows)
                 return Found(route, size, count, rows, due_ns, path)
@@ -356,10 +340,10 @@ class Ppipe(Policy):
         requests = self._take(queue, found.count)
         batch_id = self.new_batch_id()
         stops = self.stops_of(found)
-        self.resources.reserve(stops)
-        self._flights[batch_id] = Flight(batch_id, found.rows, stops)
+        flight = self._flights[batch_id] = Flight(batch_id, found.rows, stops)
+        self.resources.reserve(flight, stops)
         request_ids = tuple(request.id for request in requests)
-        return Dispatch(Batch(batch_id, queue.model.name, request_ids, _legs(stops)))
+        return Dispatch(Batch(batch_id, queue.model.name, request_ids, legs_of(stops)))
 
     def _take(self, queue: Queue, count: int) -> list[Request]:
         taken = queue.pop(count)
@@ -383,9 +367,9 @@ class Ppipe(Policy):
         self.resources.release(rest)
         late = self.resources.follow(rest, now_ns, done)
         other = self.resources.probe([stop.partition for stop in rest], flight.rows, now_ns, done)
-        if other is None or late.end_ns <= other.end_ns:
+        if other is None or (late.end_ns <= other.end_ns and all(map(self.resources.is_here, rest))):
             flight.stops[flight.leg :] = late.stops
-            self.resources.reserve(late.stops, done)
+            self.resources.reserve(flight, late.stops, done)
             return []
         return self._reroute(now_ns, flight, flight.leg, other.stops, done)
 
@@ -404,25 +388,34 @@ class Ppipe(Policy):
         return self._reroute(now_ns, flight, first, path.stops, sender)
 
     def _reroute(self, now_ns: int, flight: Flight, first: int, stops: list[Stop], sender: Stop) -> list[AnyCommand]:
-        left = {stop.place.id for stop in flight.stops[first:]} - {stop.place.id for stop in stops}
+        left = [stop.place for stop in flight.stops[first:]]
         flight.stops[first:] = stops
-        self.resources.reserve(stops, sender)
-        commands: list[AnyCommand] = [Reroute(flight.batch_id, _legs(stops))]
-        for worker_id in sorted(left):
-            commands += self._serve(now_ns, worker_id)
+        self.resources.reserve(flight, stops, sender)
+        commands: list[AnyCommand] = [Reroute(flight.batch_id, legs_of(stops))]
+        for place in left:
+            commands += self._freed(now_ns, place)
         return commands
 
-    # Pipelines ---------------------------------------------------------------------------------------------------
+    def _freed(self, now_ns: int, place: Place) -> list[AnyCommand]:
+        """A worker is no more needed where it was reserved."""
+        return [*self._advance(now_ns, place), *self._serve(now_ns, place.id)]
 
-    def _measure_routes(self) -> None:
+    def _advance(self, now_ns: int, place: Place) -> list[AnyCommand]:
+        """What comes to a worker next may begin earlier than planned, where its input is there earlier."""
+        commands: list[AnyCommand] = []
+        free_ns = now_ns
+        for interval in list(place.timetable.intervals):
+            stop = interval.holder
+            assert isinstance(stop, Stop)
+            start_ns = max(free_ns, stop.there_ns)
+            if stop.booked_ns > now_ns and start_ns < stop.start_ns and stop.flight:
+                rest = stop.flight.stops[stop.flight.stops.index(stop) :]
+                if all(map(self.resources.is_here, rest)):  # else it is going to fail
+                    self.resources.advance(stop, start_ns)
+                    commands.append(Reroute(stop.flight.batch_id, legs_of(rest)))
+            free_ns = max(free_ns, stop.end_ns)
+        return commands
+
+    def _measure(self) -> None:
         for routes in self._routes.values():
-            self._measure(routes)
-
-    def _measure(self, routes: list[Route]) -> None:
-        for route in routes:
-            there = all(self.resources.hosts(partition) for partition in route.partitions)
-            route.work_ns = self.resources.work_ns(route.planned, route.max_rows) if there else []
-
-
-def _legs(stops: Iterable[Stop]) -> tuple[Leg, ...]:
-    return tuple(Leg(stop.place.id, stop.partition, stop.start_ns, stop.duration_ns) for stop in stops)
+            routes.measure(self.resources)

@@ -1,8 +1,9 @@
 """The reactive data plane that PPipe is compared with: each pool for itself (section 7.4)."""
 
 from tidegate.api import Pipeline, Profile, Setup
-from tidegate_ppipe.policy import Found, Ppipe, PpipeOptions, Route
-from tidegate_ppipe.resources import Stop
+from tidegate_ppipe.paths import Stop
+from tidegate_ppipe.policy import Found, Ppipe, PpipeOptions
+from tidegate_ppipe.routes import Route
 
 
 class Reactive(Ppipe):

@@ -6,11 +6,13 @@ from bisect import bisect_left, bisect_right
 class Interval:
     """A reservation: [start, end). Compared by identity."""
 
-    __slots__ = ("end_ns", "start_ns")
+    __slots__ = ("end_ns", "holder", "start_ns")
 
-    def __init__(self, start_ns: int, end_ns: int) -> None:
+    def __init__(self, start_ns: int, end_ns: int, holder: object = None) -> None:
         self.start_ns = start_ns
         self.end_ns = end_ns
+        self.holder = holder
+        """What it is for."""
 
 
 class Timetable:

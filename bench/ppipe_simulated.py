@@ -1,0 +1,284 @@
+"""PPipe against its baselines, simulated, on the paper's clusters of 25 fast and 75 slow GPUs (sections 7.2 and 7.4).
+
+    python -m bench.ppipe_simulated --data DIR --json ppipe.json --html ppipe.html
+
+DIR holds the artifact's block timings and plans (docs/results/ppipe.md); none of it is a part of this project. About an
+hour on two cores, so no part of `make bench`; `--clusters HC1-L --groups G1` tries a part of it.
+
+Each framework is a planner and a data plane. Load factor 1 is the throughput that the artifact's own PPipe plan bears;
+a model's load factor is the highest, on a grid of 0.05, at which 99 % of its requests are in time. Three models share
+a cluster, its links included.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import plotly.graph_objects as go
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tidegate.api import DocumentError, write_document
+from tidegate.sim.parallel import run_parallel
+from tidegate.sim.result import RunResult
+from tidegate.sim.run import Run, simulate
+from tidegate.workload import Scenario
+from tidegate.workload.from_layout import sections_of
+from tidegate_ppipe.layout import layout_of
+from tidegate_ppipe.planners import plan_dart, plan_np, plan_ppipe
+from tidegate_ppipe.published import Published, read_published
+
+FRAMEWORKS = {
+    "NP": (plan_np, "ppipe"),
+    "DART-r": (plan_dart, "ppipe"),
+    "PPipe": (plan_ppipe, "ppipe"),
+    "reactive": (plan_ppipe, "reactive"),
+}
+"""A planner, and the policy that runs its plan."""
+ARRIVALS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Poisson": ("maf19", {"process": "poisson"}),
+    "bursty": ("maf21", {"process": "gamma", "shape": 0.25}),
+}
+"""The artifact's weights of the models, and how they arrive: its trace of 2021 is not at hand."""
+STEP = 0.05
+MOST_STEPS = 26
+ATTAINMENT = 0.99
+PLAN_WITHIN_S = 10.0
+PAPER = {
+    ("Poisson", "NP"): {"HC1-L": 64.9, "HC2-L": 34.8, "HC3-L": 46.7, "HC4-L": 45.5, "mean": 48.0},
+    ("bursty", "NP"): {"HC1-L": 161.6, "HC2-L": 34.1, "HC3-L": 50.4, "HC4-L": 54.1, "mean": 75.1},
+    ("Poisson", "DART-r"): {"HC1-L": 47.2, "HC2-L": 17.3, "HC3-L": 34.8, "HC4-L": 29.3, "mean": 32.2},
+    ("bursty", "DART-r"): {"HC1-L": 50.4, "HC2-L": 18.1, "HC3-L": 40.2, "HC4-L": 34.5, "mean": 35.8},
+}
+"""How much higher PPipe's load factor is, in percent (section 7.2)."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One framework on one problem, under one kind of arrivals."""
+
+    published: Published
+    framework: str
+    arrivals: str
+    folder: Path
+    """Where layouts are kept."""
+    duration_s: float
+    jitter: float
+    margin: float
+    options: dict[str, Any]
+
+
+def scenario_of(task: Task, factor: float) -> Scenario:
+    """The experiment at a load factor."""
+    problem = task.published.problem.model_copy(update={"margin": task.margin})
+    planner, policy = FRAMEWORKS[task.framework]
+    file = task.folder / f"{task.published.name} {planner.__name__} {task.margin:g}.json".replace(" ", "_")
+    if not file.exists():
+        began_s = time.monotonic()
+        plan = planner(problem, time_limit_s=PLAN_WITHIN_S, progress=lambda **_: time.monotonic() - began_s)
+        write_document(file, layout_of(problem, plan))
+    sections = sections_of({"layout": file.name}, file.parent)
+    rates_rps = task.published.throughput_rps["ppipe"]
+    for model, rate_rps in zip(sections["models"], rates_rps, strict=True):
+        model["share"] = rate_rps
+    return Scenario.model_validate(
+        {
+            **{name: section for name, section in sections.items() if section is not None},
+            "warmup_s": 1,
+            "duration_s": task.duration_s,
+            "arrivals": {**ARRIVALS[task.arrivals][1], "rate_rps": sum(rates_rps) * factor},
+            "policies": [{"name": policy, "options": task.options}],
+            "simulation": {"learn": False, "jitter": {"cv": task.jitter} if task.jitter else None},
+        }
+    )
+
+
+def load_factors(task: Task) -> dict[str, Any]:
+    """Of each model, the highest load factor at which its attainment is 99 %; and the GPUs' use there.
+
+    Runs are shared among the models, which bisect the same grid. That attainment falls with load is an assumption.
+    """
+    results: dict[int, RunResult] = {}
+
+    def attains(step: int, model: str) -> bool:
+        if step == 0:
+            return True
+        if step not in results:
+            scenario = scenario_of(task, step * STEP)
+            results[step] = simulate(Run(scenario, scenario.policies[0], seed=1))
+        return any(row.model == model and row.attainment >= ATTAINMENT for row in results[step].rows)
+
+    factors: dict[str, float] = {}
+    for model in (planned.name for planned in task.published.problem.models):
+        good, bad = 0, MOST_STEPS + 1
+        while bad - good > 1:
+            step = (good + bad) // 2
+            good, bad = (step, bad) if attains(step, model) else (good, step)
+        factors[model] = round(good * STEP, 2)
+    least = round(min(factors.values()) / STEP)
+    return {
+        "problem": task.published.name,
+        "cluster": task.published.cluster,
+        "framework": task.framework,
+        "arrivals": task.arrivals,
+        "load_factors": factors,
+        "busy": _busy(task, results[least]) if least in results else {},
+        "runs": len(results),
+    }
+
+
+def _busy(task: Task, result: RunResult) -> dict[str, float]:
+    """The share of the time for which the GPUs of a class run something; those of no worker are idle."""
+    total = next(row for row in result.rows if row.model == "*")
+    busy: dict[str, float] = defaultdict(float)
+    for worker, share in total.busy_shares.items():
+        kind, _, parts = worker.split("/", 1)[1].rsplit("-", 1)[0].partition("/")
+        busy[kind] += share / int(parts or 1)
+    return {gpu.name: round(busy[gpu.name] / gpu.count, 4) for gpu in task.published.problem.classes}
+
+
+def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each kind of arrivals and each cluster (and all of them): mean load factors, and PPipe's gains in percent."""
+    lines = []
+    for arrivals in dict.fromkeys(row["arrivals"] for row in rows):
+        clusters = list(dict.fromkeys(row["cluster"] for row in rows))
+        gains: dict[str, list[float]] = defaultdict(list)
+        for cluster in clusters:
+            mean = {
+                framework: fmean(
+                    factor
+                    for row in rows
+                    if (row["arrivals"], row["cluster"], row["framework"]) == (arrivals, cluster, framework)
+                    for factor in row["load_factors"].values()
+                )
+                for framework in dict.fromkeys(row["framework"] for row in rows)
+            }
+            line: dict[str, Any] = {"arrivals": arrivals, "cluster": cluster, **mean}
+            for other in (name for name in ("NP", "DART-r") if name in mean and "PPipe" in mean):
+                gain = 100 * (mean["PPipe"] / mean[other] - 1) if mean[other] else float("inf")
+                gains[other].append(gain)
+                line[f"over {other}"] = gain
+            lines.append(line)
+        everywhere: dict[str, Any] = {"arrivals": arrivals, "cluster": "mean"}
+        for framework in dict.fromkeys(row["framework"] for row in rows):
+            everywhere[framework] = fmean(line[framework] for line in lines if line["arrivals"] == arrivals)
+        lines.append(everywhere | {f"over {other}": fmean(values) for other, values in gains.items()})
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Simulate, print load factors and gains beside the paper's, write files."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.ppipe_simulated", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder with the artifact's models/ and plans/")
+    parser.add_argument("--layouts", type=Path, required=True, help="folder for the plans' layouts: made where missing")
+    parser.add_argument("--clusters", nargs="*", help="default: all four")
+    parser.add_argument("--groups", nargs="*", help="default: all three")
+    parser.add_argument("--arrivals", nargs="*", choices=list(ARRIVALS), default=list(ARRIVALS))
+    parser.add_argument("--frameworks", nargs="*", choices=list(FRAMEWORKS), default=list(FRAMEWORKS))
+    parser.add_argument("--duration-s", type=float, default=10.0, help="of each run; 30 in the paper; default 10")
+    parser.add_argument("--jitter", type=float, default=0.0, help="coefficient of variation of every leg; default 0")
+    parser.add_argument("--margin", type=float, default=0.4, help="of the SLO, that plans keep free; default 0.4")
+    parser.add_argument("--options", type=json.loads, default={}, help="of the policies, as JSON")
+    parser.add_argument("--jobs", type=int, default=-1, help="runs at once; default: as many as cores")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--html", type=Path, help="write a page with the load factors to this file")
+    options = parser.parse_args(arguments)
+    console = Console(width=None if os.isatty(1) else 140)
+    try:
+        published = list(read_published(options.data))
+    except DocumentError as error:
+        parser.error(str(error))
+    options.layouts.mkdir(parents=True, exist_ok=True)
+    tasks = [
+        Task(
+            problem,
+            framework,
+            arrivals,
+            options.layouts,
+            options.duration_s,
+            options.jitter,
+            options.margin,
+            options.options,
+        )
+        for problem in published
+        if not options.clusters or problem.cluster in options.clusters
+        if not options.groups or problem.group in options.groups
+        for arrivals in options.arrivals
+        if problem.workload == ARRIVALS[arrivals][0]
+        for framework in options.frameworks
+    ]
+    if not tasks:
+        parser.error(f"no such problem; there are: {', '.join(problem.name for problem in published)}")
+    rows = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=not os.isatty(2)) as progress:
+        bar = progress.add_task("simulating", total=len(tasks))
+        for row in run_parallel(load_factors, tasks, jobs=options.jobs):
+            rows.append(row)
+            progress.advance(bar)
+    lines = summarise(rows)
+    console.print(_table(lines))
+    console.print(_busy_table(rows))
+    if options.json:
+        settings = {
+            "duration_s": options.duration_s,
+            "jitter": options.jitter,
+            "margin": options.margin,
+            "options": options.options,
+        }
+        options.json.write_text(json.dumps({**settings, "rows": rows, "summary": lines}, indent=2) + "\n")
+    if options.html:
+        _draw(lines, options.html)
+
+
+def _table(lines: Sequence[dict[str, Any]]) -> Table:
+    frameworks = [name for name in FRAMEWORKS if name in lines[0]]
+    table = Table("arrivals", "cluster", *frameworks, "over NP", "paper", "over DART-r", "paper", title="load factors")
+    for line in lines:
+        cells = [f"{line[name]:.3f}" for name in frameworks]
+        for other in ("NP", "DART-r"):
+            gain = line.get(f"over {other}")
+            cells += [
+                "" if gain is None else f"{gain:+.1f} %",
+                f"{PAPER[line['arrivals'], other][line['cluster']]:+.1f} %",
+            ]
+        table.add_row(line["arrivals"], line["cluster"], *cells)
+    return table
+
+
+def _busy_table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(
+        "framework", "fast GPUs", "slow GPUs", title="busy share at the least of its models' load factors, Poisson"
+    )
+    for framework in FRAMEWORKS:
+        shares = [
+            list(row["busy"].values())
+            for row in rows
+            if row["framework"] == framework and row["arrivals"] == "Poisson" and row["busy"]
+        ]
+        if shares:
+            table.add_row(framework, *(f"{fmean(column):.1%}" for column in zip(*shares, strict=True)))
+    return table
+
+
+def _draw(lines: Sequence[dict[str, Any]], path: Path) -> None:
+    figure = go.Figure()
+    for framework in (name for name in FRAMEWORKS if name in lines[0]):
+        names = [[line["arrivals"] for line in lines], [line["cluster"] for line in lines]]
+        figure.add_bar(x=names, y=[line[framework] for line in lines], name=framework)
+    figure.update_layout(title="Load factor at 99 % attainment", yaxis_title="load factor")
+    figure.write_html(path, include_plotlyjs=True)
+
+
+if __name__ == "__main__":
+    main()

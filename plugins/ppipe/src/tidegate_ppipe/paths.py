@@ -1,0 +1,103 @@
+"""The way of a batch: one worker of each pool, and when it gets there."""
+
+from collections.abc import Iterable
+
+from tidegate.api import Leg
+from tidegate_ppipe.places import Place
+from tidegate_ppipe.reservations import Interval, Timetable  # noqa: TC001 - ours everywhere else
+
+
+class Stop:
+    """A partition on a worker, and the transfer that brings its input; with its reservations, once they are made."""
+
+    __slots__ = (
+        "booked_ns",
+        "duration_ns",
+        "flight",
+        "partition",
+        "place",
+        "reserved",
+        "sent_ns",
+        "start_ns",
+        "there_ns",
+        "transfer_ns",
+        "transfers",
+    )
+
+    def __init__(
+        self,
+        partition: str,
+        place: Place,
+        sent_ns: int,
+        transfer_ns: int,
+        there_ns: int,
+        start_ns: int,
+        duration_ns: int,
+    ) -> None:
+        self.partition = partition
+        self.place = place
+        self.sent_ns = sent_ns
+        """When the transfer begins, if there is one."""
+        self.transfer_ns = transfer_ns
+        """How long it occupies the links; 0: none of them."""
+        self.there_ns = there_ns
+        """When the input is there."""
+        self.start_ns = start_ns
+        self.booked_ns = start_ns
+        """The start that the engine knows: what is late has its place in the order from it."""
+        self.duration_ns = duration_ns
+        self.flight: Flight | None = None
+        """The batch that comes here; None: it has been looked at only."""
+        self.reserved: Interval | None = None
+        """Of the worker."""
+        self.transfers: list[tuple[Timetable, Interval]] = []
+        """Of the links."""
+
+    @property
+    def end_ns(self) -> int:
+        """When the worker is done."""
+        return self.start_ns + self.duration_ns
+
+
+class Path:
+    """One worker of each pool of a pipeline, in order."""
+
+    __slots__ = ("end_ns", "start_ns", "stops", "waiting_ns")
+
+    def __init__(self, stops: list[Stop], waiting_ns: int) -> None:
+        self.stops = stops
+        self.waiting_ns = waiting_ns
+        """For links and workers, along the whole path."""
+        self.start_ns = stops[0].start_ns
+        self.end_ns = stops[-1].end_ns
+
+    @property
+    def early_ns(self) -> int:
+        """How much later it may begin, and still find a later pool, or the links to it, busy with another batch."""
+        early_ns = 0
+        runs_ns = self.start_ns
+        for stop in self.stops:
+            early_ns = max(early_ns, stop.start_ns - runs_ns - stop.duration_ns - stop.transfer_ns)
+            runs_ns += stop.duration_ns
+        return early_ns
+
+
+class Flight:
+    """A batch on its way."""
+
+    __slots__ = ("batch_id", "leg", "rows", "stops")
+
+    def __init__(self, batch_id: int, rows: int, stops: list[Stop]) -> None:
+        self.batch_id = batch_id
+        self.rows = rows
+        self.stops = stops
+        self.leg = 0
+        """The stop where it is, or goes next."""
+
+
+def legs_of(stops: Iterable[Stop]) -> tuple[Leg, ...]:
+    """In the words of the contract."""
+    return tuple(
+        Leg(stop.place.id, stop.partition, stop.start_ns, stop.duration_ns, stop.sent_ns if stop.transfer_ns else 0)
+        for stop in stops
+    )

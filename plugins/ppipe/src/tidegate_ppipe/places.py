@@ -1,0 +1,91 @@
+"""The workers, by pool and by machine, with what is reserved of them and of the machines' links."""
+
+from bisect import bisect_left, insort
+from collections import Counter
+
+from tidegate.api import Worker
+from tidegate_ppipe.reservations import Timetable
+
+OVERRUN_PART = 16
+"""What should be over and is not is expected to last a 16th of its time longer."""
+
+
+class Node:
+    """A machine's links."""
+
+    __slots__ = ("downlink", "uplink")
+
+    def __init__(self) -> None:
+        self.uplink = Timetable()
+        self.downlink = Timetable()
+
+
+class Place:
+    """A worker, with its reservations."""
+
+    __slots__ = ("hosts", "id", "listed_ns", "node", "pool", "timetable")
+
+    def __init__(self, worker: Worker, node: Node, pool: "Pool") -> None:
+        self.id = worker.id
+        self.hosts = worker.hosts
+        self.node = node
+        self.pool = pool
+        self.timetable = Timetable()
+        self.listed_ns = -1
+        """When its reservations end, as its pool has it listed; negative: idle."""
+
+    def free_ns(self, now_ns: int) -> int:
+        """When what runs is over. What is late already is expected to last a little longer."""
+        first = self.timetable.intervals[0]
+        if first.start_ns > now_ns:
+            return now_ns
+        if first.end_ns > now_ns:
+            return first.end_ns
+        return now_ns + 1 + (first.end_ns - first.start_ns) // OVERRUN_PART
+
+
+class Pool:
+    """Workers that host the same and are equally fast."""
+
+    __slots__ = ("busy", "idle", "kind", "nodes", "places")
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.places: dict[int, Place] = {}
+        self.nodes: Counter[Node] = Counter()
+        """How many are in each."""
+        self.idle: list[int] = []
+        """Those without a reservation, by id."""
+        self.busy: list[tuple[int, int]] = []
+        """(when the last reservation ends, id)."""
+
+    def join(self, place: Place) -> Place:
+        """An idle one; returns it."""
+        self.places[place.id] = place
+        self.nodes[place.node] += 1
+        insort(self.idle, place.id)
+        return place
+
+    def leave(self, place: Place) -> None:
+        """It is gone."""
+        del self.places[place.id]
+        self.nodes -= Counter([place.node])
+        self._strike(place)
+
+    def list_anew(self, place: Place) -> None:
+        """Its reservations changed."""
+        until_ns = place.timetable.tail_ns if place.timetable else -1
+        if until_ns == place.listed_ns or self.places.get(place.id) is not place:
+            return
+        self._strike(place)
+        place.listed_ns = until_ns
+        if until_ns < 0:
+            insort(self.idle, place.id)
+        else:
+            insort(self.busy, (until_ns, place.id))
+
+    def _strike(self, place: Place) -> None:
+        if place.listed_ns < 0:
+            del self.idle[bisect_left(self.idle, place.id)]
+        else:
+            del self.busy[bisect_left(self.busy, (place.listed_ns, place.id))]

@@ -1,0 +1,60 @@
+"""A model's pipelines as its batches are sized for them."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+from tidegate.api import ArrivalRate, Model, Pipeline
+from tidegate_ppipe.resources import Resources
+
+BUSY_PART = 0.9
+"""Batches are large enough for the load when they keep the workers busy for no more than this part of the time."""
+
+
+class Route:
+    """A pipeline."""
+
+    __slots__ = ("budget", "max_rows", "partitions", "planned", "work_ns")
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.partitions = pipeline.partitions
+        self.max_rows = pipeline.max_rows
+        self.planned = pipeline.partitions
+        """Those that a batch is planned through before it leaves."""
+        self.budget = 1.0
+        """The part of a request's time that they have."""
+        self.work_ns: Sequence[int] = ()
+        """What they take where nothing has to wait, by rows - 1; empty: some partition is hosted nowhere."""
+
+
+class Routes:
+    """All of a model, and the load that they have to bear."""
+
+    def __init__(self, model: Model, route: Callable[[Pipeline], Route]) -> None:
+        self.model = model
+        self.usable: list[Route] = []
+        """Those whose partitions are all hosted somewhere."""
+        self.rate = ArrivalRate(0)
+        self._all = [route(pipeline) for pipeline in model.paths]
+        self._bears: list[float] = []
+        """Rows per nanosecond with batches of so many rows less one: rising, or made so."""
+
+    def use(self, partition: str) -> bool:
+        """Whether any of them does."""
+        return any(partition in route.partitions for route in self._all)
+
+    def measure(self, resources: Resources) -> None:
+        """Workers or profiles have changed."""
+        self.usable = [route for route in self._all if all(map(resources.hosts, route.partitions))]
+        for route in self.usable:
+            route.work_ns = resources.work_ns(route.planned, route.max_rows)
+        self._bears = []
+        for rows in range(1, max((route.max_rows for route in self.usable), default=0) + 1):
+            bears = sum(
+                min(resources.rows_per_ns(name, min(rows, route.max_rows)) for name in route.partitions)
+                for route in self.usable
+            )
+            self._bears.append(max([bears, *self._bears[-1:]]))
+
+    def needed_rows(self) -> int:
+        """How large batches have to be for the present load; as large as they can be where none is large enough."""
+        return min(bisect_left(self._bears, self.rate.rows_per_ns / BUSY_PART) + 1, len(self._bears))

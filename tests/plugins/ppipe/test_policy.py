@@ -1,0 +1,312 @@
+"""PPipe's data plane, event by event and in simulation."""
+
+from typing import Any
+
+import pytest
+
+from tidegate.api import (
+    NEVER,
+    Batch,
+    BatchFailed,
+    CancelTimer,
+    Dispatch,
+    Drop,
+    Leg,
+    LegFinished,
+    Model,
+    Network,
+    Pipeline,
+    PlanChanged,
+    Profile,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    Reroute,
+    SetTimer,
+    Setup,
+    TimerFired,
+    Worker,
+    WorkerJoined,
+    WorkerLost,
+)
+from tidegate.engine import Engine
+from tidegate.sim import Simulation
+from tidegate.sim.run import Run, simulate
+from tidegate.testing import Playbook
+from tidegate.workload import PolicyChoice, Scenario
+from tidegate_ppipe.policy import Ppipe, PpipeOptions
+
+KEY = ("m", "")
+SLO = 100
+SPLIT, WHOLE = Pipeline(("a", "b"), 4), Pipeline(("whole",), 2)
+PROFILES = (
+    Profile("a", "slow", (10, 12, 14, 16)),
+    Profile("b", "fast", (5, 6, 7, 8)),
+    Profile("whole", "fast", (20, 24)),
+)
+NETWORK = Network({"a": 2}, bytes_per_s=1e9)
+"""2 ns a row."""
+SLOW, SLOW2 = Worker(0, "s0", ("a",), "slow", "s0"), Worker(1, "s1", ("a",), "slow", "s1")
+FAST, FAST2 = Worker(2, "f0", ("b",), "fast", "f0"), Worker(3, "f1", ("b",), "fast", "f1")
+ALONE = Worker(4, "f2", ("whole",), "fast", "f2")
+
+
+def playbook(
+    *workers: Worker, pipelines: tuple[Pipeline, ...] = (SPLIT,), slack_ns: int = 0, **options: float | bool
+) -> Playbook:
+    model = Model("m", 4, SLO, pipelines)
+    setup = Setup((model,), workers, PROFILES, network=NETWORK, wake_slack_ns=slack_ns)
+    return Playbook(Ppipe(setup, PpipeOptions.model_validate(options)))
+
+
+def arrived(request_id: int, now_ns: int = 0, *, rows: int = 1, due_ns: int | None = None) -> RequestArrived:
+    due_ns = now_ns + SLO if due_ns is None else due_ns
+    return RequestArrived(now_ns, Request(request_id, "m", rows, now_ns, due_ns))
+
+
+def split(
+    *request_ids: int,
+    batch: int = 0,
+    at_ns: int = 0,
+    rows: int | None = None,
+    slow: int = 0,
+    fast: int = 2,
+    sent_ns: int | None = None,
+    second_ns: int | None = None,
+) -> Dispatch:
+    """Along both partitions: the transfer and the second leg at once, unless other instants are given."""
+    rows = rows or len(request_ids)
+    first = Leg(slow, "a", at_ns, PROFILES[0].latency_ns(rows))
+    sent_ns = first.end_ns if sent_ns is None else sent_ns
+    second_ns = sent_ns + 2 * rows if second_ns is None else second_ns
+    second = Leg(fast, "b", second_ns, PROFILES[1].latency_ns(rows), sent_ns)
+    return Dispatch(Batch(batch, "m", request_ids, (first, second)))
+
+
+def finished(now_ns: int, batch: int = 0, *, leg: int = 0, worker: int = 0) -> LegFinished:
+    return LegFinished(now_ns, batch, leg, worker, 0, now_ns)
+
+
+# How large a batch is and when it leaves ------------------------------------------------------------------------------
+
+
+def test_a_batch_gathers_until_it_has_its_planned_size() -> None:
+    assert (
+        playbook(SLOW, FAST)
+        >> arrived(0)
+        << SetTimer(KEY, SLO - 10 - 2 - 5)
+        >> arrived(1, 3)
+        << SetTimer(KEY, SLO - 12 - 4 - 6)
+        >> arrived(2, 4)
+        << SetTimer(KEY, SLO - 14 - 6 - 7)
+        >> arrived(3, 5)
+        << split(0, 1, 2, 3, at_ns=5)
+        << CancelTimer(KEY)
+    )
+
+
+def test_or_until_the_last_moment() -> None:
+    play = playbook(SLOW, FAST) >> arrived(0) << SetTimer(KEY, 83)
+    assert play >> TimerFired(83, KEY) << split(0, at_ns=83) << CancelTimer(KEY)
+
+
+def test_timers_that_fire_late_are_set_earlier() -> None:
+    assert playbook(SLOW, FAST, slack_ns=4) >> arrived(0) << SetTimer(KEY, 79)
+
+
+def test_so_is_what_keeps_a_reserve() -> None:
+    assert playbook(SLOW, FAST, reserve_ms=1e-5) >> arrived(0) << SetTimer(KEY, 73)
+
+
+def test_a_request_with_a_nearer_deadline_is_waited_for_no_longer() -> None:
+    play = playbook(SLOW, FAST) >> arrived(0) << SetTimer(KEY, 83)
+    assert play >> arrived(1, 1, due_ns=50) << SetTimer(KEY, 50 - 22)
+
+
+def test_without_a_deadline_nothing_waits() -> None:
+    assert playbook(SLOW, FAST) >> arrived(0, due_ns=NEVER) << split(0)
+
+
+def test_a_batch_is_as_large_as_the_oldest_deadline_allows() -> None:
+    play = playbook(SLOW, FAST) >> arrived(0, due_ns=29) << SetTimer(KEY, 12)
+    play = play >> arrived(1, 1, due_ns=29) << SetTimer(KEY, 7)
+    assert play >> arrived(2, 2, due_ns=29) << split(0, 1, 2, at_ns=2) << CancelTimer(KEY)
+
+
+def test_what_cannot_be_in_time_is_dropped() -> None:
+    assert playbook(SLOW, FAST) >> arrived(0, due_ns=16) << Drop(0, "deadline")
+
+
+def test_a_cancelled_request_takes_its_timer_along() -> None:
+    play = playbook(SLOW, FAST) >> arrived(0) << SetTimer(KEY, 83)
+    assert play >> RequestCancelled(9, 0) << CancelTimer(KEY)
+
+
+def test_a_batch_is_bound_to_its_path_when_its_first_worker_is_free() -> None:
+    play = playbook(SLOW, FAST) >> arrived(0, rows=4) << split(0, rows=4) >> arrived(1, 1, rows=4)
+    assert play >> finished(16) << split(1, batch=1, at_ns=16, rows=4)
+
+
+# Which way it goes ----------------------------------------------------------------------------------------------------
+
+
+def test_the_worker_that_is_done_first_is_taken_in_each_pool() -> None:
+    play = playbook(SLOW, SLOW2, FAST, FAST2) >> arrived(0, rows=4) << split(0, rows=4)
+    assert play >> arrived(1, 1, rows=4) << split(1, batch=1, at_ns=1, rows=4, slow=1, fast=3)
+
+
+def test_links_are_reserved_too() -> None:
+    """Both go to the one fast node, whose downlink is taken from 16 to 24."""
+    play = playbook(SLOW, SLOW2, FAST) >> arrived(0, rows=4) << split(0, rows=4)
+    assert play >> arrived(1, rows=4) << split(1, batch=1, rows=4, slow=1, sent_ns=24)
+
+
+def test_the_pipeline_that_waits_least_is_taken() -> None:
+    play = playbook(SLOW, FAST, ALONE, pipelines=(SPLIT, WHOLE)) >> arrived(0, rows=4) << split(0, rows=4)
+    whole = Dispatch(Batch(1, "m", (1,), (Leg(4, "whole", 1, 24),)))
+    assert play >> arrived(1, 1, rows=2) << whole
+
+
+def test_a_pipeline_that_is_too_slow_leaves_the_request_to_another() -> None:
+    """The split one waits least and takes 17, the whole one is busy until 24 and then takes 20."""
+    whole = Pipeline(("whole",), 2)
+    play = playbook(SLOW, FAST, ALONE, pipelines=(whole, SPLIT)) >> arrived(0, rows=2)
+    play = play << Dispatch(Batch(0, "m", (0,), (Leg(4, "whole", 0, 24),)))
+    assert play >> arrived(1, 1, due_ns=18) << split(1, batch=1, at_ns=1)
+
+
+def test_gaps_are_filled_if_that_is_asked_for() -> None:
+    """A whole batch of one row fits on the shared worker before the second leg that is booked there from 24 on."""
+    shared = Worker(2, "f0", ("b", "whole"), "fast", "f0")
+    for fills, at_ns in ((True, 2), (False, 32)):
+        play = playbook(SLOW, shared, pipelines=(SPLIT, WHOLE), fill_gaps=fills) >> arrived(0, rows=4)
+        play = play << split(0, rows=4) >> arrived(1, 2, due_ns=22)
+        expected = Dispatch(Batch(1, "m", (1,), (Leg(2, "whole", at_ns, 20),))) if fills else Drop(1, "deadline")
+        assert play << expected
+
+
+# What comes otherwise than planned ------------------------------------------------------------------------------------
+
+
+def test_after_an_early_leg_the_next_one_is_planned_earlier() -> None:
+    play = playbook(SLOW, FAST) >> arrived(0, rows=4) << split(0, rows=4)
+    assert play >> finished(10) << Reroute(0, (Leg(2, "b", 18, 8, 10),))
+
+
+def test_what_is_late_keeps_its_place_and_those_behind_it_wait() -> None:
+    play = playbook(SLOW, SLOW2, FAST) >> arrived(0, rows=4) << split(0, rows=4)
+    play = play >> arrived(1, rows=4) << split(1, batch=1, rows=4, slow=1, sent_ns=24)
+    assert play >> finished(19)
+
+
+def slow_tail(*workers: Worker) -> Playbook:
+    """The second leg takes longer than the first: batches wait for it."""
+    profiles = (PROFILES[0], Profile("b", "fast", (15, 17, 18, 19)))
+    setup = Setup((Model("m", 4, SLO, (SPLIT,)),), workers, profiles, network=NETWORK)
+    play = Playbook(Ppipe(setup, PpipeOptions())) >> arrived(0, rows=4)
+    play = play << Dispatch(Batch(0, "m", (0,), (Leg(0, "a", 0, 16), Leg(2, "b", 24, 19, 16)))) >> arrived(1, rows=4)
+    return play << Dispatch(Batch(1, "m", (1,), (Leg(1, "a", 0, 16), Leg(2, "b", 43, 19, 24))))
+
+
+def test_what_comes_otherwise_than_planned_goes_where_it_is_done_first() -> None:
+    play = slow_tail(SLOW, SLOW2, FAST) >> WorkerJoined(5, FAST2) >> finished(16)
+    assert play >> finished(17, batch=1, worker=1) << Reroute(1, (Leg(3, "b", 25, 19, 17),))
+
+
+def test_a_worker_that_is_done_early_begins_with_the_next_batch_early() -> None:
+    """It was to begin at 43, and its input is there at 32."""
+    play = slow_tail(SLOW, SLOW2, FAST) >> finished(16) >> finished(16, batch=1, worker=1)
+    assert play >> finished(39, leg=1, worker=2) << Reroute(1, (Leg(2, "b", 39, 19, 24),))
+
+
+def test_a_lost_worker_is_gone_around() -> None:
+    play = playbook(SLOW, FAST, FAST2) >> arrived(0, rows=4) << split(0, rows=4)
+    assert play >> WorkerLost(3, 2) << Reroute(0, (Leg(3, "b", 24, 8, 16),))
+
+
+def test_a_pool_without_workers_ends_its_pipeline_until_one_joins() -> None:
+    play = playbook(SLOW, FAST, ALONE, pipelines=(SPLIT, WHOLE)) >> WorkerLost(0, 2)
+    play = play >> arrived(0, due_ns=25) << SetTimer(KEY, 5) >> WorkerJoined(1, FAST)
+    assert play >> TimerFired(5, KEY) << split(0, at_ns=5) << CancelTimer(KEY)
+
+
+def test_what_a_failed_batch_had_reserved_is_free() -> None:
+    play = playbook(SLOW, FAST) >> arrived(0, rows=4) << split(0, rows=4) >> arrived(1, 1, rows=4)
+    assert play >> BatchFailed(5, 0, 0, 0, "broken") << split(1, batch=1, at_ns=5, rows=4)
+
+
+# In simulation --------------------------------------------------------------------------------------------------------
+
+CLUSTER: dict[str, Any] = {
+    "warmup_s": 0.5,
+    "duration_s": 4,
+    "workers": [
+        {"count": 6, "gpu": "slow", "node": "s", "per_node": 2, "hosts": ["m.a"]},
+        {"count": 2, "gpu": "fast", "node": "f", "per_node": 1, "hosts": ["m.b"]},
+    ],
+    "network": {"gbps": 8},
+    "models": [
+        {
+            "name": "m",
+            "slo_ms": 100,
+            "pipelines": [
+                {
+                    "batch": 8,
+                    "partitions": [
+                        {"name": "m.a", "profile": {"alpha_ms": 3, "beta_ms": 8}, "output_bytes": 500_000},
+                        {"name": "m.b", "profile": {"alpha_ms": 1, "beta_ms": 3}},
+                    ],
+                }
+            ],
+        }
+    ],
+    "arrivals": {"process": "poisson", "rate_rps": 1200},
+}
+"""The slow pool bears 1500/s at batches of 8, the fast one 1454/s, the links of two of its nodes 4000/s."""
+PPIPE = PolicyChoice(name="ppipe")
+
+
+@pytest.mark.parametrize("jitter", [None, {"cv": 0.1}])
+def test_a_cluster_serves_most_of_what_its_pools_bear(jitter: dict[str, float] | None) -> None:
+    scenario = Scenario.model_validate(CLUSTER | {"simulation": {"jitter": jitter}})
+    total = simulate(Run(scenario, PolicyChoice(name="ppipe"), seed=0)).total
+    assert total.attainment > 0.99
+    assert total.stranded == 0
+
+
+@pytest.mark.parametrize("times", [1.4, 2.0, 3.0])
+def test_under_overload_goodput_stays_at_the_peak(times: float) -> None:
+    """1454/s are what the fast pool bears: heads that make batches small are dropped, and no pool runs a backlog."""
+    arrivals = {"process": "poisson", "rate_rps": 1454 * times}
+    total = simulate(Run(Scenario.model_validate(CLUSTER | {"arrivals": arrivals}), PPIPE, seed=0)).total
+    assert total.goodput_rps > 0.95 * 1454
+
+
+def test_reservations_beat_the_reactive_baseline_where_links_are_scarce() -> None:
+    """At 90 % of what the fast nodes' links carry."""
+    scenario = Scenario.model_validate(
+        CLUSTER | {"network": {"gbps": 1.8}, "arrivals": {"process": "poisson", "rate_rps": 810}}
+    )
+    attainment = {
+        name: simulate(Run(scenario, PolicyChoice(name=name), seed=0)).total.attainment
+        for name in ("ppipe", "reactive")
+    }
+    assert attainment["ppipe"] > 0.99
+    assert attainment["ppipe"] > attainment["reactive"]
+
+
+def test_a_change_of_plans_loses_no_request() -> None:
+    """In the middle of the load the pools change their workers and the model its batch size."""
+    model = Model("m", 4, SLO, (SPLIT,))
+    policy = Ppipe(Setup((model,), (SLOW, FAST), PROFILES, network=NETWORK), PpipeOptions())
+    engine = Engine(policy, name="ppipe", strict=True)
+    simulation = Simulation(engine)
+    other = Model("m", 2, SLO, (Pipeline(("a", "b"), 2), WHOLE))
+    moved = Worker(9, "moved", ("a",), "slow", "s9")
+    simulation.schedule([arrived(number, 7 * number) for number in range(200)])
+    simulation.schedule([PlanChanged(700, (other,), (moved, FAST, ALONE), PROFILES, NETWORK)])
+    simulation.run()
+    assert engine.tally.ended == engine.tally.accepted == 200
+    assert engine.tally.failed == 0
+    assert engine.tally.late == 0
+    assert engine.tally.answered > 190
