@@ -50,7 +50,7 @@ class PpipeOptions(PolicyOptions):
         default=0.0, ge=0, lt=1e6, description="Kept free before every deadline, for what plans do not foresee"
     )
     fill_gaps: bool = Field(
-        default=True, description="Work may go between two reservations of a worker, not only behind all of them"
+        default=False, description="Work may go between two reservations of a worker, not only behind all of them"
     )
     least_part: float | None = Field(
         default=None,
