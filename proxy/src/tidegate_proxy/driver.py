@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
 
 import grpc
 
@@ -37,14 +36,16 @@ from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.client import SHUTTING_DOWN, TIMEOUT_EXPIRED, Client, Outcome, RequestFailed
 from tidegate_proxy.completion_queue import PendingCall
 from tidegate_proxy.envelope import Envelope
-from tidegate_proxy.forwarded import forwarded, forwarded_with_all
+from tidegate_proxy.forwarded import forwarded_with_all
 from tidegate_proxy.headroom import Headroom
+from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.limits import Limits
 from tidegate_proxy.merging import ScatterError
 from tidegate_proxy.observability.observability import Observability
-from tidegate_proxy.observability.tracing import Execution
 from tidegate_proxy.payload import OutputSizes, Payload, Stage
+from tidegate_proxy.recovery import recover
 from tidegate_proxy.regions import Regions
+from tidegate_proxy.waiting_clients import WaitingClients
 
 log = logging.getLogger(__name__)
 
@@ -52,46 +53,6 @@ BROKEN_SHARING = "shared memory"
 """In all that Triton says of it: of a region that it does not know, of an answer larger than expected."""
 QUEUE_FULL = "Exceeds maximum queue size"
 """Triton's own words for a request that is not even queued."""
-
-
-@dataclass(slots=True, eq=False)
-class _Run:
-    """A leg on its Triton."""
-
-    effect: StartLeg
-    worker_id: int
-    stage: Stage
-    payload: Payload
-    clients: list[Client]
-    """Of the whole batch: its rows stay where they are when one leaves."""
-    started_ns: int
-    waiting: int
-    """Clients that have not left."""
-    execution: Execution | None = None
-    """For those who look on."""
-    call: PendingCall | None = None
-    recovery: asyncio.Task[None] | None = None
-    """What is done about its failure; in the loop."""
-
-    @property
-    def backend(self) -> Backend:
-        return self.stage.backend
-
-    @property
-    def is_last(self) -> bool:
-        return self.effect.leg + 1 == len(self.effect.batch.legs)
-
-    @property
-    def abandoned(self) -> bool:
-        return self.waiting == 0
-
-    def stop(self) -> None:
-        """In the loop: nobody wants to know how it ends."""
-        if self.call:
-            self.call.cancel()
-        if self.recovery:
-            self.recovery.cancel()
-        self.payload.close(finished=False)
 
 
 class Driver:
@@ -119,16 +80,14 @@ class Driver:
         self._observability = observability
         self._ids = itertools.count()
         self._headroom = Headroom()
-        self._clients: dict[int, Client] = {}
-        """Those who wait, by request."""
-        self._held_bytes = 0
-        self._running: dict[int, _Run] = {}
+        self.clients = WaitingClients(self.lock, observability)
+        self._running: dict[int, LegRun] = {}
         """By batch."""
-        self._between: dict[int, _Run] = {}
+        self._between: dict[int, LegRun] = {}
         """By batch, the leg that ended last of those that have more of them."""
         self.regions = regions
         self._sizes = OutputSizes()
-        self._hidden = hidden
+        self.hidden = hidden
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(self._advance)
@@ -141,27 +100,25 @@ class Driver:
         client.arrival_ns, client.due_ns = arrival_ns, deadline_ns
         self._observability.arrived(client)
         if deadline_ns <= arrival_ns:
-            self._tell(client, _rejected(limits, TIMEOUT_EXPIRED))
+            self.clients.tell(client, _rejected(limits, TIMEOUT_EXPIRED))
             return
         due_ns = NEVER if deadline_ns == NEVER else self._headroom.before(deadline_ns, arrival_ns)
         client.request_id = request_id = next(self._ids)
         request = Request(request_id, envelope.model, envelope.rows, arrival_ns, due_ns, envelope.merge_key)
         with self.lock:
-            full = len(self._clients) >= limits.requests or self._held_bytes >= limits.bytes
-            if not full:
-                self._clients[request_id] = client
-                self._held_bytes += len(envelope.message)
+            admitted = self.clients.admit(client, limits)
+            if admitted:
                 effects = self._handle(RequestArrived(time.monotonic_ns(), request))
-        if full:
+        if not admitted:
             words = f"[request id: {envelope.header.id or '<id_unknown>'}] {QUEUE_FULL}"
-            self._tell(client, _rejected(limits, words, queued=False))
+            self.clients.tell(client, _rejected(limits, words, queued=False))
         else:
             self._perform(effects)
 
     def leave(self, client: Client) -> bool:
         """The client does not wait any more; whether it did. What nobody waits for is not run, or not to its end."""
         with self.lock:
-            if self._remove(client.request_id) is None:
+            if self.clients.remove(client.request_id) is None:
                 return False
             effects = self._handle(RequestCancelled(time.monotonic_ns(), client.request_id))
             run = None if client.batch_id is None else self._running.get(client.batch_id)
@@ -181,11 +138,11 @@ class Driver:
     @property
     def waiting(self) -> int:
         """Requests whose clients wait."""
-        return len(self._clients)
+        return len(self.clients)
 
     def dismiss(self) -> None:
         """Tell every client that waits that there will be no answer."""
-        for client in list(self._clients.values()):
+        for client in self.clients:
             if self.leave(client):
                 client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN))
 
@@ -198,27 +155,6 @@ class Driver:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _remove(self, request_id: int) -> Client | None:
-        """With the lock held: the client of a request, who does not wait any more; None if it did not."""
-        client = self._clients.pop(request_id, None)
-        if client:
-            self._held_bytes -= len(client.envelope.message)
-        return client
-
-    def _resolve(self, request_id: int, outcome: Outcome) -> None:
-        with self.lock:
-            client = self._remove(request_id)
-        if client:
-            self._tell(client, outcome)
-
-    def _tell(self, client: Client, outcome: Outcome, run: _Run | None = None, output_ns: int = 0) -> None:
-        """The client first, then those who look on."""
-        client.resolve(outcome)
-        if isinstance(outcome, RequestFailed):
-            self._observability.failed(client, outcome.reason, outcome.outcome)
-        else:
-            self._observability.answered(client, run.execution if run else None, output_ns)
 
     # The engine --------------------------------------------------------------------------------------------------
 
@@ -249,9 +185,9 @@ class Driver:
                 pass  # Triton finishes what it began; a cancelled call would only hide that its worker is busy
             case Drop():
                 dropped = _rejected(self.limits, TIMEOUT_EXPIRED, outcome=f"dropped: {effect.reason}")
-                self._resolve(effect.request_id, dropped)
+                self.clients.resolve(effect.request_id, dropped)
             case Fail():
-                self._resolve(effect.request_id, RequestFailed(grpc.StatusCode.UNAVAILABLE, effect.reason))
+                self.clients.resolve(effect.request_id, RequestFailed(grpc.StatusCode.UNAVAILABLE, effect.reason))
             case PolicyReplaced():
                 log.error(
                     "policy %s broke and was replaced by first come, first served: %s", effect.policy, effect.reason
@@ -264,20 +200,20 @@ class Driver:
     def _start(self, effect: StartLeg) -> None:
         batch = effect.batch
         worker_id = batch.legs[effect.leg].worker_id
-        stage = self._stage(effect)
+        stage = self.stage_of(effect)
         with self.lock:
             before = self._between.pop(batch.id, None)
             if not stage.backend.alive:
                 if before:
                     before.stop()
                 return  # the engine was told since, or is about to be
-            clients = [client for request_id in batch.request_ids if (client := self._clients.get(request_id))]
+            clients = self.clients.of(batch.request_ids)
             waiting = len(clients)
             if before:
                 clients, payload = before.clients, before.payload
             else:
-                payload = self._payload([client.envelope for client in clients], self.regions)
-            run = _Run(effect, worker_id, stage, payload, clients, time.monotonic_ns(), waiting)
+                payload = self.payload_of([client.envelope for client in clients], self.regions)
+            run = LegRun(effect, worker_id, stage, payload, clients, time.monotonic_ns(), waiting)
             if waiting:
                 self._running[batch.id] = run
                 for client in clients:
@@ -296,22 +232,24 @@ class Driver:
             self._call(run, payload.request(stage))
         self._perform(effects)
 
-    def _payload(self, envelopes: Sequence[Envelope], regions: Regions | None) -> Payload:
+    def payload_of(self, envelopes: Sequence[Envelope], regions: Regions | None) -> Payload:
+        """The tensors of a batch that begins; `regions`: None where nothing is to be shared."""
         split = self._directory.catalog.split.get(envelopes[0].model) if envelopes else None
         return Payload(envelopes, self._sizes, regions, split.outputs if split else ())
 
-    def _stage(self, effect: StartLeg) -> Stage:
+    def stage_of(self, effect: StartLeg) -> Stage:
+        """Where a leg runs."""
         catalog, legs = self._directory.catalog, effect.batch.legs
         leg = legs[effect.leg]
         return Stage(
             leg.partition,
             catalog.partitions.get(leg.partition),
             [catalog.backend_of[leg.worker_id] for leg in legs[effect.leg :]],
-            alone=len(legs) == 1,
+            alone=len(legs) == 1 and leg.partition == effect.batch.model,
         )
 
-    def _call(self, run: _Run, message: bytes) -> None:
-        metadata = forwarded_with_all([client.metadata for client in run.clients], self._hidden())
+    def _call(self, run: LegRun, message: bytes) -> None:
+        metadata = forwarded_with_all([client.metadata for client in run.clients], self.hidden())
         if run.execution and (trace := run.execution.metadata):
             names = {name for name, _ in trace}
             metadata = [*trace, *(pair for pair in metadata if pair[0] not in names)]
@@ -324,7 +262,7 @@ class Driver:
     def _cancel_later(self, call: PendingCall) -> None:
         self._loop.call_soon_threadsafe(lambda: self._loop.call_later(CANCEL_AFTER_S, call.cancel))
 
-    def _ended(self, run: _Run, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
+    def _ended(self, run: LegRun, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
         """A leg's call is over."""
         if self._running.get(run.effect.batch.id) is not run:
             return  # its worker was given up, and its requests with it
@@ -340,15 +278,15 @@ class Driver:
             except ScatterError as error:
                 self._loop.call_soon_threadsafe(self._failed, run, grpc.StatusCode.INTERNAL, str(error))
             else:
-                self._finish(run)
-        elif self._finish(run):
+                self.finish(run)
+        elif self.finish(run):
             # The engine first: the next batch is on its way before this one's answers are divided.
             divided_ns = time.monotonic_ns()
             outcomes = _divided(answer, run)
             run.payload.close(finished=True)
-            self._settle(run, outcomes, time.monotonic_ns() - divided_ns)
+            self.clients.settle(run, outcomes, time.monotonic_ns() - divided_ns)
 
-    def _finish(self, run: _Run) -> bool:
+    def finish(self, run: LegRun) -> bool:
         """Tell the engine that a leg has ended, now; False where its worker was given up and its requests with it."""
         effect = run.effect
         with self.lock:
@@ -368,64 +306,26 @@ class Driver:
         self._observability.batch_ended(run.execution, ended_ns)
         return True
 
-    def _finish_as_planned(self, run: _Run) -> None:
+    def _finish_as_planned(self, run: LegRun) -> None:
         """Triton does not say when it stops what was cancelled: its worker counts as busy for as long as planned."""
         left_ns = run.started_ns + run.effect.batch.legs[run.effect.leg].duration_ns - time.monotonic_ns()
-        self._loop.call_later(max(0, left_ns) / 1e9, self._finish, run)
+        self._loop.call_later(max(0, left_ns) / 1e9, self.finish, run)
 
-    def _failed(self, run: _Run, code: grpc.StatusCode, details: str) -> None:
+    def _failed(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
         """In the loop: a leg's call did not end well."""
         if self._running.get(run.effect.batch.id) is not run:
             return
         if code is grpc.StatusCode.CANCELLED and run.abandoned:
             self._finish_as_planned(run)
             return
-        run.recovery = self._loop.create_task(self._recover(run, code, details))
+        run.recovery = self._loop.create_task(recover(self, run, code, details))
         self._tasks.add(run.recovery)
         run.recovery.add_done_callback(self._tasks.discard)
 
-    async def _recover(self, run: _Run, code: grpc.StatusCode, details: str) -> None:
-        """Its Triton is gone, or refused the batch: then every request gets its own answer, as one may be at fault."""
-        if code is grpc.StatusCode.UNAVAILABLE and await self.lost(run.backend, details):
-            return
-        if len(run.clients) == 1 and code is not grpc.StatusCode.UNAVAILABLE:
-            if self._abort(run, details):
-                self._settle(run, [RequestFailed(code, details, reason="BACKEND")])
-            return
-        for client in run.clients:
-            if client.request_id not in self._clients:
-                continue
-            outcome: Outcome
-            try:
-                outcome = await self._alone(run, client)
-            except grpc.aio.AioRpcError as error:
-                outcome = RequestFailed(error.code(), error.details() or "", reason="BACKEND")
-                if outcome.code is grpc.StatusCode.UNAVAILABLE and await self.lost(run.backend, outcome.details):
-                    return
-            except ScatterError as error:
-                outcome = RequestFailed(grpc.StatusCode.INTERNAL, str(error), reason="BACKEND")
-            self._resolve(client.request_id, outcome)
-        self._abort(run, details)
-
-    async def _alone(self, run: _Run, client: Client) -> bytes:
-        """One of a batch's requests along all its legs, while the worker of the leg that failed is still taken.
-
-        Raises AioRpcError and ScatterError.
-        """
-        batch, payload = run.effect.batch, self._payload([client.envelope], None)
-        answer = b""
-        for number in range(len(batch.legs)):
-            if number:
-                payload.answered(answer)
-            stage = self._stage(StartLeg(batch, number, client.envelope.rows))
-            metadata = forwarded(client.metadata, self._hidden())
-            answer = await stage.backend.unary(INFER)(payload.request(stage), metadata=metadata)
-        return payload.outcomes(answer)[0]
-
-    def _abort(self, run: _Run, reason: str) -> bool:
-        """Its requests have their answers or will have none: it does not go on. As `_finish` otherwise."""
+    def abort(self, run: LegRun, reason: str) -> bool:
+        """Its requests have their answers or will have none: it does not go on. As `finish` otherwise."""
         if run.is_last:
-            finished = self._finish(run)
+            finished = self.finish(run)
         else:
             with self.lock:
                 finished = self._running.pop(run.effect.batch.id, None) is run
@@ -450,7 +350,7 @@ class Driver:
             if run.backend is backend and now_ns - run.started_ns > limit_ns:
                 self._give_up_run(run, limit_ns)
 
-    def _give_up_run(self, run: _Run, limit_ns: int) -> None:
+    def _give_up_run(self, run: LegRun, limit_ns: int) -> None:
         """Elsewhere its requests may be answered; where there is no elsewhere, they have failed."""
         catalog = self._directory.catalog
         worker = next((worker for worker in catalog.workers if worker.id == run.worker_id), None)
@@ -472,14 +372,6 @@ class Driver:
         log.error("a batch is given up: %s", reason)
         self._perform(effects)
         run.stop()
-
-    def _settle(self, run: _Run, outcomes: Sequence[Outcome], output_ns: int = 0) -> None:
-        """`output_ns`: how long it took to divide the answer."""
-        with self.lock:
-            waiting = [self._remove(client.request_id) for client in run.clients]
-        for client, outcome in zip(waiting, outcomes, strict=True):
-            if client:
-                self._tell(client, outcome, run, output_ns)
 
     # Tritons that come and go ------------------------------------------------------------------------------------
 
@@ -552,7 +444,7 @@ def _rejected(limits: Limits, details: str, *, queued: bool = True, outcome: str
     return RequestFailed(limits.shed_status, details, queued=queued, reason="REJECTED", outcome=outcome)
 
 
-def _divided(answer: bytes, run: _Run) -> Sequence[Outcome]:
+def _divided(answer: bytes, run: LegRun) -> Sequence[Outcome]:
     try:
         return run.payload.outcomes(answer)
     except ScatterError as error:

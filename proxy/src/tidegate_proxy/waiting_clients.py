@@ -1,0 +1,71 @@
+"""The clients that wait for an answer, and how they are told."""
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+
+from tidegate_proxy.client import Client, Outcome, RequestFailed
+from tidegate_proxy.leg_run import LegRun
+from tidegate_proxy.limits import Limits
+from tidegate_proxy.observability.observability import Observability
+
+
+class WaitingClients:
+    """By request. Methods say where they want the lock held; the others take it."""
+
+    def __init__(self, lock: threading.Lock, observability: Observability) -> None:
+        self._lock = lock
+        self._observability = observability
+        self._by_request: dict[int, Client] = {}
+        self.held_bytes = 0
+        """Of their requests."""
+
+    def __len__(self) -> int:
+        return len(self._by_request)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(list(self._by_request.values()))
+
+    def __contains__(self, client: Client) -> bool:
+        return client.request_id in self._by_request
+
+    def of(self, request_ids: Iterable[int]) -> list[Client]:
+        """Those of a batch who still wait."""
+        return [client for request_id in request_ids if (client := self._by_request.get(request_id))]
+
+    def admit(self, client: Client, limits: Limits) -> bool:
+        """With the lock held: one more waits, unless too many do."""
+        if len(self._by_request) >= limits.requests or self.held_bytes >= limits.bytes:
+            return False
+        self._by_request[client.request_id] = client
+        self.held_bytes += len(client.envelope.message)
+        return True
+
+    def remove(self, request_id: int) -> Client | None:
+        """With the lock held: the client of a request does not wait any more; None if it did not."""
+        client = self._by_request.pop(request_id, None)
+        if client:
+            self.held_bytes -= len(client.envelope.message)
+        return client
+
+    def resolve(self, request_id: int, outcome: Outcome) -> None:
+        """One is told, if it still waits."""
+        with self._lock:
+            client = self.remove(request_id)
+        if client:
+            self.tell(client, outcome)
+
+    def settle(self, run: LegRun, outcomes: Sequence[Outcome], output_ns: int = 0) -> None:
+        """All of a batch are told; `output_ns`: how long it took to divide the answer."""
+        with self._lock:
+            waiting = [self.remove(client.request_id) for client in run.clients]
+        for client, outcome in zip(waiting, outcomes, strict=True):
+            if client:
+                self.tell(client, outcome, run, output_ns)
+
+    def tell(self, client: Client, outcome: Outcome, run: LegRun | None = None, output_ns: int = 0) -> None:
+        """The client first, then those who look on."""
+        client.resolve(outcome)
+        if isinstance(outcome, RequestFailed):
+            self._observability.failed(client, outcome.reason, outcome.outcome)
+        else:
+            self._observability.answered(client, run.execution if run else None, output_ns)
