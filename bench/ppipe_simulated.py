@@ -73,14 +73,17 @@ class Task:
     duration_s: float
     jitter: float
     margin: float
+    whole_margin: float
     options: dict[str, Any]
 
 
 def scenario_of(task: Task, factor: float) -> Scenario:
     """The experiment at a load factor."""
-    problem = task.published.problem.model_copy(update={"margin": task.margin})
+    problem = task.published.problem.model_copy(update={"margin": task.margin, "whole_margin": task.whole_margin})
     planner, policy = FRAMEWORKS[task.framework]
-    file = task.folder / f"{task.published.name} {planner.__name__} {task.margin:g}.json".replace(" ", "_")
+    file = task.folder / f"{task.published.name} {planner.__name__} {task.margin:g} {task.whole_margin:g}.json".replace(
+        " ", "_"
+    )
     if not file.exists():
         began_s = time.monotonic()
         plan = planner(problem, time_limit_s=PLAN_WITHIN_S, progress=lambda **_: time.monotonic() - began_s)
@@ -188,6 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--duration-s", type=float, default=10.0, help="of each run; 30 in the paper; default 10")
     parser.add_argument("--jitter", type=float, default=0.0, help="coefficient of variation of every leg; default 0")
     parser.add_argument("--margin", type=float, default=0.4, help="of the SLO, that plans keep free; default 0.4")
+    parser.add_argument("--whole-margin", type=float, default=0.4, help="the same for whole models; default 0.4")
     parser.add_argument("--options", type=json.loads, default={}, help="of the policies, as JSON")
     parser.add_argument("--jobs", type=int, default=-1, help="runs at once; default: as many as cores")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
@@ -208,6 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.duration_s,
             options.jitter,
             options.margin,
+            options.whole_margin,
             options.options,
         )
         for problem in published
@@ -234,6 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "duration_s": options.duration_s,
             "jitter": options.jitter,
             "margin": options.margin,
+            "whole_margin": options.whole_margin,
             "options": options.options,
         }
         options.json.write_text(json.dumps({**settings, "rows": rows, "summary": lines}, indent=2) + "\n")

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,10 +91,46 @@ def test_the_readmes_problem_has_a_plan(tmp_path: Path) -> None:
 def test_a_planner_that_is_not_installed(problem: Path) -> None:
     result = plan("wishes", problem)
     assert result.exit_code == 1
-    assert "no planner named 'wishes' is installed; installed: subclusters, subclusters-random" in result.stderr
+    assert "no planner named 'wishes' is installed; installed: dart-r, np, ppipe, subclusters" in result.stderr
 
 
 def test_a_plan_that_cannot_be_written(problem: Path, tmp_path: Path) -> None:
     result = plan("subclusters-random", problem, "--time-limit-s", 0.2, "-o", tmp_path / "none" / "plan.json")
     assert result.exit_code == 1
     assert "No such file" in result.stderr
+
+
+def test_a_planner_without_layouts_says_so_before_it_plans(problem: Path, tmp_path: Path) -> None:
+    result = plan("subclusters", problem, "-o", tmp_path / "plan.json", "--layout", tmp_path / "layout.json")
+    assert result.exit_code == 1
+    assert "--layout: plans of 'subclusters' say nothing of partitions and workers: leave it out" in result.stderr
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_what_a_solver_prints_does_not_come_between_a_machine_and_its_plan(problem: Path) -> None:
+    """Solvers are libraries in C, which print past Python, and late."""
+    program = """
+import ctypes, sys
+from tidegate.cli import main
+from tidegate_symphony import plugin
+run = plugin.plan_randomly
+def chatter(*args, **options):
+    ctypes.CDLL(None).puts(b"what a solver prints")
+    return run(*args, **options)
+plugin.plan_randomly = chatter
+main()
+"""
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        "plan",
+        "subclusters-random",
+        str(problem),
+        "--time-limit-s",
+        "0.2",
+        "--json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout)["bound"] is None
+    assert "what a solver prints" in done.stderr

@@ -54,6 +54,14 @@ def test_policies_are_told_of_pipelines_nodes_and_the_network() -> None:
     assert setup.network == Network({"m.a": 1_000_000, "m.b": 0}, 1e9)
 
 
+def test_a_model_in_one_partition_of_another_name_runs() -> None:
+    part = {"name": "m.all", "profile": {"alpha_ms": 2, "beta_ms": 8}}
+    model = {**SPLIT["models"][0], "pipelines": [{"batch": 4, "partitions": [part]}]}
+    scenario = {**SPLIT, "models": [model], "workers": [{"count": 1, "gpu": "slow", "hosts": ["m.all"]}]}
+    total = simulate(Run(Scenario.model_validate(scenario), FIFS, seed=0)).total
+    assert total.answered == total.accepted == 50
+
+
 def test_first_come_first_served_runs_them_leg_after_leg() -> None:
     """10 ms on the slow worker, 1 ms on the link, 5 ms on the fast one, whose pool bounds the rate."""
     total = simulate(Run(Scenario.model_validate(SPLIT), FIFS, seed=0)).total

@@ -68,7 +68,7 @@ class FirstComeFirstServed(QueueingPolicy):
                 continue
             count, _ = queue.prefix_within(min(self.largest_batch(queue), path.max_rows))
             present = [worker for worker in workers if worker is not None]
-            if len(present) == 1:
+            if path.partitions == (queue.model.name,):
                 return [self.dispatch(now_ns, queue, max(count, 1), present[0])]
             return [self._dispatch_along(now_ns, queue, max(count, 1), path.partitions, present)]
         return ()

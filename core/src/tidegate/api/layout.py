@@ -1,7 +1,7 @@
 """The layout: what is loaded where, and through which pools a model's batches pass.
 
-Planners of partitions and shares answer with one (`Plan.layout`); the generator writes model repositories from it, the
-simulator and the proxy run it. A versioned document like every plan.
+Planners of partitions and shares make one out of a plan (`PlannerSpec.layout`, `tidegate plan --layout`); the generator
+writes model repositories from it, the simulator and the proxy run it. A versioned document like every plan.
 """
 
 from itertools import pairwise

@@ -1,5 +1,10 @@
 """`tidegate plan`: a problem through a planner."""
 
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +20,12 @@ def plan(
     name: Annotated[str, typer.Argument(help="Planner (`tidegate plugins` lists them).")],
     problem: Annotated[Path, typer.Argument(help="The problem: JSON, or YAML in a file named so.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")] = None,
+    layout: Annotated[
+        Path | None,
+        typer.Option(
+            "--layout", help="Write the plan's layout to this file: what is loaded where, to simulate or serve."
+        ),
+    ] = None,
     time_limit_s: Annotated[float, typer.Option(min=0.1, help="Seconds to search for a better plan.")] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan itself, for machines.")] = False,
 ) -> None:
@@ -22,7 +33,7 @@ def plan(
 
     Exits with 1 where there is none, and says why. Example:
 
-    tidegate plan subclusters problem.yaml -o plan.json --time-limit-s 30
+    tidegate plan ppipe problem.yaml -o plan.json --layout layout.json --time-limit-s 30
     """
     from rich.console import Console
     from rich.table import Table
@@ -34,9 +45,15 @@ def plan(
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     try:
         planner = Plugins.installed().planner(name)
-        found = _run_under_bar(planner, read_document(problem, planner.problem), time_limit_s, errors)
+        if layout is not None and planner.layout is None:
+            raise PlanningError(f"--layout: plans of {name!r} say nothing of partitions and workers: leave it out")
+        given = read_document(problem, planner.problem)
+        with _stdout_to_stderr():
+            found = _run_under_bar(planner, given, time_limit_s, errors)
         if output is not None:
             write_document(output, found)
+        if layout is not None and planner.layout is not None:
+            write_document(layout, planner.layout(given, found))
     except (PluginError, DocumentError, PlanningError, OSError) as error:
         errors.print(f"error: {error}", style="red")
         raise typer.Exit(1) from error
@@ -60,8 +77,23 @@ def plan(
         else f"at most {found.gap:.1%}"
     )
     console.print(f"objective {found.objective:.6g}, gap to the best possible: {far}", markup=False)
-    if output is not None:
-        console.print(f"plan: {output}", markup=False, style="dim")
+    for what, written in (("plan", output), ("layout", layout)):
+        if written is not None:
+            console.print(f"{what}: {written}", markup=False, style="dim")
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Keep stdout to the plan: solvers, which are libraries in C, print what they wonder about to descriptor 1."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _run_under_bar(planner: "PlannerSpec", problem: "Document", time_limit_s: float, console: "Console") -> "Plan":

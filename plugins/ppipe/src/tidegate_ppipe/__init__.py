@@ -1,10 +1,11 @@
 """PPipe: pooled pipelines over unlike GPUs.
 
 problem      what is given: classes of GPUs, models with their block profiles, the objective
-columns      every pipeline that meets the SLO and is not worse than another one
-counts       how many GPUs each pipeline gets: an integer program
+columns      every pipeline that meets the SLO and that no other one replaces
+prices       what parts of GPUs would bear: a bound, and which columns are worth an integer program
+counts       how many GPUs each column gets: `rounding` starts, `program` is the integer program
 plan         what comes out; `layout` makes of it what the generator, the simulator and the proxy read
-planners     ppipe, and its baselines np (whole models) and dart-r (pairs of GPUs)
+planners     ppipe, and its baselines np (whole models) and dart-r (pairs of GPUs); `reasons` why there is no plan
 published    the paper's problems and plans, from a folder with the artifact's data
 policy       the data plane: reservations in time, batches of the right size; `reactive` is its baseline
 """

@@ -65,20 +65,27 @@ class Tables:
     def __init__(self, model: PlannedModel, problem: PpipeProblem) -> None:
         profile = self.profile = model.blocks
         self.blocks = len(profile.blocks)
-        self.cut_bytes = np.array([0, *profile.cut_bytes, 0], dtype=float)
+        self.cut_bits = np.array([0, *profile.cut_bytes, 0], dtype=float) * 8
         memory = np.array(profile.memory_mib or [0.0] * self.blocks)
         self.memory = np.concatenate([[0.0], np.cumsum(memory)])
-        self._prefix: dict[tuple[int, int, int], Floats] = {}
+        most_shares = max(gpu.max_share for gpu in problem.classes)
+        shape = (problem.max_batch + 1, len(problem.classes), most_shares + 1, self.blocks + 1)
+        self._prefixes: Floats = np.full(shape, np.nan)
         for number, gpu in enumerate(problem.classes):
             for share in range(1, gpu.max_share + 1):
                 for batch in range(1, problem.max_batch + 1):
                     if not profile.missing(gpu.name, [share], [batch]) or self._between(profile, gpu, share, batch):
                         times = [profile.latency_us(gpu.name, share, batch, i, i + 1) for i in range(self.blocks)]
-                        self._prefix[number, share, batch] = np.concatenate([[0.0], np.cumsum(times)])
+                        self._prefixes[batch, number, share] = np.concatenate([[0.0], np.cumsum(times)])
 
-    def prefix(self, gpu: int, share: int, batch: int) -> Floats | None:
-        """Sums of the first blocks' latencies in microseconds; None where that was not measured."""
-        return self._prefix.get((gpu, share, batch))
+    def shares(self, gpu: int, batch: int) -> list[int]:
+        """Which were measured."""
+        return [int(share) for share in np.flatnonzero(~np.isnan(self._prefixes[batch, gpu, :, 0]))]
+
+    def prefixes(self, batch: int) -> Floats:
+        """Sums of the first blocks' latencies in microseconds, by class, share and number of blocks; else NaN."""
+        sums: Floats = self._prefixes[batch]
+        return sums
 
     @staticmethod
     def _between(profile: BlockProfile, gpu: GpuClass, share: int, batch: int) -> bool:
@@ -89,10 +96,11 @@ class Tables:
         )
 
 
-def fastest_us(tables: Tables, problem: PpipeProblem) -> float | None:
-    """The least time that a batch of one takes through the whole model; None where no class was measured."""
-    times = [prefix[-1] for gpu in range(len(problem.classes)) if (prefix := tables.prefix(gpu, 1, 1)) is not None]
-    return min(times, default=None)
+def times_us(tables: Tables, problem: PpipeProblem) -> dict[int, float]:
+    """How long a batch of one takes through the whole model, by class, for those that were measured."""
+    return {
+        gpu: float(tables.prefixes(1)[gpu, 1, -1]) for gpu in range(len(problem.classes)) if 1 in tables.shares(gpu, 1)
+    }
 
 
 def columns_of(
@@ -102,98 +110,120 @@ def columns_of(
     gather_rps: float | None,
     max_partitions: int,
     allowed: Callable[[Sequence[int], Sequence[int]], bool] = lambda _gpus, _shares: True,
+    *,
+    exact: bool = False,
+    is_late: Callable[[], bool] = lambda: False,
 ) -> list[Column]:
     """The columns of a model that are worth a thought. `gather_rps`: None where gathering takes no time.
 
-    `allowed(classes, shares)`: which sequences may be used.
+    `allowed(classes, shares)`: which sequences may be used. `exact`: keep every column that may be of use; else only
+    those that would be where GPUs could be divided, and whole models on one GPU. `is_late()`: pipelines of several
+    partitions that were not found by then are left out.
     """
     model = problem.models[number]
-    budget_us = model.slo_ms * 1000 * (1 - problem.margin)
     found: list[tuple[Floats, Column]] = []
     for length in range(1, min(max_partitions, tables.blocks) + 1):
+        budget_us = model.slo_ms * 1000 * (1 - problem.margin_of(length))
         chosen = list(combinations(range(1, tables.blocks), length - 1))
         cuts = np.array(chosen, dtype=int).reshape(len(chosen), length - 1)
         bounds = np.hstack([np.zeros((len(cuts), 1), int), cuts, np.full((len(cuts), 1), tables.blocks)])
         for batch in range(1, problem.max_batch + 1):
+            if length > 1 and is_late():
+                break
             gather_us = problem.gather * (batch - 1) / gather_rps * US_PER_S if gather_rps else 0.0
-            for gpus in product(range(len(problem.classes)), repeat=length):
-                for shares in product(*(range(1, problem.classes[gpu].max_share + 1) for gpu in gpus)):
-                    if allowed(gpus, shares):
-                        found += _feasible(number, tables, problem, bounds, batch, gather_us, budget_us, gpus, shares)
-        found = _undominated(found)
+            places = _places(tables, problem, batch, length, allowed)
+            found += [
+                (costs, Column(number, batch, gather_us, parts))
+                for costs, parts in _in_time(tables, problem, bounds, batch, budget_us - gather_us, places, exact=exact)
+            ]
+        found = _undominated(found, exact=exact)
     return [column for _, column in found]
 
 
-def _feasible(
-    number: int,
+def _places(
+    tables: Tables,
+    problem: PpipeProblem,
+    batch: int,
+    length: int,
+    allowed: Callable[[Sequence[int], Sequence[int]], bool],
+) -> NDArray[np.int_]:
+    """Every sequence of (class, share) that was measured: [sequence, partition, 0 or 1]."""
+    there = [(gpu, share) for gpu in range(len(problem.classes)) for share in tables.shares(gpu, batch)]
+    sequences = [
+        each
+        for each in product(there, repeat=length)
+        if allowed([gpu for gpu, _ in each], [share for _, share in each])
+    ]
+    return np.array(sequences, dtype=int).reshape(len(sequences), length, 2)
+
+
+def _in_time(
     tables: Tables,
     problem: PpipeProblem,
     bounds: NDArray[np.int_],
     batch: int,
-    gather_us: float,
     budget_us: float,
-    gpus: Sequence[int],
-    shares: Sequence[int],
-) -> Iterator[tuple[Floats, Column]]:
-    """Of all cuts at once: those that meet the SLO, and of these the ones that cost no more of everything."""
-    prefixes = [tables.prefix(gpu, share, batch) for gpu, share in zip(gpus, shares, strict=True)]
-    sums = [prefix for prefix in prefixes if prefix is not None]
-    if len(sums) < len(prefixes):
-        return  # not measured
-    latencies = np.stack([each[bounds[:, d + 1]] - each[bounds[:, d]] for d, each in enumerate(sums)], axis=1)
-    bits = tables.cut_bytes[bounds] * 8
-    transfers = np.zeros_like(latencies)
-    rates = batch * np.array(shares) * US_PER_S / latencies
+    places: NDArray[np.int_],
+    *,
+    exact: bool,
+) -> Iterator[tuple[Floats, tuple[Part, ...]]]:
+    """Of all cuts at all places: those within the budget that no other one undercuts, with what they are compared by.
+
+    That is what a request per second takes of each class, or, `exact`, in each partition.
+    """
+    firsts, ends = bounds[:, :-1], bounds[:, 1:]
+    prefixes = tables.prefixes(batch)[places[:, :, 0], places[:, :, 1]]  # [sequence, partition, block]
+    parts = np.arange(places.shape[1])
+    latencies = prefixes[:, parts, ends] - prefixes[:, parts, firsts]  # [sequence, cut, partition]
+    transfers = np.zeros(ends.shape)
     if problem.gbps:
-        transfers[:, :-1] = batch * bits[:, 1:-1] / (problem.gbps * 1000)
-        for d, gpu in enumerate(gpus):  # the link of a node carries what its GPUs take, and what they give
-            most_bits = np.maximum(bits[:, d], bits[:, d + 1])
-            share_bps = problem.gbps * 1e9 / problem.classes[gpu].per_node
-            with np.errstate(divide="ignore"):
-                rates[:, d] = np.minimum(rates[:, d], np.where(most_bits > 0, share_bps / most_bits, np.inf))
-    in_time = latencies.sum(axis=1) + transfers.sum(axis=1) + gather_us <= budget_us + TOLERANCE
-    for d, (gpu, share) in enumerate(zip(gpus, shares, strict=True)):
-        if (memory_mib := problem.classes[gpu].memory_mib) is not None:
-            held = tables.memory[bounds[:, d + 1]] - tables.memory[bounds[:, d]]
-            in_time &= held * share <= memory_mib
-    if not in_time.any():
-        return
-    costs = np.zeros((len(bounds), len(problem.classes)))
-    for d, gpu in enumerate(gpus):
-        costs[:, gpu] += 1 / rates[:, d]
-    candidates = np.flatnonzero(in_time)
-    for row in candidates[_pareto(costs[candidates])]:
-        parts = tuple(
-            Part(
-                int(bounds[row, d]),
-                int(bounds[row, d + 1]),
-                gpus[d],
-                shares[d],
-                float(latencies[row, d]),
-                float(transfers[row, d]),
-                float(rates[row, d]),
+        transfers = batch * tables.cut_bits[ends] / (problem.gbps * 1000)
+    fits = latencies.sum(axis=2) + transfers.sum(axis=1) <= budget_us + TOLERANCE
+    memory_mib = np.array([gpu.memory_mib or np.inf for gpu in problem.classes])[places[:, :, 0]]
+    held = tables.memory[ends] - tables.memory[firsts]
+    fits &= (held * places[:, None, :, 1] <= memory_mib[:, None, :]).all(axis=2)
+    sequence, cut = np.nonzero(fits)
+    latencies, transfers, bounds, places = latencies[sequence, cut], transfers[cut], bounds[cut], places[sequence]
+    gpus, shares = places[:, :, 0], places[:, :, 1]
+    rates = batch * shares * US_PER_S / latencies
+    if problem.gbps:  # the link of a node carries what its GPUs take, and what they give
+        most_bits = np.maximum(tables.cut_bits[bounds[:, :-1]], tables.cut_bits[bounds[:, 1:]])
+        share_bps = problem.gbps * 1e9 / np.array([gpu.per_node for gpu in problem.classes])[gpus]
+        rates = np.minimum(rates, share_bps / np.maximum(most_bits, TOLERANCE))
+    costs = 1 / rates
+    if not exact:
+        costs = np.stack([(costs * (gpus == gpu)).sum(axis=1) for gpu in range(len(problem.classes))], axis=1)
+    every = np.arange(len(sequence))
+    alike = np.split(every, np.flatnonzero(np.diff(sequence)) + 1) if exact or len(parts) == 1 else [every]
+    for rows in alike:
+        for row in rows[cheapest(costs[rows])]:
+            numbers = zip(
+                bounds[row, :-1].tolist(),
+                bounds[row, 1:].tolist(),
+                gpus[row].tolist(),
+                shares[row].tolist(),
+                latencies[row].tolist(),
+                transfers[row].tolist(),
+                rates[row].tolist(),
+                strict=True,
             )
-            for d in range(len(gpus))
-        )
-        yield costs[row], Column(number, batch, gather_us, parts)
+            yield costs[row], tuple(Part(*each) for each in numbers)
 
 
-def _undominated(found: list[tuple[Floats, Column]]) -> list[tuple[Floats, Column]]:
-    if not found:
-        return found
-    kept = _pareto(np.stack([cost for cost, _ in found]))
-    return [found[index] for index in kept]
+def _undominated(found: list[tuple[Floats, Column]], *, exact: bool) -> list[tuple[Floats, Column]]:
+    """Those that no other column replaces."""
+    alike: dict[object, list[tuple[Floats, Column]]] = {}
+    for costs, column in found:
+        places = tuple((part.gpu, part.share) for part in column.parts)
+        alike.setdefault(places if exact or len(places) == 1 else None, []).append((costs, column))
+    return [group[index] for group in alike.values() for index in cheapest(np.stack([costs for costs, _ in group]))]
 
 
-def _pareto(costs: Floats) -> list[int]:
-    """Rows that no other row undercuts, or equals before them, in every column."""
-    order = np.lexsort(costs.T[::-1])
+def cheapest(costs: Floats) -> list[int]:
+    """Rows that no other row undercuts, or equals before them, in every entry."""
+    left = np.lexsort(costs.T[::-1])
     kept: list[int] = []
-    best = np.empty((0, costs.shape[1]))
-    for index in order:
-        cost = costs[index]
-        if len(best) and bool((best <= cost * (1 + TOLERANCE)).all(axis=1).any()):
-            continue
-        kept.append(int(index))
-        best = np.vstack([best, cost])
+    while len(left):  # no row undercuts one that sorts before it
+        kept.append(int(left[0]))
+        left = left[~(costs[left[0]] <= costs[left] * (1 + TOLERANCE)).all(axis=1)]
     return kept

@@ -2,7 +2,16 @@
 
 from collections import Counter
 
-from tidegate.api import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker, Profile
+from tidegate.api import (
+    Layout,
+    LayoutModel,
+    LayoutNetwork,
+    LayoutPartition,
+    LayoutPipeline,
+    LayoutWorker,
+    PlanningError,
+    Profile,
+)
 from tidegate_ppipe.plan import PlannedPartition, PpipePlan
 from tidegate_ppipe.problem import PlannedModel, PpipeProblem
 
@@ -10,8 +19,11 @@ from tidegate_ppipe.problem import PlannedModel, PpipeProblem
 def layout_of(problem: PpipeProblem, plan: PpipePlan) -> Layout:
     """The layout of a plan of this problem: one worker for each share of each GPU that a pool has.
 
-    GPUs are numbered through by class, and fill the nodes in that order.
+    GPUs are numbered through by class, and fill the nodes in that order. Raises PlanningError for a plan of another
+    problem.
     """
+    if [model.name for model in plan.models] != [model.name for model in problem.models]:
+        raise PlanningError("the plan is not of this problem: its models are others, or in another order")
     models, partitions, workers = [], [], []
     places = _Places()
     per_node = {gpu.name: gpu.per_node for gpu in problem.classes}

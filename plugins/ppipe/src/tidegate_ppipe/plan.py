@@ -1,19 +1,16 @@
 """The plan: which pipelines each model has, with how many GPUs, and what they bear."""
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tidegate.api import Plan
-from tidegate_ppipe.columns import Column
-from tidegate_ppipe.counts import Counts
-from tidegate_ppipe.problem import PpipeProblem
+
+Rate = Annotated[float, Field(ge=0)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class PlannedPartition(_Part):
@@ -23,35 +20,45 @@ class PlannedPartition(_Part):
     """[first, end)"""
     gpu: str
     """The class."""
-    share: int
+    share: int = Field(ge=1)
     """So many workers on each GPU."""
-    workers: int
-    latency_us: float
+    workers: int = Field(ge=1)
+    latency_us: float = Field(gt=0)
     """Of one batch on one worker."""
-    transfer_us: float
+    transfer_us: float = Field(ge=0)
     """Of one batch to the next partition."""
-    rate_rps: float
+    rate_rps: Rate
     """What the pool bears."""
 
 
 class PlannedPipeline(_Part):
     """Partitions in order, with one batch size."""
 
-    batch: int
-    rate_rps: float
+    batch: int = Field(ge=1)
+    rate_rps: Rate
     """That of its slowest pool."""
-    gather_us: float
+    gather_us: float = Field(ge=0)
     """How long a batch gathers."""
-    partitions: tuple[PlannedPartition, ...]
+    partitions: tuple[PlannedPartition, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _follows(self) -> Self:
+        blocks = [part.blocks for part in self.partitions]
+        ends = [0, *(end for _, end in blocks)]
+        if any(not before == first < end for before, (first, end) in zip(ends, blocks, strict=False)):
+            raise ValueError(
+                f"partitions: the blocks {[list(each) for each in blocks]} do not follow each other from 0"
+            )
+        return self
 
 
 class PlannedPipelines(_Part):
     """Of one model."""
 
     name: str
-    rate_rps: float
+    rate_rps: Rate
     """All of its pipelines together."""
-    normalised_rps: float
+    normalised_rps: Rate
     """That, relative to its weight."""
     pipelines: tuple[PlannedPipeline, ...]
 
@@ -64,62 +71,6 @@ class PpipePlan(Plan):
     models: tuple[PlannedPipelines, ...]
     gpus: dict[str, int]
     """Of each class, those that are used."""
-
-    @classmethod
-    def of(cls, problem: PpipeProblem, columns: Sequence[Column], counts: Counts) -> Self:
-        """The plan that gives each column its GPUs."""
-        used: Counter[tuple[int, str, int]] = Counter()
-        models = []
-        for number, model in enumerate(problem.models):
-            pipelines = []
-            for index, column in enumerate(columns):
-                if column.model != number or not counts.rates_rps[index] > 0:
-                    continue
-                partitions = tuple(
-                    PlannedPartition(
-                        blocks=(part.first, part.last),
-                        gpu=problem.classes[part.gpu].name,
-                        share=part.share,
-                        workers=workers,
-                        latency_us=round(part.latency_us, 1),
-                        transfer_us=round(part.transfer_us, 1),
-                        rate_rps=round(part.rate_rps / part.share * workers, 3),
-                    )
-                    for part, workers in zip(column.parts, counts.workers[index], strict=True)
-                )
-                for partition in partitions:
-                    used[number, partition.gpu, partition.share] += partition.workers
-                pipelines.append(
-                    PlannedPipeline(
-                        batch=column.batch,
-                        rate_rps=round(float(counts.rates_rps[index]), 3),
-                        gather_us=round(column.gather_us, 1),
-                        partitions=partitions,
-                    )
-                )
-            rate_rps = sum(pipeline.rate_rps for pipeline in pipelines)
-            models.append(
-                PlannedPipelines(
-                    name=model.name,
-                    rate_rps=round(rate_rps, 3),
-                    normalised_rps=round(rate_rps / model.weight, 3),
-                    pipelines=tuple(pipelines),
-                )
-            )
-        objective, bound = counts.objective, counts.bound
-        if problem.objective == "throughput":
-            objective = min(model.normalised_rps for model in models)
-            bound = max(bound, objective)
-        return cls(
-            objective=objective,
-            bound=bound,
-            goal=problem.objective,
-            models=tuple(models),
-            gpus={
-                gpu.name: sum(-(-workers // share) for (_, name, share), workers in used.items() if name == gpu.name)
-                for gpu in problem.classes
-            },
-        )
 
     @property
     def summary(self) -> str:

@@ -1,15 +1,26 @@
 """The planners `ppipe`, `np` and `dart-r`: the same program over different pipelines (PPipe, sections 5.3 and 6.1)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from tidegate.api import PlanningError, Progress
-from tidegate_ppipe.columns import Column, Tables, columns_of, fastest_us
-from tidegate_ppipe.counts import Counts, solve
+from tidegate_ppipe.columns import Column, Tables, columns_of
+from tidegate_ppipe.counts import Nothing, solve
 from tidegate_ppipe.plan import PpipePlan
+from tidegate_ppipe.plan_of import plan_of
+from tidegate_ppipe.prices import price
 from tidegate_ppipe.problem import PpipeProblem
+from tidegate_ppipe.reasons import check_columns, check_measured, no_room, too_high
+from tidegate_ppipe.rounding import rates_of
 
 GATHER_SHARE = 0.2
 """Of the time: to learn what whole models bear, which says how fast batches gather."""
+SLOW_RPS = 10.0
+"""How fast the batches of a model gather that does not fit whole anywhere."""
+FEW_GPUS = 16
+"""Up to so many, every column is tried: there, whole numbers decide, and the prices of parts of GPUs say little."""
+COLUMNS_SHARE = 0.5
+"""Of the time: longer pipelines that are not found by then are left out."""
 
 
 def plan_ppipe(problem: PpipeProblem, /, *, time_limit_s: float, progress: Progress) -> PpipePlan:
@@ -27,7 +38,7 @@ def plan_dart(problem: PpipeProblem, /, *, time_limit_s: float, progress: Progre
 
     GPUs are not shared. Raises PlanningError and DocumentError.
     """
-    return _plan(problem, time_limit_s, progress, _is_of_dart, partitions=2, paired=True)
+    return _plan(problem, time_limit_s, progress, _is_of_dart, partitions=min(2, problem.max_partitions), paired=True)
 
 
 def _anything(_gpus: Sequence[int], _shares: Sequence[int]) -> bool:
@@ -36,6 +47,12 @@ def _anything(_gpus: Sequence[int], _shares: Sequence[int]) -> bool:
 
 def _is_of_dart(gpus: Sequence[int], shares: Sequence[int]) -> bool:
     return set(shares) == {1} and len(set(gpus)) == len(gpus)
+
+
+def _chained(column: Column) -> Column:
+    """The slowest GPU of a chain sets its rate."""
+    slowest = min(part.rate_rps for part in column.parts)
+    return replace(column, parts=tuple(replace(part, rate_rps=slowest) for part in column.parts))
 
 
 def _plan(
@@ -48,93 +65,83 @@ def _plan(
     paired: bool = False,
 ) -> PpipePlan:
     tables = [Tables(model, problem) for model in problem.models]
-    _check_speed(problem, tables)
-    gather_rps = _gather_rates(problem, tables, time_limit_s * GATHER_SHARE)
+    check_measured(problem, tables)
+    gather_rps = _gather_rates(problem, tables, time_limit_s * GATHER_SHARE, progress)
+    exact = paired or problem.gpus <= FEW_GPUS
     columns: list[Column] = []
+    is_complete = True
     for number, table in enumerate(tables):
-        mine = columns_of(number, table, problem, gather_rps[number], partitions, allowed)
-        if not mine:
-            raise _too_slow(problem, number, table)
-        columns += mine
-        progress()
-    left_s = max(0.2, time_limit_s - progress())
-    counts = solve(problem, columns, paired=paired, time_limit_s=left_s)
-    if counts is None or (problem.objective == "throughput" and not counts.objective > 0):
-        raise _no_room(problem, columns, counts, time_limit_s)
-    plan = PpipePlan.of(problem, columns, counts)
+        patience = _Patience(time_limit_s * COLUMNS_SHARE * (number + 1) / len(tables), progress)
+        columns += columns_of(
+            number, table, problem, gather_rps[number], partitions, allowed, exact=exact, is_late=patience.is_lost
+        )
+        is_complete = is_complete and not patience.was_lost
+    try:
+        check_columns(problem, tables, columns)
+        if paired:
+            columns = [_chained(column) for column in columns]
+        prices = price(problem, columns)
+        if prices is None:
+            raise too_high(problem, columns)
+        counts = solve(
+            problem, columns, prices, exact=exact, paired=paired, time_limit_s=time_limit_s, progress=progress
+        )
+        if isinstance(counts, Nothing):
+            raise no_room(problem, time_limit_s, proven=counts.proven)
+    except PlanningError as error:
+        if is_complete:
+            raise
+        raise PlanningError(
+            f"the time limit of {time_limit_s:g} s is too short to list every pipeline; with those that were: {error}"
+        ) from error
+    plan = plan_of(problem, columns, counts if is_complete else replace(counts, bound=None))
     progress(objective=plan.objective, bound=plan.bound)
     return plan
 
 
-def _gather_rates(problem: PpipeProblem, tables: list[Tables], time_limit_s: float) -> list[float | None]:
+class _Patience:
+    """Ends at a time, and remembers that it did."""
+
+    def __init__(self, until_s: float, progress: Progress) -> None:
+        self._until_s = until_s
+        self._progress = progress
+        self.was_lost = False
+
+    def is_lost(self) -> bool:
+        """Whether it is late."""
+        self.was_lost = self.was_lost or self._progress() > self._until_s
+        return self.was_lost
+
+
+def _gather_rates(
+    problem: PpipeProblem, tables: list[Tables], time_limit_s: float, progress: Progress
+) -> list[float | None]:
     """How fast the requests of each model come when batches gather: what whole models would bear, if not given."""
     given = [model.batch_rate_rps for model in problem.models]
     if not problem.gather or all(given):
         return given
     if problem.objective != "throughput":
         return [rate or model.rate_rps for rate, model in zip(given, problem.models, strict=True)]
-    columns = [column for number, table in enumerate(tables) for column in columns_of(number, table, problem, None, 1)]
-    counts = solve(problem, columns, paired=False, time_limit_s=time_limit_s) if columns else None
-    rates: list[float | None] = []
-    for number, rate in enumerate(given):
-        bears = (
-            0.0
-            if counts is None
-            else sum(float(counts.rates_rps[index]) for index, column in enumerate(columns) if column.model == number)
-        )
-        # A model that does not fit whole anywhere gathers at what a tenth of a GPU-second each would bear: slowly.
-        rates.append(rate or (bears if bears > 0 else 10.0))
-    return rates
-
-
-def _check_speed(problem: PpipeProblem, tables: list[Tables]) -> None:
-    for model, table in zip(problem.models, tables, strict=True):
-        if fastest_us(table, problem) is None:
-            raise PlanningError(
-                f"model {model.name!r}: its profile has no batch of 1 on any whole GPU of {_names(problem)}: "
-                f"measure it there with `tidegate profile-blocks`"
-            )
-
-
-def _too_slow(problem: PpipeProblem, number: int, table: Tables) -> PlanningError:
-    model = problem.models[number]
-    fastest = fastest_us(table, problem) or 0.0
-    budget_ms = model.slo_ms * (1 - problem.margin)
-    if fastest / 1000 <= budget_ms:
-        return PlanningError(
-            f"model {model.name!r}: no pipeline fits a GPU's memory_mib within its SLO of {model.slo_ms:g} ms: "
-            "more partitions, or more memory"
-        )
-    return PlanningError(
-        f"model {model.name!r}: its SLO of {model.slo_ms:g} ms less the margin of {problem.margin:.0%} leaves "
-        f"{budget_ms:.1f} ms, and a batch of 1 takes {fastest / 1000:.1f} ms on the fastest GPU: slo_ms of "
-        f"{fastest / 1000 / (1 - problem.margin):.1f} would do, or a smaller margin"
-    )
-
-
-def _no_room(problem: PpipeProblem, columns: list[Column], counts: Counts | None, time_limit_s: float) -> PlanningError:
-    if problem.objective == "throughput":
-        gpus = sum(gpu.count for gpu in problem.classes)
-        return PlanningError(
-            f"{gpus} GPUs do not serve all {len(problem.models)} models at once: more GPUs, or fewer models"
-            if counts is not None
-            else f"found no plan in {time_limit_s:g} s: give more time"
-        )
-    needed = {
-        model.name: min(
-            float(model.rate_rps or 0) * float(column.gpus_per_rps(len(problem.classes)).sum())
-            for column in columns
-            if column.model == number
-        )
-        for number, model in enumerate(problem.models)
+    wholes = {
+        number: mine for number, table in enumerate(tables) if (mine := columns_of(number, table, problem, None, 1))
     }
-    most = max(needed, key=lambda name: needed[name])
-    return PlanningError(
-        f"the GPUs do not bear the rates: {most!r} alone takes at least {needed[most]:.1f} GPUs, all models together "
-        f"{sum(needed.values()):.1f}, and there are {sum(gpu.count for gpu in problem.classes)}: "
-        "more GPUs, or a lower rate_rps"
-    )
+    bears = dict.fromkeys(range(len(tables)), SLOW_RPS)
+    bears |= _borne_whole(problem, wholes, time_limit_s, progress) if wholes else {}
+    return [rate or bears[number] for number, rate in enumerate(given)]
 
 
-def _names(problem: PpipeProblem) -> str:
-    return ", ".join(gpu.name for gpu in problem.classes)
+def _borne_whole(
+    problem: PpipeProblem, wholes: Mapping[int, list[Column]], time_limit_s: float, progress: Progress
+) -> dict[int, float]:
+    """What GPUs that run whole models would bear of these models; parts of GPUs, where there are too few."""
+    alone = problem.model_copy(update={"models": tuple(problem.models[number] for number in wholes)})
+    columns = [replace(column, model=place) for place, mine in enumerate(wholes.values()) for column in mine]
+    prices = price(alone, columns)
+    assert prices is not None, "some load is always borne"
+    counts = solve(alone, columns, prices, exact=False, time_limit_s=time_limit_s, progress=progress)
+    rates_rps = prices.rates_rps if isinstance(counts, Nothing) else rates_of(columns, counts.workers)
+    bears = dict.fromkeys(wholes, 0.0)
+    numbers = list(wholes)
+    for column, rate in zip(columns, rates_rps, strict=True):
+        bears[numbers[column.model]] += float(rate)
+    return bears

@@ -47,6 +47,10 @@ class PlannedModel(_Part):
         )
 
 
+WHOLE_MARGIN = 0.1
+"""Whole models waste what they keep free beyond this (docs/results/ppipe.md); the paper has one margin for all."""
+
+
 class PpipeProblem(Document):
     """The document."""
 
@@ -55,11 +59,38 @@ class PpipeProblem(Document):
     models: tuple[PlannedModel, ...] = Field(min_length=1)
     gbps: Positive | None = Field(default=None, description="Of each node's link; default: transfers take no time")
     margin: float = Field(default=0.4, ge=0, lt=1, description="Share of the SLO that is kept free for waiting")
+    whole_margin: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description=f"The same for whole models, which wait once; default: {WHOLE_MARGIN:g}, or a lesser `margin`",
+    )
     gather: float = Field(default=1.3, ge=0, le=10, description="A batch of b gathers in this times (b - 1) / rate")
     max_partitions: int = Field(default=3, ge=1, le=3)
     max_batch: int = Field(default=8, ge=1, le=256)
     objective: Literal["throughput", "cost", "power"] = "throughput"
     gap: float = Field(default=0.005, ge=0, lt=1, description="Good enough: so far from the best possible")
+
+    def margin_of(self, partitions: int) -> float:
+        """The margin of a pipeline of so many partitions."""
+        if partitions > 1:
+            return self.margin
+        return min(self.margin, WHOLE_MARGIN) if self.whole_margin is None else self.whole_margin
+
+    @property
+    def least_margin(self) -> float:
+        """That of the pipelines that keep least free."""
+        return min(map(self.margin_of, range(1, self.max_partitions + 1)))
+
+    @property
+    def prices(self) -> tuple[float, ...]:
+        """What a GPU of each class counts in the objective, where that is cost or power."""
+        return tuple(gpu.cost if self.objective == "cost" else gpu.power_w for gpu in self.classes)
+
+    @property
+    def gpus(self) -> int:
+        """How many there are of all classes."""
+        return sum(gpu.count for gpu in self.classes)
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:

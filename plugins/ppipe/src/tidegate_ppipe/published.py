@@ -11,6 +11,8 @@ from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
 
 PLANNERS = {"np": "NP", "dart-r": "DART-r", "ppipe": "PPipe"}
 """Our names, and those in the data."""
+MARGIN = 0.4
+"""The paper's, for pipelines of any length."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ def _problem(given: dict[str, Any], found: dict[str, Any], profiles: dict[str, B
         PlannedModel(name=name, slo_ms=slo_us / 1000, weight=weight, profile=profiles[name])
         for name, slo_us, weight in zip(given["models"], given["slo_us"], found["weights"], strict=True)
     ]
-    return PpipeProblem(classes=tuple(classes), models=tuple(models), gbps=given["bw_gbps"])
+    return PpipeProblem(
+        classes=tuple(classes), models=tuple(models), gbps=given["bw_gbps"], margin=MARGIN, whole_margin=MARGIN
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:

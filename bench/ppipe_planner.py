@@ -1,0 +1,216 @@
+"""PPipe's planners: the paper's problems side by side, more classes of GPUs, more GPUs (PPipe, sections 7.2 and 7.6).
+
+    python -m bench.ppipe_planner --data FOLDER --json FILE
+
+`--data`: the folder with the paper's published profiles and plans. Without it the models are synthetic, and nothing is
+compared. Nothing else should run meanwhile.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from tidegate.api import BlockLatencies, BlockProfile
+from tidegate.host import Plugins
+from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
+from tidegate_ppipe.published import Published, read_published
+
+TIME_LIMIT_S = 10.0
+PLANNERS = ("np", "dart-r", "ppipe")
+CLASSES: dict[int, dict[str, int]] = {
+    2: {"L4": 25, "T4": 75},
+    3: {"L4": 13, "V100": 12, "T4": 75},
+    4: {"L4": 13, "V100": 12, "T4": 38, "P4": 37},
+}
+"""Always 100 GPUs, a quarter of them fast: the paper's four classes, of which its clusters combine two each."""
+PER_NODE = {"L4": 1, "V100": 2, "T4": 4, "P4": 1}
+MAX_SHARE = {"P4": 1}
+"""It was profiled without MPS."""
+GPUS = (100, 1000, 10_000, 100_000)
+LIMITS_S: dict[int, tuple[float, ...]] = {2: (1.0, 10.0), 3: (1.0, 10.0, 35.0), 4: (1.0, 10.0, 77.0)}
+"""By the number of classes; the last ones are what the paper's solver took."""
+SPEED = {"L4": 1.0, "V100": 0.95, "T4": 2.4, "P4": 3.5}
+"""Of synthetic models: how many times as long as on an L4."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one run of a planner."""
+
+    objective: float
+    gap: float | None
+    seconds: float
+
+
+def main() -> None:
+    """Run, print the tables, write the figures."""
+    parser = argparse.ArgumentParser(prog="python -m bench.ppipe_planner", description=__doc__)
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="the paper's published data")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    arguments = parser.parse_args()
+    console = Console(width=None if os.isatty(1) else 120)
+    console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
+    published = list(read_published(arguments.data)) if arguments.data else []
+    figures = {
+        "published": bench_published(console, published),
+        "classes": bench_classes(console, _models(published)),
+        "gpus": bench_gpus(console, _models(published)),
+    }
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def bench_published(console: Console, published: list[Published]) -> list[dict[str, Any]]:
+    """Each problem, with each planner; the objective as a share of the published one."""
+    rows: list[dict[str, Any]] = []
+    for each in track(published, "published problems", console=console, transient=True):
+        row: dict[str, Any] = {"problem": each.name, "reference": each.normalised_min_rps["ppipe"]}
+        for planner in PLANNERS:
+            found = _run(planner, each.problem)
+            row[planner] = {
+                "objective": found.objective,
+                "of_reference": found.objective / each.normalised_min_rps[planner],
+                "gap": found.gap,
+                "seconds": found.seconds,
+            }
+        rows.append(row)
+    if not rows:
+        return rows
+    table = Table("problem", "reference", "np", "dart-r", "ppipe", "np", "dart-r", "ppipe", "s", "gap")
+    table.title = "The published problems: requests/s of a weight of 1, then as shares of the published plans"
+    for row in rows:
+        of_reference = [f"{row[planner]['of_reference']:.4f}" for planner in PLANNERS]
+        objectives = [f"{row[planner]['objective']:.0f}" for planner in PLANNERS]
+        ppipe = row["ppipe"]
+        table.add_row(
+            row["problem"],
+            f"{row['reference']:.0f}",
+            *objectives,
+            *of_reference,
+            f"{ppipe['seconds']:.2f}",
+            f"{ppipe['gap']:.1%}",
+        )
+    _print(console, table)
+    summary = Table(
+        "planner", "least", "mean", "most", "mean s", "most s", title="All of them, as shares of the published"
+    )
+    for planner in PLANNERS:
+        shares = [row[planner]["of_reference"] for row in rows]
+        seconds = [row[planner]["seconds"] for row in rows]
+        figures = (min(shares), sum(shares) / len(shares), max(shares))
+        summary.add_row(
+            planner,
+            *(f"{figure:.4f}" for figure in figures),
+            f"{sum(seconds) / len(seconds):.2f}",
+            f"{max(seconds):.2f}",
+        )
+    _print(console, summary)
+    return rows
+
+
+def bench_classes(console: Console, models: tuple[PlannedModel, ...]) -> list[dict[str, Any]]:
+    """Two, three and four classes, with more and more time."""
+    rows = []
+    for count, classes in CLASSES.items():
+        for limit_s in track(LIMITS_S[count], f"{count} classes", console=console, transient=True):
+            found = _run("ppipe", _problem(classes, models, gbps=10), limit_s)
+            rows.append({"classes": count, "gpus": classes, "limit_s": limit_s, **vars(found)})
+    table = Table("classes", "limit, s", "requests/s", "s", "gap", title="100 GPUs of several classes, ppipe")
+    for row in rows:
+        mixed = " + ".join(f"{number} {name}" for name, number in row["gpus"].items())
+        table.add_row(mixed, f"{row['limit_s']:g}", *_texts(row))
+    _print(console, table)
+    return rows
+
+
+def bench_gpus(console: Console, models: tuple[PlannedModel, ...]) -> list[dict[str, Any]]:
+    """More and more GPUs of two classes."""
+    rows = []
+    for gpus in track(GPUS, "GPUs", console=console, transient=True):
+        for planner in PLANNERS:
+            found = _run(planner, _problem({"L4": gpus // 4, "P4": gpus - gpus // 4}, models, gbps=6))
+            rows.append({"gpus": gpus, "planner": planner, **vars(found)})
+    table = Table("GPUs", "planner", "requests/s", "s", "gap", title="More GPUs: a quarter L4, the others P4")
+    for row in rows:
+        table.add_row(f"{row['gpus']:,}", row["planner"], *_texts(row))
+    _print(console, table)
+    return rows
+
+
+def _run(planner: str, problem: PpipeProblem, time_limit_s: float = TIME_LIMIT_S) -> Outcome:
+    run = Plugins.installed().planner(planner).run
+    start_s = time.monotonic()
+    plan = run(problem, time_limit_s=time_limit_s, progress=lambda **_: time.monotonic() - start_s)
+    return Outcome(plan.objective, plan.gap, time.monotonic() - start_s)
+
+
+def _problem(classes: dict[str, int], models: tuple[PlannedModel, ...], gbps: float) -> PpipeProblem:
+    return PpipeProblem(
+        classes=tuple(
+            GpuClass(name=name, count=count, per_node=PER_NODE[name], max_share=MAX_SHARE.get(name, 4))
+            for name, count in classes.items()
+        ),
+        models=models,
+        gbps=gbps,
+    )
+
+
+def _models(published: list[Published]) -> tuple[PlannedModel, ...]:
+    """The first group of the data, of efficientnet-b8, encnet and rtmdet; else synthetic ones."""
+    return published[0].problem.models if published else tuple(_synthetic(number) for number in range(3))
+
+
+def _synthetic(number: int) -> PlannedModel:
+    """Ten blocks; later ones send less; low classes are worse at some blocks than at others.
+
+    Its SLO is five times an L4's latency, as in the paper.
+    """
+    draw = random.Random(number)
+    blocks = [draw.uniform(1000, 3000) for _ in range(10)]
+    times = {
+        name: [block * (1 + (slower - 1) * draw.uniform(0.5, 1.5)) for block in blocks]
+        for name, slower in SPEED.items()
+    }
+    profile = BlockProfile(
+        model=f"synthetic{number}",
+        blocks=[f"block {block}" for block in range(10)],
+        cut_bytes=[round(3_000_000 * 0.7**block) for block in range(9)],
+        latencies=[
+            BlockLatencies(
+                kind=name,
+                share=share,
+                rows=list(range(1, rows + 1)),
+                latency_us=[
+                    [block * (0.4 + 0.6 * b) * (0.15 + 0.85 * share) for b in range(1, rows + 1)] for block in each
+                ],
+            )
+            for name, each in times.items()
+            for share, rows in ((1, 8), (2, 4), (3, 2), (4, 2))
+            if share <= MAX_SHARE.get(name, 4)
+        ],
+    )
+    return PlannedModel(name=profile.model, slo_ms=5 * sum(times["L4"]) / 1000, profile=profile)
+
+
+def _texts(row: dict[str, Any]) -> tuple[str, str, str]:
+    return f"{row['objective']:,.0f}", f"{row['seconds']:.2f}", "?" if row["gap"] is None else f"{row['gap']:.3%}"
+
+
+def _print(console: Console, table: Table) -> None:
+    for column in table.columns[1:]:
+        column.justify = "right"
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""What parts of GPUs would bear: a linear program, whose optimum no plan of whole GPUs exceeds, and whose prices say
+which columns are worth an integer program."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from tidegate_ppipe.columns import Column
+from tidegate_ppipe.problem import PpipeProblem
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Prices:
+    """The optimum of the linear program."""
+
+    objective: float
+    """A bound: the load for `throughput`, else cost or watts."""
+    rates_rps: Floats
+    """By column."""
+    reduced: Floats
+    """By column: the share of the objective that is lost where the column takes its model's whole load. At least 0."""
+    scarce: int
+    """The class of which one more GPU would help most, by index."""
+
+
+def price(problem: PpipeProblem, columns: Sequence[Column]) -> Prices | None:
+    """The optimum; None where the GPUs do not bear the rates."""
+    classes, models, count = len(problem.classes), len(problem.models), len(columns)
+    is_load = problem.objective == "throughput"
+    rows = np.zeros((classes + models, count + is_load))
+    for index, column in enumerate(columns):
+        rows[:classes, index] = column.gpus_per_rps(classes)
+        rows[classes + column.model, index] = -1.0
+    most = np.array([*(gpu.count for gpu in problem.classes), *([0.0] * models)], dtype=float)
+    goal = np.zeros(count + is_load)
+    if is_load:
+        rows[classes:, count] = load_shares = [model.weight for model in problem.models]
+        goal[count] = -1.0
+    else:
+        load_shares = [float(model.rate_rps or 0.0) for model in problem.models]
+        most[classes:] = [-rate for rate in load_shares]
+        goal[:] = np.array(problem.prices) @ rows[:classes]
+    result: Any = linprog(goal, A_ub=rows, b_ub=most, method="highs")
+    if result.x is None:
+        return None
+    objective = abs(float(result.fun))
+    marginals = np.asarray(result.ineqlin.marginals)
+    loads = np.array([load_shares[column.model] for column in columns])
+    reduced = (goal - rows.T @ marginals)[:count] * loads / (1.0 if is_load else objective)
+    return Prices(
+        objective, np.asarray(result.x)[:count], np.maximum(reduced, 0.0), int(np.argmin(marginals[:classes]))
+    )

@@ -1,0 +1,71 @@
+"""A start for the search: the optimum in parts of GPUs, rounded up to whole ones, as much of it as there are GPUs for.
+
+It is there at once, so that a planner has something to answer with however short its time; with thousands of GPUs it is
+nearly the best plan.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate_ppipe.columns import TOLERANCE, Column
+from tidegate_ppipe.problem import PpipeProblem
+
+Workers = list[list[int]]
+"""By column, of each of its pools."""
+HALVINGS = 30
+
+
+def rounded(problem: PpipeProblem, columns: Sequence[Column], rates_rps: NDArray[np.float64]) -> Workers | None:
+    """Workers for these rates; for the objective throughput, for the most of them that fits. None: nothing fits."""
+    if problem.objective != "throughput":
+        workers = _workers_for(columns, rates_rps)
+        return workers if _fits(problem, columns, workers) else None
+    best: Workers | None = None
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        part = (low + high) / 2
+        workers = _workers_for(columns, rates_rps * part)
+        if _fits(problem, columns, workers):
+            best, low = workers, part
+        else:
+            high = part
+    return best
+
+
+def rates_of(columns: Sequence[Column], workers: Workers) -> NDArray[np.float64]:
+    """By column: what the slowest of its pools bears."""
+    return np.array(
+        [
+            min(part.rate_rps / part.share * count for part, count in zip(column.parts, mine, strict=True))
+            for column, mine in zip(columns, workers, strict=True)
+        ]
+    )
+
+
+def _workers_for(columns: Sequence[Column], rates_rps: NDArray[np.float64]) -> Workers:
+    return [
+        [ceil(rate / (part.rate_rps / part.share) * (1 - TOLERANCE)) for part in column.parts]
+        for column, rate in zip(columns, rates_rps, strict=True)
+    ]
+
+
+def _fits(problem: PpipeProblem, columns: Sequence[Column], workers: Workers) -> bool:
+    """Whether there are GPUs enough; on one of them are only workers of one model and share."""
+    used = gpus_of(columns, workers)
+    return all(used[number] <= gpu.count for number, gpu in enumerate(problem.classes))
+
+
+def gpus_of(columns: Sequence[Column], workers: Workers) -> Counter[int]:
+    """Whole GPUs of each class, by its index."""
+    groups: Counter[tuple[int, int, int]] = Counter()
+    for column, mine in zip(columns, workers, strict=True):
+        for part, count in zip(column.parts, mine, strict=True):
+            groups[column.model, part.gpu, part.share] += count
+    gpus: Counter[int] = Counter()
+    for (_, number, share), count in groups.items():
+        gpus[number] += -(-count // share)
+    return gpus
