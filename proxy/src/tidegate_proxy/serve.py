@@ -87,7 +87,7 @@ class Proxy:
         """
         changes = diff(self.config, config)
         layout = read_document(config.layout, Layout) if config.layout else None
-        added = {triton: backend_of(triton) for triton in changes.tritons_added}
+        added = {triton: backend_of(triton, config.limits.keepalive_s) for triton in changes.tritons_added}
         try:
             self._gate.replace(changes.effective)
         except Exception:
@@ -178,7 +178,7 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
     tracing = otlp_tracing(config.tracing.endpoint) if config.tracing else None
     async with AsyncExitStack() as stack:
         record = stack.enter_context(config.record.open("wb")) if config.record else None
-        backends = [backend_of(triton) for triton in config.tritons]
+        backends = [backend_of(triton, config.limits.keepalive_s) for triton in config.tritons]
         stack.push_async_callback(_close_all, backends)
         await asyncio.gather(*(_await_ready(backend, config.wait_s) for backend in backends))
         layout = read_document(config.layout, Layout) if config.layout else None
@@ -207,8 +207,11 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
             page = MetricsPage(registry, observability, driver, directory, discovery)
             stack.push_async_callback(page.close)
             proxy.metrics_address = _bound(config.listen.metrics, await page.listen(config.listen.metrics))
-        message_limit = int(config.limits.max_message_bytes)
-        front = Front(inference, driver, control, gate, [("grpc.max_receive_message_length", message_limit)])
+        options = [
+            ("grpc.max_receive_message_length", int(config.limits.max_message_bytes)),
+            ("grpc.keepalive_time_ms", round(config.limits.keepalive_s * 1000)),
+        ]
+        front = Front(inference, driver, control, gate, options)
         port = front.listen(config.listen.grpc, credentials)
         stack.push_async_callback(lambda: front.close(proxy.config.drain_s))
         proxy.address = _bound(config.listen.grpc, port)
@@ -222,14 +225,15 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
             control.draining = True
 
 
-def backend_of(triton: TritonAddress) -> Backend:
+def backend_of(triton: TritonAddress, keepalive_s: float) -> Backend:
     """The way to a Triton. Raises TlsError."""
+    keepalive = ("grpc.keepalive_time_ms", round(keepalive_s * 1000))
     return Backend(
         triton.grpc,
         http=triton.http,
         metrics=triton.metrics,
         credentials=channel_credentials(triton.tls) if triton.tls else None,
-        options=channel_options(triton.tls) if triton.tls else (),
+        options=[keepalive, *(channel_options(triton.tls) if triton.tls else ())],
         shares_memory=triton.shares_memory,
         worker=triton.worker or "",
     )
