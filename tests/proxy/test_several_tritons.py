@@ -1,6 +1,8 @@
 """Several Tritons behind one Tidegate look like one server."""
 
+import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+import tritonclient.http as triton_http
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.utils import shared_memory
 
@@ -144,3 +147,29 @@ def test_it_is_ready_while_one_of_them_is(
     assert call(tidegate, "ServerMetadata", b"")[0] is UNAVAILABLE
     assert call(tidegate, "RepositoryIndex", b"")[0] is UNAVAILABLE
     assert call(tidegate, "LogSettings", b"")[0] is UNAVAILABLE
+
+
+def test_a_triton_that_is_added_later_is_seen_over_http_too(
+    pair: list[EmbeddedTriton], start_tidegate: Make, eventually: Make, tmp_path: Path
+) -> None:
+    config = tmp_path / "tidegate.json"
+
+    def write(*tritons: EmbeddedTriton) -> None:
+        addresses = [{"grpc": triton.grpc_address, "http": triton.http_address} for triton in tritons]
+        listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
+        config.write_text(json.dumps({"tritons": addresses, "listen": listen, "policy": "fifs"}))
+
+    write(pair[0])
+    tidegate = start_tidegate([], config=config)
+    found = re.search(r"HTTP +(\S+)\n", tidegate.output)
+    assert found
+    client = triton_http.InferenceServerClient(found[1])
+    try:
+        assert "right" not in [model["name"] for model in client.get_model_repository_index()]
+        write(*pair)
+        os.kill(tidegate.pid, signal.SIGHUP)
+        eventually(
+            lambda: "right" in [model["name"] for model in client.get_model_repository_index()], "the second Triton"
+        )
+    finally:
+        client.close()

@@ -67,8 +67,9 @@ class HttpFront:
         self._scheduling = scheduling
         self._scheduled = scheduled
         self._forwarder = Forwarder()
-        merged = merged_handlers(tritons, self._forwarder) if len(tritons) > 1 else {}
-        self._handlers: dict[tuple[str, str], Handler] = {**merged, **(overrides or {})}
+        self._tritons = tritons
+        self._merged = merged_handlers(tritons, self._forwarder)
+        self._overrides = dict(overrides or {})
         self._guard = guard
         self._hidden = hidden
         self._passed_through = passed_through
@@ -122,13 +123,17 @@ class HttpFront:
             await self._forward(exchange, body, "")
         elif route.pattern == routes.INFER and exchange.method == "POST" and (known := self._scheduled(route.model)):
             await self._infer(exchange, body, known, route.version)
-        elif handler := self._handlers.get((exchange.method, route.pattern)):
+        elif handler := self._handler((exchange.method, route.pattern)):
             call = exchange.call(await body.whole(), route)
             exchange.watch()
             await exchange.reply(await handler(call))
         else:
             counted = exchange.method == "POST" and route.pattern in routes.INFERENCES
             await self._forward(exchange, body, route.model, route.version if counted else None)
+
+    def _handler(self, route: tuple[str, str]) -> Handler | None:
+        """What answers it here. Tritons come and go with the configuration: only several are merged."""
+        return self._overrides.get(route) or (self._merged.get(route) if len(self._tritons) > 1 else None)
 
     async def _infer(self, exchange: Exchange, body: RequestBody, signature: Signature, version: str) -> None:
         content = await body.whole()
