@@ -242,11 +242,34 @@ def test_a_request_that_fails_takes_no_other_with_it(
     )
 
 
+@pytest.mark.parametrize("width", [3, 40_000], ids=["sent", "shared"])
+def test_a_partition_that_is_all_of_a_pipeline(
+    tritons: dict[str, EmbeddedTriton],
+    start_tidegate: Make,
+    connect: Make,
+    tmp_path: Path,
+    width: int,
+) -> None:
+    layout = deepcopy(LAYOUT)
+    layout["models"][0]["pipelines"] = [{"partitions": ["m.0-3"], "batch": 4}]
+    layout["partitions"], layout["workers"] = layout["partitions"][:1], layout["workers"][:2]
+    config = write_config(tmp_path, {name: tritons[name] for name in ("slow-0", "slow-1")}, layout)
+    client = connect(start_tidegate([], config=config))
+    for rows in (1, 2, 4):
+        x = np.ones((rows, width), np.float32)
+        answer = infer(client, x)
+        np.testing.assert_array_equal(answer.as_numpy("HALF"), x / 2)
+        assert answer.get_response().model_name == "m"
+
+
 def test_what_cannot_be_split_is_refused(tidegate: Any, connect: Make) -> None:  # noqa: ANN401
     client = connect(tidegate)
     with pytest.raises(InferenceServerException, match="model 'm' is split over several Tritons") as refused:
         infer(client, np.ones((1, 3)), sequence_id=3, sequence_start=True)
     assert refused.value.status() == str(grpc.StatusCode.INVALID_ARGUMENT)
+    assert "it belongs to a sequence" in str(refused.value)
+    with pytest.raises(InferenceServerException, match=r"cannot go through them: its rows .* exceed max_batch_size, 4"):
+        infer(client, np.ones((5, 3)))
 
 
 @contextmanager

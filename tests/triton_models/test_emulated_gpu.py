@@ -23,6 +23,10 @@ ONE_TENSOR = """
 input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
 """
+SENDS = """
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
+output [ { name: "A" data_type: TYPE_UINT8 dims: [ -1 ] }, { name: "B" data_type: TYPE_UINT8 dims: [ -1 ] } ]
+"""
 TIMED = """
 input [ { name: "X" data_type: TYPE_STRING dims: [ -1 ] }, { name: "MILLIS" data_type: TYPE_FP32 dims: [ 1 ] } ]
 output { name: "Y" data_type: TYPE_STRING dims: [ -1 ] }
@@ -67,6 +71,9 @@ def server(
         time_reduce="sum",
         beta_ms=5,
     )
+    for name, batch in (("sends", 8), ("sends_alone", 0)):
+        tensors = f"max_batch_size: {batch}\n{SENDS}{one}"
+        add_model(repository, name, "emulated_gpu", tensors, alpha_ms=1, output_bytes=1000)
     return start_triton([repository])
 
 
@@ -141,6 +148,14 @@ def test_time_carried_by_an_input(server: EmbeddedTriton) -> None:
         _call(server, "timed", {"X": words, "MILLIS": -millis})
 
 
+def test_sends_so_many_bytes_for_each_row(server: EmbeddedTriton) -> None:
+    result, _ = _call(server, "sends", {"INPUT0": np.ones((3, 2), np.float32)})
+    np.testing.assert_array_equal(result.as_numpy("A"), np.zeros((3, 1000), np.uint8))
+    np.testing.assert_array_equal(result.as_numpy("B"), np.zeros((3, 1000), np.uint8))
+    result, _ = _call(server, "sends_alone", {"INPUT0": np.ones(2, np.float32)})
+    np.testing.assert_array_equal(result.as_numpy("A"), np.zeros(1000, np.uint8))
+
+
 def test_overshoot_is_on_the_metrics_page(server: EmbeddedTriton) -> None:
     for _ in range(2):  # the first batch's overshoot is published within the second's hold
         _call(server, "plain", {"INPUT0": np.zeros((1, 1), dtype=np.float32)})
@@ -163,6 +178,8 @@ def test_bad_parameters_fail_the_load_and_say_why(
         "table": ({"table_ms": '{"0": 2}'}, "expected rows from 1"),
         "input": ({"time_input": "T"}, "config.pbtxt has no TYPE_FP32 input of that name"),
         "kind": ({"alpha_ms": 1, "jitter_kind": "normal"}, "expected lognormal or gamma"),
+        "bytes": ({"alpha_ms": 1, "output_bytes": 0}, "expected a whole number of at least 1"),
+        "floats": ({"alpha_ms": 1, "output_bytes": 5}, "output 'OUTPUT0' is TYPE_FP32: make it TYPE_UINT8"),
     }
     for name, (parameters, _) in bad.items():
         add_model(tmp_path, name, "emulated_gpu", f"max_batch_size: 8\n{ONE_TENSOR}", **parameters)

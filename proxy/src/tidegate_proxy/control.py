@@ -19,7 +19,7 @@ from tidegate_proxy.client import RequestFailed
 from tidegate_proxy.completion_queue import Metadata
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
-from tidegate_proxy.envelope import PassedThrough
+from tidegate_proxy.envelope import NotSchedulable, PassedThrough, open_envelope
 from tidegate_proxy.forwarded import forwarded
 from tidegate_proxy.observability.merged_statistics import merge_statistics
 from tidegate_proxy.observability.observability import Observability
@@ -140,11 +140,9 @@ class Control:
         """
         model = first_string(message)
         if model in self._directory.catalog.split:
-            words = (
-                f"model '{model}' is split over several Tritons, which takes well-formed requests with raw contents: "
-                "no typed contents, shared memory, classification or sequences"
-            )
-            raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words)
+            words = f"model '{model}' is split over several Tritons, and this request cannot go through them: "
+            why = self._why_not_scheduled(model, message)
+            raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words + why)
         living = [backend for backend in self._directory.catalog.hosts.get(model, ()) if backend.alive]
         if len(living) < 2 and not self.refuses_shared_memory:
             return living[0] if living else self.route(model)
@@ -156,6 +154,13 @@ class Control:
             return self.route(model)
         turn = crc32(f"{model} {request.sequence}".encode()) if request.sequence else next(self._turn)
         return living[turn % len(living)]
+
+    def _why_not_scheduled(self, model: str, message: bytes) -> str:
+        try:
+            open_envelope(message, self._directory.catalog.signatures[model])
+        except NotSchedulable as error:
+            return str(error)
+        return "ask again: the model has just changed"
 
     async def _ask(
         self, backend: Backend, method: str, message: bytes, metadata: Metadata, remaining_s: float | None

@@ -126,7 +126,7 @@ def _check_inputs(header: service_pb2.ModelInferRequest, tensors: list[memoryvie
             raise NotSchedulable(f"input {declared.name!r} is not as the model's config says")
         rows = rows or shape[0]
         if shape[0] != rows or not 1 <= rows <= signature.max_rows:
-            raise NotSchedulable("its rows differ, are none, or exceed max_batch_size")
+            raise NotSchedulable(f"its rows differ, are none, or exceed max_batch_size, {signature.max_rows}")
         _check_size(declared.datatype, prod(shape), tensor)
         names.add(declared.name)
     missing = any(name not in names and not spec.optional for name, spec in signature.inputs.items())

@@ -65,7 +65,7 @@ class Stage:
     backends: Sequence[Backend]
     """That of this leg, then those of the later ones, which may read what it writes."""
     alone: bool
-    """Whether it is the only leg."""
+    """Whether it is the only leg, of a model that its Triton knows by the name that clients use."""
 
     @property
     def backend(self) -> Backend:

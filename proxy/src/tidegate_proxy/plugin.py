@@ -2,11 +2,19 @@
 
 from tidegate.api import CommandSpec, hookimpl
 from tidegate_proxy.commands.check import check
+from tidegate_proxy.commands.down import down
 from tidegate_proxy.commands.serve import serve
 from tidegate_proxy.commands.triton import triton
+from tidegate_proxy.commands.up import up
 
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `serve`, `check` and `triton`."""
-    return [CommandSpec("serve", serve), CommandSpec("check", check), CommandSpec("triton", triton)]
+    """Offer `serve`, `check`, `triton`, `up` and `down`."""
+    return [
+        CommandSpec("serve", serve),
+        CommandSpec("check", check),
+        CommandSpec("triton", triton),
+        CommandSpec("up", up),
+        CommandSpec("down", down),
+    ]

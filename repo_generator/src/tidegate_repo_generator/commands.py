@@ -1,4 +1,4 @@
-"""`tidegate generate`: a thin layer over `generate_model`."""
+"""`tidegate generate`: a thin layer over `generate_model`, and over `deploy` for layouts (`layout_command`)."""
 
 import json
 from pathlib import Path
@@ -6,23 +6,47 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate_repo_generator.layout_command import generate_layout
 from tidegate_repo_generator.model import Flavour, GeneratedModel, GenerateError, Tensor
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+LAYOUT_SUFFIXES = {".json", ".yaml", ".yml"}
+_FOR_MODELS = "For a model"
+_FOR_LAYOUTS = "For a layout"
+
 
 def generate(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model, an ONNX file.", show_default=False)],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL.onnx|LAYOUT.json",
+            help="The model, an ONNX file; or a planner's layout (JSON or YAML) of models that are split.",
+            show_default=False,
+        ),
+    ],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="REPO", help="Model repository to write to.", show_default=False),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="Model repository to add the model to; for a layout a folder of its own.",
+            show_default=False,
+        ),
     ],
     name: Annotated[
         str | None,
-        typer.Option(help="What clients call the model; by default MODEL's name.", show_default=False),
+        typer.Option(
+            help="What clients call the model; by default MODEL's name.",
+            show_default=False,
+            rich_help_panel=_FOR_MODELS,
+        ),
     ] = None,
-    instances: Annotated[int, typer.Option(min=1, help="Batches that Triton runs at once.")] = 1,
+    instances: Annotated[
+        int, typer.Option(min=1, help="Batches that Triton runs at once.", rich_help_panel=_FOR_MODELS)
+    ] = 1,
     max_batch: Annotated[
         int | None,
         typer.Option(
@@ -30,6 +54,7 @@ def generate(
             metavar="B",
             help="Largest batch, in rows; 0 for no batching. By default 32 for a model that can batch.",
             show_default=False,
+            rich_help_panel=_FOR_MODELS,
         ),
     ] = None,
     slo_ms: Annotated[
@@ -38,6 +63,42 @@ def generate(
             metavar="MS",
             help="How long after its arrival, in milliseconds, a request may be answered.",
             show_default=False,
+            rich_help_panel=_FOR_MODELS,
+        ),
+    ] = None,
+    blocks: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[MODEL=]DIR",
+            help="Where `tidegate split` wrote the blocks of a model. Repeatable.",
+            show_default=False,
+            rich_help_panel=_FOR_LAYOUTS,
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="Scheduling policy of the proxy. [default: ppipe]", show_default=False, rich_help_panel=_FOR_LAYOUTS
+        ),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NODE=]ADDRESS",
+            help="Where the proxy reaches the workers of a node (or all); by default on this machine. Repeatable.",
+            show_default=False,
+            rich_help_panel=_FOR_LAYOUTS,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65533,
+            help="HTTP port of the first worker on each host; gRPC and metrics follow, other workers 10 apart. "
+            "[default: 9000]",
+            show_default=False,
+            rich_help_panel=_FOR_LAYOUTS,
         ),
     ] = None,
     flavour: Annotated[
@@ -48,11 +109,11 @@ def generate(
         ),
     ] = Flavour.EMBEDDED,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace a model of that name, with all its versions.")
+        bool, typer.Option("--force", help="Replace a model of that name, with all its versions; or that folder.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Say what was written as JSON.")] = False,
 ) -> None:
-    """Write a model into a Triton model repository, from an ONNX file.
+    """Write a model into a Triton model repository, from an ONNX file; or all that a layout needs.
 
     Names, types and shapes come from the file, and so does the answer to
     whether requests may share a batch: where the first dimension of every
@@ -63,12 +124,28 @@ def generate(
     Example, a text recogniser that answers within 70 ms, on two instances:
 
         tidegate generate recognise.onnx -o models --instances 2 --slo-ms 70
+
+    From a layout and the blocks of its models: a model repository and a launch
+    file for each worker, the proxy's configuration; `tidegate up` starts them:
+
+        tidegate generate layout.json --blocks recognise=blocks -o deployment
     """
     from rich.console import Console  # noqa: PLC0415 - this, onnx and onnxruntime are slow to import
 
     from tidegate_repo_generator.generate import generate_model  # noqa: PLC0415
 
     errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+    if model.suffix.lower() in LAYOUT_SUFFIXES:
+        for flag, given in (("name", name), ("max-batch", max_batch), ("slo-ms", slo_ms)):
+            if given is not None:
+                raise typer.BadParameter(f"{model} is a layout, which says that itself", param_hint=f"--{flag}")
+        if instances != 1:
+            raise typer.BadParameter("a worker of a layout runs one batch at a time", param_hint="--instances")
+        generate_layout(model, output, blocks or [], flavour, policy, host or [], port, force=force, as_json=as_json)
+        return
+    for flag, option in (("blocks", blocks), ("policy", policy), ("host", host), ("port", port)):
+        if option:
+            raise typer.BadParameter(f"is for layouts (.json, .yaml), and {model} is none", param_hint=f"--{flag}")
     try:
         with errors.status(f"generating from {model.name}"):
             generated = generate_model(

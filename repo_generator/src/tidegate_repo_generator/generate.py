@@ -46,7 +46,7 @@ def generate_model(
     """
     path = Path(model)
     _check_numbers(instances, max_batch, slo_ms)
-    name = _checked_name(path) if name is None else _valid_name(name)
+    name = _checked_name(path) if name is None else valid_name(name)
     target = Path(repository, name)
     check_target(target, force=force)
     onnx_file = read_onnx(path)
@@ -91,7 +91,8 @@ def _check_numbers(instances: int, max_batch: int | None, slo_ms: float | None) 
         raise GenerateError(f"an SLO of {slo_ms} ms: give a positive number of milliseconds")
 
 
-def _valid_name(name: str) -> str:
+def valid_name(name: str) -> str:
+    """The name, if it can name a model. Raises GenerateError."""
     if not _NAME.fullmatch(name):
         raise GenerateError(
             f"'{name}' cannot name a model: it becomes a folder and a part of addresses, so use letters, digits, '_', "

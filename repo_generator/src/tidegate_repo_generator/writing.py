@@ -1,9 +1,9 @@
-"""Putting a model's folder into a repository: whole or not at all."""
+"""Putting a folder in its place: whole or not at all."""
 
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
 from tidegate_repo_generator.model import GenerateError
@@ -30,17 +30,32 @@ def write_model(target: Path, files: Mapping[PurePosixPath, Path | str]) -> None
     What `target` held before is replaced as a whole, and stays as it is when writing fails. Missing parent folders are
     made. Raises GenerateError when the file system refuses.
     """
+
+    def fill(new: Path) -> None:
+        for path, content in files.items():
+            destination = new / path
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, str):
+                destination.write_text(content, encoding="utf-8")
+            else:
+                shutil.copyfile(content, destination)
+
+    replace_folder(target, fill, in_repository=True)
+
+
+def replace_folder(target: Path, fill: Callable[[Path], None], *, in_repository: bool) -> None:
+    """Have `fill` write a new folder and put it in the place of `target`; should it raise, all stays as it was.
+
+    `in_repository`: Triton may be looking at the folder that `target` is in. Missing parent folders are made. Raises
+    GenerateError when the file system refuses, and what `fill` raises.
+    """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=_workshop(target.parent), prefix=".tidegate-") as workshop:
+        place = _workshop(target.parent) if in_repository else target.parent
+        with tempfile.TemporaryDirectory(dir=place, prefix=".tidegate-") as workshop:
             new, old = Path(workshop, "new"), Path(workshop, "old")
-            for path, content in files.items():
-                destination = new / path
-                destination.parent.mkdir(parents=True, exist_ok=True)
-                if isinstance(content, str):
-                    destination.write_text(content, encoding="utf-8")
-                else:
-                    shutil.copyfile(content, destination)
+            new.mkdir()
+            fill(new)
             _swap(new, target, old)
     except OSError as error:
         raise GenerateError(f"{target} cannot be written: {error}") from error

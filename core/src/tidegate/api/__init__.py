@@ -7,6 +7,17 @@ Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; t
 from tidegate.api.batch_target import ArrivalRate, BatchTarget, staggered_target
 from tidegate.api.block_profile import BlockLatencies, BlockProfile
 from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Command, Dispatch, Drop, Preempt, Reroute, SetTimer
+from tidegate.api.deployment import (
+    DEPLOYMENT_FILE,
+    LAYOUT_FILE,
+    PROXY_FILE,
+    RUN_FOLDER,
+    STATE_FILE,
+    DeployedPartition,
+    DeployedWorker,
+    Deployment,
+    read_deployment,
+)
 from tidegate.api.events import (
     AnyEvent,
     BatchFailed,
@@ -58,8 +69,13 @@ from tidegate.api.profile_file import (
 from tidegate.api.queueing import IdleWorkers, QueueingPolicy, QueueKey, RequestQueue
 
 __all__ = [
+    "DEPLOYMENT_FILE",
+    "LAYOUT_FILE",
     "NEVER",
     "NS_PER_MS",
+    "PROXY_FILE",
+    "RUN_FOLDER",
+    "STATE_FILE",
     "Advise",
     "AnyCommand",
     "AnyEvent",
@@ -74,6 +90,9 @@ __all__ = [
     "Command",
     "CommandSpec",
     "Commands",
+    "DeployedPartition",
+    "DeployedWorker",
+    "Deployment",
     "Dispatch",
     "Document",
     "DocumentError",
@@ -128,6 +147,7 @@ __all__ = [
     "WorkerLost",
     "hookimpl",
     "ms_to_ns",
+    "read_deployment",
     "read_document",
     "read_profiles",
     "staggered_target",

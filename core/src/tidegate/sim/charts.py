@@ -18,14 +18,14 @@ def goodput_bars(results: Sequence[RunResult]) -> Chart:
     """Goodput and attainment by policy: the median over the seeds, whiskers from the least to the most."""
     by_policy = _by_policy(results)
     attainment = _spread_bar(by_policy, lambda row: row.attainment, "attainment", COLOURS[1])
-    return _chart(
+    return chart(
         [
             {**_spread_bar(by_policy, lambda row: row.goodput_rps, "goodput", COLOURS[0]), "offsetgroup": "goodput"},
             {**attainment, "yaxis": "y2", "offsetgroup": "attainment"},
         ],
         barmode="group",
-        yaxis=_axis("requests/s in time", rangemode="tozero"),
-        yaxis2=_axis("share in time", overlaying="y", side="right", range=[0, 1.02], tickformat=".0%", showgrid=False),
+        yaxis=axis("requests/s in time", rangemode="tozero"),
+        yaxis2=axis("share in time", overlaying="y", side="right", range=[0, 1.02], tickformat=".0%", showgrid=False),
     )
 
 
@@ -38,7 +38,7 @@ def latency_bars(results: Sequence[RunResult]) -> Chart:
         ("p99", lambda row: row.p99_ms),
     ]
     data = [_spread_bar(by_policy, figure, name, COLOURS[number]) for number, (name, figure) in enumerate(shown)]
-    return _chart(data, barmode="group", yaxis=_axis("ms", rangemode="tozero"))
+    return chart(data, barmode="group", yaxis=axis("ms", rangemode="tozero"))
 
 
 def bad_rate_by_model(results: Sequence[RunResult]) -> Chart:
@@ -51,7 +51,7 @@ def bad_rate_by_model(results: Sequence[RunResult]) -> Chart:
                 by_model.setdefault(row.model, []).append(row.bad_rate)
         values = [median(rates) for rates in by_model.values()]
         data.append({"type": "bar", "name": policy, "x": list(by_model), "y": values})
-    return _chart(data, barmode="group", yaxis=_axis("share", rangemode="tozero", tickformat=".1%"))
+    return chart(data, barmode="group", yaxis=axis("share", rangemode="tozero", tickformat=".1%"))
 
 
 def batch_sizes(results: Sequence[RunResult]) -> Chart:
@@ -66,7 +66,7 @@ def batch_sizes(results: Sequence[RunResult]) -> Chart:
         sizes = sorted(counts)
         shares = [counts[size] / total for size in sizes]
         data.append({"type": "scatter", "mode": "lines+markers", "name": policy, "x": sizes, "y": shares})
-    return _chart(data, xaxis=_axis("rows"), yaxis=_axis("share of the batches", rangemode="tozero", tickformat=".0%"))
+    return chart(data, xaxis=axis("rows"), yaxis=axis("share of the batches", rangemode="tozero", tickformat=".0%"))
 
 
 def busy_shares(results: Sequence[RunResult]) -> Chart:
@@ -80,7 +80,7 @@ def busy_shares(results: Sequence[RunResult]) -> Chart:
         }
         for policy, own in _by_policy(results).items()
     ]
-    return _chart(data, barmode="group", yaxis=_axis("share", range=[0, 1.02], tickformat=".0%"))
+    return chart(data, barmode="group", yaxis=axis("share", range=[0, 1.02], tickformat=".0%"))
 
 
 def gantt(result: RunResult) -> Chart:
@@ -106,11 +106,11 @@ def gantt(result: RunResult) -> Chart:
                 "marker": {"color": COLOURS[number % len(COLOURS)], "line": {"color": "white", "width": 1}},
             }
         )
-    return _chart(
+    return chart(
         data,
         barmode="overlay",
         height=160 + 24 * len(workers),
-        xaxis=_axis("s", range=[0, min(0.25, max((bar.end_s for bar in bars), default=1.0))]),
+        xaxis=axis("s", range=[0, min(0.25, max((bar.end_s for bar in bars), default=1.0))]),
         yaxis={"categoryorder": "array", "categoryarray": workers[::-1], "automargin": True},
     )
 
@@ -132,7 +132,7 @@ def goodput_found(goodputs: Sequence[Goodput]) -> Chart:
         "text": [f"{value:,.0f}" for value in values],
         "marker": {"color": COLOURS[0]},
     }
-    return _chart([bar], yaxis=_axis("requests/s", rangemode="tozero"))
+    return chart([bar], yaxis=axis("requests/s", rangemode="tozero"))
 
 
 def probes(goodputs: Sequence[Goodput], limit: float) -> Chart:
@@ -148,11 +148,11 @@ def probes(goodputs: Sequence[Goodput], limit: float) -> Chart:
         x, y = [rate for rate, _ in tried], [bad for _, bad in tried]
         data.append({"type": "scatter", "mode": "markers", "name": goodput.policy, "x": x, "y": y})
     line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": limit, "y1": limit, "line": {"dash": "dot"}}
-    return _chart(
+    return chart(
         data,
         shapes=[line],
-        xaxis=_axis("requests/s"),
-        yaxis=_axis("bad rate of the worst model", tickformat=".1%", rangemode="tozero"),
+        xaxis=axis("requests/s"),
+        yaxis=axis("bad rate of the worst model", tickformat=".1%", rangemode="tozero"),
     )
 
 
@@ -170,7 +170,7 @@ def curves(runs: Sequence[Run], results: Sequence[RunResult], figure: str, unit:
     for name, points in lines.items():
         y = [median(values) if values else None for values in points.values()]
         data.append({"type": "scatter", "mode": "lines+markers", "name": name, "x": list(points), "y": y})
-    return _chart(data, xaxis=_axis(first), yaxis=_axis(unit, rangemode="tozero"))
+    return chart(data, xaxis=axis(first), yaxis=axis(unit, rangemode="tozero"))
 
 
 def _by_policy(results: Iterable[RunResult]) -> dict[str, list[RunResult]]:
@@ -195,11 +195,13 @@ def _spread_bar(
     return {"type": "bar", "name": name, "x": policies, "y": middle, "error_y": error, "marker": {"color": colour}}
 
 
-def _axis(title: str, **options: object) -> Chart:
+def axis(title: str, **options: object) -> Chart:
+    """An axis with a title."""
     return {"title": {"text": title}, **options}
 
 
-def _chart(data: list[Chart], **layout: object) -> Chart:
+def chart(data: list[Chart], **layout: object) -> Chart:
+    """What is to be drawn, in the look of all charts; `layout` adds to it."""
     return {
         "data": data,
         "layout": {

@@ -39,7 +39,7 @@ def simulate_page(title: str, results: Sequence[RunResult]) -> str:
             shown.add(result.total.policy)
             heading = f"Workers at the start of the window: {result.total.policy}, seed {result.total.seed}"
             sections.append((heading, charts.gantt(result)))
-    return _page(title, sections, _table(results) + "".join(map(_advice, results)))
+    return page(title, sections, _table(results) + "".join(map(_advice, results)))
 
 
 def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float) -> str:
@@ -51,7 +51,7 @@ def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float) -> str:
     ]
     if best:
         sections += [("Latency at the goodput", charts.latency_bars(best)), ("Batch sizes", charts.batch_sizes(best))]
-    return _page(title, sections, _table(best))
+    return page(title, sections, _table(best))
 
 
 def sweep_page(title: str, runs: Sequence[Run], results: Sequence[RunResult]) -> str:
@@ -67,10 +67,11 @@ def sweep_page(title: str, runs: Sequence[Run], results: Sequence[RunResult]) ->
             ("Workers used", "touched_workers", "workers"),
         )
     ]
-    return _page(title, sections, "")
+    return page(title, sections, "")
 
 
-def _page(title: str, sections: Sequence[tuple[str, Chart]], table: str) -> str:
+def page(title: str, sections: Sequence[tuple[str, Chart]], table: str) -> str:
+    """A title, a table (HTML) and charts under their headings, as one page."""
     import plotly.io  # noqa: PLC0415 - of the extra `sim`
 
     body = []
@@ -104,7 +105,7 @@ def _table(results: Sequence[RunResult]) -> str:
     }
     if any(result.total.lateness_p99_ms is not None for result in results):
         columns["generator late p50, p99 ms"] = lambda row: f"{row.lateness_p50_ms:.2f}, {row.lateness_p99_ms:.2f}"
-    return _html_table(list(columns), [[show(result.total) for show in columns.values()] for result in results])
+    return html_table(list(columns), [[show(result.total) for show in columns.values()] for result in results])
 
 
 def _advice(result: RunResult) -> str:
@@ -116,10 +117,11 @@ def _advice(result: RunResult) -> str:
     left = len(result.advice) - len(lines)
     if left:
         lines.append(["...", "", f"and {left:,} more"])
-    return f"<h2>{escape(heading)}</h2>\n" + _html_table(["at s", "workers", "reason"], lines)
+    return f"<h2>{escape(heading)}</h2>\n" + html_table(["at s", "workers", "reason"], lines)
 
 
-def _html_table(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
+def html_table(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
+    """Cells as text, escaped."""
     rows = [f"<th>{'</th><th>'.join(map(escape, head))}</th>"]
     rows += [f"<td>{'</td><td>'.join(escape(str(cell)) for cell in line)}</td>" for line in lines]
     return f"<table><tr>{'</tr><tr>'.join(rows)}</tr></table>"

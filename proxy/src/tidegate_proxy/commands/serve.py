@@ -70,15 +70,8 @@ def serve(
     from rich.console import Console
     from rich.markup import escape
 
-    from tidegate.api import DocumentError, ProfileFileError
-    from tidegate.host import PluginError
-    from tidegate_proxy.access.authentication import CredentialFileError
-    from tidegate_proxy.access.restrictions import RestrictionError
-    from tidegate_proxy.access.tls import TlsError
-    from tidegate_proxy.backend import BackendError
-    from tidegate_proxy.configuration.config_file import ConfigError, read_config
+    from tidegate_proxy.configuration.config_file import read_config
     from tidegate_proxy.observability.logs import configure_logs
-    from tidegate_proxy.observability.tracing import TracingError
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     flags = {
@@ -98,8 +91,25 @@ def serve(
     try:
         settings = read_config(config, flags)
         configure_logs(settings.log.format, settings.log.level.upper())
-        uvloop.run(_run(settings, lambda: read_config(config, flags)))
-    except (
+        proxy = uvloop.run(run_proxy(settings, lambda: read_config(config, flags), _announce))
+        Console(soft_wrap=True, highlight=False).print(f"[dim]{escape(str(proxy.engine.tally))}[/]")
+    except serving_errors() as error:
+        errors.print(f"[red]error:[/] {escape(str(error))}")
+        raise typer.Exit(1) from error
+
+
+def serving_errors() -> tuple[type[Exception], ...]:
+    """What keeps a proxy from serving, each with the remedy in its message."""
+    from tidegate.api import DocumentError, ProfileFileError
+    from tidegate.host import PluginError
+    from tidegate_proxy.access.authentication import CredentialFileError
+    from tidegate_proxy.access.restrictions import RestrictionError
+    from tidegate_proxy.access.tls import TlsError
+    from tidegate_proxy.backend import BackendError
+    from tidegate_proxy.configuration.config_file import ConfigError
+    from tidegate_proxy.observability.tracing import TracingError
+
+    return (
         BackendError,
         ConfigError,
         CredentialFileError,
@@ -110,42 +120,46 @@ def serve(
         TlsError,
         TracingError,
         OSError,
-    ) as error:
-        errors.print(f"[red]error:[/] {escape(str(error))}")
-        raise typer.Exit(1) from error
+    )
 
 
-async def _run(settings: "ServeConfig", read_again: "Callable[[], ServeConfig]") -> None:
-    """Serve until a signal says to stop; SIGHUP has the configuration read again."""
-    from rich.console import Console
-    from rich.markup import escape
-
+async def run_proxy(
+    settings: "ServeConfig", read_again: "Callable[[], ServeConfig]", announce: "Callable[[Proxy], None]"
+) -> "Proxy":
+    """Serve until a signal says to stop; SIGHUP has the configuration read again. What served, for its figures."""
     from tidegate.host import Plugins
     from tidegate_proxy.serve import serving
 
-    console = Console(soft_wrap=True, highlight=False)
     loop = asyncio.get_running_loop()
     stop, again = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, again.set)
     async with serving(settings, Plugins.installed()) as proxy:
-        for name, reason in proxy.catalog.passed_through.items():
-            console.print(f"[dim]{escape(name)} passes straight through: {reason}[/]")
-        scheduled = ", ".join(proxy.catalog.models) or "no model"
-        console.print(
-            f"[bold]policy[/]   {settings.policy.name} over {len(proxy.catalog.workers)} workers: {scheduled}"
-        )
-        if proxy.http_address:
-            console.print(f"[bold]HTTP[/]     {proxy.http_address}")
-        if proxy.metrics_address:
-            console.print(f"[bold]metrics[/]  {proxy.metrics_address}/metrics")
-        console.print(f"[bold]gRPC[/]     {proxy.address}")
-        console.file.flush()
+        announce(proxy)
         reloading = loop.create_task(_reload(proxy, again, read_again))
         await stop.wait()
         reloading.cancel()
-    console.print(f"[dim]{escape(str(proxy.engine.tally))}[/]")
+    return proxy
+
+
+def _announce(proxy: "Proxy") -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(soft_wrap=True, highlight=False)
+    for name, reason in proxy.catalog.passed_through.items():
+        console.print(f"[dim]{escape(name)} passes straight through: {reason}[/]")
+    scheduled = ", ".join(proxy.catalog.models) or "no model"
+    console.print(
+        f"[bold]policy[/]   {proxy.config.policy.name} over {len(proxy.catalog.workers)} workers: {scheduled}"
+    )
+    if proxy.http_address:
+        console.print(f"[bold]HTTP[/]     {proxy.http_address}")
+    if proxy.metrics_address:
+        console.print(f"[bold]metrics[/]  {proxy.metrics_address}/metrics")
+    console.print(f"[bold]gRPC[/]     {proxy.address}")
+    console.file.flush()
 
 
 async def _reload(proxy: "Proxy", wanted: asyncio.Event, read_again: "Callable[[], ServeConfig]") -> None:

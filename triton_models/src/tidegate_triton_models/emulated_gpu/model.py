@@ -1,8 +1,8 @@
 """A model of Triton's Python backend that takes a GPU's time without a GPU.
 
-An instance is busy for the time that the batch would take, asleep, and answers each request with its own inputs. It
-needs numpy and what Triton gives to every Python model, nothing else. Its parameters and an example of a configuration
-are in the README of tidegate-triton-models.
+An instance is busy for the time that the batch would take, asleep, and answers each request with its own inputs, or
+with as many bytes as a real model would. It needs numpy and what Triton gives to every Python model, nothing else. Its
+parameters and an example of a configuration are in the README of tidegate-triton-models.
 """
 
 import ctypes
@@ -34,7 +34,10 @@ class TritonPythonModel:
             self._latency_ms = latency_ms(parameters)
             self._jitter = jitter(parameters, args["model_instance_name"])
             self._sum_times = _time_reduce(parameters) == "sum"
-            self._echoed = _echoed_pairs(config["input"], config["output"], self._time_input)
+            self._zeros = _zeros(parameters, config)
+            self._echoed = (
+                _echoed_pairs(config["input"], config["output"], self._time_input) if self._zeros is None else []
+            )
         except ValueError as error:
             raise pb_utils.TritonModelException(str(error)) from error
         # The kernel may wake a sleeper 50 us late to save power; this thread asks for 1 ns.
@@ -56,7 +59,7 @@ class TritonPythonModel:
             rows += own_rows
             times += own_times
             # Prepared before the sleep, so that only the sending comes after it.
-            responses.append(self._echo(request))
+            responses.append(self._answer(request, own_rows))
         if not rows:  # every request was refused
             return responses
         carried_ms = sum(times) if self._sum_times else max(times, default=0.0)
@@ -90,6 +93,14 @@ class TritonPythonModel:
             if tensor is not None:
                 tensors.append(pb_utils.Tensor(target, tensor.as_numpy()))
         return pb_utils.InferenceResponse(output_tensors=tensors)
+
+    def _answer(self, request: Any, rows: int) -> Any:  # noqa: ANN401
+        if self._zeros is None:
+            return self._echo(request)
+        zeros = self._zeros[:rows] if self._batches else self._zeros[0]
+        return pb_utils.InferenceResponse(
+            output_tensors=[pb_utils.Tensor(name, zeros) for name in request.requested_output_names()]
+        )
 
 
 class _Overshoot:
@@ -177,6 +188,22 @@ def _time_reduce(parameters: dict[str, str]) -> str:
     if "time_reduce" in parameters and "time_input" not in parameters:
         raise ValueError("parameter time_reduce has a meaning beside time_input only")
     return reduce
+
+
+def _zeros(parameters: dict[str, str], config: dict[str, Any]) -> "np.ndarray[Any, Any] | None":
+    """Make the rows of the largest batch that the parameter `output_bytes` asks for; None where it is not given."""
+    text = parameters.get("output_bytes")
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"parameter output_bytes is '{text}': expected a whole number of at least 1")
+    for entry in config["output"]:
+        if entry["data_type"] != "TYPE_UINT8":
+            raise ValueError(
+                f"parameter output_bytes gives every output bytes, but output '{entry['name']}' is "
+                f"{entry['data_type']}: make it TYPE_UINT8"
+            )
+    return np.zeros((max(1, config["max_batch_size"]), int(text)), np.uint8)
 
 
 def _echoed_pairs(

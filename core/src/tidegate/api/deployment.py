@@ -1,0 +1,76 @@
+"""The deployment: a folder made from a layout, with a model repository for each worker; what is where in it.
+
+`tidegate generate` writes it; `tidegate up` starts it.
+"""
+
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from tidegate.api.layout import Name
+from tidegate.api.planner import Document, DocumentError, read_document
+
+
+def _inside(path: str) -> str:
+    """A path in the folder: relative, and never out of it."""
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        raise ValueError(f"{path!r} is not inside the folder")
+    return path
+
+
+Inside = Annotated[str, Field(min_length=1), AfterValidator(_inside)]
+
+DEPLOYMENT_FILE: Final = "deployment.json"
+LAYOUT_FILE: Final = "layout.json"
+PROXY_FILE: Final = "tidegate.yaml"
+RUN_FOLDER: Final = "run"
+"""Of logs, and of the file that says what runs."""
+STATE_FILE: Final = "run/state.json"
+"""There while the deployment is up, or after it ended against its will."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DeployedPartition(_Part):
+    """A partition, extracted."""
+
+    name: Name
+    model: Name
+    blocks: tuple[int, int]
+    file: Inside = Field(description="Its ONNX file, which the repositories of its hosts are linked to")
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class DeployedWorker(_Part):
+    """A worker and its model repository."""
+
+    name: Name
+    repository: Inside
+    launch: Inside = Field(description="A script that starts its Triton")
+    node: Name
+    gpu: Name
+    share: int
+    hosts: tuple[Name, ...]
+
+
+class Deployment(Document):
+    """What is where in a folder that was generated from a layout; paths are relative to it."""
+
+    kind: Literal["deployment"] = "deployment"
+    flavour: Literal["embedded", "triton"]
+    partitions: tuple[DeployedPartition, ...] = Field(min_length=1)
+    workers: tuple[DeployedWorker, ...] = Field(min_length=1)
+
+
+def read_deployment(folder: Path) -> Deployment:
+    """The deployment in a folder. Raises DocumentError."""
+    if not (folder / DEPLOYMENT_FILE).is_file():
+        raise DocumentError(
+            f"{folder} holds no deployment (it has no {DEPLOYMENT_FILE}): make one with "
+            "`tidegate generate LAYOUT.json --blocks MODEL=DIR -o FOLDER`"
+        )
+    return read_document(folder / DEPLOYMENT_FILE, Deployment)

@@ -1,0 +1,193 @@
+"""`tidegate up`: a deployment on this machine."""
+
+import json
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from tidegate_proxy.deployed.background import Event, Tell
+    from tidegate_proxy.deployed.folder import DeploymentPlan
+    from tidegate_proxy.deployed.state import RunningState
+    from tidegate_proxy.embedded import EmbeddedTriton
+    from tidegate_proxy.serve import Proxy
+
+
+def up(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `tidegate generate LAYOUT` wrote.")],
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay until Ctrl-C or SIGTERM, which stop everything.")
+    ] = False,
+    free_ports: Annotated[
+        bool, typer.Option("--free-ports", help="Take ports that are free instead of those in DIR/tidegate.yaml.")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print what runs as JSON; with --foreground an object a line for each event."),
+    ] = False,
+) -> None:
+    """Start a deployment on this machine: an embedded Triton for each worker, and the proxy before them.
+
+    Returns once clients are served, and prints the addresses that they use; `tidegate down DIR` stops it all. What runs
+    is in DIR/run/state.json, the logs are beside it. Where one worker does not start nothing is left running, and the
+    error says which and why. Example:
+
+    tidegate generate layout.json --blocks recognise=blocks -o deployment
+
+    tidegate up deployment
+    """
+    import signal
+
+    from rich.console import Console
+    from rich.markup import escape
+
+    from tidegate.api import DocumentError
+    from tidegate_proxy.configuration.config_file import ConfigError
+    from tidegate_proxy.deployed.background import start_in_background
+    from tidegate_proxy.deployed.folder import DeploymentError, read_plan
+
+    console, errors = (Console(stderr=stderr, soft_wrap=True, highlight=False) for stderr in (False, True))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends all as Ctrl-C does
+    try:
+        plan = read_plan(folder, free_ports=free_ports)
+        for name in plan.left_out:
+            errors.print(f"[yellow]notice:[/] worker {escape(repr(name))} is not started: tidegate.yaml leaves it out")
+        if foreground and as_json:
+            _stay(plan, _print_line)
+            return
+        with _progress(errors) as show:
+            if foreground:
+                _stay(plan, lambda event: _announce(console, folder, event, show))
+                return
+            state = start_in_background(folder, free_ports=free_ports, tell=show)
+    except (ConfigError, DeploymentError, DocumentError, OSError) as error:
+        if foreground and as_json:
+            _print_line({"event": "failed", "error": str(error)})
+        else:
+            errors.print(f"[red]error:[/] {escape(str(error))}")
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as error:
+        raise typer.Exit(130) from error
+    if as_json:
+        typer.echo(state.model_dump_json(indent=2))
+    else:
+        _say(console, folder, state, f"tidegate down {folder} stops it")
+
+
+def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
+    """Start everything, serve until a signal says to stop, and stop everything. Raises DeploymentError, ConfigError."""
+    import os
+
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors come to us as exceptions; read when it is imported
+
+    import uvloop
+
+    from tidegate_proxy.commands.serve import run_proxy, serving_errors
+    from tidegate_proxy.deployed.folder import DeploymentError, port_remedy
+    from tidegate_proxy.deployed.state import held, remove_state, write_state
+    from tidegate_proxy.deployed.tritons import address_of, running_tritons
+    from tidegate_proxy.observability.logs import configure_logs
+
+    def ready(name: str, triton: "EmbeddedTriton") -> None:
+        tell({"event": "ready", "worker": name, "grpc": triton.grpc_address})
+
+    with held(plan.folder):
+        try:
+            tell({"event": "starting", "workers": [worker.name for worker in plan.workers]})
+            with running_tritons(plan.workers, ready) as tritons:
+                addresses = {name: address_of(name, triton) for name, triton in tritons.items()}
+
+                def serving(proxy: "Proxy") -> None:
+                    state = _state_of(plan, proxy, tritons)
+                    write_state(plan.folder, state)
+                    tell({"event": "serving", "state": state.model_dump(mode="json")})
+
+                try:
+                    config = plan.reread(addresses)
+                    configure_logs(config.log.format, config.log.level.upper())
+                    uvloop.run(run_proxy(config, lambda: plan.reread(addresses), serving))
+                except serving_errors() as error:
+                    raise DeploymentError(f"the proxy did not start: {error}{port_remedy(str(error))}") from error
+        finally:
+            remove_state(plan.folder)
+
+
+def _state_of(plan: "DeploymentPlan", proxy: "Proxy", tritons: "dict[str, EmbeddedTriton]") -> "RunningState":
+    import os
+
+    from tidegate_proxy.deployed.state import RunningState, RunningWorker
+
+    def for_clients(address: str) -> str:
+        return address.replace("0.0.0.0", "localhost", 1)
+
+    return RunningState(
+        pid=os.getpid(),
+        grpc=for_clients(proxy.address),
+        http=for_clients(proxy.http_address),
+        metrics=for_clients(proxy.metrics_address),
+        workers=tuple(
+            RunningWorker(
+                name=worker.name,
+                pid=tritons[worker.name].pid,
+                grpc=tritons[worker.name].grpc_address,
+                http=tritons[worker.name].http_address,
+                metrics=tritons[worker.name].metrics_address,
+                log=str(worker.log),
+            )
+            for worker in plan.workers
+        ),
+    )
+
+
+@contextmanager
+def _progress(console: "Console") -> "Iterator[Tell]":
+    """A bar over the workers, gone once clients are served."""
+    from rich.progress import Progress
+
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("starting", total=None)
+
+        def show(event: "Event") -> None:
+            match event["event"]:
+                case "starting":
+                    workers = len(event["workers"])
+                    progress.update(task, total=workers + 1, description=f"starting {workers} workers")
+                case "ready":
+                    progress.update(task, advance=1, description=f"{event['worker']} is ready")
+                case "serving":
+                    progress.stop()
+
+        yield show
+
+
+def _announce(console: "Console", folder: Path, event: "Event", show: "Tell") -> None:
+    from tidegate_proxy.deployed.state import RunningState
+
+    show(event)
+    if event["event"] == "serving":
+        _say(console, folder, RunningState.model_validate(event["state"]), "Ctrl-C stops it")
+        console.file.flush()
+
+
+def _say(console: "Console", folder: Path, state: "RunningState", remedy: str) -> None:
+    from rich.markup import escape
+
+    for worker in state.workers:
+        console.print(f"[bold]worker[/]   {escape(worker.name)} at {worker.grpc}, log {escape(worker.log)}")
+    for what, address in (("HTTP", state.http), ("metrics", state.metrics and f"{state.metrics}/metrics")):
+        if address:
+            console.print(f"[bold]{what:8}[/] {address}")
+    console.print(f"[bold]gRPC[/]     {state.grpc}")
+    console.print(f"[dim]{escape(str(folder))} is up; {escape(remedy)}[/]")
+
+
+def _print_line(event: "Event") -> None:
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,92 @@
+"""What runs of a deployment: a file that says so, and a lock that is true even after a crash."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from tidegate.api import RUN_FOLDER, STATE_FILE, Document, DocumentError, read_document, write_document
+from tidegate_proxy.deployed.folder import DeploymentError
+
+_LOCK = "lock"
+
+
+class RunningWorker(BaseModel):
+    """One that was started."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str
+    pid: int
+    """Of its tritonserver."""
+    grpc: str
+    http: str
+    metrics: str
+    log: str
+
+
+class RunningState(Document):
+    """All that was started; addresses are those that clients use."""
+
+    pid: int
+    """Of the proxy, which looks after the Tritons: they end with it."""
+    grpc: str
+    http: str
+    metrics: str
+    workers: tuple[RunningWorker, ...]
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the deployment for this process, which starts it. Raises DeploymentError where another one does."""
+    run = folder / RUN_FOLDER
+    run.mkdir(exist_ok=True)
+    with (run / _LOCK).open("a+", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            state = read_state(folder)
+            where = f"its gRPC address is {state.grpc}" if state else "it is being started"
+            raise DeploymentError(
+                f"{folder} is up already (process {holder(folder)}): {where}; `tidegate down {folder}` ends it"
+            ) from error
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def holder(folder: Path) -> int | None:
+    """The process that has the deployment up, or is starting it; None where none does."""
+    try:
+        with (folder / RUN_FOLDER / _LOCK).open("r+", encoding="ascii") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = lock.read()
+                return int(text) if text else None
+    except FileNotFoundError:
+        pass
+    return None
+
+
+def write_state(folder: Path, state: RunningState) -> None:
+    """Put the file in place. Raises OSError."""
+    new = folder / f"{STATE_FILE}.new"
+    write_document(new, state)
+    new.replace(folder / STATE_FILE)
+
+
+def read_state(folder: Path) -> RunningState | None:
+    """What the file says; None where there is none that can be read."""
+    with contextlib.suppress(DocumentError):
+        return read_document(folder / STATE_FILE, RunningState)
+    return None
+
+
+def remove_state(folder: Path) -> None:
+    """Take the file away."""
+    (folder / STATE_FILE).unlink(missing_ok=True)

@@ -1,0 +1,9 @@
+"""From a layout to a folder that runs: a repository and a launch file for each worker, the proxy's configuration.
+
+    from tidegate_repo_generator.deploying.deploy import deploy
+
+    deploy(Path("layout.json"), Path("deployment"), {"resnet": Path("resnet-blocks")})
+
+`deploy` is the whole of it; `matching` checks the layout against blocks and partitions, `places` finds folders, ports
+and devices for the workers, `launch` and `proxy_config` write what starts them.
+"""

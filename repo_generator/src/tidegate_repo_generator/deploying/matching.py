@@ -1,0 +1,129 @@
+"""Whether a layout fits the blocks that it is about, and whether its partitions fit each other."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tidegate.api import Layout, LayoutModel, LayoutPartition
+from tidegate_repo_generator.generate import valid_name
+from tidegate_repo_generator.model import GenerateError
+from tidegate_repo_generator.onnx_file import OnnxFile
+from tidegate_repo_generator.splitting.manifest import FILE_NAME, Manifest
+
+
+def match_models(layout: Layout, source: Path, folders: Mapping[str, Path]) -> None:
+    """Raise GenerateError unless there are blocks for every model and for nothing else. `source`: the layout's file."""
+    models = [model.name for model in layout.models]
+    if unknown := sorted(set(folders) - set(models)):
+        raise GenerateError(
+            f"--blocks {unknown[0]}={folders[unknown[0]]}: {source} has no model {unknown[0]!r}; it has "
+            f"{', '.join(models)}"
+        )
+    if missing := [name for name in models if name not in folders]:
+        raise GenerateError(
+            f"{source}: model {missing[0]!r} has no blocks: say where `tidegate split` wrote them, with "
+            f"--blocks {missing[0]}=DIR"
+        )
+    for name in [*models, *(part.name for part in layout.partitions)]:
+        valid_name(name)
+    for model, folder in folders.items():
+        if not (folder if folder.is_file() else folder / FILE_NAME).is_file():
+            raise GenerateError(
+                f"--blocks {model}={folder}: there is no {folder / FILE_NAME}; give a folder that `tidegate split` "
+                "wrote"
+            )
+
+
+def match_blocks(layout: Layout, source: Path, folders: Mapping[str, Path], manifests: Mapping[str, Manifest]) -> None:
+    """Raise GenerateError where partitions and blocks do not belong together."""
+    parts = {part.name: part for part in layout.partitions}
+    for part in layout.partitions:
+        if part.model not in folders:
+            raise GenerateError(f"{source}: partition {part.name!r} is of model {part.model!r}, which is not listed")
+        _match_partition(part, source, folders[part.model], manifests[part.model])
+    for model in layout.models:
+        _match_ends(model, parts, source, folders[model.name], manifests[model.name])
+
+
+def _match_partition(part: LayoutPartition, source: Path, folder: Path, manifest: Manifest) -> None:
+    count = len(manifest.blocks)
+    if part.blocks[1] > count:
+        raise GenerateError(
+            f"{source}: partition {part.name!r} has the blocks {list(part.blocks)}, but {folder} holds {count} blocks "
+            f"of {manifest.model!r}: is the layout of other blocks? Split with --blocks {part.blocks[1]} or more, or "
+            "plan again"
+        )
+
+
+def _match_ends(
+    model: LayoutModel, parts: Mapping[str, LayoutPartition], source: Path, folder: Path, manifest: Manifest
+) -> None:
+    """Every pipeline must run the whole model."""
+    for pipeline in model.pipelines:
+        last = parts[pipeline.partitions[-1]]
+        if last.blocks[1] != len(manifest.blocks):
+            raise GenerateError(
+                f"{source}: model {model.name!r}: the pipeline {list(pipeline.partitions)} ends with block "
+                f"{last.blocks[1]}, but {folder} holds {len(manifest.blocks)} blocks of {manifest.model!r}: is the "
+                "layout of other blocks?"
+            )
+
+
+def differing_bytes(layout: Layout, manifests: Mapping[str, Manifest]) -> list[str]:
+    """Notices on partitions that send other sizes than the layout was planned with."""
+    notices = []
+    for part in layout.partitions:
+        manifest = manifests[part.model]
+        if part.blocks[1] < len(manifest.blocks) and part.bytes_per_row:
+            found = manifest.cut_bytes[part.blocks[1] - 1]
+            if found != part.bytes_per_row:
+                notices.append(
+                    f"partition {part.name!r} sends {found} bytes per row, and the layout was planned with "
+                    f"{part.bytes_per_row}: plan again with these blocks for transfers that are true."
+                )
+    return notices
+
+
+def match_tensors(model: LayoutModel, whole: OnnxFile, files: Mapping[str, OnnxFile]) -> tuple[str, ...]:
+    """Raise GenerateError where a partition takes what it cannot have; else the outputs that clients get, in order.
+
+    `files`: the partitions by name. What one takes is an input of the first of its pipeline, or an output of some
+    partition before it: the proxy knows a model's inputs by its first partition.
+    """
+    for pipeline in model.pipelines:
+        first = files[pipeline.partitions[0]]
+        if missing := _missing((tensor.name for tensor in whole.inputs), first):
+            raise GenerateError(
+                f"model {model.name!r}: its input {missing[0]!r} is not taken by {pipeline.partitions[0]!r}, the first "
+                "partition of a pipeline, which stands for the model's inputs: put the blocks that take it into that "
+                "partition"
+            )
+        there = {tensor.name for tensor in first.inputs}
+        for name in pipeline.partitions:
+            if unknown := [tensor.name for tensor in files[name].inputs if tensor.name not in there]:
+                raise GenerateError(
+                    f"partition {name!r} takes {unknown[0]!r}, which no partition before it in "
+                    f"{list(pipeline.partitions)} gives: were its blocks split from another model, or with another "
+                    "--fp16?"
+                )
+            there |= {tensor.name for tensor in files[name].outputs}
+        for output in model.outputs or [tensor.name for tensor in whole.outputs]:
+            if output not in there:
+                raise GenerateError(
+                    f"model {model.name!r}: no partition of {list(pipeline.partitions)} gives its output {output!r}"
+                )
+    return model.outputs or tuple(tensor.name for tensor in whole.outputs)
+
+
+def check_batches(name: str, file: OnnxFile) -> None:
+    """Raise GenerateError for a partition whose tensors do not all have the batch first."""
+    for tensor in file.inputs + file.outputs:
+        if isinstance(tensor.shape[0], int):
+            raise GenerateError(
+                f"partition {name!r}: the first dimension of {tensor.name!r} is fixed at {tensor.shape[0]}, so its "
+                "batches could not be formed: split the model again with --batch-dim"
+            )
+
+
+def _missing(names: Iterable[str], file: OnnxFile) -> list[str]:
+    taken = {tensor.name for tensor in file.inputs}
+    return [name for name in names if name not in taken]

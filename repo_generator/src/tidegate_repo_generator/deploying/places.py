@@ -1,0 +1,83 @@
+"""Where each worker is: its folder, its ports, and its device."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.api import LayoutWorker
+from tidegate_repo_generator.model import GenerateError
+
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 9000
+PORTS_APART: Final = 10
+"""Between one worker's ports and the next one's, as between Triton's own 8000 and a second Triton's."""
+
+_LAST_PORT: Final = 65535
+_DEVICE_ID: Final = re.compile(r"(GPU|MIG)-[0-9a-fA-F/-]{8,}")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One worker's."""
+
+    folder: str
+    """Its name, made a folder's."""
+    host: str
+    http_port: int
+    device: str
+    """For CUDA_VISIBLE_DEVICES: the UUID that the layout calls it by, or its number in its node."""
+
+    @property
+    def grpc_port(self) -> int:
+        """Triton's order: HTTP, gRPC, metrics."""
+        return self.http_port + 1
+
+    @property
+    def metrics_port(self) -> int:
+        """See `grpc_port`."""
+        return self.http_port + 2
+
+
+def places_of(workers: Sequence[LayoutWorker], hosts: Mapping[str, str], port: int) -> dict[str, Place]:
+    """A place for every worker, by its name.
+
+    `hosts`: addresses by node; "" is that of all other nodes, this machine by default. `port`: the first, on every
+    host. Raises GenerateError for a node that there is not, and where the ports run out.
+    """
+    nodes = {worker.node for worker in workers}
+    if unknown := sorted(set(hosts) - nodes - {""}):
+        raise GenerateError(f"--host {unknown[0]}=...: the layout has no such node; it has {', '.join(sorted(nodes))}")
+    gpus: dict[str, list[str]] = {}
+    on_host: Counter[str] = Counter()
+    folders: set[str] = set()
+    places = {}
+    for worker in workers:
+        host = hosts.get(worker.node, hosts.get("", DEFAULT_HOST))
+        first = port + PORTS_APART * on_host[host]
+        if first + 2 > _LAST_PORT:
+            raise GenerateError(
+                f"worker {worker.name!r}: no port is left on {host} above {port}: give a lower --port, or each node "
+                "its own --host"
+            )
+        on_host[host] += 1
+        of_node = gpus.setdefault(worker.node, [])
+        if worker.gpu not in of_node:
+            of_node.append(worker.gpu)
+        device = worker.gpu if _DEVICE_ID.fullmatch(worker.gpu) else str(of_node.index(worker.gpu))
+        folder = _folder(worker.name, folders)
+        folders.add(folder)
+        places[worker.name] = Place(folder, host, first, device)
+    return places
+
+
+def _folder(name: str, taken: set[str]) -> str:
+    """A folder's name for a worker, one that no other worker has, not even where case does not count."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "worker"
+    lowered = {folder.lower() for folder in taken}
+    number, found = 1, plain
+    while found.lower() in lowered:
+        number += 1
+        found = f"{plain}-{number}"
+    return found

@@ -1,0 +1,25 @@
+"""The configuration of the proxy before the workers, for `tidegate serve --config`."""
+
+import json
+from collections.abc import Mapping
+
+from tidegate.api import LAYOUT_FILE
+from tidegate_repo_generator.deploying.places import Place
+
+
+def proxy_config(places: Mapping[str, Place], policy: str) -> str:
+    """The text of the YAML file. Strings are written as JSON writes them, which YAML reads."""
+    lines = [
+        "# Written by `tidegate generate`; docs/reference/config.md lists every field.",
+        "version: 1",
+        f"layout: {LAYOUT_FILE}",
+        f"policy: {json.dumps(policy)}",
+        'listen: {grpc: "0.0.0.0:8101", http: "0.0.0.0:8100", metrics: "0.0.0.0:8102"}',
+        "wait_s: 60",
+        "tritons:",
+    ]
+    for name, place in places.items():
+        ports = {"grpc": place.grpc_port, "http": place.http_port, "metrics": place.metrics_port}
+        addresses = ", ".join(f'{service}: "{place.host}:{port}"' for service, port in ports.items())
+        lines.append(f"  - {{worker: {json.dumps(name)}, {addresses}}}")
+    return "\n".join([*lines, ""])

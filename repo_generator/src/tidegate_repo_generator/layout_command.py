@@ -1,0 +1,119 @@
+"""`tidegate generate LAYOUT`: a thin layer over `deploy`."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tidegate_repo_generator.model import Flavour, GenerateError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tidegate_repo_generator.deploying.deploy import Deployed
+
+
+def generate_layout(
+    layout: Path,
+    output: Path,
+    blocks: Iterable[str],
+    flavour: Flavour,
+    policy: str | None,
+    hosts: Iterable[str],
+    port: int | None,
+    *,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write a layout's folder, and say what is in it. The options are those of `tidegate generate`."""
+    from rich.console import Console  # noqa: PLC0415 - this, onnx and onnxruntime are slow to import
+    from rich.progress import Progress  # noqa: PLC0415
+
+    from tidegate.api import DocumentError, Layout, read_document  # noqa: PLC0415
+    from tidegate_repo_generator.deploying.deploy import DEFAULT_POLICY, deploy  # noqa: PLC0415
+    from tidegate_repo_generator.deploying.places import DEFAULT_PORT  # noqa: PLC0415
+
+    errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+    try:
+        folders = {name: Path(folder) for name, folder in _pairs(blocks, "--blocks").items()}
+        of_nodes = _pairs(hosts, "--host")
+        steps = len(folders) + len(read_document(layout, Layout).partitions)
+        with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+            task = progress.add_task("reading", total=steps)
+            deployed = deploy(
+                layout,
+                output,
+                folders,
+                flavour=flavour,
+                policy=policy or DEFAULT_POLICY,
+                hosts=of_nodes,
+                port=port or DEFAULT_PORT,
+                force=force,
+                step=lambda what: progress.update(task, advance=1, description=what),
+            )
+    except (GenerateError, DocumentError) as error:
+        errors.print(f"error: {error}")
+        raise typer.Exit(1) from error
+    if as_json:
+        typer.echo(json.dumps(_as_json(deployed), indent=2))
+        return
+    for notice in deployed.notices:
+        errors.print(f"notice: {notice}")
+    console = Console(soft_wrap=True, markup=False, highlight=False)
+    console.print(_as_table(deployed))
+    if flavour is Flavour.EMBEDDED:
+        console.print(f"Start it on this machine: tidegate up {output}")
+    else:
+        console.print(
+            f"Copy {output} to each node and run its workers' launch files; then tidegate serve --config "
+            f"{output / 'tidegate.yaml'}"
+        )
+
+
+def _pairs(given: Iterable[str], flag: str) -> dict[str, str]:
+    """`NAME=VALUE`, or `VALUE` under the name "". Raises GenerateError."""
+    pairs: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            name, value = "", text
+        elif not name or not value:
+            raise GenerateError(f"{flag} {text}: give NAME=VALUE")
+        if name in pairs:
+            raise GenerateError(f"{flag} {text}: {f'{name!r} is' if name else 'one without a name is'} given twice")
+        pairs[name] = value
+    return pairs
+
+
+def _as_json(deployed: "Deployed") -> dict[str, Any]:
+    workers = [
+        {
+            **worker.model_dump(mode="json"),
+            "grpc": f"{deployed.places[worker.name].host}:{deployed.places[worker.name].grpc_port}",
+        }
+        for worker in deployed.deployment.workers
+    ]
+    document = deployed.deployment.model_dump(mode="json")
+    return {"path": str(deployed.path), **document, "workers": workers, "notices": deployed.notices}
+
+
+def _as_table(deployed: "Deployed") -> "Table":
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(title=f"Deployment {deployed.path}", title_justify="left")
+    for column in ("worker", "node, GPU", "share", "partitions", "gRPC", "launch file"):
+        table.add_column(column, overflow="fold")
+    for worker in deployed.deployment.workers:
+        place = deployed.places[worker.name]
+        table.add_row(
+            Text(worker.name),
+            Text(f"{worker.node}, {worker.gpu}"),
+            "1" if worker.share == 1 else f"1/{worker.share}",
+            Text(", ".join(worker.hosts)),
+            f"{place.host}:{place.grpc_port}",
+            worker.launch,
+        )
+    return table

@@ -1,0 +1,155 @@
+"""What `tidegate up` and `tidegate down` say where there is nothing to start, or to stop."""
+
+import fcntl
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from tidegate_proxy import plugin
+from tidegate_proxy.configuration.config import TritonAddress
+from tidegate_proxy.deployed.folder import DeploymentError, read_plan
+from tidegate_proxy.deployed.state import RunningState, held, holder, read_state, write_state
+from tidegate_proxy.deployed.tritons import running_tritons
+
+DEPLOYMENT: dict[str, Any] = {
+    "flavour": "embedded",
+    "partitions": [
+        {"name": "p", "model": "m", "blocks": [0, 1], "file": "weights/p.onnx", "inputs": ["x"], "outputs": ["y"]}
+    ],
+    "workers": [
+        {
+            "name": f"gpu/{number}",
+            "repository": f"workers/gpu-{number}",
+            "launch": f"workers/gpu-{number}.sh",
+            "node": "n",
+            "gpu": "g",
+            "share": 1,
+            "hosts": ["p"],
+        }
+        for number in range(2)
+    ],
+}
+TRITONS: list[dict[str, Any]] = [
+    {"worker": "gpu/0", "grpc": "127.0.0.1:9001", "http": "127.0.0.1:9000"},
+    {"worker": "gpu/1", "grpc": "127.0.0.1:9011", "share_memory": False},
+]
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """`write(flavour=..., tritons=[...])`: a folder that looks like a deployment."""
+
+    def make(tritons: list[dict[str, Any]] = TRITONS, **changes: object) -> Path:
+        folder = tmp_path / "deployment"
+        for number in range(2):
+            (folder / "workers" / f"gpu-{number}").mkdir(parents=True)
+        (folder / "deployment.json").write_text(json.dumps({**DEPLOYMENT, **changes}))
+        (folder / "layout.json").write_text("{}")
+        (folder / "tidegate.yaml").write_text(json.dumps({"layout": "layout.json", "tritons": tritons}))
+        return folder
+
+    return make
+
+
+def run(command: str, *arguments: object) -> Result:
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    for spec in plugin.tidegate_commands():
+        app.command(spec.name)(spec.run)
+    return CliRunner().invoke(app, [command, *map(str, arguments)])
+
+
+def test_workers_listen_where_the_configuration_says(write: Write) -> None:
+    plan = read_plan(write())
+    assert [(w.name, w.repository.name, w.grpc_port, w.http_port) for w in plan.workers] == [
+        ("gpu/0", "gpu-0", 9001, 9000),
+        ("gpu/1", "gpu-1", 9011, 0),
+    ]
+    assert plan.left_out == ()
+
+
+def test_on_free_ports_the_rest_of_the_configuration_holds(write: Write) -> None:
+    plan = read_plan(write(), free_ports=True)
+    assert {(w.grpc_port, w.http_port, w.metrics_port) for w in plan.workers} == {(0, 0, 0)}
+    moved = TritonAddress(grpc="127.0.0.1:4", http="127.0.0.1:5", metrics="127.0.0.1:6", worker="gpu/1")
+    config = plan.reread({"gpu/1": moved})
+    assert [triton.grpc for triton in config.tritons] == ["127.0.0.1:9001", "127.0.0.1:4"]
+    assert (config.tritons[1].http, config.tritons[1].shares_memory) == ("127.0.0.1:5", False)
+    assert (config.listen.grpc, config.listen.http) == ("127.0.0.1:0", "127.0.0.1:0")
+
+
+def test_a_worker_that_the_configuration_leaves_out_is_not_started(write: Write) -> None:
+    plan = read_plan(write(TRITONS[:1]))
+    assert ([worker.name for worker in plan.workers], plan.left_out) == (["gpu/0"], ("gpu/1",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"flavour": "triton"}, "was generated for full Tritons"),
+        ({"tritons": [{**TRITONS[0], "worker": "gpu/7"}]}, "is worker 'gpu/7', which"),
+        ({"tritons": [{**TRITONS[0], "grpc": "10.0.0.1:9001"}]}, "is worker 'gpu/0' on another machine"),
+        ({"workers": [{**DEPLOYMENT["workers"][0], "repository": "../../etc"}]}, "is not inside the folder"),
+        ({"workers": [{**DEPLOYMENT["workers"][0], "repository": "gone"}]}, "worker 'gpu/0' has no repository"),
+        ({"tritons": [{"grpc": "nowhere"}]}, "'nowhere' is not HOST:PORT"),
+    ],
+)
+def test_a_deployment_that_cannot_be_started_here(write: Write, changes: dict[str, Any], says: str) -> None:
+    if "tritons" not in changes:
+        changes = {"tritons": TRITONS[:1], **changes}
+    folder = write(**changes)
+    result = run("up", folder)
+    assert result.exit_code == 1
+    assert says in result.stderr
+    assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize("command", ["up", "down"])
+def test_what_is_no_deployment(tmp_path: Path, command: str) -> None:
+    result = run(command, tmp_path)
+    assert result.exit_code == 1
+    assert f"{tmp_path} holds no deployment" in result.stderr
+
+
+def test_down_where_nothing_is_up(write: Write) -> None:
+    folder = write()
+    result = run("down", folder)
+    assert (result.exit_code, result.stdout) == (0, f"nothing of {folder} was up\n")
+
+
+def test_a_state_that_is_left_of_a_crash_is_no_error(write: Write) -> None:
+    folder = write()
+    with held(folder):
+        write_state(folder, RunningState(pid=1, grpc="localhost:1", http="", metrics="", workers=()))
+    assert holder(folder) is None
+    result = run("down", folder, "--json")
+    assert json.loads(result.stdout) == {"proxy": None, "workers": [], "ended_before": []}
+    assert read_state(folder) is None
+
+
+def test_two_do_not_have_one_deployment_up(write: Write) -> None:
+    folder = write()
+    (folder / "run").mkdir()
+    with (folder / "run" / "lock").open("w") as lock:
+        lock.write("4711")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert holder(folder) == 4711
+        result = run("up", folder)
+    assert result.exit_code == 1
+    assert "is up already (process 4711): it is being started; `tidegate down" in result.stderr
+
+
+def test_one_repository_without_models_ends_all(write: Write) -> None:
+    plan = read_plan(write(), free_ports=True)
+    with (
+        pytest.raises(DeploymentError, match=r"worker 'gpu/[01]' did not start: .* holds no models"),
+        running_tritons(plan.workers, lambda name, triton: None),
+    ):
+        pass

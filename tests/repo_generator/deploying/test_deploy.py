@@ -1,0 +1,246 @@
+"""From a layout to a folder: what is in it, and what is said where layout and blocks do not belong together."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import typer
+import yaml
+from google.protobuf import text_format
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from tritonclient.grpc import model_config_pb2
+from typer.testing import CliRunner, Result
+
+from tidegate.api import Layout, LayoutWorker, read_deployment, read_document
+from tidegate_repo_generator import plugin
+from tidegate_repo_generator.deploying.places import places_of
+from tidegate_repo_generator.splitting.split import split_model
+
+Run = Callable[..., Result]
+LAYOUT: dict[str, Any] = {
+    "models": [
+        {
+            "name": "m",
+            "slo_ms": 100,
+            "pipelines": [{"partitions": ["m.a", "m.b"], "batch": 4}, {"partitions": ["m.whole"], "batch": 2}],
+        }
+    ],
+    "partitions": [
+        {"name": "m.a", "model": "m", "blocks": [0, 2], "bytes_per_row": 16, "latency_ms": {"slow": [1, 2, 3, 4]}},
+        {"name": "m.b", "model": "m", "blocks": [2, 3], "latency_ms": {"slow": [1, 2, 3, 4]}},
+        {"name": "m.whole", "model": "m", "blocks": [0, 3], "latency_ms": {"fast/2": [1, 2, 3, 4]}},
+    ],
+    "workers": [
+        {"name": "slow 0", "kind": "slow", "gpu": "s0", "hosts": ["m.a", "m.b"]},
+        {"name": "slow/0", "kind": "slow", "gpu": "s1", "hosts": ["m.a"]},
+        {"name": "../..", "kind": "fast/2", "gpu": "f0", "share": 2, "node": "big", "hosts": ["m.whole"]},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three blocks of y = -exp(relu(x)) and early = relu(x), which the rest goes on with."""
+    folder = tmp_path_factory.mktemp("blocks")
+    x, y, early = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in ("x", "y", "early"))
+    nodes = [
+        helper.make_node("Relu", ["x"], ["early"]),
+        helper.make_node("Exp", ["early"], ["e"]),
+        helper.make_node("Neg", ["e"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], [early, y])
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.save(model, folder / "m.onnx")
+    split_model(folder / "m.onnx", folder / "blocks", at=["early", "e"])
+    return folder / "blocks"
+
+
+@pytest.fixture
+def run(blocks: Path, tmp_path: Path) -> Run:
+    """`run(layout, *options)`: `tidegate generate` with the blocks of m, into `tmp_path / "out"`."""
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    app.command("generate")(plugin.tidegate_commands()[0].run)
+
+    def generate(layout: dict[str, Any], *options: object, folder: object = f"m={blocks}") -> Result:
+        (tmp_path / "layout.json").write_text(json.dumps(layout))
+        arguments = ["generate", tmp_path / "layout.json", "-o", tmp_path / "out", "--blocks", folder, *options]
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    return generate
+
+
+def changed(path: list[Any], value: object) -> dict[str, Any]:
+    layout = deepcopy(LAYOUT)
+    where: Any = layout
+    for step in path[:-1]:
+        where = where[step]
+    where[path[-1]] = value
+    return layout
+
+
+def test_what_is_in_the_folder(run: Run, tmp_path: Path) -> None:
+    result = run(LAYOUT, "--policy", "eager")
+    assert result.exit_code == 0, result.stderr
+    out = tmp_path / "out"
+    deployment = read_deployment(out)
+    folders = {worker.name: worker.repository for worker in deployment.workers}
+    assert folders == {"slow 0": "workers/slow-0", "slow/0": "workers/slow-0-2", "../..": "workers/worker"}
+    weights = {part.name: out / part.file for part in deployment.partitions}
+    first, second = (out / folders[name] / "m.a" / "1" / "model.onnx" for name in ("slow 0", "slow/0"))
+    assert first.samefile(second)
+    assert first.samefile(weights["m.a"])
+    assert len(list((out / "weights").iterdir())) == 3
+    config = text_format.Parse((second.parents[1] / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+    assert (config.name, config.max_batch_size, config.instance_group[0].count) == ("m.a", 4, 1)
+    assert (config.backend, config.HasField("dynamic_batching")) == ("python", False)
+    assert (second.parent / "model.py").is_file()
+    # `early` is an output of the model that partitions take, which the layout alone would not tell.
+    assert read_document(out / "layout.json", Layout).models[0].outputs == ("early", "y")
+    proxy = yaml.safe_load((out / "tidegate.yaml").read_text())
+    assert (proxy["policy"], proxy["layout"]) == ("eager", "layout.json")
+    assert [(t["worker"], t["grpc"]) for t in proxy["tritons"]] == [
+        ("slow 0", "127.0.0.1:9001"),
+        ("slow/0", "127.0.0.1:9011"),
+        ("../..", "127.0.0.1:9021"),
+    ]
+    x = np.array([[-1, 0, 1, 2]], np.float32)
+    (e,) = ort.InferenceSession(weights["m.a"]).run(["e"], {"x": x})
+    (y,) = ort.InferenceSession(weights["m.b"]).run(["y"], {"e": e})
+    np.testing.assert_allclose(y, -np.exp(np.maximum(x, 0)), rtol=1e-6)
+
+
+def test_launch_files(run: Run, tmp_path: Path) -> None:
+    result = run(LAYOUT, "--flavour", "triton", "--host", "10.0.0.1", "--host", "big=10.0.0.2", "--port", 8000)
+    assert result.exit_code == 0, result.stderr
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "tritonserver").write_text(
+        '#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $@"\n'
+    )
+    (tools / "tritonserver").chmod(0o755)
+    said = {}
+    for worker in read_deployment(tmp_path / "out").workers:
+        command = [str(tmp_path / "out" / worker.launch), "--log-verbose=1"]
+        environment = {"PATH": f"{tools}:/usr/bin:/bin"}
+        said[worker.name] = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True, cwd="/"
+        ).stdout
+    workers = tmp_path / "out" / "workers"
+    ports = "--http-port={0} --grpc-port={1} --metrics-port={2} --log-verbose=1\n"
+    assert said == {
+        "slow 0": f"0  --model-repository={workers}/slow-0 " + ports.format(8000, 8001, 8002),
+        "slow/0": f"1  --model-repository={workers}/slow-0-2 " + ports.format(8010, 8011, 8012),
+        "../..": f"0 50 --model-repository={workers}/worker " + ports.format(8000, 8001, 8002),
+    }
+    assert not list(workers.glob("*/*/1/model.py"))
+    assert 'platform: "onnxruntime_onnx"' in (workers / "worker" / "m.whole" / "config.pbtxt").read_text()
+    tritons = yaml.safe_load((tmp_path / "out" / "tidegate.yaml").read_text())["tritons"]
+    assert [triton["grpc"] for triton in tritons] == ["10.0.0.1:8001", "10.0.0.1:8011", "10.0.0.2:8001"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "says"),
+    [
+        (changed(["partitions", 1, "blocks"], [2, 4]), "partition 'm.b' has the blocks [2, 4], but"),
+        (
+            changed(["partitions", 2, "blocks"], [0, 2]),
+            "model 'm': the pipeline ['m.whole'] ends with block 2, but",
+        ),
+        (changed(["models", 0, "outputs"], ["z"]), "no partition of ['m.a', 'm.b'] gives its output 'z'"),
+        (changed(["models", 0, "pipelines", 0, "batch"], 9), "latency_ms of 'm.a' on 'slow' ends before the batch 9"),
+        (changed(["workers", 1, "hosts"], ["m.z"]), "'slow/0' hosts 'm.z', which is no partition"),
+        (changed(["kind"], "plan"), "kind: Input should be 'layout'"),
+    ],
+)
+def test_a_layout_that_does_not_fit_the_blocks(run: Run, tmp_path: Path, layout: dict[str, Any], says: str) -> None:
+    result = run(layout)
+    assert result.exit_code == 1
+    assert says in result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"layout.json"}, "something was left half written"
+
+
+@pytest.mark.parametrize(
+    ("options", "folder", "says"),
+    [
+        (["--blocks", "m=nowhere"], None, "'m' is given twice"),
+        ([], "x=nowhere", "has no model 'x'; it has m"),
+        ([], "m=nowhere", "there is no nowhere/blocks.json; give a folder that `tidegate split` wrote"),
+        (["--blocks", "n=nowhere"], None, "has no model 'n'; it has m"),
+        ([], "m=", "--blocks m=: give NAME=VALUE"),
+        (["--host", "far=10.0.0.1"], None, "the layout has no such node; it has big, node0"),
+        (["--port", "65530"], None, "worker 'slow/0': no port is left on 127.0.0.1"),
+    ],
+)
+def test_options_that_name_what_is_not_there(
+    run: Run,
+    blocks: Path,
+    tmp_path: Path,
+    options: list[str],
+    folder: str | None,
+    says: str,
+) -> None:
+    result = run(LAYOUT, *options, folder=folder or f"m={blocks}")
+    assert result.exit_code == 1
+    assert says in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_without_blocks(run: Run, blocks: Path) -> None:
+    text = json.dumps(LAYOUT)
+    other = json.loads(text.replace('"m.', '"n.').replace('"m"', '"n"'))
+    both = {key: [*LAYOUT[key], *other[key]] for key in ("models", "partitions")}
+    both["workers"] = [*LAYOUT["workers"], {**other["workers"][0], "name": "n0"}, {**other["workers"][2], "name": "n1"}]
+    assert "model 'n' has no blocks: say where `tidegate split` wrote them, with --blocks n=DIR" in run(both).stderr
+    assert "has 2 models, so say of which it is" in run(both, folder=blocks).stderr
+
+
+def test_partitions_whose_names_can_name_no_model(run: Run) -> None:
+    text = json.dumps(LAYOUT).replace("m.whole", "m/whole")
+    assert "'m/whole' cannot name a model" in run(json.loads(text)).stderr
+
+
+def test_the_one_model_need_not_be_named_and_other_bytes_are_noticed(run: Run, blocks: Path) -> None:
+    result = run(changed(["partitions", 0, "bytes_per_row"], 8), folder=blocks)
+    assert result.exit_code == 0
+    assert "notice: partition 'm.a' sends 16 bytes per row, and the layout was planned with 8" in result.stderr
+
+
+def test_what_is_there_is_replaced_on_demand_only_and_never_while_it_runs(run: Run, tmp_path: Path) -> None:
+    assert run(LAYOUT).exit_code == 0
+    assert "exists: replace it with --force" in run(LAYOUT).stderr
+    assert run(LAYOUT, "--force").exit_code == 0
+    (tmp_path / "out" / "run").mkdir()
+    (tmp_path / "out" / "run" / "state.json").write_text("{}")
+    assert "is in use: `tidegate down" in run(LAYOUT, "--force").stderr
+    (tmp_path / "out" / "deployment.json").unlink()
+    assert "was not written by `tidegate generate`" in run(LAYOUT, "--force").stderr
+
+
+def test_options_of_models_and_of_layouts_are_kept_apart(run: Run, blocks: Path, tmp_path: Path) -> None:
+    assert "is a layout, which says that itself" in run(LAYOUT, "--slo-ms", 3).stderr.replace("\n", "")
+    app = typer.Typer()
+    app.command()(plugin.tidegate_commands()[0].run)
+    options = ["-o", str(tmp_path / "models"), "--policy", "fifs"]
+    result = CliRunner().invoke(app, [str(blocks / "00.onnx"), *options])
+    assert result.exit_code == 2
+    assert "--policy" in result.stderr
+
+
+@given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=20, unique=True))
+def test_every_worker_has_a_folder_and_ports_of_its_own(names: list[str]) -> None:
+    workers = [LayoutWorker(name=name, kind="k", gpu="g", hosts=("p",)) for name in names]
+    places = places_of(workers, {}, 9000).values()
+    folders = [place.folder for place in places]
+    assert len({folder.lower() for folder in folders}) == len(names)
+    assert not any(folder.startswith((".", "-")) or "/" in folder for folder in folders)
+    assert len({port for p in places for port in (p.http_port, p.grpc_port, p.metrics_port)}) == 3 * len(names)
