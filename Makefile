@@ -1,11 +1,11 @@
 # The two commands that a newcomer needs: `make demo` and `make test`. Every target installs what it needs into .venv.
 # The embedded Triton runs models in CPython 3.11 or 3.12 (docs/how-to/embedded-triton.md); PYTHON=... overrides the choice.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) >/dev/null 2>&1 && $(name) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' >/dev/null 2>&1 && echo $(name))))
-MEMBERS = core[sim] proxy[embedded,tracing] plugins/baselines plugins/symphony[planner] plugins/ppipe[planner] repo_generator triton_models loadtest
+MEMBERS = core[sim] proxy[embedded,tracing] plugins/baselines plugins/symphony[planner] plugins/ppipe[planner] repo_generator triton_models loadtest[locust]
 BIN = .venv/bin
 SOURCES = core/src proxy/src plugins/baselines/src plugins/symphony/src plugins/ppipe/src plugins/template repo_generator/src triton_models/src loadtest/src
 
-.PHONY: help demo test lint bench fuzz soak install clean
+.PHONY: help demo test lint bench fuzz soak loadtest install clean
 help:  ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/'
 
@@ -21,7 +21,8 @@ lint: .venv/installed  ## ruff, strict mypy, import contracts
 	$(BIN)/mypy $(SOURCES) demo bench tests
 	PYTHONPATH=plugins/template/src $(BIN)/lint-imports
 
-# Half an hour and more, so not among them: python -m bench.synthetic_workloads, python -m bench.faults
+# Half an hour and more, or in need of the papers' data, so not among them: python -m bench.synthetic_workloads, bench.faults,
+# bench.ppipe_planner, bench.ppipe_simulated, bench.ocr_comparison
 bench: .venv/installed  ## Benchmarks: Tidegate beside Triton in one run (run nothing else meanwhile)
 	$(BIN)/python -m bench
 
@@ -31,6 +32,10 @@ fuzz: .venv/installed  ## 100,000 malformed inputs against the proxy (some minut
 MINUTES ?= 30
 soak: .venv/installed  ## Half an hour of everything at once: does the proxy keep memory? (MINUTES=...)
 	$(BIN)/python -m bench.soak --minutes $(MINUTES)
+
+loadtest: .venv/installed  ## A scenario live: SCENARIO=file [TARGET=HOST:PORT] [ARGS=...]
+	@test -n "$(SCENARIO)" || { echo "make loadtest SCENARIO=scenarios/resnet50.yaml [TARGET=HOST:PORT] [ARGS=...]"; exit 1; }
+	$(BIN)/tidegate loadtest $(SCENARIO) $(if $(TARGET),--target $(TARGET)) $(ARGS)
 
 install: .venv/installed  ## Only set up .venv
 

@@ -131,6 +131,29 @@ def measure(layout: Layout, folder: Path, options: PpipeOptions) -> dict[str, fl
     }
 
 
+def bench_dispatch(
+    console: Console, layout: Layout | None = None, times: Sequence[int] = (1, 10, 100)
+) -> list[dict[str, Any]]:
+    """Measure copies of a layout, with gaps left and filled; prints a table."""
+    layout = layout or made_up()
+    rows: list[dict[str, Any]] = []
+    table = Table("GPUs", "workers", "gaps", "probes/batch", "us/batch", title=f"PPipe's data plane; paper: {PAPER}")
+    with TemporaryDirectory() as folder:
+        for copies in times:
+            for fill_gaps in (False, True):
+                row = measure(copies_of(layout, copies), Path(folder), PpipeOptions(fill_gaps=fill_gaps))
+                rows.append({"fill_gaps": fill_gaps, **row})
+                table.add_row(
+                    f"{row['gpus']:,}",
+                    f"{row['workers']:,}",
+                    "filled" if fill_gaps else "left",
+                    f"{row['probes_per_batch']:.2f}",
+                    f"{row['us_per_batch']:.1f}",
+                )
+    console.print(table)
+    return rows
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(
@@ -141,24 +164,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args(arguments)
     try:
-        layout = read_document(options.layout, Layout) if options.layout else made_up()
+        layout = read_document(options.layout, Layout) if options.layout else None
     except DocumentError as error:
         parser.error(str(error))
-    rows: list[dict[str, Any]] = []
-    table = Table("GPUs", "workers", "gaps", "probes/batch", "us/batch", title=f"PPipe's data plane; paper: {PAPER}")
-    with TemporaryDirectory() as folder:
-        for times in options.times:
-            for fill_gaps in (False, True):
-                row = measure(copies_of(layout, times), Path(folder), PpipeOptions(fill_gaps=fill_gaps))
-                rows.append({"fill_gaps": fill_gaps, **row})
-                table.add_row(
-                    f"{row['gpus']:,}",
-                    f"{row['workers']:,}",
-                    "filled" if fill_gaps else "left",
-                    f"{row['probes_per_batch']:.2f}",
-                    f"{row['us_per_batch']:.1f}",
-                )
-    Console(width=None if os.isatty(1) else 100).print(table)
+    rows = bench_dispatch(Console(width=None if os.isatty(1) else 100), layout, options.times)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
 

@@ -8,9 +8,10 @@ from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, read_scenario
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
+OF_WHOLE_MODELS = sorted(path for path in SCENARIOS.glob("*.yaml") if not path.stem.startswith("pooled_pipeline"))
 
 
-@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", OF_WHOLE_MODELS, ids=lambda path: path.stem)
 def test_symphony_carries_what_fifs_does_not(path: Path) -> None:
     scenario = read_scenario(path, {"warmup_s": 1, "duration_s": 1 if "zoo" in path.stem else 4})
     symphony, fifs = (
@@ -32,3 +33,16 @@ def test_symphony_leaves_workers_idle_in_proportion_to_the_load_that_is_missing(
         assert symphony.touched_workers in range(2, 8)
         assert eager.touched_workers == 8
         assert eager.busy_share > 0.8
+
+
+def test_pools_of_partitions_carry_what_whole_models_on_the_same_gpus_do_not() -> None:
+    attainment = {}
+    for name, policy in (
+        ("pooled_pipeline", "ppipe"),
+        ("pooled_pipeline_np", "ppipe"),
+        ("pooled_pipeline_whole", "symphony"),
+    ):
+        scenario = read_scenario(SCENARIOS / f"{name}.yaml", {"warmup_s": 1, "duration_s": 10})
+        attainment[name] = simulate(Run(scenario, PolicyChoice(name=policy), scenario.seed)).total.attainment
+    assert attainment["pooled_pipeline"] > 0.99
+    assert max(attainment["pooled_pipeline_np"], attainment["pooled_pipeline_whole"]) < 0.93

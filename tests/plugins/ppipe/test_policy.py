@@ -52,11 +52,11 @@ ALONE = Worker(4, "f2", ("whole",), "fast", "f2")
 
 
 def playbook(
-    *workers: Worker, pipelines: tuple[Pipeline, ...] = (SPLIT,), slack_ns: int = 0, **options: float | bool
+    *workers: Worker, pipelines: tuple[Pipeline, ...] = (SPLIT,), slack_ns: int = 0, **options: float | bool | str
 ) -> Playbook:
     model = Model("m", 4, SLO, pipelines)
     setup = Setup((model,), workers, PROFILES, network=NETWORK, wake_slack_ns=slack_ns)
-    return Playbook(Ppipe(setup, PpipeOptions.model_validate(options)))
+    return Playbook(Ppipe(setup, PpipeOptions.model_validate({"gathering": "planned", **options})))
 
 
 def arrived(request_id: int, now_ns: int = 0, *, rows: int = 1, due_ns: int | None = None) -> RequestArrived:
@@ -116,6 +116,10 @@ def test_timers_that_fire_late_are_set_earlier() -> None:
 
 def test_so_is_what_keeps_a_reserve() -> None:
     assert playbook(SLOW, FAST, reserve_ms=1e-5) >> arrived(0) << SetTimer(KEY, 73)
+
+
+def test_under_light_load_nothing_waits_for_company() -> None:
+    assert playbook(SLOW, FAST, gathering="needed") >> arrived(0) << split(0)
 
 
 def test_a_request_with_a_nearer_deadline_is_waited_for_no_longer() -> None:

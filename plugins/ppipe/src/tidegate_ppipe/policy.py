@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -48,6 +48,11 @@ class PpipeOptions(PolicyOptions):
 
     reserve_ms: float = Field(
         default=0.0, ge=0, lt=1e6, description="Kept free before every deadline, for what plans do not foresee"
+    )
+    gathering: Literal["needed", "planned"] = Field(
+        default="needed",
+        description="How large a batch becomes before its last moment: `planned`, as its pipeline was planned for, "
+        "which is the paper's; `needed`, under light load only as large as workers need it to keep up",
     )
     fill_gaps: bool = Field(
         default=False, description="Work may go between two reservations of a worker, not only behind all of them"
@@ -120,6 +125,7 @@ class Ppipe(Policy):
         super().__init__(setup, options)
         self._reserve_ns = ms_to_ns(options.reserve_ms)
         self._least_part = options.least_part
+        self._as_needed = options.gathering == "needed"
         self._slack_ns = setup.wake_slack_ns
         network = setup.network if self.knows_network else None
         self.resources = Resources(setup.workers, setup.profiles, network, fill_gaps=options.fill_gaps)
@@ -327,6 +333,9 @@ class Ppipe(Policy):
     def _gathers(self, now_ns: int, queue: Queue, found: Found) -> bool:
         """Whether all that wait may go on waiting for others; if so, until when."""
         if found.count < len(queue) or found.rows == found.size or found.due_ns == NEVER:
+            return False
+        routes = self._routes[queue.model.name]
+        if self._as_needed and routes.is_light and found.rows >= routes.needed_rows():
             return False
         path = found.path
         last_ns = path.start_ns + (found.due_ns - path.end_ns) - self._slack_ns

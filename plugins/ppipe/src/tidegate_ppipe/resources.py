@@ -1,11 +1,14 @@
 """Which path is done first, by what is reserved of workers and links (PPipe, Algorithm 2)."""
 
 from collections.abc import Iterable, Sequence
+from math import inf
 
 from tidegate.api import NEVER, Network, Profile, Worker
 from tidegate_ppipe.paths import Flight, Path, Stop
 from tidegate_ppipe.places import Node, Place, Pool
 from tidegate_ppipe.reservations import Interval, earliest_joint_fit
+
+NS_PER_S = 1e9
 
 
 class Resources:
@@ -86,6 +89,15 @@ class Resources:
             len(pool.places) * rows / self._tables_ns[partition, pool.kind][rows - 1]
             for pool in self._pools_of[partition]
         )
+
+    def link_rows_per_ns(self, sender: str, receiver: str) -> float:
+        """What the links between the nodes of two partitions' workers bear; infinite where nothing is transferred."""
+        if self._network is None or not (bytes_per_row := self._network.bytes_per_row.get(sender, 0)):
+            return inf
+        nodes = min(
+            len({node for pool in self._pools_of[partition] for node in pool.nodes}) for partition in (sender, receiver)
+        )
+        return nodes * self._network.bytes_per_s / NS_PER_S / bytes_per_row
 
     # Paths -------------------------------------------------------------------------------------------------------
 

@@ -2,12 +2,15 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from itertools import pairwise, starmap
 
 from tidegate.api import ArrivalRate, Model, Pipeline
 from tidegate_ppipe.resources import Resources
 
 BUSY_PART = 0.9
 """Batches are large enough for the load when they keep the workers busy for no more than this part of the time."""
+LIGHT_PART = 0.5
+"""A load of up to this part of what the pipelines bear, links included, is light."""
 
 
 class Route:
@@ -35,6 +38,7 @@ class Routes:
         """Those whose partitions are all hosted somewhere."""
         self.rate = ArrivalRate(0)
         self._all = [route(pipeline) for pipeline in model.paths]
+        self._bears_at_most = 0.0
         self._bears: list[float] = []
         """Rows per nanosecond with batches of so many rows less one: rising, or made so."""
 
@@ -55,6 +59,19 @@ class Routes:
             )
             self._bears.append(max([bears, *self._bears[-1:]]))
 
+        self._bears_at_most = sum(_bears_at_most(route, resources) for route in self.usable)
+
+    @property
+    def is_light(self) -> bool:
+        """Whether the load is so light that batches need not gather."""
+        return self.rate.rows_per_ns <= LIGHT_PART * self._bears_at_most
+
     def needed_rows(self) -> int:
         """How large batches have to be for the present load; as large as they can be where none is large enough."""
         return min(bisect_left(self._bears, self.rate.rows_per_ns / BUSY_PART) + 1, len(self._bears))
+
+
+def _bears_at_most(route: Route, resources: Resources) -> float:
+    """Rows per nanosecond with batches of the planned size, of its slowest pool or of the links between two."""
+    pools = (resources.rows_per_ns(name, route.max_rows) for name in route.partitions)
+    return min([*pools, *starmap(resources.link_rows_per_ns, pairwise(route.partitions))])
