@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from bench.front import bench_front
+from bench.generator import bench_generator
 from bench.live_vs_simulated import bench_live_vs_simulated
 from bench.scheduler import bench_scheduler
 from bench.subclusters import bench_subclusters
@@ -23,7 +24,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument(
-        "--only", choices=("front", "scheduler", "subclusters", "live_vs_simulated"), help="run one of them"
+        "--only",
+        choices=("front", "generator", "scheduler", "subclusters", "live_vs_simulated"),
+        help="run one of them",
     )
     parser.add_argument("--perf-analyzer", type=Path, metavar="PATH", help="front: load by NVIDIA's perf_analyzer")
     parser.add_argument("--full", action="store_true", help="scheduler: every number of models with every of workers")
@@ -34,6 +37,8 @@ def main() -> None:
     figures: dict[str, Any] = {}
     if arguments.only in (None, "front"):
         figures["front"] = bench_front(console, arguments.perf_analyzer)
+    if arguments.only in (None, "generator"):
+        figures["generator"] = bench_generator(console)
     if arguments.only in (None, "scheduler"):
         figures["scheduler"] = bench_scheduler(console, full=arguments.full, plot=arguments.plot)
     if arguments.only in (None, "subclusters"):

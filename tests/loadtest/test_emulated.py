@@ -74,7 +74,6 @@ def test_tidegate_starts_from_the_profiles_that_simulated_policies_are_told(tmp_
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"workers": [{"count": 1, "gpu": "A"}, {"count": 1, "gpu": "B"}]}, "one kind of `gpu`"),
         ({"models": [{"name": "m", "profile": POINTS, "time_ms": 3}]}, "`time_ms`"),
         ({"models": [{"name": "m", "profile": POINTS, "apps": [{"name": "a", "time_ms": 3}]}]}, "`time_ms`"),
         ({"simulation": {"interference": 1.5}}, "simulation.interference"),

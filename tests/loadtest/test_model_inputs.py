@@ -1,21 +1,24 @@
 """Random requests fit the model as its server declares it, or the mismatch is said in one line."""
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import uvloop
 from tritonclient.utils import deserialize_bytes_tensor
+from typer import BadParameter
 
 from tidegate_loadtest.connection import Connection, LoadTestError
 from tidegate_loadtest.model_inputs import RandomRequests
+from tidegate_loadtest.shapes import Shape, parse_shapes
 
 if TYPE_CHECKING:
     from tests.loadtest.conftest import FakeTriton
 
 
 def requests_for(
-    triton: "FakeTriton", model: str, *, rows: int = 1, shapes: dict[str, tuple[int, ...]] | None = None, seed: int = 0
+    triton: "FakeTriton", model: str, *, rows: int = 1, shapes: dict[str, Shape] | None = None, seed: int = 0
 ) -> RandomRequests:
     async def ask() -> RandomRequests:
         async with Connection(triton.target) as connection:
@@ -30,6 +33,23 @@ def test_rows_and_open_dimensions_are_filled_in(triton: "FakeTriton") -> None:
     values = np.frombuffer(request.raw_input_contents[0], np.float32)
     assert values.size == 2 * 3 * 4 * 5
     assert values.std() > 0
+
+
+def test_dimensions_are_drawn_for_each_request(triton: "FakeTriton") -> None:
+    requests = requests_for(triton, "image", shapes=parse_shapes(["IMAGE=3,48|96|96,160..163"]))
+    shapes = [tuple(requests(index).inputs[0].shape) for index in range(128)]
+    assert {shape[:2] for shape in shapes} == {(1, 3)}
+    assert {shape[3] for shape in shapes} == {160, 161, 162, 163}
+    heights = Counter(shape[2] for shape in shapes)
+    assert heights.keys() == {48, 96}
+    assert heights[96] > heights[48]  # listed twice: twice as likely
+    assert len(requests(0).raw_input_contents[0]) == 3 * shapes[0][2] * shapes[0][3] * 4
+
+
+@pytest.mark.parametrize("text", ["X", "=3", "X=3,x", "X=-1", "X=5..4", "X=3|-1"])
+def test_a_shape_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(BadParameter, match=r"write NAME=3,48,320"):
+        parse_shapes([text])
 
 
 def test_every_type_is_encoded_as_triton_reads_it(triton: "FakeTriton") -> None:
@@ -65,6 +85,7 @@ def test_requests_differ_from_each_other_and_repeat_with_the_seed(triton: "FakeT
         ("image", 1, {}, "input 'IMAGE' is 3,-1,-1: give its -1 a size with --shape IMAGE=..."),
         ("image", 1, {"IMAGE": (1, 4, 5)}, "'IMAGE' is 3,-1,-1 (rows not counted), which 1,4,5 does not fit"),
         ("image", 1, {"IMAGE": (3, 4)}, "which 3,4 does not fit"),
+        ("image", 1, {"IMAGE": (range(1, 4), 4, 5)}, "which 1..3,4,5 does not fit"),
         ("echo", 1, {"Y": (4,)}, "model 'echo' has no input 'Y'; it has X"),
         ("echo", 9, {}, "takes at most 8 rows, not 9"),
         ("unbatched", 2, {}, "takes at most 1 rows, not 2"),
@@ -72,7 +93,7 @@ def test_requests_differ_from_each_other_and_repeat_with_the_seed(triton: "FakeT
     ],
 )
 def test_what_does_not_fit_is_said_in_one_line(
-    triton: "FakeTriton", model: str, rows: int, shapes: dict[str, tuple[int, ...]], message: str
+    triton: "FakeTriton", model: str, rows: int, shapes: dict[str, Shape], message: str
 ) -> None:
     with pytest.raises(LoadTestError) as caught:
         requests_for(triton, model, rows=rows, shapes=shapes)

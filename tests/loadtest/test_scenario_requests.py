@@ -7,7 +7,8 @@ import uvloop
 
 from tidegate.workload import RequestSequence, Scenario, draw_requests
 from tidegate_loadtest.connection import Connection, LoadTestError
-from tidegate_loadtest.scenario_requests import ScenarioRequests, Shapes
+from tidegate_loadtest.scenario_requests import ScenarioRequests
+from tidegate_loadtest.shapes import Shapes
 
 if TYPE_CHECKING:
     from tests.loadtest.conftest import FakeTriton

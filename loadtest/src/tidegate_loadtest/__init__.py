@@ -6,4 +6,6 @@ server's own statistics, how large its batches and how busy its instances were m
 
 `tidegate loadtest` sends a scenario's requests in an open loop (live), to a server that runs or to a cluster that it
 sets up with emulated GPUs (emulated, processes), and judges the run in the columns of a simulated one (judge).
+
+`locust` is the same load from Locust: in its web page, closed loops of users, several processes and machines, HTTP too.
 """

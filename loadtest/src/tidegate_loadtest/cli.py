@@ -23,7 +23,7 @@ from tidegate_loadtest.recorder import Progress
 from tidegate_loadtest.report import print_report
 from tidegate_loadtest.result import RunResult
 from tidegate_loadtest.server_stats import ServerUsage, measure_usage
-from tidegate_loadtest.shapes import parse_shapes
+from tidegate_loadtest.shapes import Shapes, parse_shapes
 
 app = typer.Typer(add_completion=False)
 
@@ -51,7 +51,7 @@ class _Job:
     lateness_limit_ms: float
     channels: int
     rows: int
-    shapes: dict[str, tuple[int, ...]]
+    shapes: Shapes
     seed: int
 
 

@@ -1,7 +1,7 @@
 """The way to the server: gRPC channels, and the few questions that are asked before any load is sent."""
 
 from collections.abc import Awaitable
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import grpc
 from tritonclient.grpc import model_config_pb2
@@ -16,6 +16,16 @@ ANSWER_WITHIN_S = 5.0
 
 class LoadTestError(Exception):
     """The test cannot be run as asked. One line that a person can act on."""
+
+
+class AsksForModels(Protocol):
+    """What can be asked about a server's models; both raise LoadTestError for an unknown one."""
+
+    async def model_metadata(self, model: str) -> pb.ModelMetadataResponse:
+        """Names, types and shapes of a model's tensors."""
+
+    async def model_config(self, model: str) -> model_config_pb2.ModelConfig:
+        """A model's configuration."""
 
 
 class Connection:

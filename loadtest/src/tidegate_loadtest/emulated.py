@@ -2,7 +2,8 @@
 
 Each entry of the scenario's `workers` is one tritonserver with as many instances of each of its models; each instance
 is a lane, that is a worker. The policy `triton` is Triton itself: its dynamic batcher with the policy's options, and no
-Tidegate before it.
+Tidegate before it. Split models, and several kinds of GPU, are a deployment of one Triton for each worker
+(`emulated_layout`).
 """
 
 import json
@@ -16,13 +17,19 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.api import NS_PER_MS, ModelProfile, Point, Profile, write_profile
+from tidegate.api import NS_PER_MS, ModelProfile, Point, write_profile
 from tidegate.sim.build import setup_of
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate.workload.distributions import Constant
 from tidegate.workload.scenario import ModelSpec, WorkerSpec
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.processes import serving_command
+from tidegate_loadtest.emulated_layout import (
+    check_layout_can_be_emulated,
+    needs_layout,
+    true_times_ns,
+    write_emulated_deployment,
+)
+from tidegate_loadtest.processes import deployment_up, serving_command
 from tidegate_loadtest.profiler import fit_line
 from tidegate_triton_models import model_source
 
@@ -49,12 +56,16 @@ class Cluster:
 def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -> None:
     """Raises LoadTestError naming the field that emulated GPUs cannot live up to, and the remedy."""
     simulation, pools = scenario.simulation, scenario.workers
+    own_batcher = any(choice.name == TRITON for choice in choices)
     instances = sum(pool.count * len(_hosted(scenario, pool)) for pool in pools)
     hosted = {tuple(_hosted(scenario, pool)) for pool in pools}
     for wrong, what in (
-        (len({pool.gpu for pool in pools}) > 1, "workers: live, Tidegate knows one kind of `gpu`: give all the same"),
+        (
+            own_batcher and needs_layout(scenario),
+            "policies: `triton` is one Triton by itself, which knows neither split models nor several kinds of `gpu`: "
+            "choose other policies with --policy",
+        ),
         (any(map(_carries_time, scenario.models)), "models: emulated GPUs take no `time_ms`: leave it out"),
-        (any(model.pipelines for model in scenario.models), "models: split models are not run live from a scenario"),
         (
             simulation.interference != 1,
             "simulation.interference: emulated GPUs do not disturb each other: leave it out",
@@ -67,13 +78,15 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
             "workers or models",
         ),
         (
-            len(hosted) > 1 and any(choice.name == TRITON for choice in choices),
+            len(hosted) > 1 and own_batcher,
             "workers: the policy `triton` is one Triton, whose workers host the same models: leave out `hosts`, or "
             "choose other policies with --policy",
         ),
     ):
         if wrong:
             raise LoadTestError(what)
+    if needs_layout(scenario):
+        check_layout_can_be_emulated(scenario)
 
 
 @contextmanager
@@ -82,6 +95,12 @@ def emulated_cluster(scenario: Scenario, choice: PolicyChoice, seed: int, work: 
 
     Raises LoadTestError where a part of it does not start.
     """
+    event_log = work / "events.jsonl"
+    if needs_layout(scenario):
+        write_emulated_deployment(work / "deployment", scenario, choice, seed, event_log)
+        with deployment_up(work / "deployment", work / "tidegate.errors") as state:
+            yield Cluster(state["grpc"], event_log, tuple(worker["grpc"] for worker in state["workers"]))
+        return
     own_batcher = choice.name == TRITON
     pools = [_merged(scenario.workers)] if own_batcher else scenario.workers
     with ExitStack() as running:
@@ -101,7 +120,6 @@ def emulated_cluster(scenario: Scenario, choice: PolicyChoice, seed: int, work: 
         if own_batcher:
             yield Cluster(tritons[0], None, tuple(tritons))
             return
-        event_log = work / "events.jsonl"
         serve = [word for address in tritons for word in ("--triton", address)]
         serve += [word for name, value in choice.options.items() for word in ("--option", f"{name}={_text(value)}")]
         serve += ["--profiles", str(write_profiles(work / "profiles.json", scenario, seed)), "--record", str(event_log)]
@@ -156,21 +174,13 @@ def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
 
 
 def _parameters(scenario: Scenario, model: ModelSpec, pool: WorkerSpec, seed: int) -> dict[str, str]:
-    times_ms = {rows: ns / NS_PER_MS for rows, ns in enumerate(_truth(scenario, model, pool.gpu).table_ns, 1)}
+    times_ms = {rows: ns / NS_PER_MS for rows, ns in enumerate(true_times_ns(scenario, model.name, pool.gpu), 1)}
     parameters = {"table_ms": json.dumps(times_ms)}
     if model.slo_ms is not None:
         parameters["slo_ms"] = str(model.slo_ms)
     if jitter := scenario.simulation.jitter:
         parameters |= {"jitter": str(jitter.cv), "jitter_kind": jitter.distribution, "seed": str(seed)}
     return parameters
-
-
-def _truth(scenario: Scenario, model: ModelSpec, gpu: str) -> Profile:
-    """How long batches really take, as simulated workers do."""
-    service = scenario.simulation.service.get(model.name)
-    spec = (service and service.profile_on(gpu)) or scenario.partitions[model.name][0].profile_on(gpu)
-    assert spec is not None, "checked when the scenario was read"
-    return spec.build(model.name, gpu, model.max_rows)
 
 
 def _set_batching(batching: model_config_pb2.ModelDynamicBatching, options: dict[str, Any]) -> None:
@@ -190,7 +200,7 @@ def _merged(pools: Sequence[WorkerSpec]) -> WorkerSpec:
 
 
 def _hosted(scenario: Scenario, pool: WorkerSpec) -> list[str]:
-    return sorted(pool.hosts or [model.name for model in scenario.models])
+    return sorted(pool.hosts or scenario.partitions)
 
 
 def _carries_time(model: ModelSpec) -> bool:

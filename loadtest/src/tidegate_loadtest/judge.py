@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from tidegate.api import (
@@ -14,6 +15,7 @@ from tidegate.api import (
     Dispatch,
     LegFinished,
     RequestArrived,
+    Reroute,
 )
 from tidegate.engine import StartLeg, read_log
 from tidegate.sim import result as figures
@@ -104,6 +106,10 @@ def _note_legs(record: Record, event_log: Path, origin_ns: int) -> None:
                 match command:
                     case Dispatch():
                         batches[command.batch.id] = command.batch
+                    case Reroute():
+                        batch = batches[command.batch_id]
+                        kept = batch.legs[: len(batch.legs) - len(command.legs)]
+                        batches[batch.id] = msgspec.structs.replace(batch, legs=(*kept, *command.legs))
                     case Advise():
                         record.advised(event.now_ns - origin_ns, command)
 

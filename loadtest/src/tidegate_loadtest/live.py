@@ -3,7 +3,8 @@
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from tidegate.workload import RequestSequence, Scenario
 from tidegate.workload.arrivals import NS_PER_S
@@ -11,8 +12,9 @@ from tidegate_loadtest.connection import Connection, LoadTestError
 from tidegate_loadtest.open_loop import run_open_loop
 from tidegate_loadtest.recorder import Progress
 from tidegate_loadtest.result import RunResult
-from tidegate_loadtest.scenario_requests import ScenarioRequests, Shapes
+from tidegate_loadtest.scenario_requests import ScenarioRequests
 from tidegate_loadtest.server_stats import ServerUsage, measure_usage
+from tidegate_loadtest.shapes import Shapes
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class Sending:
     """A request is given up after this."""
     lateness_limit_ms: float = 5.0
     """The 99th percentile of lateness above which the generator fell behind."""
+    inputs: Mapping[str, Path] = field(default_factory=dict)
+    """By model: a folder of real inputs (input_files); the others get random tensors."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,9 @@ async def send_scenario(
     """
     warmup_ns, window_ns = (round(seconds * NS_PER_S) for seconds in (scenario.warmup_s, scenario.duration_s))
     async with Connection(target, channels=sending.channels) as connection:
-        request_of = await ScenarioRequests.drawn(connection, requests, shapes=sending.shapes, seed=seed)
+        request_of = await ScenarioRequests.drawn(
+            connection, requests, shapes=sending.shapes, seed=seed, inputs=sending.inputs
+        )
         usage = asyncio.create_task(_usage(connection, scenario))
         try:
             run = await run_open_loop(

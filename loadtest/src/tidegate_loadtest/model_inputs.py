@@ -8,10 +8,14 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor, triton_to_np_dtype
 
-from tidegate_loadtest.connection import Connection, LoadTestError
+from tidegate_loadtest.connection import AsksForModels, LoadTestError
+from tidegate_loadtest.shapes import Shape, Shapes
 
 DISTINCT_REQUESTS = 16
 """How many different requests are drawn: enough that no cache answers for the model, few enough to fit in memory."""
+OF_DRAWN_SHAPES = 8
+"""So many times as many where their shapes are drawn too, as long as they are within MOST_BYTES."""
+MOST_BYTES = 1 << 28
 
 
 def infer_request(model: str, tensors: Mapping[str, NDArray[Any]]) -> pb.ModelInferRequest:
@@ -27,15 +31,20 @@ def infer_request(model: str, tensors: Mapping[str, NDArray[Any]]) -> pb.ModelIn
 class RandomRequests:
     """Requests for one model, drawn once from a seed and sent in turn: a `RequestFactory`."""
 
-    def __init__(
-        self, model: str, inputs: Mapping[str, tuple[str, tuple[int, ...]]], *, seed: int, distinct: int
-    ) -> None:
+    def __init__(self, model: str, inputs: Mapping[str, tuple[str, Shape]], *, seed: int, distinct: int) -> None:
         """`inputs` gives (Triton data type, full shape) by input name; so many `distinct` requests are drawn."""
         rng = np.random.default_rng(seed)
-        self._requests = [
-            infer_request(model, {name: _random_tensor(rng, *spec) for name, spec in inputs.items()})
-            for _ in range(distinct)
-        ]
+        drawn = any(not isinstance(size, int) for _datatype, shape in inputs.values() for size in shape)
+        self._requests: list[pb.ModelInferRequest] = []
+        size_bytes = 0
+        for number in range(distinct * OF_DRAWN_SHAPES if drawn else distinct):
+            if number >= distinct and size_bytes > MOST_BYTES:
+                break
+            tensors = {
+                name: _random_tensor(rng, datatype, _drawn(rng, shape)) for name, (datatype, shape) in inputs.items()
+            }
+            self._requests.append(infer_request(model, tensors))
+            size_bytes += sum(map(len, self._requests[-1].raw_input_contents))
 
     def __call__(self, index: int) -> pb.ModelInferRequest:
         """The request to send as number `index`."""
@@ -44,11 +53,11 @@ class RandomRequests:
     @classmethod
     async def for_model(
         cls,
-        connection: Connection,
+        connection: AsksForModels,
         model: str,
         *,
         rows: int,
-        shapes: Mapping[str, tuple[int, ...]],
+        shapes: Shapes,
         seed: int,
         distinct: int = DISTINCT_REQUESTS,
     ) -> "RandomRequests":
@@ -77,7 +86,7 @@ class RandomRequests:
         return cls(model, inputs, seed=seed, distinct=distinct)
 
 
-def _fill(name: str, dims: tuple[int, ...], given: tuple[int, ...] | None) -> tuple[int, ...]:
+def _fill(name: str, dims: tuple[int, ...], given: Shape | None) -> Shape:
     """The dimensions to send, rows left out: the model's, -1 replaced by the given ones."""
     if given is None:
         if any(dim < 0 for dim in dims):
@@ -86,9 +95,14 @@ def _fill(name: str, dims: tuple[int, ...], given: tuple[int, ...] | None) -> tu
         return dims
     fits = len(given) == len(dims) and all(dim in (-1, size) for dim, size in zip(dims, given, strict=True))
     if not fits:
-        shown, asked = (",".join(str(dim) for dim in shape) for shape in (dims, given))
+        shown = ",".join(str(dim) for dim in dims)
+        asked = ",".join(str(size) if isinstance(size, int) else f"{min(size)}..{max(size)}" for size in given)
         raise LoadTestError(f"input {name!r} is {shown} (rows not counted), which {asked} does not fit")
     return given
+
+
+def _drawn(rng: np.random.Generator, shape: Shape) -> tuple[int, ...]:
+    return tuple(size if isinstance(size, int) else size[int(rng.integers(len(size)))] for size in shape)
 
 
 def _random_tensor(rng: np.random.Generator, datatype: str, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -1,11 +1,13 @@
 """The commands that an emulated run needs, each a process of its own, and their end."""
 
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tidegate_loadtest.connection import LoadTestError
 
@@ -19,12 +21,28 @@ def serving_command(*arguments: str, log: Path) -> Iterator[str]:
 
     Its errors go to `log`. Raises LoadTestError, with its own words, where it ends before it listens.
     """
+    with _running(*arguments, log=log) as process:
+        yield _address(process, arguments[0], log)
+
+
+@contextmanager
+def deployment_up(folder: Path, log: Path) -> Iterator[dict[str, Any]]:
+    """Run `tidegate up` over a folder, on free ports, until the block is left; gives the state that it tells.
+
+    Its errors go to `log`. Raises LoadTestError, with its own words, where it does not come up.
+    """
+    with _running("up", str(folder), "--foreground", "--json", "--free-ports", log=log) as process:
+        yield _state(process, log)
+
+
+@contextmanager
+def _running(*arguments: str, log: Path) -> Iterator["subprocess.Popen[str]"]:
     command = [sys.executable, "-c", "from tidegate.cli import main; main()", *arguments]
     with log.open("w", encoding="utf-8") as errors:
         # A session of its own: Ctrl-C reaches this process alone, which then stops the others in order, once each.
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
     try:
-        yield _address(process, arguments[0], log)
+        yield process
     finally:
         process.terminate()
         try:
@@ -39,6 +57,22 @@ def _address(process: "subprocess.Popen[str]", name: str, log: Path) -> str:
     for line in process.stdout:
         if found := re.match(r"gRPC\s+(\S+)", line):
             return found[1]
+    raise _not_started(process, name, log)
+
+
+def _state(process: "subprocess.Popen[str]", log: Path) -> dict[str, Any]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        event = json.loads(line)
+        if event["event"] == "serving":
+            state: dict[str, Any] = event["state"]
+            return state
+        if event["event"] == "failed":
+            raise LoadTestError(f"the emulated cluster did not start: {event['error']}")
+    raise _not_started(process, "up", log)
+
+
+def _not_started(process: "subprocess.Popen[str]", name: str, log: Path) -> LoadTestError:
     process.wait()
     said = " ".join(log.read_text(encoding="utf-8").split()).removeprefix("error: ")
-    raise LoadTestError(f"`tidegate {name}` did not start: {said or f'it ended with status {process.returncode}'}")
+    return LoadTestError(f"`tidegate {name}` did not start: {said or f'it ended with status {process.returncode}'}")

@@ -5,13 +5,14 @@ is what a proxy in front of it sees too.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tidegate.api import ModelProfile, Point
 from tidegate_loadtest.connection import Connection, LoadTestError
 from tidegate_loadtest.model_inputs import RandomRequests
+from tidegate_loadtest.shapes import Shapes
 
 Progress = Callable[[int, int], None]
 """Called with (rows, requests measured so far at this size)."""
@@ -42,7 +43,7 @@ async def measure_profile(
     sizes: Sequence[int],
     *,
     samples: int,
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: Shapes,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> ModelProfile:

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.result import CLIENT_TIMEOUT, DROPS, OK, RunResult
+from tidegate_loadtest.result import CLIENT_TIMEOUT, OK, RunResult, status_of
 
 RequestFactory = Callable[[int], pb.ModelInferRequest]
 """Gives the i-th request. Runs on the sending thread, so it must be quick."""
@@ -67,7 +67,7 @@ class Recorder:
             message = f"no answer within {self._timeout_s:g} s"
         except grpc.aio.AioRpcError as error:
             message = error.details() or ""
-            status = next((drop for words, drop in DROPS.items() if words in message), error.code().name)
+            status = status_of(message, error.code().name)
         self._rows.append((index, scheduled_ns, issued_ns, self.now_ns(), status))
         if message:
             self._messages.setdefault(status, message)

@@ -17,6 +17,11 @@ DROPS = {"Request timeout expired": "timeout", "Exceeds maximum queue size": "qu
 """The words with which a scheduler, Triton's or Tidegate's, gives a request up, and the status that they become."""
 
 
+def status_of(message: str, otherwise: str) -> str:
+    """The status of a request that was refused with this message: one of DROPS, or what else is known of it."""
+    return next((drop for words, drop in DROPS.items() if words in message), otherwise)
+
+
 @dataclass(frozen=True)
 class Summary:
     """One run in numbers. Latency counts from the scheduled arrival; None: nothing was answered."""

@@ -1,20 +1,22 @@
 """The requests of a scenario as tensors for the models that a server has."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from tritonclient.grpc import service_pb2 as pb
 
 from tidegate.workload import RequestSequence
-from tidegate_loadtest.connection import Connection, LoadTestError
+from tidegate_loadtest.connection import AsksForModels, LoadTestError
+from tidegate_loadtest.input_files import FileRequests
 from tidegate_loadtest.model_inputs import DISTINCT_REQUESTS, RandomRequests
-
-Shapes = Mapping[str, tuple[int, ...]]
+from tidegate_loadtest.recorder import RequestFactory
+from tidegate_loadtest.shapes import Shape, Shapes
 
 
 class ScenarioRequests:
     """A `RequestFactory`: request number i is for the model, and has the rows, that the scenario drew."""
 
-    def __init__(self, requests: RequestSequence, tensors: Mapping[tuple[int, int], RandomRequests]) -> None:
+    def __init__(self, requests: RequestSequence, tensors: Mapping[tuple[int, int], RequestFactory]) -> None:
         """`tensors` by (position of the model, rows)."""
         self._requests = requests
         self._tensors = tensors
@@ -27,12 +29,23 @@ class ScenarioRequests:
 
     @classmethod
     async def drawn(
-        cls, connection: Connection, requests: RequestSequence, *, shapes: Shapes, seed: int
+        cls,
+        connection: AsksForModels,
+        requests: RequestSequence,
+        *,
+        shapes: Shapes,
+        seed: int,
+        inputs: Mapping[str, Path] | None = None,
     ) -> "ScenarioRequests":
         """Ask the server for every model's inputs. `shapes`, by INPUT or MODEL/INPUT, fills in what they leave open.
 
-        Raises LoadTestError for a model that is not there, takes fewer rows, or whose shapes cannot be drawn.
+        The models named in `inputs` get their tensors from a folder, the others random ones. Raises LoadTestError for a
+        model that is not there, takes fewer rows, or whose shapes cannot be drawn, and for files that do not fit.
         """
+        folders = inputs or {}
+        if strange := sorted(folders.keys() - set(requests.models)):
+            has = ", ".join(requests.models)
+            raise LoadTestError(f"--inputs {strange[0]}=...: the scenario has no such model; it has {has}")
         rows = requests.rows or [1] * len(requests)
         sizes: dict[int, set[int]] = {}
         for model, count in zip(requests.model, rows, strict=True):
@@ -41,10 +54,15 @@ class ScenarioRequests:
             name: {tensor.name for tensor in (await connection.model_metadata(name)).inputs} for name in requests.models
         }
         own_shapes = _by_model(shapes, inputs_of)
-        tensors = {}
+        tensors: dict[tuple[int, int], RequestFactory] = {}
         for position, name in enumerate(requests.models):
             own_sizes = sorted(sizes.get(position, {1}))
             for size in own_sizes:
+                if folder := folders.get(name):
+                    tensors[position, size] = await FileRequests.for_model(
+                        connection, name, folder, rows=size, seed=seed
+                    )
+                    continue
                 tensors[position, size] = await RandomRequests.for_model(
                     connection,
                     name,
@@ -56,9 +74,9 @@ class ScenarioRequests:
         return cls(requests, tensors)
 
 
-def _by_model(shapes: Shapes, inputs_of: Mapping[str, set[str]]) -> dict[str, dict[str, tuple[int, ...]]]:
+def _by_model(shapes: Shapes, inputs_of: Mapping[str, set[str]]) -> dict[str, dict[str, Shape]]:
     """The shapes of each model's inputs: MODEL/INPUT goes before INPUT. Raises LoadTestError for one of no model."""
-    own: dict[str, dict[str, tuple[int, ...]]] = {}
+    own: dict[str, dict[str, Shape]] = {}
     used = set()
     for model, inputs in inputs_of.items():
         named = {name: key for name in inputs for key in (name, f"{model}/{name}") if key in shapes}

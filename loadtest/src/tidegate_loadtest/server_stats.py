@@ -73,7 +73,11 @@ class ServerUsage:
 async def read_statistics(connection: Connection, model: str) -> StatsSnapshot:
     """Read a model's counters now. Raises LoadTestError for an unknown model."""
     request = pb.ModelStatisticsRequest(name=model)
-    answer = await connection.ask(connection.stubs[0].ModelStatistics(request, timeout=ANSWER_WITHIN_S))
+    return snapshot_of(await connection.ask(connection.stubs[0].ModelStatistics(request, timeout=ANSWER_WITHIN_S)))
+
+
+def snapshot_of(answer: pb.ModelStatisticsResponse) -> StatsSnapshot:
+    """The counters of one model, just read."""
     versions = answer.model_stats
     executions_of: Counter[int] = Counter()
     for version in versions:

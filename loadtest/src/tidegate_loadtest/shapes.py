@@ -1,21 +1,40 @@
-"""`--shape NAME=3,48,320` on a command line: the dimensions that a model leaves open."""
+"""`--shape NAME=3,48,320` on a command line: dimensions that a model leaves open, fixed or drawn for each request."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import typer
 
+Size = int | Sequence[int]
+"""Of one dimension: always the same, or one of several, equally likely (one that is repeated is as much likelier)."""
+Shape = tuple[Size, ...]
+"""An input's dimensions without rows."""
+Shapes = Mapping[str, Shape]
+"""By INPUT or MODEL/INPUT."""
 
-def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+
+def parse_shapes(texts: Iterable[str]) -> dict[str, Shape]:
     """Dimensions without rows, by input name. Raises typer.BadParameter for what is not NAME=sizes."""
     return dict(_parse_shape(text) for text in texts)
 
 
-def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+def _parse_shape(text: str) -> tuple[str, Shape]:
     name, equals, dims = text.partition("=")
     try:
-        sizes = tuple(int(dim) for dim in dims.split(",")) if dims else ()
+        sizes = tuple(_parse_size(dim) for dim in dims.split(",")) if dims else ()
     except ValueError:
-        sizes = (-1,)
-    if not name or not equals or any(size < 0 for size in sizes):
-        raise typer.BadParameter(f"--shape {text!r}: write NAME=3,48,320, an input's dimensions without rows")
+        name = ""
+        sizes = ()
+    if not name or not equals:
+        raise typer.BadParameter(
+            f"--shape {text!r}: write NAME=3,48,320, an input's dimensions without rows; "
+            "160..640 (any between) or 160|320|640 (one of them) is drawn for each request"
+        )
     return name, sizes
+
+
+def _parse_size(text: str) -> Size:
+    least, dots, most = text.partition("..")
+    sizes: Sequence[int] = range(int(least), int(most) + 1) if dots else [int(size) for size in text.split("|")]
+    if not sizes or min(sizes) < 0:
+        raise ValueError(text)
+    return sizes[0] if len(sizes) == 1 else sizes

@@ -36,6 +36,10 @@ def loadtest(
             help="[MODEL/]INPUT=3,48,320: an input's dimensions without rows, where the model leaves them open."
         ),
     ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(help="MODEL=FOLDER: real inputs, pictures or .npy/.npz files. Default: random tensors."),
+    ] = None,
     channels: Annotated[int, typer.Option(min=1, help="TCP connections to spread the requests over.")] = 1,
     timeout_s: Annotated[float, typer.Option(min=0.001, help="Give a request up after this.")] = 30.0,
     lateness_limit_ms: Annotated[float, typer.Option(min=0, help="p99 lateness of a generator that keeps up.")] = 5.0,
@@ -56,16 +60,19 @@ def loadtest(
     from tidegate.commands.common import console_for_tables, errors_explained, title_of, write_results
 
     console = console_for_tables()
-    with errors_explained(), _own_errors_explained():
+    with errors_explained(), own_errors_explained():
         from tidegate.sim.report import simulate_page
         from tidegate.workload import read_scenario
+        from tidegate_loadtest.input_files import parse_inputs
         from tidegate_loadtest.live import Sending
         from tidegate_loadtest.progress_bar import progress_bar
         from tidegate_loadtest.scenario_run import live_document, plan_runs, run_live
         from tidegate_loadtest.shapes import parse_shapes
 
         document = read_scenario(scenario)
-        sending = Sending(parse_shapes(shape or ()), channels, timeout_s, lateness_limit_ms)
+        sending = Sending(
+            parse_shapes(shape or ()), channels, timeout_s, lateness_limit_ms, inputs=parse_inputs(inputs or ())
+        )
         seeds, gantt_s = seed or [document.seed], 2.0 if html_file else 0.0
         runs = plan_runs(document, policy or (), seeds, sending, target=target, gantt_s=gantt_s)
         each_s = document.warmup_s + document.duration_s
@@ -79,7 +86,7 @@ def loadtest(
 
                 lives.append(run_live(run, progress=shown))
         title = f"{title_of(document)}, live on {target or 'emulated GPUs'}"
-        behind = _print(console, title, lives)
+        behind = print_lives(console, title, lives)
         write_results(
             console,
             live_document(document, lives),
@@ -90,7 +97,7 @@ def loadtest(
 
 
 @contextmanager
-def _own_errors_explained() -> Iterator[None]:
+def own_errors_explained() -> Iterator[None]:
     """One line and exit status 1; SIGTERM ends it as Ctrl-C does, so that what was started is stopped."""
     import signal
 
@@ -117,7 +124,7 @@ def _own_errors_explained() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _print(console: "Console", title: str, lives: "Sequence[LiveResult]") -> list[str]:
+def print_lives(console: "Console", title: str, lives: "Sequence[LiveResult]") -> list[str]:
     """The table, what went wrong, and (returned too) which runs do not measure the server."""
     from rich.table import Table
 

@@ -1,0 +1,153 @@
+"""`tidegate compare`: servers side by side."""
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+    from tidegate.workload import Scenario
+    from tidegate_loadtest.comparison.targets import Target
+    from tidegate_loadtest.live import Sending
+    from tidegate_loadtest.recorder import Progress
+
+
+def compare(
+    scenario: Annotated[Path, typer.Argument(help="Scenario file (docs/reference/scenario.md).")],
+    more_targets: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME=HOST:PORT", help="Further targets.", show_default=False)
+    ] = None,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--targets",
+            "--target",
+            metavar="NAME=HOST:PORT",
+            help="gRPC of the servers that run, two at least. The others are compared with the first. "
+            "Default: emulate a cluster for each policy of the scenario.",
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="Emulated: only this policy, by name or label; may be given several times."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs against each target, interleaved.")] = 5,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of the first round, instead of the scenario's; each further one: +1.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(help="MODEL=FOLDER: real inputs, pictures or .npy/.npz files. Default: random tensors."),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="[MODEL/]INPUT=3,48,320: an input's dimensions without rows, where the model leaves them open."
+        ),
+    ] = None,
+    channels: Annotated[int, typer.Option(min=1, help="TCP connections to spread the requests over.")] = 1,
+    timeout_s: Annotated[float, typer.Option(min=0.001, help="Give a request up after this.")] = 30.0,
+    lateness_limit_ms: Annotated[float, typer.Option(min=0, help="p99 lateness of a generator that keeps up.")] = 5.0,
+) -> None:
+    """Put the same load on several servers in turn, round after round; say which is better, and how sure that is.
+
+    In each round every target gets the same requests at the same instants, and another one is first; round number i has
+    the seed of the first plus i. Differences are taken within the rounds, with 95 % confidence intervals (Student's t).
+    Everything is checked before any load is sent. Exit status 1: it could not begin, or ended before its last round.
+
+    Without --targets each policy of the scenario gets a cluster of emulated GPUs on this machine, as in `tidegate
+    loadtest`. Examples:
+
+    tidegate compare scenario.yaml --targets direct=localhost:8001 tidegate=localhost:8101 --html compared.html
+
+    tidegate compare scenario.yaml --policy triton --policy symphony --rounds 3 --json compared.json
+    """
+    from rich.console import Console
+
+    from tidegate.commands.common import console_for_tables, errors_explained, title_of, write_results
+    from tidegate_loadtest.commands.loadtest import own_errors_explained
+
+    console = console_for_tables()
+    with errors_explained(), own_errors_explained():
+        from tidegate.workload import read_scenario
+        from tidegate_loadtest.comparison.document import comparison_document
+        from tidegate_loadtest.comparison.page import comparison_page
+        from tidegate_loadtest.comparison.runs import compare as run_comparison
+        from tidegate_loadtest.comparison.table import print_comparison
+        from tidegate_loadtest.input_files import parse_inputs
+        from tidegate_loadtest.live import Sending
+        from tidegate_loadtest.progress_bar import progress_bar
+        from tidegate_loadtest.shapes import parse_shapes
+
+        document = read_scenario(scenario)
+        sending = Sending(
+            parse_shapes(shape or ()), channels, timeout_s, lateness_limit_ms, inputs=parse_inputs(inputs or ())
+        )
+        first_seed = document.seed if seed is None else seed
+        errors = Console(stderr=True)
+        given = [*(targets or ()), *(more_targets or ())]
+        with _targets(errors, document, given, policy or (), first_seed, sending) as servers:
+            each_s = document.warmup_s + document.duration_s
+            with progress_bar(errors, each_s * rounds * len(servers)) as show:
+
+                def shown(done: int, name: str, progress: "Progress") -> None:
+                    show(done * each_s + min(progress.elapsed_ns / 1e9, each_s), f"{name}: {progress}")
+
+                compared = run_comparison(document, servers, sending, rounds=rounds, seed=first_seed, shown=shown)
+        where = "" if given else ", emulated GPUs"
+        count = len(compared.complete)
+        title = f"{title_of(document)}, {count} round{'s' * (count != 1)}{where}"
+        print_comparison(console, compared, title)
+        write_results(
+            console,
+            comparison_document(compared),
+            json_file,
+            html_file,
+            lambda: comparison_page(title, compared),
+        )
+        if compared.stopped:
+            raise typer.Exit(1)
+
+
+@contextmanager
+def _targets(
+    errors: "Console",
+    scenario: "Scenario",
+    given: "Sequence[str]",
+    policies: "Sequence[str]",
+    seed: int,
+    sending: "Sending",
+) -> "Iterator[list[Target]]":
+    """The servers that are named, or clusters emulated for the policies."""
+    from tempfile import TemporaryDirectory
+
+    from tidegate_loadtest.comparison.targets import emulated_targets, parse_targets
+    from tidegate_loadtest.connection import LoadTestError
+    from tidegate_loadtest.scenario_run import plan_runs
+
+    if given:
+        if policies:
+            raise LoadTestError("--policy is for emulated clusters: leave it out, or leave out --targets")
+        yield parse_targets(given)
+        return
+    choices = [run.policy for run in plan_runs(scenario, policies, [seed], sending)]
+    if len(choices) < 2:
+        raise LoadTestError(
+            f"a comparison needs two policies at least, {len(choices)} chosen: list more in the scenario or with "
+            "--policy, or name servers that run with --targets"
+        )
+    with TemporaryDirectory(prefix="tidegate-compare-") as folder, errors.status("starting") as status:
+
+        def starting(name: str) -> None:
+            status.update(f"starting the cluster of {name}")
+
+        with emulated_targets(scenario, choices, seed=seed, work=Path(folder), starting=starting) as servers:
+            status.stop()
+            yield servers

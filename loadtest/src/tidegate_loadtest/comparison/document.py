@@ -1,0 +1,65 @@
+"""The JSON of a comparison."""
+
+from dataclasses import asdict
+from typing import Any
+
+from tidegate.sim.document import VERSION
+from tidegate_loadtest.comparison.findings import FIGURES, Contrast, contrast_of, interval_of, verdicts, warnings
+from tidegate_loadtest.comparison.intervals import CONFIDENCE, Interval
+from tidegate_loadtest.comparison.runs import Comparison
+
+
+def comparison_document(comparison: Comparison) -> dict[str, Any]:
+    """All that was measured: the rows of every run, in the order of the runs, and what follows from them."""
+    base, *others = comparison.targets
+    of_seed = {seed: number for number, seed in enumerate(comparison.seeds, 1)}
+    contrasts = [contrast_of(comparison, target, base, figure) for target in others for figure in FIGURES]
+    return {
+        "version": VERSION,
+        "command": "compare",
+        "scenario": comparison.scenario.model_dump(mode="json", exclude_defaults=True),
+        "targets": [asdict(target) for target in comparison.targets],
+        "rounds": len(comparison.seeds),
+        "complete_rounds": [of_seed[seed] for seed in comparison.complete],
+        "confidence": CONFIDENCE,
+        "verdicts": verdicts(comparison),
+        "warnings": warnings(comparison),
+        "stopped": comparison.stopped,
+        "figures": [
+            {"target": target.name, "figure": figure.name, **_interval(interval_of(comparison, target, figure))}
+            for target in comparison.targets
+            for figure in FIGURES
+        ],
+        "contrasts": [_contrast(contrast) for contrast in contrasts if contrast],
+        "rows": [
+            {"round": of_seed[live.run.seed], "target": live.run.policy.title, **asdict(row)}
+            for live in comparison.lives
+            for row in live.result.rows
+        ],
+        "fell_behind": [
+            {"target": live.run.policy.title, "round": of_seed[live.run.seed]}
+            for live in comparison.lives
+            if live.fell_behind
+        ],
+        "failures": [
+            {"target": live.run.policy.title, "round": of_seed[live.run.seed], "first": dict(live.seen.run.messages)}
+            for live in comparison.lives
+            if live.seen.run.messages
+        ],
+    }
+
+
+def _interval(interval: Interval | None) -> dict[str, float | None]:
+    if interval is None:
+        return {"mean": None, "low": None, "high": None, "count": 0}
+    return asdict(interval)
+
+
+def _contrast(contrast: Contrast) -> dict[str, Any]:
+    return {
+        "target": contrast.target.name,
+        "base": contrast.base.name,
+        "figure": contrast.figure.name,
+        "difference": asdict(contrast.difference),
+        "ratio": contrast.ratio and asdict(contrast.ratio),
+    }

@@ -1,0 +1,146 @@
+"""What a comparison found: figures over the rounds, what they are against another target's, and the verdict."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidegate.sim.result import Row
+from tidegate_loadtest.comparison.intervals import Interval, difference_of, mean_of, ratio_of
+from tidegate_loadtest.comparison.runs import Comparison
+from tidegate_loadtest.comparison.targets import Target
+from tidegate_loadtest.live import Seen
+from tidegate_loadtest.result import DROPS
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One column. `shown` writes a value of it, `apart` a difference (with its sign)."""
+
+    name: str
+    heading: str
+    value: Callable[[Row], float | None]
+    shown: Callable[[float], str]
+    apart: Callable[[float], str]
+
+
+def _share(name: str, heading: str, value: Callable[[Row], float | None]) -> Figure:
+    return Figure(name, heading, value, lambda x: f"{x:.1%}", lambda x: f"{100 * x:+.1f} points")
+
+
+def _number(name: str, heading: str, value: Callable[[Row], float | None], digits: int, unit: str) -> Figure:
+    return Figure(name, heading, value, lambda x: f"{x:,.{digits}f}", lambda x: f"{x:+,.{digits}f}{unit}")
+
+
+GOODPUT = _number("goodput_rps", "goodput /s", lambda row: row.goodput_rps, 1, "/s")
+ATTAINMENT = _share("attainment", "attainment", lambda row: row.attainment)
+FIGURES = (
+    GOODPUT,
+    ATTAINMENT,
+    _number("p50_ms", "p50 ms", lambda row: row.p50_ms, 1, " ms"),
+    _number("p95_ms", "p95 ms", lambda row: row.p95_ms, 1, " ms"),
+    _number("p99_ms", "p99 ms", lambda row: row.p99_ms, 1, " ms"),
+    _number("mean_batch_rows", "mean batch", lambda row: row.mean_batch_rows, 2, " rows"),
+    _share("busy_share", "busy", lambda row: row.busy_share if row.busy_shares else None),
+)
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A figure of a target against that of another, round by round: both had the same requests in each."""
+
+    figure: Figure
+    target: Target
+    base: Target
+    difference: Interval
+    """target - base."""
+    ratio: Interval | None
+    """target / base; None where one of them was zero in some round."""
+
+    @property
+    def shown_by(self) -> tuple[Interval, Callable[[float], str], float]:
+        """What people are shown, how its values are written, and which of them means no difference.
+
+        For the goodput the ratio where there is one; else the difference.
+        """
+        if self.figure is GOODPUT and self.ratio:
+            return self.ratio, _percent, 1.0
+        return self.difference, self.figure.apart, 0.0
+
+    def __str__(self) -> str:
+        interval, written, _ = self.shown_by
+        if interval.low is None or interval.high is None:
+            return written(interval.mean)
+        low, high = (written(end).partition(" ")[0].removesuffix("/s") for end in (interval.low, interval.high))
+        return f"{written(interval.mean)} ({low} .. {high})"
+
+
+def interval_of(comparison: Comparison, target: Target, figure: Figure) -> Interval | None:
+    """Over the complete rounds. None where the figure was never there."""
+    values = [figure.value(live.result.total) for live in comparison.of(target)]
+    return mean_of([value for value in values if value is not None])
+
+
+def contrast_of(comparison: Comparison, target: Target, base: Target, figure: Figure) -> Contrast | None:
+    """Over the complete rounds. None where no round has the figure of both."""
+    runs = zip(comparison.of(target), comparison.of(base), strict=True)
+    values = [(figure.value(own.result.total), figure.value(other.result.total)) for own, other in runs]
+    pairs = [(own, other) for own, other in values if own is not None and other is not None]
+    difference = difference_of(pairs)
+    return None if difference is None else Contrast(figure, target, base, difference, ratio_of(pairs))
+
+
+def verdict_of(contrast: Contrast) -> str:
+    """A line: by how much the target's goodput is another, or that the rounds do not show that it is."""
+    name, base = contrast.target.name, contrast.base.name
+    interval, _, same = contrast.shown_by
+    if interval.low is None:
+        return f"{name}: {contrast} goodput against {base} in one round: chance is not ruled out, ask for more"
+    if interval.excludes(same):
+        return f"{name}: {contrast} goodput against {base}"
+    return f"{name}: no difference in goodput against {base} that {interval.count} rounds show: {contrast}"
+
+
+def verdicts(comparison: Comparison) -> list[str]:
+    """Of every other target against the first."""
+    base, *others = comparison.targets
+    contrasts = [contrast_of(comparison, target, base, GOODPUT) for target in others]
+    return [verdict_of(contrast) for contrast in contrasts if contrast]
+
+
+def warnings(comparison: Comparison) -> list[str]:
+    """What a reader must know first: why it ended early, runs that measure the generator, requests that failed."""
+    said = [f"ended early: {comparison.stopped}"] if comparison.stopped else []
+    if comparison.stopped and (complete := len(comparison.complete)) < len(comparison.seeds):
+        said.append(f"only {complete} of {len(comparison.seeds)} rounds are complete: the figures are of these")
+    late, failures = [], []
+    for target in comparison.targets:
+        lives = [live for live in comparison.lives if live.run.policy.title == target.name]
+        if behind := sum(live.fell_behind for live in lives):
+            late.append(f"{target.name} {behind} of {len(lives)}")
+        if failed := sum(live.result.total.failed + live.result.total.stranded for live in lives):
+            sent = sum(live.result.total.accepted for live in lives)
+            messages = _first_messages([live.seen for live in lives])
+            failures.append(f"{target.name}: {failed:,} of {sent:,} requests failed{messages}")
+    if late:
+        said.append(
+            f"the generator fell behind its schedule in some rounds, which do not measure the server: {', '.join(late)}"
+        )
+    return said + failures
+
+
+def late_p99_ms(comparison: Comparison, target: Target) -> float | None:
+    """How late the generator was, in the worst of the target's rounds."""
+    lates = [live.result.total.lateness_p99_ms for live in comparison.of(target)]
+    return max((late for late in lates if late is not None), default=None)
+
+
+def _first_messages(seen: list[Seen]) -> str:
+    messages: dict[str, str] = {}
+    for one in seen:
+        for status, message in one.run.messages.items():
+            if status not in DROPS.values():  # a request that is given up on purpose is no failure
+                messages.setdefault(status, message)
+    return "".join(f"; first {status}: {message}" for status, message in messages.items())
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f} %"

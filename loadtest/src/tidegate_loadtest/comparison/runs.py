@@ -1,0 +1,102 @@
+"""The runs of a comparison: A B, then B A, and so on, so that what drifts in between falls on all alike."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import uvloop
+
+from tidegate.workload import PolicyChoice, Scenario, draw_requests
+from tidegate_loadtest.comparison.targets import Target
+from tidegate_loadtest.connection import Connection, LoadTestError
+from tidegate_loadtest.live import Sending
+from tidegate_loadtest.recorder import Progress
+from tidegate_loadtest.scenario_requests import ScenarioRequests
+from tidegate_loadtest.scenario_run import LiveResult, LiveRun, run_live
+
+Shown = Callable[[int, str, Progress], None]
+"""Called with (runs that are done, what the present one is called, how far it is)."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was measured."""
+
+    scenario: Scenario
+    targets: Sequence[Target]
+    seeds: Sequence[int]
+    """One for each round that was asked for."""
+    lives: Sequence[LiveResult]
+    """In the order in which they ran."""
+    stopped: str | None = None
+    """Why it ended before its last round: a server was not there any more."""
+
+    def of(self, target: Target) -> list[LiveResult]:
+        """The runs against a target, by round: those rounds only in which every target had its run."""
+        by_seed = {live.run.seed: live for live in self.lives if live.run.policy.title == target.name}
+        return [by_seed[seed] for seed in self.complete]
+
+    @property
+    def complete(self) -> list[int]:
+        """The seeds of the rounds in which every target had its run."""
+        ran = [live.run.seed for live in self.lives]
+        return [seed for seed in self.seeds if ran.count(seed) == len(self.targets)]
+
+
+def check_targets(scenario: Scenario, targets: Sequence[Target], sending: Sending, *, seed: int) -> None:
+    """Ask every server for all that the first round needs of it; no inference request is sent.
+
+    Raises LoadTestError, naming the target, for what would make its runs fail: nobody there, a model that is missing or
+    takes fewer rows, inputs that cannot be made.
+    """
+    requests = draw_requests(scenario, seed)
+
+    async def check(target: Target) -> None:
+        async with Connection(target.address) as connection:
+            await ScenarioRequests.drawn(connection, requests, shapes=sending.shapes, seed=seed, inputs=sending.inputs)
+
+    for target in targets:
+        try:
+            uvloop.run(check(target))
+        except LoadTestError as error:
+            raise LoadTestError(f"{target.name}: {error}") from error
+
+
+def compare(
+    scenario: Scenario,
+    targets: Sequence[Target],
+    sending: Sending,
+    *,
+    rounds: int,
+    seed: int,
+    shown: Shown | None = None,
+) -> Comparison:
+    """Run the scenario on every target in turn, `rounds` times; round number i has the seed `seed + i`.
+
+    Within a round all targets get the same requests at the same instants; who is first goes round. Raises LoadTestError
+    before any load where `check_targets` does. A server that goes away is no error: its requests fail, and the
+    comparison ends where it would have had to be asked again.
+    """
+    check_targets(scenario, targets, sending, seed=seed)
+    seeds = [seed + number for number in range(rounds)]
+    lives: list[LiveResult] = []
+    for number, own_seed in enumerate(seeds):
+        for target in _in_turn(targets, number):
+            name = f"round {number + 1} of {rounds}, {target.name}"
+
+            def report(progress: Progress, name: str = name) -> None:
+                if shown:
+                    shown(len(lives), name, progress)
+
+            choice = PolicyChoice(name=target.name)
+            run = LiveRun(scenario, choice, own_seed, sending, target.address)
+            try:
+                lives.append(run_live(run, progress=report))
+            except LoadTestError as error:
+                return Comparison(scenario, targets, seeds, lives, stopped=f"{name}: {error}")
+    return Comparison(scenario, targets, seeds, lives)
+
+
+def _in_turn(targets: Sequence[Target], number: int) -> list[Target]:
+    """Every target, another first in each round."""
+    first = number % len(targets)
+    return [*targets[first:], *targets[:first]]

@@ -1,0 +1,86 @@
+"""A comparison on the terminal."""
+
+from collections.abc import Collection, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tidegate_loadtest.comparison.findings import (
+    FIGURES,
+    Figure,
+    contrast_of,
+    interval_of,
+    late_p99_ms,
+    verdicts,
+    warnings,
+)
+from tidegate_loadtest.comparison.intervals import CONFIDENCE, Interval
+from tidegate_loadtest.comparison.runs import Comparison
+from tidegate_loadtest.comparison.targets import Target
+
+SHOWN_DIFFERENCES = ("goodput_rps", "attainment", "p50_ms", "p99_ms", "mean_batch_rows")
+"""Of the terminal; document and page have all."""
+
+
+def print_comparison(console: Console, comparison: Comparison, title: str) -> None:
+    """The figures, the differences to the first target, what a reader must know, the verdicts."""
+    print_figures(console, comparison, title)
+    if comparison.complete:
+        console.print(_differences(comparison))
+    for verdict in verdicts(comparison):
+        console.print(verdict, style="bold", markup=False)
+
+
+def print_figures(console: Console, comparison: Comparison, title: str, names: Collection[str] | None = None) -> None:
+    """The figures, all or those of these names, and what a reader must know."""
+    figures = [figure for figure in FIGURES if names is None or figure.name in names]
+    rounds = len(comparison.complete)
+    if rounds:
+        table = Table("", *(figure.heading for figure in figures), "late p99 ms", title=escape(title))
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for cells in figure_cells(comparison, figures):
+            table.add_row(*map(escape, cells))
+        console.print(table)
+    if rounds > 1:
+        console.print(f"Means of {rounds} rounds ± half of the {CONFIDENCE:.0%} confidence interval.", style="dim")
+    for warning in warnings(comparison):
+        console.print(warning, style="bold red", markup=False)
+
+
+def figure_cells(comparison: Comparison, figures: Sequence[Figure] = FIGURES) -> list[list[str]]:
+    """A line for each target: its name, the figures, the generator's lateness in the worst round."""
+    lines = []
+    for target in comparison.targets:
+        cells = [with_spread(interval_of(comparison, target, figure), figure) for figure in figures]
+        late_ms = late_p99_ms(comparison, target)
+        lines.append([target.name, *cells, "-" if late_ms is None else f"{late_ms:.2f}"])
+    return lines
+
+
+def with_spread(interval: Interval | None, figure: Figure) -> str:
+    """`98.3 +- 0.4`."""
+    if interval is None:
+        return "-"
+    half = interval.half_width
+    shown = figure.shown(interval.mean)
+    return shown if half is None else f"{shown} ± {figure.shown(half)}"
+
+
+def difference_cell(comparison: Comparison, target: Target, base: Target, figure: Figure) -> str:
+    """`+13.1 (+12.0 .. +14.2)`, in percent for the goodput."""
+    contrast = contrast_of(comparison, target, base, figure)
+    return "-" if contrast is None else str(contrast)
+
+
+def _differences(comparison: Comparison) -> Table:
+    base, *others = comparison.targets
+    figures = [figure for figure in FIGURES if figure.name in SHOWN_DIFFERENCES]
+    heads = (figure.heading.removesuffix(" /s").removesuffix(" ms") for figure in figures)
+    table = Table("", *heads, title=escape(f"Against {base.name}, in the same rounds"))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for target in others:
+        table.add_row(escape(target.name), *(difference_cell(comparison, target, base, figure) for figure in figures))
+    return table

@@ -1,0 +1,78 @@
+"""The servers of a comparison: those that run, by name, or clusters emulated for it."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate.workload import PolicyChoice, Scenario
+from tidegate_loadtest.connection import LoadTestError
+
+
+@dataclass(frozen=True)
+class Target:
+    """One server."""
+
+    name: str
+    """What the results call it."""
+    address: str
+    """HOST:PORT of its gRPC."""
+
+
+def parse_targets(texts: Iterable[str]) -> list[Target]:
+    """`NAME=HOST:PORT`, each a text of its own or several with commas. Raises LoadTestError for anything else."""
+    targets = [_parse_target(part) for text in texts for part in text.split(",") if part.strip()]
+    names = [target.name for target in targets]
+    if doubles := sorted({name for name in names if names.count(name) > 1}):
+        raise LoadTestError(f"--targets: {doubles[0]!r} is named twice: give each its own name")
+    if len(targets) < 2:
+        raise LoadTestError(
+            f"--targets: a comparison needs two servers at least, {len(targets)} given: "
+            "--targets direct=localhost:8001 tidegate=localhost:8101"
+        )
+    return targets
+
+
+def _parse_target(text: str) -> Target:
+    name, equals, address = text.strip().partition("=")
+    host, colon, port = address.rpartition(":")
+    if not (name and equals and host and colon and port.isdecimal()):
+        raise LoadTestError(f"--targets {text.strip()!r}: write NAME=HOST:PORT, such as direct=localhost:8001")
+    return Target(name, address)
+
+
+@contextmanager
+def emulated_targets(
+    scenario: Scenario,
+    choices: Sequence[PolicyChoice],
+    *,
+    seed: int,
+    work: Path,
+    starting: Callable[[str], None] | None = None,
+) -> Iterator[list[Target]]:
+    """A cluster of the scenario's for every policy, all at once, until the block is left; only one at a time has load.
+
+    The choices are those of `plan_runs`, which has checked them. Their files go into the folder `work`; `starting` is
+    told of each. Raises LoadTestError where they are more than a machine can hold, and where one does not start.
+    """
+    from tidegate_loadtest.emulated import (  # noqa: PLC0415 - of the extra `emulated`
+        MOST_INSTANCES,
+        emulated_cluster,
+    )
+
+    processes = len(choices) * sum(pool.count * len(pool.hosts or scenario.models) for pool in scenario.workers)
+    if processes > MOST_INSTANCES:
+        raise LoadTestError(
+            f"workers: {processes} models on the workers of {len(choices)} policies, each a process: emulate at most "
+            f"{MOST_INSTANCES}, with fewer policies, workers or models"
+        )
+    with ExitStack() as running:
+        targets = []
+        for number, choice in enumerate(choices):
+            if starting:
+                starting(choice.title)
+            own = work / str(number)
+            own.mkdir()
+            cluster = running.enter_context(emulated_cluster(scenario, choice, seed, own))
+            targets.append(Target(choice.title, cluster.address))
+        yield targets

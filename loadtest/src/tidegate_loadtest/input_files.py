@@ -1,0 +1,181 @@
+"""Real inputs: a folder of pictures and arrays for a model, sent in place of random tensors.
+
+A file holds one row of a request: a picture is the model's only input, so is the array of a `.npy`, and a `.npz` holds
+one array for each input, by name. Each request draws its files from the folder, all equally likely: the mix of sizes in
+the folder is the mix that the server gets.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from tritonclient.grpc import model_config_pb2
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.utils import triton_to_np_dtype
+
+from tidegate_loadtest.connection import AsksForModels, LoadTestError
+from tidegate_loadtest.model_inputs import infer_request
+
+ARRAYS = (".npy", ".npz")
+PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+DRAWS = 4096
+"""Requests after which the order of the files begins again."""
+
+Tensors = dict[str, NDArray[Any]]
+"""One row's inputs by name, rows left out."""
+
+
+def parse_inputs(texts: Iterable[str]) -> dict[str, Path]:
+    """`MODEL=FOLDER`, by model. Raises typer.BadParameter for anything else."""
+    folders = {}
+    for text in texts:
+        model, equals, folder = text.partition("=")
+        if not (model and equals and folder):
+            raise typer.BadParameter(f"--inputs {text!r}: write MODEL=FOLDER, a folder of pictures or .npy files")
+        folders[model] = Path(folder)
+    return folders
+
+
+class FileRequests:
+    """Requests for one model with tensors out of files, drawn from a seed: a `RequestFactory`."""
+
+    def __init__(self, model: str, files: list[Tensors], *, rows: int | None, seed: int) -> None:
+        """`rows` of a request, None: the model knows no rows. Further rows are of files of the first one's shapes."""
+        rng = np.random.default_rng(seed)
+        alike: dict[object, list[Tensors]] = {}
+        for tensors in files:
+            alike.setdefault(_shapes(tensors), []).append(tensors)
+        self._requests = []
+        for tensors in files:
+            if rows is None:
+                self._requests.append(infer_request(model, tensors))
+                continue
+            same = alike[_shapes(tensors)]
+            members = [tensors, *(same[i] for i in rng.integers(0, len(same), rows - 1))]
+            stacked = {name: np.stack([member[name] for member in members]) for name in tensors}
+            self._requests.append(infer_request(model, stacked))
+        self._order = rng.integers(0, len(files), DRAWS).tolist()
+
+    def __call__(self, index: int) -> pb.ModelInferRequest:
+        """The request to send as number `index`."""
+        return self._requests[self._order[index % DRAWS]]
+
+    @classmethod
+    async def for_model(
+        cls, connection: AsksForModels, model: str, folder: Path, *, rows: int, seed: int
+    ) -> "FileRequests":
+        """Ask the server for the inputs, and read the folder.
+
+        Raises LoadTestError for an unknown model, a file that does not fit it or cannot be read, a folder without any,
+        and more rows than the model takes.
+        """
+        metadata = await connection.model_metadata(model)
+        config = await connection.model_config(model)
+        most = config.max_batch_size
+        if rows > max(most, 1):
+            raise LoadTestError(f"model {model!r} takes at most {max(most, 1)} rows, not {rows}")
+        declared = {
+            tensor.name: (tensor.datatype, tuple(tensor.shape)[1:] if most else tuple(tensor.shape))
+            for tensor in metadata.inputs
+        }
+        files = read_inputs(folder, model, declared, _optional(config))
+        return cls(model, files, rows=rows if most else None, seed=seed)
+
+
+def read_inputs(
+    folder: Path, model: str, declared: Mapping[str, tuple[str, tuple[int, ...]]], optional: frozenset[str]
+) -> list[Tensors]:
+    """Every picture and array of a folder, by the names of the files, as a model takes them.
+
+    `declared` gives (Triton data type, shape without rows, -1 where it is open) by input name. Raises LoadTestError.
+    """
+    if not folder.is_dir():
+        raise LoadTestError(f"--inputs {model}={folder}: there is no such folder")
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in (*ARRAYS, *PICTURES))
+    if not paths:
+        known = ", ".join((*ARRAYS, *PICTURES))
+        raise LoadTestError(f"--inputs {model}={folder}: no file in it is one of {known}")
+    return [_read(path, model, declared, optional) for path in paths]
+
+
+def _read(
+    path: Path, model: str, declared: Mapping[str, tuple[str, tuple[int, ...]]], optional: frozenset[str]
+) -> Tensors:
+    suffix = path.suffix.lower()
+    if suffix != ".npz" and len(declared) > 1:
+        raise LoadTestError(
+            f"{path}: model {model!r} has {len(declared)} inputs ({', '.join(declared)}): use .npz files"
+        )
+    only = next(iter(declared))
+    try:
+        if suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                found = dict(arrays)
+        elif suffix == ".npy":
+            found = {only: np.load(path, allow_pickle=False)}
+        else:
+            found = {only: _picture(path, *declared[only])}
+    except (OSError, ValueError, EOFError) as error:
+        raise LoadTestError(f"{path}: cannot be read: {error}") from error
+    if unknown := sorted(found.keys() - declared.keys()):
+        raise LoadTestError(f"{path}: model {model!r} has no input {unknown[0]!r}; it has {', '.join(declared)}")
+    if missing := sorted(declared.keys() - found.keys() - optional):
+        raise LoadTestError(f"{path}: lacks the input {missing[0]!r} of model {model!r}")
+    return {name: _fitting(path, name, array, *declared[name]) for name, array in found.items()}
+
+
+def _fitting(path: Path, name: str, array: NDArray[Any], datatype: str, dims: tuple[int, ...]) -> NDArray[Any]:
+    """The array with the type that Triton means. Raises LoadTestError where type or shape is another one."""
+    if datatype == "BYTES" and array.dtype.kind in "SU":
+        array = (
+            np.char.encode(array, "utf-8").astype(np.object_) if array.dtype.kind == "U" else array.astype(np.object_)
+        )
+    elif array.dtype != triton_to_np_dtype(datatype):
+        raise LoadTestError(f"{path}: is {array.dtype}, and input {name!r} is {datatype}")
+    if len(array.shape) != len(dims) or any(dim not in (-1, size) for dim, size in zip(dims, array.shape, strict=True)):
+        shown, has = (",".join(str(dim) for dim in shape) for shape in (dims, array.shape))
+        raise LoadTestError(f"{path}: is {has}, and input {name!r} is {shown} (rows not counted)")
+    return array
+
+
+def _picture(path: Path, datatype: str, dims: tuple[int, ...]) -> NDArray[Any]:
+    """A picture as a tensor of these dimensions: channels first or last, 1 (grey) or 3 (red, green, blue) of them.
+
+    It is scaled to the height and width that are given; where one is open it keeps its proportions, where both are, its
+    size. UINT8 has 0 to 255; floating point has x / 127.5 - 1.
+    """
+    try:
+        from PIL import Image  # noqa: PLC0415 - of the extra `pictures`
+    except ModuleNotFoundError as error:
+        remedy = 'pip install "tidegate-loadtest[pictures]", or give .npy files'
+        raise LoadTestError(f"{path}: pictures need Pillow, which is not installed: {remedy}") from error
+    channels_first = len(dims) == 3 and dims[0] in (1, 3)
+    if len(dims) != 3 or not (channels_first or dims[2] in (1, 3)) or datatype not in ("UINT8", "FP16", "FP32"):
+        shown = ",".join(str(dim) for dim in dims)
+        raise LoadTestError(f"{path}: a picture is no {datatype} input of {shown}: give .npy files")
+    channels, height, width = dims if channels_first else (dims[2], dims[0], dims[1])
+    with Image.open(path) as opened:
+        picture = opened.convert("L" if channels == 1 else "RGB")
+    own_width, own_height = picture.size
+    if height < 0:
+        height = own_height if width < 0 else max(1, round(own_height * width / own_width))
+    if width < 0:
+        width = max(1, round(own_width * height / own_height))
+    picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    pixels = np.asarray(picture).reshape(height, width, channels)
+    if channels_first:
+        pixels = np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    if datatype == "UINT8":
+        return pixels
+    return (pixels / np.float32(127.5) - np.float32(1)).astype(triton_to_np_dtype(datatype))
+
+
+def _shapes(tensors: Tensors) -> object:
+    return tuple(sorted((name, array.shape) for name, array in tensors.items()))
+
+
+def _optional(config: model_config_pb2.ModelConfig) -> frozenset[str]:
+    return frozenset(tensor.name for tensor in config.input if tensor.optional)

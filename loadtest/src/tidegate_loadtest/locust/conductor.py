@@ -1,0 +1,214 @@
+"""Where Locust starts tests, alone or as the master of workers: splits the load, gathers what became of it."""
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import gevent
+import numpy as np
+from gevent.event import AsyncResult
+from locust.env import Environment
+from locust.exception import StopTest
+from locust.rpc import Message
+from locust.runners import MasterRunner
+from numpy.typing import NDArray
+
+from tidegate.host import PluginError
+from tidegate.workload import ScenarioError, TraceError
+from tidegate.workload.arrivals import NS_PER_S
+from tidegate_loadtest.connection import LoadTestError
+from tidegate_loadtest.locust.load import Load, Share
+from tidegate_loadtest.locust.options import Options, target_of
+from tidegate_loadtest.locust.triton import TritonConnection, connect, finished
+from tidegate_loadtest.locust.worker import DONE, FAILED, GO, READY, ROWS, SHARE, Rows
+from tidegate_loadtest.scenario_requests import ScenarioRequests
+from tidegate_loadtest.server_stats import ServerUsage, StatsSnapshot, count_instances, snapshot_of
+
+WRONG = (LoadTestError, ScenarioError, TraceError, PluginError, OSError)
+"""What a person can remedy."""
+READY_WITHIN_S = 60.0
+BEGIN_IN_S = 0.5
+"""From the word to the first instant: it has to reach every worker before."""
+logger = logging.getLogger(__name__)
+Column = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """One row for each request that has ended, in no order."""
+
+    columns: dict[str, Column]
+    """Those of `Rows`."""
+    senders: list[str]
+    """The worker that sent each."""
+    statuses: list[str]
+    """What the column `status` has positions in."""
+    messages: dict[str, str]
+    """The first one that came with each status."""
+
+
+class Conductor:
+    """One for the life of a Locust process; a web page may run many tests."""
+
+    def __init__(self, environment: Environment, options: Options) -> None:
+        """Only registers: nothing is sent before a test is started."""
+        self.environment = environment
+        self.options = options
+        self.load: Load | None = None
+        self.target = ""
+        self.running = False
+        self.failed = ""
+        """Why the test could not begin."""
+        self.stopped_ns: int | None = None
+        """When it was stopped, in nanoseconds of the measured window; None: it ran to its end."""
+        self.usage: dict[str, ServerUsage] = {}
+        """What the server says of itself over the measured window, by model; empty where it keeps no statistics."""
+        self._connection: TritonConnection | None = None
+        self._ready: AsyncResult[bool] = AsyncResult()
+        self._to_be_ready: set[str] = set()
+        self._sending: set[str] = set()
+        self._window_unix_ns = 0
+        self._chunks: list[tuple[str, dict[str, Any]]] = []
+        self._greenlets: list[gevent.Greenlet] = []
+        runner = environment.runner
+        assert runner is not None
+        runner.register_message(READY, self._on_ready)
+        runner.register_message(FAILED, self._on_failed)
+        runner.register_message(ROWS, self._on_rows)
+        runner.register_message(DONE, self._on_done)
+        environment.events.test_start.add_listener(self._on_test_start)
+        environment.events.test_stop.add_listener(self._on_test_stop)
+
+    def check(self) -> None:
+        """Do all that can go wrong before any load is sent: read, connect, draw. Raises one of WRONG."""
+        self.load = Load.asked_for(self.options)
+        self.target = target_of(self.environment.host)
+        sending = self.options.sending()
+        self._connection = connect(self.target, self.options.protocol, timeout_s=sending.timeout_s, channels=1)
+        requests, seed = self.load.requests, self.load.seed
+        finished(
+            ScenarioRequests.drawn(self._connection, requests, shapes=sending.shapes, seed=seed, inputs=sending.inputs)
+        )
+
+    @property
+    def now_ns(self) -> int:
+        """Since the measured window began."""
+        return time.time_ns() - self._window_unix_ns
+
+    @property
+    def workers(self) -> list[str]:
+        """Those that can send."""
+        runner = self.environment.runner
+        if isinstance(runner, MasterRunner):
+            return [node.id for node in runner.clients.ready + runner.clients.running + runner.clients.spawning]
+        return ["local"]
+
+    @property
+    def ended(self) -> bool:
+        """Whether an open loop has sent all that there was, or what is left of it is lost with its workers."""
+        return self.running and (bool(self.failed) or not self._sending & {*self.workers})
+
+    def rows(self) -> "Gathered":
+        """What has become of the requests so far."""
+        names: list[str] = []
+        messages: dict[str, str] = {}
+        columns: dict[str, list[Column]] = {name: [np.empty(0, np.int64)] for name in Rows.COLUMNS}
+        senders: list[str] = []
+        for sender, chunk in self._chunks:
+            names += [status for status in chunk["statuses"] if status not in names]
+            for status, message in chunk["messages"].items():
+                messages.setdefault(status, message)
+            positions = np.array([names.index(status) for status in chunk["statuses"]], np.int64)
+            for name in Rows.COLUMNS:
+                column = np.frombuffer(chunk[name], np.int64)
+                columns[name].append(positions[column] if name == "status" else column)
+            senders += [sender] * len(column)
+        return Gathered({name: np.concatenate(parts) for name, parts in columns.items()}, senders, names, messages)
+
+    def _on_test_start(self, environment: Environment, **_rest: object) -> None:
+        self.failed, self.stopped_ns, self.usage, self._chunks = "", None, {}, []
+        try:
+            if self.load is None or self.target != target_of(environment.host):
+                self.check()
+        except WRONG as error:
+            self.failed = str(error)
+            raise StopTest(f"error: {error}") from error
+        workers = self.workers
+        self._to_be_ready, self._sending, self._ready = {*workers}, {*workers}, AsyncResult()
+        self.running = True
+        self._greenlets = [gevent.spawn(self._begin, workers)]
+
+    def _begin(self, workers: list[str]) -> None:
+        load, runner = self.load, self.environment.runner
+        assert load is not None
+        assert runner is not None
+        for position, worker in enumerate(workers):
+            share = Share.of(load, self.target, position, len(workers))
+            runner.send_message(SHARE, share.as_message(), worker)
+        try:
+            self._ready.get(timeout=READY_WITHIN_S)
+        except gevent.Timeout:
+            self._fail(f"workers did not get ready within {READY_WITHIN_S:g} s: {', '.join(sorted(self._to_be_ready))}")
+            return
+        except LoadTestError as error:
+            self._fail(str(error))
+            return
+        self._window_unix_ns = time.time_ns() + round(BEGIN_IN_S * NS_PER_S) + load.warmup_ns
+        self._greenlets.append(gevent.spawn(self._measure_usage, load))
+        for worker in workers:
+            runner.send_message(GO, {"window_unix_ns": self._window_unix_ns, "warmup_ns": load.warmup_ns}, worker)
+
+    def _fail(self, why: str) -> None:
+        self.failed = why
+        logger.error("error: %s", why)
+        self.environment.process_exit_code = 1
+        runner = self.environment.runner
+        if self.options.open_loop or runner is None:
+            return  # the shape sees it
+        headless = self.environment.web_ui is None
+        gevent.spawn(runner.quit if headless else runner.stop)
+
+    def _on_ready(self, environment: Environment, msg: Message) -> None:
+        self._to_be_ready.discard(msg.node_id)
+        if not self._to_be_ready:
+            self._ready.set(True)
+
+    def _on_failed(self, environment: Environment, msg: Message) -> None:
+        self._ready.set_exception(LoadTestError(f"worker {msg.node_id}: {msg.data['message']}"))
+
+    def _on_rows(self, environment: Environment, msg: Message) -> None:
+        self._chunks.append((msg.node_id, msg.data))
+
+    def _on_done(self, environment: Environment, msg: Message) -> None:
+        self._sending.discard(msg.node_id)
+
+    def _on_test_stop(self, environment: Environment, **_rest: object) -> None:
+        if self.running and (self._sending & {*self.workers} or not self.options.open_loop):
+            self.stopped_ns = self.now_ns
+        self.running = False
+        current = gevent.getcurrent()
+        gevent.killall([greenlet for greenlet in self._greenlets if greenlet is not current])
+
+    def _measure_usage(self, load: Load) -> None:
+        if load.window_ns is None:
+            return
+        try:
+            gevent.sleep(max(0.0, -self.now_ns / NS_PER_S))
+            before, instances = self._snapshots(load), self._instances(load)
+            gevent.sleep(max(0.0, (load.window_ns - self.now_ns) / NS_PER_S))
+            after = self._snapshots(load)
+        except LoadTestError:
+            return  # what the clients saw is still worth a report
+        self.usage = {
+            model: ServerUsage.between(before[model], after[model], instances=instances[model]) for model in before
+        }
+
+    def _snapshots(self, load: Load) -> dict[str, StatsSnapshot]:
+        assert self._connection is not None
+        return {model: snapshot_of(self._connection.model_statistics(model)) for model in load.requests.models}
+
+    def _instances(self, load: Load) -> dict[str, int]:
+        assert self._connection is not None
+        configs = {model: finished(self._connection.model_config(model)) for model in load.requests.models}
+        return {model: count_instances(config.instance_group) for model, config in configs.items()}

@@ -1,0 +1,203 @@
+"""What became of a load, as the result of `tidegate loadtest`: the same judgement, columns and report."""
+
+import csv
+import json
+from array import array
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from tidegate.api import NS_PER_MS
+from tidegate.commands.common import title_of, write_results
+from tidegate.sim.report import simulate_page
+from tidegate.workload import RequestSequence
+from tidegate.workload.arrivals import NS_PER_S
+from tidegate_loadtest.commands.loadtest import print_lives
+from tidegate_loadtest.connection import LoadTestError
+from tidegate_loadtest.judge import judge
+from tidegate_loadtest.live import Seen
+from tidegate_loadtest.locust.conductor import Column, Conductor
+from tidegate_loadtest.locust.load import Load
+from tidegate_loadtest.report import print_report
+from tidegate_loadtest.result import RunResult
+from tidegate_loadtest.scenario_run import LiveResult, live_document, plan_runs
+
+UNREPORTED = "UNREPORTED"
+"""The status of a request whose worker was lost: it was not sent, or nobody knows what became of it."""
+
+NO_SLO_MS = 1e9
+
+
+def outcome(conductor: Conductor) -> tuple[RequestSequence, RunResult, int]:
+    """The requests that count, warm-up included; what became of those of the window; the position of the first of them.
+
+    Of a test that was stopped those that were due, and had ended, before. Raises LoadTestError where there are none.
+    """
+    load = conductor.load
+    assert load is not None
+    gathered = conductor.rows()
+    rows, statuses, messages = gathered.columns, gathered.statuses, gathered.messages
+    if conductor.stopped_ns is not None:
+        ended = rows["finished_ns"] <= conductor.stopped_ns
+        rows = {name: column[ended] for name, column in rows.items()}
+    requests = load.requests
+    order = np.argsort(rows["number"] if load.options.open_loop else rows["scheduled_ns"], kind="stable")
+    rows = {name: column[order] for name, column in rows.items()}
+    names = np.array([*statuses, UNREPORTED])
+    if load.options.open_loop:
+        if conductor.stopped_ns is None:
+            rows, messages = _completed(load, rows, messages, len(statuses))
+        else:
+            requests = _part(requests, rows["number"])
+    first = int(np.searchsorted(rows["scheduled_ns"], 0))
+    if first == len(rows["number"]):
+        raise LoadTestError("no request was due, and had ended, in the measured window: ask for more, or for longer")
+    window_ns = load.window_ns or 0
+    if conductor.stopped_ns is not None:
+        window_ns = min(window_ns or conductor.stopped_ns, conductor.stopped_ns)
+    run = RunResult(
+        window_ns=window_ns,
+        began_ns=0,
+        **{name: rows[name][first:] for name in ("scheduled_ns", "issued_ns", "finished_ns")},
+        status=names[rows["status"][first:]],
+        messages=messages,
+        lateness_limit_ms=load.options.lateness_limit_ms,
+    )
+    return requests, run, first
+
+
+def _completed(
+    load: Load, rows: dict[str, Column], messages: dict[str, str], unreported: int
+) -> tuple[dict[str, Column], dict[str, str]]:
+    """A row for every request of the schedule: those that no worker told of count as never sent."""
+    at_ns = np.frombuffer(load.requests.at_ns, np.int64) - load.warmup_ns
+    if len(rows["number"]) == len(at_ns):
+        return rows, messages
+    end_ns = max(load.window_ns or 0, int(rows["finished_ns"].max(initial=0)))
+    full = {
+        "number": np.arange(len(at_ns)),
+        "scheduled_ns": at_ns,
+        "issued_ns": np.full(len(at_ns), end_ns),
+        "finished_ns": np.full(len(at_ns), end_ns),
+        "status": np.full(len(at_ns), unreported),
+    }
+    for name in ("issued_ns", "finished_ns", "status"):
+        full[name][rows["number"]] = rows[name]
+    lost = len(at_ns) - len(rows["number"])
+    return full, {**messages, UNREPORTED: f"{lost} requests went with a worker that was lost"}
+
+
+def _part(whole: RequestSequence, number: Column) -> RequestSequence:
+    return replace(
+        whole,
+        at_ns=array("q", [whole.at_ns[index] for index in number]),
+        model=array("q", [whole.model[index] for index in number]),
+        rows=whole.rows and array("q", [whole.rows[index] for index in number]),
+        apps=None,
+        times_ms=None,
+    )
+
+
+def report(conductor: Conductor, console: Console) -> None:
+    """Print SLO attainment and lateness, and write the files that were asked for. Raises LoadTestError, OSError."""
+    load, options = conductor.load, conductor.options
+    assert load is not None
+    if options.requests_csv:
+        _write_requests(Path(options.requests_csv), conductor)
+    requests, run, first = outcome(conductor)
+    if conductor.stopped_ns is not None and options.open_loop:
+        console.print(f"Stopped after {run.window_ns / NS_PER_S:.1f} s of the window: what had ended by then counts.")
+    if load.scenario is None:
+        _report_model(conductor, console, run)
+        return
+    scenario = load.scenario.model_copy(update={"duration_s": run.window_ns / NS_PER_S})
+    seen = Seen(run, first, conductor.usage)
+    (planned,) = plan_runs(scenario, options.policies, [load.seed], options.sending(), target=conductor.target)
+    result = judge(scenario, requests, seen, policy=planned.policy.title, seed=load.seed, event_log=None)
+    live = LiveResult(planned, result, seen)
+    title = f"{title_of(scenario)}, live on {conductor.target}"
+    behind = print_lives(console, title, [live])
+    write_results(
+        console,
+        live_document(scenario, [live]),
+        _path(options.results_json),
+        _path(options.results_html),
+        lambda: simulate_page(". ".join([title, *behind]), [live.result]),
+    )
+
+
+def _write_requests(path: Path, conductor: Conductor) -> None:
+    """A line for each request that has ended, warm-up included; milliseconds of the measured window."""
+    assert conductor.load is not None
+    gathered, load = conductor.rows(), conductor.load
+    columns = {name: column.tolist() for name, column in gathered.columns.items()}
+    with path.open("w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["number", "worker", "model", "due_ms", "sent_ms", "ended_ms", "status"])
+        for sender, number, *times_ns, status in zip(gathered.senders, *columns.values(), strict=True):
+            model = load.requests.models[load.requests.model[number] if load.options.open_loop else 0]
+            times_ms = [f"{at_ns / NS_PER_MS:.6f}" for at_ns in times_ns]
+            lines.writerow([number, sender, model, *times_ms, gathered.statuses[status]])
+
+
+def _path(file: str | None) -> Path | None:
+    return None if file is None else Path(file)
+
+
+def _report_model(conductor: Conductor, console: Console, run: RunResult) -> None:
+    options = conductor.options
+    assert options.model is not None
+    assert options.slo_ms is not None
+    summary, usage = run.summary(options.slo_ms), conductor.usage.get(options.model)
+    print_report(console, summary, usage, run.messages)
+    if options.results_json:
+        asked = {"target": conductor.target, "model": options.model, "seed": options.seed or 0, "rows": options.rows}
+        measured = {"summary": asdict(summary), "server": usage and asdict(usage), "messages": dict(run.messages)}
+        Path(options.results_json).write_text(json.dumps({**asked, **measured}, indent=1) + "\n", encoding="utf-8")
+
+
+def by_model(conductor: Conductor) -> list[dict[str, Any]]:
+    """The lines of Locust's page: one for each model, of what has ended so far."""
+    load = conductor.load
+    if load is None:
+        return []
+    gathered = conductor.rows()
+    measured = gathered.columns["scheduled_ns"] >= 0
+    rows = {name: column[measured] for name, column in gathered.columns.items()}
+    names = np.array([*gathered.statuses, UNREPORTED])
+    models = np.frombuffer(load.requests.model, np.int64)
+    model_of = models[rows["number"]] if load.options.open_loop else np.zeros(len(rows["number"]), np.int64)
+    window_ns = max(1, min(load.window_ns or conductor.now_ns, conductor.stopped_ns or conductor.now_ns))
+    lines = []
+    for position, (model, slo_ms) in enumerate(load.slo_ms.items()):
+        mine = model_of == position
+        if not mine.any():
+            continue
+        run = RunResult(
+            window_ns=window_ns,
+            began_ns=0,
+            **{name: rows[name][mine] for name in ("scheduled_ns", "issued_ns", "finished_ns")},
+            status=names[rows["status"][mine]],
+            lateness_limit_ms=load.options.lateness_limit_ms,
+        )
+        lines.append(_line(model, slo_ms, run))
+    return lines
+
+
+def _line(model: str, slo_ms: float | None, run: RunResult) -> dict[str, Any]:
+    summary = run.summary(NO_SLO_MS if slo_ms is None else slo_ms)
+    return {
+        "name": model,
+        "slo_ms": "-" if slo_ms is None else f"{slo_ms:g}",
+        "requests": summary.issued,
+        "attainment": f"{summary.attainment:.2%}",
+        "goodput": f"{summary.goodput_rps:.1f}",
+        "failed": ", ".join(f"{count} {status}" for status, count in summary.failed.items()) or "0",
+        "p50": "-" if summary.p50_ms is None else f"{summary.p50_ms:.1f}",
+        "p99": "-" if summary.p99_ms is None else f"{summary.p99_ms:.1f}",
+        "late": f"{summary.lateness_p50_ms:.2f}, {summary.lateness_p99_ms:.2f}",
+        "verdict": "fell behind: does not measure the server" if summary.fell_behind else "kept up",
+    }

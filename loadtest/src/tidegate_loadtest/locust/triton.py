@@ -1,0 +1,243 @@
+"""Connections to a Triton or Tidegate in a patched process: tritonclient's own, gRPC or HTTP.
+
+Both send without waiting, so that an open loop stays open, and tell what became of it: OK, a gRPC status, `HTTP` and
+its status, DROPS, or CLIENT_TIMEOUT. The wait is bounded here: a deadline would travel with the request, and a server
+that schedules by deadlines would take our patience for the client's SLO.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import gevent
+import grpc
+import numpy as np
+from gevent.event import AsyncResult
+from google.protobuf import json_format
+from tritonclient import grpc as triton_grpc
+from tritonclient import http as triton_http
+from tritonclient.grpc import model_config_pb2
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor, triton_to_np_dtype
+
+from tidegate_loadtest.connection import ANSWER_WITHIN_S, LoadTestError
+from tidegate_loadtest.result import CLIENT_TIMEOUT, OK, status_of
+
+Done = Callable[[str, str], None]
+"""Called once for each request with its status and, where it is not OK, what was said."""
+T = TypeVar("T")
+
+REAP_EVERY_S = 0.05
+HTTP_CONNECTIONS = 1000
+"""At once: geventhttpclient takes no more descriptors than select() knows. Further requests wait for one, as late."""
+
+
+class TritonConnection(ABC):
+    """One server; answers the questions that `model_inputs` and the others ask before a run."""
+
+    def __init__(self, target: str, timeout_s: float) -> None:
+        """`target` is HOST:PORT."""
+        self.target = target
+        self.timeout_s = timeout_s
+
+    @abstractmethod
+    def send(self, request: pb.ModelInferRequest, done: Done) -> None:
+        """Send, and return at once."""
+
+    def ask(self, request: pb.ModelInferRequest) -> tuple[str, str]:
+        """Send, and wait for the status and what was said."""
+        answer: AsyncResult[tuple[str, str]] = AsyncResult()
+        self.send(request, lambda status, message: answer.set((status, message)))
+        said: tuple[str, str] = answer.get()
+        return said
+
+    @abstractmethod
+    def check_live(self) -> None:
+        """Raises LoadTestError where no live server answers."""
+
+    @abstractmethod
+    async def model_metadata(self, model: str) -> pb.ModelMetadataResponse:
+        """Names, types and shapes of a model's tensors. Raises LoadTestError for an unknown model."""
+
+    @abstractmethod
+    async def model_config(self, model: str) -> model_config_pb2.ModelConfig:
+        """A model's configuration. Raises LoadTestError for an unknown model."""
+
+    @abstractmethod
+    def model_statistics(self, model: str) -> pb.ModelStatisticsResponse:
+        """A model's counters. Raises LoadTestError."""
+
+    def _asked(self, question: Callable[[], T]) -> T:
+        try:
+            with gevent.Timeout(ANSWER_WITHIN_S):
+                return question()
+        except InferenceServerException as error:
+            raise LoadTestError(f"{self.target}: {' '.join(str(error.message()).split())}") from error
+        except OSError as error:
+            raise LoadTestError(f"{self.target}: {error.strerror or error}") from error
+        except gevent.Timeout as error:
+            raise LoadTestError(f"{self.target}: no answer within {ANSWER_WITHIN_S:g} s") from error
+
+
+class GrpcConnection(TritonConnection):
+    """tritonclient.grpc clients, one for each channel.
+
+    Requests are prepared before the run and handed to the clients' stubs: a blocking `infer()` would hold one of
+    gevent's ten threads until it is answered, and whoever came later would wait for it.
+    """
+
+    def __init__(self, target: str, timeout_s: float, channels: int) -> None:
+        """Several channels also share the work of taking the answers in: a channel has one thread for it."""
+        super().__init__(target, timeout_s)
+        options = [
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.use_local_subchannel_pool", 1),  # else channels to one address share one TCP connection
+        ]
+        self._clients = [triton_grpc.InferenceServerClient(target, channel_args=options) for _ in range(channels)]
+        self._stubs = [client._client_stub.ModelInfer for client in self._clients]
+        self._next = 0
+        self._in_flight: dict[int, tuple[float, Any]] = {}
+        """In the order of their sending, with the instant at which each is given up."""
+        self._given_up: set[int] = set()
+        self._now_s = gevent.get_hub().loop.now
+        gevent.spawn(self._reap)
+
+    def send(self, request: pb.ModelInferRequest, done: Done) -> None:
+        """See TritonConnection."""
+        key = self._next
+        self._next += 1
+        call = self._stubs[key % len(self._stubs)].future(request)
+        self._in_flight[key] = (self._now_s() + self.timeout_s, call)
+
+        def answered(call: grpc.Future) -> None:
+            self._in_flight.pop(key, None)
+            given_up = key in self._given_up
+            self._given_up.discard(key)
+            code = call.code()
+            if code is grpc.StatusCode.OK:
+                done(OK, "")
+            elif given_up:
+                done(CLIENT_TIMEOUT, f"no answer within {self.timeout_s:g} s")
+            else:
+                message = call.details() or ""
+                done(status_of(message, code.name), message)
+
+        call.add_done_callback(answered)
+
+    def check_live(self) -> None:
+        """See TritonConnection."""
+        for client in self._clients:
+            self._asked(lambda client=client: client.is_server_live(client_timeout=ANSWER_WITHIN_S))  # type: ignore[misc]
+
+    async def model_metadata(self, model: str) -> pb.ModelMetadataResponse:
+        """See TritonConnection."""
+        return self._asked(lambda: self._clients[0].get_model_metadata(model, client_timeout=ANSWER_WITHIN_S))
+
+    async def model_config(self, model: str) -> model_config_pb2.ModelConfig:
+        """See TritonConnection."""
+        return self._asked(lambda: self._clients[0].get_model_config(model, client_timeout=ANSWER_WITHIN_S)).config
+
+    def model_statistics(self, model: str) -> pb.ModelStatisticsResponse:
+        """See TritonConnection."""
+        return self._asked(lambda: self._clients[0].get_inference_statistics(model, client_timeout=ANSWER_WITHIN_S))
+
+    def _reap(self) -> None:
+        while True:
+            gevent.sleep(REAP_EVERY_S)
+            now_s = self._now_s()
+            late = []
+            for key, (until_s, call) in self._in_flight.items():
+                if until_s > now_s:
+                    break
+                late.append((key, call))
+            for key, call in late:
+                self._given_up.add(key)
+                call.cancel()
+
+
+class HttpConnection(TritonConnection):
+    """A tritonclient.http client, whose connections are made as they are needed."""
+
+    def __init__(self, target: str, timeout_s: float) -> None:
+        """A request has a connection of its own until it is answered."""
+        super().__init__(target, timeout_s)
+        self._client = triton_http.InferenceServerClient(
+            target, concurrency=HTTP_CONNECTIONS, connection_timeout=timeout_s, network_timeout=2 * timeout_s
+        )
+        self._inputs: dict[int, list[triton_http.InferInput]] = {}
+        """By the identity of the prepared request, of which there are few."""
+        self._prepared: list[pb.ModelInferRequest] = []
+
+    def send(self, request: pb.ModelInferRequest, done: Done) -> None:
+        """See TritonConnection."""
+        gevent.spawn(self._infer, request, done)
+
+    def _infer(self, request: pb.ModelInferRequest, done: Done) -> None:
+        inputs = self._inputs.get(id(request)) or self._convert(request)
+        try:
+            with gevent.Timeout(self.timeout_s):
+                self._client.infer(request.model_name, inputs)
+        except gevent.Timeout:
+            done(CLIENT_TIMEOUT, f"no answer within {self.timeout_s:g} s")
+        except InferenceServerException as error:
+            message = str(error.message())
+            done(status_of(message, f"HTTP {error.status()}" if error.status() else "HTTP"), message)
+        except OSError as error:
+            done(type(error).__name__, str(error))
+        else:
+            done(OK, "")
+
+    def check_live(self) -> None:
+        """See TritonConnection."""
+        self._asked(self._client.is_server_live)
+
+    async def model_metadata(self, model: str) -> pb.ModelMetadataResponse:
+        """See TritonConnection."""
+        answer = self._asked(lambda: self._client.get_model_metadata(model))
+        return json_format.ParseDict(answer, pb.ModelMetadataResponse(), ignore_unknown_fields=True)
+
+    async def model_config(self, model: str) -> model_config_pb2.ModelConfig:
+        """See TritonConnection."""
+        answer = self._asked(lambda: self._client.get_model_config(model))
+        return json_format.ParseDict(answer, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
+
+    def model_statistics(self, model: str) -> pb.ModelStatisticsResponse:
+        """See TritonConnection."""
+        answer = self._asked(lambda: self._client.get_inference_statistics(model))
+        return json_format.ParseDict(answer, pb.ModelStatisticsResponse(), ignore_unknown_fields=True)
+
+    def _convert(self, request: pb.ModelInferRequest) -> list[triton_http.InferInput]:
+        self._prepared.append(request)  # keeps its identity its own
+        inputs = []
+        for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=True):
+            if tensor.datatype == "BYTES":
+                array = deserialize_bytes_tensor(raw)
+            else:
+                array = np.frombuffer(raw, triton_to_np_dtype(tensor.datatype))
+            converted = triton_http.InferInput(tensor.name, list(tensor.shape), tensor.datatype)
+            converted.set_data_from_numpy(array.reshape(tensor.shape))
+            inputs.append(converted)
+        self._inputs[id(request)] = inputs
+        return inputs
+
+
+def connect(target: str, protocol: str, *, timeout_s: float, channels: int) -> TritonConnection:
+    """Connect. Raises LoadTestError where no live server answers."""
+    connection: TritonConnection
+    if protocol == "grpc":
+        connection = GrpcConnection(target, timeout_s, channels)
+    else:
+        connection = HttpConnection(target, timeout_s)
+    connection.check_live()
+    return connection
+
+
+def finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The value of a coroutine that asks a TritonConnection: it never waits, so that it needs no event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    raise AssertionError("a coroutine waited for something else than this connection")

@@ -1,0 +1,89 @@
+"""The base of a locustfile's users: `from tidegate_loadtest.locust.users import TritonUser`."""
+
+import logging
+import sys
+from typing import Any
+
+from gevent.event import Event
+from locust import User, events, task
+from locust.env import Environment
+from locust.runners import WorkerRunner
+from locust.web import WebUI
+from rich.console import Console
+from typer import BadParameter
+
+from tidegate.commands.common import console_for_tables
+from tidegate_loadtest.connection import LoadTestError
+from tidegate_loadtest.locust.conductor import WRONG, Conductor
+from tidegate_loadtest.locust.options import Options, add_options
+from tidegate_loadtest.locust.outcome import report
+from tidegate_loadtest.locust.page import add_tab
+from tidegate_loadtest.locust.shape import ScheduleShape
+from tidegate_loadtest.locust.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+
+class TritonUser(User):  # type: ignore[misc]
+    """Closed loop: asks, waits for the answer, asks again after its `wait_time` (none).
+
+    Open loop: stands for the process that sends; requests leave by the schedule, however many users there are.
+    """
+
+    abstract = True  # a locustfile that imports it starts its own subclass only
+    worker: Worker
+    """Of this process."""
+
+    @task  # type: ignore[untyped-decorator]
+    def ask(self) -> None:
+        """One request."""
+        self.worker.begun.wait()
+        if self.worker.open_loop:
+            Event().wait()  # until the test is stopped
+        self.worker.call()
+
+
+def _on_parser(parser: Any, **_rest: object) -> None:  # noqa: ANN401 - Locust's own class
+    add_options(parser)
+
+
+def _on_init(environment: Environment, runner: Any, web_ui: WebUI | None, **_rest: object) -> None:  # noqa: ANN401
+    if not hasattr(runner, "clients"):  # all but a master send
+        TritonUser.worker = Worker(environment)
+    if isinstance(runner, WorkerRunner):
+        return
+    try:
+        options = Options.of(environment.parsed_options)
+        conductor = Conductor(environment, options)
+        if environment.host or web_ui is None:  # else the page asks for the host
+            conductor.check()
+    except (*WRONG, BadParameter) as error:
+        Console(stderr=True, soft_wrap=True, highlight=False).print("[red]error:[/] ", str(error), sep="")
+        sys.exit(1)
+    if options.open_loop:
+        environment.shape_class = ScheduleShape(conductor)
+        environment.shape_class.runner = runner
+    if web_ui is not None:
+        add_tab(web_ui, conductor)
+        environment.events.test_stop.add_listener(lambda **_rest: _report(conductor))
+        return
+
+    def on_quitting(**_rest: object) -> None:
+        runner.quit()  # workers send the last of what they have
+        _report(conductor)
+
+    environment.events.quitting.add_listener(on_quitting)
+
+
+def _report(conductor: Conductor) -> None:
+    if conductor.failed or conductor.load is None:
+        return
+    try:
+        report(conductor, console_for_tables())
+    except (LoadTestError, OSError) as error:
+        logger.error("error: %s", error)
+        conductor.environment.process_exit_code = 1
+
+
+events.init_command_line_parser.add_listener(_on_parser)
+events.init.add_listener(_on_init)

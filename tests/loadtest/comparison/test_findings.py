@@ -1,0 +1,86 @@
+"""Verdicts and warnings, from rounds with known figures."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tidegate_loadtest.comparison.findings import FIGURES, GOODPUT, contrast_of, interval_of, verdicts, warnings
+
+if TYPE_CHECKING:
+    from tests.loadtest.comparison.conftest import MakeComparison
+
+
+def test_a_clear_difference_has_its_interval(make_comparison: "MakeComparison") -> None:
+    compared = make_comparison({"direct": [100, 110, 105], "tidegate": [112, 125, 117]})
+    (verdict,) = verdicts(compared)
+    assert verdict.startswith("tidegate: +12.4 % (+")
+    assert verdict.endswith(" goodput against direct")
+
+
+def test_a_loss_is_said_as_plainly(make_comparison: "MakeComparison") -> None:
+    (verdict,) = verdicts(make_comparison({"a": [200, 202, 201], "b": [100, 101, 100.5]}))
+    assert verdict == "b: -50.0 % (-50.0 .. -50.0) goodput against a"
+
+
+def test_what_the_rounds_do_not_show_is_no_difference(make_comparison: "MakeComparison") -> None:
+    (verdict,) = verdicts(make_comparison({"a": [100, 110, 105], "b": [104, 103, 111]}))
+    assert verdict.startswith("b: no difference in goodput against a that 3 rounds show: +")
+
+
+def test_one_round_rules_out_no_chance(make_comparison: "MakeComparison") -> None:
+    (verdict,) = verdicts(make_comparison({"a": [100], "b": [200]}))
+    assert verdict == "b: +100.0 % goodput against a in one round: chance is not ruled out, ask for more"
+
+
+def test_every_other_is_compared_with_the_first(make_comparison: "MakeComparison") -> None:
+    said = verdicts(make_comparison({"a": [10, 10.1], "b": [20, 20.2], "c": [5, 5.05]}))
+    assert [line.partition(":")[0] for line in said] == ["b", "c"]
+
+
+def test_without_any_goodput_it_is_a_difference(make_comparison: "MakeComparison") -> None:
+    (verdict,) = verdicts(make_comparison({"a": [0, 0, 0], "b": [50, 51, 49]}))
+    assert verdict.startswith("b: +50.0/s (+47.5 .. +52.5) goodput against a")
+
+
+def test_what_is_missing_in_a_round_is_left_out(make_comparison: "MakeComparison") -> None:
+    compared = make_comparison({"a": [1, 1], "b": [1, 1]})
+    one, other = compared.targets
+    busy = next(figure for figure in FIGURES if figure.name == "busy_share")
+    compared.lives[0].result.total.busy_shares.clear()  # the server kept no statistics in that run
+    contrast = contrast_of(compared, other, one, busy)
+    assert contrast is not None
+    assert contrast.difference.count == 1
+    assert (found := interval_of(compared, one, busy)) is not None
+    assert found.count == 1
+
+
+def test_figures_are_of_complete_rounds(make_comparison: "MakeComparison") -> None:
+    compared = make_comparison({"a": [100, 100, 900], "b": [100, 100]}, rounds=5, stopped="round 3 of 5, b: gone")
+    assert compared.complete == [0, 1]
+    found = interval_of(compared, compared.targets[0], GOODPUT)
+    assert found is not None
+    assert found.mean == 100
+    assert warnings(compared) == [
+        "ended early: round 3 of 5, b: gone",
+        "only 2 of 5 rounds are complete: the figures are of these",
+    ]
+
+
+def test_no_complete_round_no_verdict(make_comparison: "MakeComparison") -> None:
+    compared = make_comparison({"a": [100], "b": []}, rounds=2, stopped="round 1 of 2, b: gone")
+    assert verdicts(compared) == []
+    assert interval_of(compared, compared.targets[0], GOODPUT) is None
+
+
+def test_failures_are_counted_with_their_first_message_and_drops_are_none(make_comparison: "MakeComparison") -> None:
+    status = {"b": ["OK", "UNAVAILABLE", "timeout", "UNAVAILABLE"]}
+    (warning,) = warnings(make_comparison({"a": [100], "b": [90]}, status=status))
+    assert warning.startswith("b: 2 of ")
+    assert warning.endswith(" requests failed; first UNAVAILABLE: said of UNAVAILABLE")
+
+
+@pytest.mark.parametrize(("late_ms", "count"), [(4.9, 0), (5.1, 1)])
+def test_a_generator_that_fell_behind_is_said(make_comparison: "MakeComparison", late_ms: float, count: int) -> None:
+    said = warnings(make_comparison({"a": [100, 100], "b": [90, 90]}, lateness_ms={"b": late_ms}))
+    assert len(said) == count
+    assert all(line.startswith("the generator fell behind ") and line.endswith(": b 2 of 2") for line in said)

@@ -1,0 +1,115 @@
+"""Locust in processes of its own: pytest itself is never patched."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LOCUST = Path(sys.executable).parent / "locust"
+LOCUSTFILE = Path(__file__).parents[3] / "loadtest" / "locustfile.py"
+PATIENCE_S = 120
+"""How long anything may take before a test gives it up; never how long it waits when all is well."""
+SCENARIO = """
+warmup_s: 0.2
+duration_s: {duration_s}
+workers: [{{count: 2}}]
+models:
+  - {{name: {model}, slo_ms: 2000, profile: {{alpha_ms: 1, beta_ms: 5, max_batch: 8}},
+     rows: {{distribution: table, values: [1, 2]}}}}
+arrivals: {{process: poisson, rate_rps: {rate_rps}}}
+policies: [{{name: fifs}}]
+"""
+
+
+class Locust:
+    """One that runs."""
+
+    def __init__(self, folder: Path, arguments: tuple[str, ...]) -> None:
+        self._log = folder / f"locust-{len(list(folder.glob('locust-*')))}.log"
+        with self._log.open("w") as log:
+            command = [str(LOCUST), "-f", str(LOCUSTFILE), *arguments]
+            self._process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    @property
+    def output(self) -> str:
+        """What it has said."""
+        return self._log.read_text()
+
+    def ended(self) -> int:
+        """Wait until it ends by itself; its exit status."""
+        return self._process.wait(PATIENCE_S)
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self._process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End it whatever state it is in."""
+        self._process.kill()
+        self._process.wait()
+
+
+StartLocust = Callable[..., Locust]
+
+
+@pytest.fixture
+def start_locust(tmp_path: Path) -> Iterator[StartLocust]:
+    """`start_locust("--headless", ...)`: a `locust -f loadtest/locustfile.py`, killed if it has not ended."""
+    started: list[Locust] = []
+
+    def start(*arguments: object) -> Locust:
+        started.append(Locust(tmp_path, tuple(str(argument) for argument in arguments)))
+        return started[-1]
+
+    yield start
+    for locust in started:
+        locust.kill()
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Callable[..., Path]:
+    """`scenario(model="echo", duration_s=1, rate_rps=100)`: a scenario file."""
+
+    def write(model: str = "echo", duration_s: float = 1, rate_rps: float = 100) -> Path:
+        path = tmp_path / "scenario.yaml"
+        path.write_text(SCENARIO.format(model=model, duration_s=duration_s, rate_rps=rate_rps))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Callable[[], dict[str, Any]]:
+    """`results()`: what was written to results.json."""
+
+    def read() -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((tmp_path / "results.json").read_text())
+        return document
+
+    return read
+
+
+@pytest.fixture
+def requests_sent(tmp_path: Path) -> Callable[[], list[dict[str, str]]]:
+    """`requests_sent()`: the lines of requests.csv."""
+
+    def read() -> list[dict[str, str]]:
+        with (tmp_path / "requests.csv").open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    return read
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port that nobody listens to, below those that the system gives to clients."""
+    low = int(re.split(r"\s", Path("/proc/sys/net/ipv4/ip_local_port_range").read_text())[0])
+    return low - 1 - os.getpid() % (low // 4)
