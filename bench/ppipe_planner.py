@@ -23,7 +23,7 @@ from rich.table import Table
 from tidegate.api import BlockLatencies, BlockProfile
 from tidegate.host import Plugins
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
-from tidegate_ppipe.published import Published, read_published
+from tidegate_ppipe.published import MARGIN, Published, read_published
 
 TIME_LIMIT_S = 10.0
 PLANNERS = ("np", "dart-r", "ppipe")
@@ -162,6 +162,8 @@ def _problem(classes: dict[str, int], models: tuple[PlannedModel, ...], gbps: fl
         ),
         models=models,
         gbps=gbps,
+        margin=MARGIN,
+        whole_margin=MARGIN,
     )
 
 

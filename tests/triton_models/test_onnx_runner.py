@@ -218,6 +218,7 @@ def test_load_errors_say_what_and_where(
     _save_gather(add("retyped", GATHER.replace("TYPE_INT64", "TYPE_INT32")) / "model.onnx")
     _save_gather(add("threads", intra_op_threads="many") / "model.onnx")
     _save_gather(add("level", graph_optimization="fast") / "model.onnx")
+    _save_gather(add("provider", execution_provider="AbacusExecutionProvider") / "model.onnx")
     _save_gather(add("bf16", GATHER.replace("TYPE_FP32", "TYPE_BF16")) / "model.onnx")
     _save_identities(
         add(
@@ -237,6 +238,7 @@ def test_load_errors_say_what_and_where(
         "retyped": "input 'X' as TYPE_INT32, but in",
         "threads": "parameter intra_op_threads is 'many'",
         "level": "expected one of off, basic, extended, all",
+        "provider": "parameter execution_provider is 'AbacusExecutionProvider': this onnxruntime has",
         "bf16": "'PICKED' is TYPE_BF16, which this runner does not support",
         "lacks": "lacks the inputs IN_BOOL",
     }.items():

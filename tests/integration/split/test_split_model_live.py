@@ -186,3 +186,23 @@ def command_line(process: Path) -> bytes:
         return (process / "cmdline").read_bytes()
     except OSError:
         return b""
+
+
+@pytest.mark.skipif(
+    "CUDAExecutionProvider" not in ort.get_available_providers(),
+    reason="needs an NVIDIA GPU and onnxruntime-gpu (onnxruntime has no CUDAExecutionProvider here)",
+)
+def test_on_a_gpu_that_its_workers_share(blocks: Path, tmp_path: Path, whole: Callable[[Any], Any]) -> None:
+    """Four processes on one GPU stand for workers of several: CUDA's arithmetic, so to 1e-3."""
+    folder = deploy(blocks, tmp_path)
+    for config in folder.glob("workers/**/config.pbtxt"):
+        with config.open("a") as text:
+            text.write('parameters { key: "execution_provider" value { string_value: "CUDAExecutionProvider" } }\n')
+    started = tidegate("up", folder, "--free-ports", "--json")
+    try:
+        assert started.returncode == 0, started.stderr
+        with triton_grpc.InferenceServerClient(json.loads(started.stdout)["grpc"]) as client:
+            pixels = pictures(2, 7)
+            np.testing.assert_allclose(ask(client, triton_grpc, pixels), whole(pixels), atol=1e-3)
+    finally:
+        tidegate("down", folder)

@@ -1,4 +1,4 @@
-"""A model of Triton's Python backend that runs an ONNX file on the CPU.
+"""A model of Triton's Python backend that runs an ONNX file: on the CPU, if no other execution provider is named.
 
 It needs numpy, onnxruntime and what Triton gives to every Python model, nothing else. Its parameters and an example of
 a configuration are in the README of tidegate-triton-models.
@@ -49,7 +49,9 @@ class TritonPythonModel:
         if not path.is_file():
             raise pb_utils.TritonModelException(f"there is no ONNX file {path} (parameter model_file names it)")
         try:
-            self._session = ort.InferenceSession(path, _session_options(parameters), ["CPUExecutionProvider"])
+            self._session = ort.InferenceSession(path, _session_options(parameters), [_provider(parameters)])
+        except pb_utils.TritonModelException:
+            raise
         except Exception as error:  # onnxruntime's exceptions have no common class of their own
             raise pb_utils.TritonModelException(f"onnxruntime cannot load {path}: {error}") from error
         self._inputs = [entry["name"] for entry in config["input"]]
@@ -153,6 +155,16 @@ def _decoded(name: str, array: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]"
                 f"element {position} of input '{name}' is not UTF-8, as onnxruntime's strings are: {error}"
             ) from error
     return decoded.reshape(array.shape)
+
+
+def _provider(parameters: dict[str, str]) -> str:
+    provider = parameters.get("execution_provider", "CPUExecutionProvider")
+    available = ort.get_available_providers()
+    if provider not in available:
+        raise pb_utils.TritonModelException(
+            f"parameter execution_provider is '{provider}': this onnxruntime has {', '.join(available)}"
+        )
+    return provider
 
 
 def _session_options(parameters: dict[str, str]) -> ort.SessionOptions:
