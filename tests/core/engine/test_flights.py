@@ -299,6 +299,20 @@ def test_a_batch_that_is_doomed_can_be_saved_when_its_leg_is_over() -> None:
     assert [type(effect) for effect in engine.handle(finished(10))] == [StartLeg]
 
 
+def test_a_batch_whose_next_worker_is_lost_is_not_saved_by_another_end() -> None:
+    """Told of another batch's failure, the policy plans the end of one that is about to fail as well."""
+    ahead = Dispatch(Batch(1, "m", (1,), (Leg(1, "m", 20, 10), tail(2, 30))))
+    first = Dispatch(Batch(0, "m", (0,), (Leg(1, "m", 0, 10),)))
+    policy = Script([first], [ahead], [], [Reroute(1, (tail(2, 35),))], setup=TAILS)
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(arrived(1, 1))
+    engine.handle(WorkerLost(5, 1))
+    assert engine.tally.ended + engine.queued == 2
+    assert [event.batch_id for event in policy.told if isinstance(event, BatchFailed)] == [0, 1]
+    assert engine.in_flight == 0
+
+
 @pytest.mark.parametrize(
     ("number", "legs", "message"),
     [

@@ -67,9 +67,11 @@ class Flights:
             for leg in struck:
                 bookings[leg.worker_id].book(leg, flight)
             raise
-        flight.batch, flight.doomed = batch, None
+        flight.batch = batch
         for leg in command.legs:
             bookings[leg.worker_id].book(leg, flight)
+        if all(leg.worker_id in bookings and leg in bookings[leg.worker_id].legs for leg in batch.legs[flight.leg :]):
+            flight.doomed = None  # else a leg before these lacks its worker
         self._planned_starts.cancel(batch.id)
         self._start_or_wait(now_ns, flight)
         for leg in before:
@@ -142,8 +144,8 @@ class Flights:
     def _start_or_wait(self, now_ns: int, flight: Flight) -> None:
         """Start a flight's next leg if its time has come, its worker is free and nothing is booked before it."""
         leg = flight.batch.legs[flight.leg]
-        booked = self._fleet.bookings[leg.worker_id]
-        if flight.running or booked.legs[0] is not leg:
+        booked = self._fleet.bookings.get(leg.worker_id)
+        if flight.running or booked is None or not booked.legs or booked.legs[0] is not leg:
             return
         if leg.start_ns > now_ns:
             self._planned_starts.set(flight.batch.id, leg.start_ns)
