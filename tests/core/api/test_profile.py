@@ -71,3 +71,17 @@ def test_from_points_makes_a_profile_of_whatever_was_measured(points: dict[int, 
 def test_from_no_points_there_is_no_profile() -> None:
     with pytest.raises(ValueError, match="'m': no measured points"):
         Profile.from_points("m", {}, max_rows=4)
+
+
+@pytest.mark.parametrize(
+    ("table", "rows"),
+    [((6, 7, 8, 9), 4), ((20, 56, 110, 222), 1), ((10, 20, 31, 60), 2), ((10, 16, 23, 40), 3), ((10, 16, 24, 32), 4)],
+)
+def test_batches_that_take_longer_per_row_are_not_worth_forming(table: tuple[int, ...], rows: int) -> None:
+    assert Profile("m", "default", table).worthwhile_rows == rows
+
+
+@given(tables)
+def test_what_is_worthwhile_costs_hardly_more_per_row_than_anything_else(table: tuple[int, ...]) -> None:
+    rows = Profile("m", "default", table).worthwhile_rows
+    assert table[rows - 1] / rows <= 1.02 * min(latency / size for size, latency in enumerate(table, 1))

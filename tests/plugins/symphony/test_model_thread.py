@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from tidegate.api import NEVER, Gathering, Model, Profile, Request
 from tidegate_symphony.model_thread import ModelThread, Outlook
 
-OUTLOOK = Outlook(Profile("m", "default", tuple(rows + 5 for rows in range(1, 9))), workers=2, fixed_cost_ns=5)
+OUTLOOK = Outlook(
+    Profile("m", "default", tuple(rows + 5 for rows in range(1, 9))), workers=2, fixed_cost_ns=5, most_rows=8
+)
 Plan = tuple[int, int, int, int, int]
 """(start, count, rows, exec, latest) of a candidate."""
 

@@ -138,6 +138,21 @@ def test_a_full_batch_does_not_wait() -> None:
     assert playbook(*workers(1)) >> arrived(1, 0, rows=8, due=99) << run(0, [1], 0, 0, rows=8) << CancelTimer(KEY)
 
 
+def test_rows_that_do_not_run_faster_together_do_not_wait_for_each_other() -> None:
+    slow = Setup(
+        (Model("m", 8, SLO),), tuple(workers(1, "m")), (Profile("m", "default", (100, 280, 550, *[1100] * 5)),)
+    )
+    play = Playbook(Symphony(slow, SymphonyOptions(deferral="frontrun"))) >> arrived(0, 0)
+    (dispatched,) = (command for command in play.commands() if isinstance(command, Dispatch))
+    assert dispatched.batch.legs == (Leg(0, "m", 0, 100),)
+    for event in (arrived(1, 0), arrived(2, 0)):
+        play = play >> event
+        play.commands()
+    play = play >> freed(1, 0)
+    (dispatched,) = (command for command in play.commands() if isinstance(command, Dispatch))
+    assert dispatched.batch.request_ids == (1,)
+
+
 def test_the_reserve_is_kept_free_before_every_deadline() -> None:
     reserve_ms = T / 1e6  # one t
     assert playbook(*workers(1), reserve_ms=reserve_ms) >> arrived(1, 0) << timer(4)

@@ -8,6 +8,8 @@ from typing import Self
 import msgspec
 
 NS_PER_MS = 1_000_000
+WORTHWHILE = 1.02
+"""A batch may take so much longer per row than the quickest: measured tables are not smooth."""
 
 
 def ms_to_ns(milliseconds: float) -> int:
@@ -71,6 +73,13 @@ class Profile(msgspec.Struct, frozen=True):
         """What a batch costs besides its rows: beta, where the profile is a straight line; never negative."""
         per_row_ns = (self.table_ns[-1] - self.table_ns[0]) / max(1, self.max_rows - 1)
         return max(0.0, self.table_ns[0] - per_row_ns)
+
+    @property
+    def worthwhile_rows(self) -> int:
+        """The largest batch that is worth forming: a smaller one takes hardly less per row."""
+        per_row_ns = [latency_ns / rows for rows, latency_ns in enumerate(self.table_ns, 1)]
+        enough_ns = WORTHWHILE * min(per_row_ns)
+        return max(rows for rows, each_ns in enumerate(per_row_ns, 1) if each_ns <= enough_ns)
 
     def latency_ns(self, rows: int) -> int:
         """Expected latency of `rows` rows. Raises IndexError above `max_rows`."""

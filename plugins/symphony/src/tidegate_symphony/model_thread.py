@@ -14,6 +14,8 @@ class Outlook:
     workers: int
     fixed_cost_ns: float
     """What a batch of it costs besides its rows: beta."""
+    most_rows: int
+    """Larger batches are not worth forming: where rows do not run faster together, they had better run apart."""
 
 
 @dataclass(slots=True)
@@ -72,7 +74,7 @@ class ModelThread(RequestQueue):
             return True  # others wait before it that could not join either
         rows = candidate.rows + request.rows
         due_ns = min(candidate.due_ns, self._gathering.due_ns(request))
-        if rows <= self.model.max_rows and now_ns + self.outlook.profile.table_ns[rows - 1] <= due_ns:
+        if rows <= self.outlook.most_rows and now_ns + self.outlook.profile.table_ns[rows - 1] <= due_ns:
             candidate.count, candidate.rows, candidate.due_ns = candidate.count + 1, rows, due_ns
             self._time(candidate, now_ns, enough_rows)
         return True
@@ -97,20 +99,22 @@ class ModelThread(RequestQueue):
 
     def gather(self, profile: Profile, now_ns: int) -> Gathered | None:
         """The batch that would start now under this profile; None where not even the head is in time."""
+        most_rows = self.outlook.most_rows
         if self._target is not None and self.model.slo_ns is not None:
             slo_ns = self.model.slo_ns - self._gathering.reserve_ns
             target = self._target.rows(now_ns, profile, slo_ns, self.outlook.workers)
             if self._spares_heads:
                 target = max(1, min(target, int(self._target.rate.rows_per_ns * self.outlook.fixed_cost_ns)))
-            if batch := self._gathering.window(self, profile, now_ns, target):
+            target = min(target, most_rows)
+            if batch := self._gathering.window(self, profile, now_ns, target, most_rows=most_rows):
                 return batch
-        return self._gathering.keep_head(self, profile, now_ns)
+        return self._gathering.keep_head(self, profile, now_ns, most_rows=most_rows)
 
     def _time(self, candidate: Candidate, now_ns: int, enough_rows: float) -> None:
         rows, due_ns, table_ns = candidate.rows, candidate.due_ns, self.outlook.profile.table_ns
         candidate.exec_ns, candidate.latest_ns = now_ns, NEVER
         if due_ns != NEVER:
             candidate.latest_ns = due_ns - table_ns[rows - 1]
-            if self.model.slo_ns is not None and rows < enough_rows and rows < self.model.max_rows:
+            if self.model.slo_ns is not None and rows < enough_rows and rows < self.outlook.most_rows:
                 # Without an SLO there is nothing to defer towards; nobody can join what is full.
                 candidate.exec_ns = max(now_ns, due_ns - table_ns[rows] - self._slack_ns)

@@ -226,6 +226,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         """What there is for a model; None while no worker hosts it."""
         outlook = self._outlooks.get(model)
         if outlook is None and (fastest := self.fastest_profile(model)):
-            outlook = Outlook(fastest, self.idle.count_hosting(model), fastest.fixed_cost_ns)
+            most_rows = min(self.models[model].max_rows, fastest.worthwhile_rows)
+            outlook = Outlook(fastest, self.idle.count_hosting(model), fastest.fixed_cost_ns, most_rows)
             self._outlooks[model] = outlook
         return outlook
