@@ -1,6 +1,7 @@
 """Run every benchmark: `make bench`, or `python -m bench [--json FILE]`. Nothing else should run meanwhile.
 
-Not among them, since it takes half an hour: `python -m bench.synthetic_workloads --sample 200 --json FILE --html FILE`.
+Not among them, since they take long or need the papers' data, all `python -m bench.NAME`: synthetic_workloads, faults,
+ppipe_planner, ppipe_simulated, ocr_comparison.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from rich.console import Console
 from bench.front import bench_front
 from bench.generator import bench_generator
 from bench.live_vs_simulated import bench_live_vs_simulated
+from bench.ppipe_dispatch import bench_dispatch
 from bench.scheduler import bench_scheduler
 from bench.subclusters import bench_subclusters
 
@@ -25,7 +27,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument(
         "--only",
-        choices=("front", "generator", "scheduler", "subclusters", "live_vs_simulated"),
+        choices=("front", "generator", "scheduler", "subclusters", "ppipe_dispatch", "live_vs_simulated"),
         help="run one of them",
     )
     parser.add_argument("--perf-analyzer", type=Path, metavar="PATH", help="front: load by NVIDIA's perf_analyzer")
@@ -43,6 +45,8 @@ def main() -> None:
         figures["scheduler"] = bench_scheduler(console, full=arguments.full, plot=arguments.plot)
     if arguments.only in (None, "subclusters"):
         figures["subclusters"] = bench_subclusters(console)
+    if arguments.only in (None, "ppipe_dispatch"):
+        figures["ppipe_dispatch"] = bench_dispatch(console)
     if arguments.only in (None, "live_vs_simulated"):
         figures["live_vs_simulated"] = bench_live_vs_simulated(console)
     if arguments.json:

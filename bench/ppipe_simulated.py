@@ -99,7 +99,7 @@ def scenario_of(task: Task, factor: float) -> Scenario:
             "duration_s": task.duration_s,
             "arrivals": {**ARRIVALS[task.arrivals][1], "rate_rps": sum(rates_rps) * factor},
             "policies": [{"name": policy, "options": task.options}],
-            "simulation": {"learn": False, "jitter": {"cv": task.jitter} if task.jitter else None},
+            "simulation": {"learn": task.jitter > 0, "jitter": {"cv": task.jitter} if task.jitter else None},
         }
     )
 
@@ -189,7 +189,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--arrivals", nargs="*", choices=list(ARRIVALS), default=list(ARRIVALS))
     parser.add_argument("--frameworks", nargs="*", choices=list(FRAMEWORKS), default=list(FRAMEWORKS))
     parser.add_argument("--duration-s", type=float, default=10.0, help="of each run; 30 in the paper; default 10")
-    parser.add_argument("--jitter", type=float, default=0.0, help="coefficient of variation of every leg; default 0")
+    parser.add_argument(
+        "--jitter",
+        type=float,
+        default=0.0,
+        help="coefficient of variation of every leg, which the engine learns; default 0",
+    )
     parser.add_argument("--margin", type=float, default=0.4, help="of the SLO, that plans keep free; default 0.4")
     parser.add_argument("--whole-margin", type=float, default=0.4, help="the same for whole models; default 0.4")
     parser.add_argument("--options", type=json.loads, default={}, help="of the policies, as JSON")
