@@ -17,6 +17,9 @@ import pytest
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.embedded.install import SUPPORTED
 
+# A shell that runs the tests in its background has them ignore SIGINT, and with them all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 StartTriton = Callable[..., EmbeddedTriton]
 PATIENCE_S = 20.0
 """How long anything may take before a test gives it up; never how long it waits when all is well."""

@@ -27,6 +27,8 @@ STREAM_INFER = SERVICE + "ModelStreamInfer"
 LAST_WORDS_S: Final = 1.0
 """How long it may take to tell clients that they will not be answered before their connections are cut."""
 POLL_S: Final = 0.01
+LINGER_S: Final = 0.2
+"""Where others were under way, so long is what still arrives refused in words, rather than cut off."""
 
 
 class Front:
@@ -69,8 +71,11 @@ class Front:
         for stream in streams:
             stream.drain()
         give_up = self._loop.time() + drain_s
+        under_load = self._server.open_calls > 0
         while self._server.open_calls and self._loop.time() < give_up:
             await asyncio.sleep(POLL_S)
+        if under_load:
+            await asyncio.sleep(LINGER_S)
         self._driver.dismiss()
         for task in self._tasks:
             task.cancel()
