@@ -81,6 +81,12 @@ def test_batches_that_take_longer_per_row_are_not_worth_forming(table: tuple[int
     assert Profile("m", "default", table).worthwhile_rows == rows
 
 
+def test_a_margin_is_no_work_that_a_larger_batch_would_spare() -> None:
+    scattering = Profile("m", "default", (100, 136, 190), margin_ns=80)
+    assert scattering.worthwhile_rows == Profile("m", "default", (20, 56, 110)).worthwhile_rows == 1
+    assert scattering.fixed_cost_ns == 0
+
+
 @given(tables)
 def test_what_is_worthwhile_costs_hardly_more_per_row_than_anything_else(table: tuple[int, ...]) -> None:
     rows = Profile("m", "default", table).worthwhile_rows

@@ -27,6 +27,8 @@ class Profile(msgspec.Struct, frozen=True):
     kind: str
     table_ns: tuple[int, ...]
     """`table_ns[rows - 1]`: nanoseconds, positive, never falling with rows."""
+    margin_ns: int = 0
+    """How much of each latency is no work but caution: legs scatter, and late is late."""
 
     def __post_init__(self) -> None:
         """Refuse a table that no scheduler could use."""
@@ -72,12 +74,12 @@ class Profile(msgspec.Struct, frozen=True):
     def fixed_cost_ns(self) -> float:
         """What a batch costs besides its rows: beta, where the profile is a straight line; never negative."""
         per_row_ns = (self.table_ns[-1] - self.table_ns[0]) / max(1, self.max_rows - 1)
-        return max(0.0, self.table_ns[0] - per_row_ns)
+        return max(0.0, self.table_ns[0] - self.margin_ns - per_row_ns)
 
     @property
     def worthwhile_rows(self) -> int:
         """The largest batch that is worth forming: a smaller one takes hardly less per row."""
-        per_row_ns = [latency_ns / rows for rows, latency_ns in enumerate(self.table_ns, 1)]
+        per_row_ns = [max(1, latency_ns - self.margin_ns) / rows for rows, latency_ns in enumerate(self.table_ns, 1)]
         enough_ns = WORTHWHILE * min(per_row_ns)
         return max(rows for rows, each_ns in enumerate(per_row_ns, 1) if each_ns <= enough_ns)
 

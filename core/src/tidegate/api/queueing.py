@@ -240,7 +240,8 @@ class QueueingPolicy(Policy, Generic[Queue]):
             fastest, *others = (self.profiles[partition, kind] for kind in sorted(kinds))
             if others:
                 columns = zip(fastest.table_ns, *(other.table_ns for other in others), strict=False)
-                fastest = Profile(partition, "fastest", tuple(min(column) for column in columns))
+                margin_ns = min(profile.margin_ns for profile in (fastest, *others))
+                fastest = Profile(partition, "fastest", tuple(min(column) for column in columns), margin_ns)
             self._fastest[partition] = fastest
         return self._fastest.get(partition)
 

@@ -114,12 +114,13 @@ class ProfileLearner:
 
     def _corrected(self) -> Profile:
         largest = self._base.max_rows
-        constant = self._offset + self._margin_ns()
+        margin_ns = self._margin_ns()
+        constant = self._offset + margin_ns
         table = (
             max(1, round(base_ns + self._slope * (index + 1) / largest + constant))
             for index, base_ns in enumerate(self._base.table_ns)
         )
-        return Profile(self._base.partition, self._base.kind, tuple(accumulate(table, max)))
+        return Profile(self._base.partition, self._base.kind, tuple(accumulate(table, max)), round(margin_ns))
 
     def _moved(self, learned: Profile, rows: int) -> bool:
         """Whether it differs enough at the smallest, the largest or the batch size just seen."""
