@@ -75,7 +75,15 @@ def test_from_no_points_there_is_no_profile() -> None:
 
 @pytest.mark.parametrize(
     ("table", "rows"),
-    [((6, 7, 8, 9), 4), ((20, 56, 110, 222), 1), ((10, 20, 31, 60), 2), ((10, 16, 23, 40), 3), ((10, 16, 24, 32), 4)],
+    [
+        ((6, 7, 8, 9), 4),
+        ((20, 56, 110, 222), 1),
+        ((10, 20, 31, 60), 1),
+        ((10, 19, 31, 60), 2),
+        ((10, 16, 23, 40), 3),
+        ((10, 16, 24, 32), 4),
+        ((7, 14, 21, 28), 1),
+    ],
 )
 def test_batches_that_take_longer_per_row_are_not_worth_forming(table: tuple[int, ...], rows: int) -> None:
     assert Profile("m", "default", table).worthwhile_rows == rows

@@ -78,9 +78,11 @@ class Profile(msgspec.Struct, frozen=True):
 
     @property
     def worthwhile_rows(self) -> int:
-        """The largest batch that is worth forming: a smaller one takes hardly less per row."""
+        """The largest batch that is worth forming: no smaller one takes less per row; 1 where one row takes no more."""
         per_row_ns = [max(1, latency_ns - self.margin_ns) / rows for rows, latency_ns in enumerate(self.table_ns, 1)]
         enough_ns = WORTHWHILE * min(per_row_ns)
+        if per_row_ns[0] <= enough_ns:
+            return 1
         return max(rows for rows, each_ns in enumerate(per_row_ns, 1) if each_ns <= enough_ns)
 
     def latency_ns(self, rows: int) -> int:
