@@ -7,7 +7,10 @@ inference          what becomes of a request: scheduled, or sent on
   envelope           a request: header, tensors as buffers, what it can be merged with; client: who waits for it
   merging            gather envelopes into one request for Triton, scatter the answer; wire: protobuf, uncopied
   deadlines          when a request is due; headroom: what the way back takes
-driver             drives the engine under the monotonic clock: legs on Tritons, answers; alarm: when to wake
+driver             drives the engine under the monotonic clock: takes requests, carries out effects
+  locked_engine      the engine for many threads; alarm: when to wake it
+  legs               those that run on Tritons; recovery: what becomes of one that failed
+  membership         Tritons that come and go
 control            every other call: answered for all Tritons together, or by one of them
 backend            one Triton; probing: whether it is alive
 discovery          keeps the catalog true; catalog, signature: what the Tritons serve

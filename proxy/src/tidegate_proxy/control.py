@@ -178,7 +178,7 @@ class Control:
             yield
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:  # if the Triton is gone, the next call goes to another
-                await self._driver.lost(backend, error.details() or "")
+                await self._driver.membership.lost(backend, error.details() or "")
             raise RequestFailed(error.code(), error.details() or "") from error
         except asyncio.CancelledError:
             if backend.alive:

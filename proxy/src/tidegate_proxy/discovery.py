@@ -70,7 +70,7 @@ class Discovery:
         async with self._one_at_a_time:
             try:
                 catalog = await discover(self.backends, self.slos_ms, self._directory.catalog, returning, self.layout)
-                self._driver.adopt(catalog, starting_profiles(catalog, self._measured), returning)
+                self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured), returning)
             except (BackendError, ValueError) as error:
                 log.error("what the Tritons serve has changed and cannot be taken up: %s", error)
                 return False

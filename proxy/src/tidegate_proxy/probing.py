@@ -28,13 +28,13 @@ async def watch(backend: Backend, driver: Driver, discovery: Discovery) -> None:
 
 async def _look(backend: Backend, driver: Driver, discovery: Discovery, silent: int) -> int:
     """Probe once; how many probes in a row it has not answered."""
-    driver.give_up_overdue(backend)
+    driver.legs.give_up_overdue(backend, driver.limits)
     if not backend.alive:
         if await backend.is_ready():
             await discovery.take_back(backend)
     elif not await backend.is_live():
         silent += 1
         if silent >= PATIENCE:
-            driver.give_up(backend, f"it did not answer {PATIENCE} probes")
+            driver.membership.give_up(backend, f"it did not answer {PATIENCE} probes")
         return silent
     return 0

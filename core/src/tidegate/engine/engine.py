@@ -41,12 +41,11 @@ from tidegate.engine.effects import AnyEffect, CancelLeg, Fail, PolicyReplaced, 
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.flights import Flights
 from tidegate.engine.invariants import InvariantViolation, check_deadlines, check_legs, check_path, check_requests
-from tidegate.engine.timers import Timers
+from tidegate.engine.succession import Succession
 
 NO_WORKER = "no worker is left that hosts this model"
 MAX_TRIES = 2
 """Unless somebody decides otherwise, a request whose worker failed is tried once more."""
-_ENDS = (LegFinished, BatchFailed)
 
 
 class Engine:
@@ -67,13 +66,11 @@ class Engine:
         `max_tries`: how often a request is tried whose workers fail; then the failure is its answer.
         """
         setup = policy.setup
-        self.policy = policy
         self.name = name
         self.tally = Tally()
         self.max_tries = max_tries
         """May be changed at any time."""
         self.now_ns = 0
-        self._seed, self._wake_slack_ns, self._network = setup.seed, setup.wake_slack_ns, setup.network
         self._strict = strict
         self._observers = observers
         self._models = {model.name: model for model in setup.models}
@@ -85,9 +82,7 @@ class Engine:
         self._flights = Flights(self._fleet, self._leg_started)
         self._tries: dict[int, int] = {}
         self._batch_ids = setup.first_batch_id
-        self._policy_timers = Timers()
-        self._inherited: set[int] = set()
-        """Workers with work of the policy before: to the one that goes on they join when it is done."""
+        self._succession = Succession(policy, self._fleet, self.expectations)
         self._effects: list[AnyEffect] = []
         self._commands: list[AnyCommand] = []
         self._dropped: list[Request] = []
@@ -97,9 +92,14 @@ class Engine:
             observer.engine_started(name, policy.options.model_dump(mode="json"), setup)
 
     @property
+    def policy(self) -> Policy:
+        """The one that decides."""
+        return self._succession.policy
+
+    @property
     def next_wake_ns(self) -> int | None:
         """When to call `handle(ClockAdvanced(...))`, unless an event comes before."""
-        ours, theirs = self._flights.next_start_ns, self._policy_timers.next_ns
+        ours, theirs = self._flights.next_start_ns, self._succession.timers.next_ns
         return theirs if ours is None else ours if theirs is None else min(ours, theirs)
 
     @property
@@ -131,8 +131,8 @@ class Engine:
         self._take_in(event)
         while self._dropped:
             self._doubt(self._dropped.pop())
-        if self._inherited:
-            self._hand_over()
+        while released := self._succession.next_released():
+            self._tell(WorkerJoined(self.now_ns, released))
         for observer in self._observers:
             observer.event_handled(event, self._commands)
         return self._effects
@@ -223,7 +223,7 @@ class Engine:
         lost = self._bookings.pop(event.worker_id, None)
         if lost is None:
             return
-        self._inherited.discard(event.worker_id)
+        self._succession.forget(event.worker_id)
         if known:
             self._tell(event)
         for flight in self._flights.affected(lost):  # and were not rerouted
@@ -248,7 +248,7 @@ class Engine:
         self.policy.check_models(event.models)
         self.expectations.extend(event.profiles)
         self.expectations.check(event.workers, models)
-        self._models, self._network = models, event.network
+        self._models, self._succession.network = models, event.network
         self._fleet.serve(models)
         for worker_id in [worker_id for worker_id, worker in self._workers.items() if wanted.get(worker_id) != worker]:
             self._fleet.withdraw(worker_id)
@@ -299,18 +299,19 @@ class Engine:
     def _fire_timers(self) -> None:
         now_ns = self.now_ns
         self._flights.start_due(now_ns)
-        if self._policy_timers.is_due(now_ns):
-            for key in self._policy_timers.pop_due(now_ns):
+        timers = self._succession.timers
+        if timers.is_due(now_ns):
+            for key in timers.pop_due(now_ns):
                 self._tell(TimerFired(now_ns, key))
 
     # What the policy wants ---------------------------------------------------------------------------------------
 
     def _tell(self, event: AnyEvent) -> None:
         """Let the policy handle an event and apply its commands; a policy that breaks is replaced (invariant 9)."""
-        if isinstance(event, _ENDS) and event.batch_id < self.policy.setup.first_batch_id:
-            return  # of the policy before: this one is told when the worker joins it
+        if not self._succession.concerns(event):
+            return
         try:
-            for command in self.policy.handle(event):
+            for command in self._succession.policy.handle(event):
                 self._apply(command)
                 self._commands.append(command)
         except Exception as fault:
@@ -323,9 +324,9 @@ class Engine:
             case Dispatch():
                 self._dispatch(command)
             case SetTimer():
-                self._policy_timers.set(command.key, command.at_ns)
+                self._succession.timers.set(command.key, command.at_ns)
             case CancelTimer():
-                self._policy_timers.cancel(command.key)
+                self._succession.timers.cancel(command.key)
             case Drop():
                 request = self._queued.pop(command.request_id, None)
                 if request is None:
@@ -375,15 +376,9 @@ class Engine:
         self._succeed(lambda setup: FirstComeFirstServed(setup, PolicyOptions()))
 
     def _succeed(self, successor: Callable[[Setup], Policy]) -> None:
-        """Let another policy go on: it gets the idle workers at once, the others when they are done, and the queue."""
-        self._policy_timers.clear()
-        self._inherited = {worker_id for worker_id, booked in self._bookings.items() if booked.legs}
-        idle = tuple(worker for worker in self._workers.values() if worker.id not in self._inherited)
-        profiles = tuple(self.expectations.profiles.values())
-        models = tuple(self._models.values())
-        setup = Setup(models, idle, profiles, self._seed, self._batch_ids, self._wake_slack_ns, self._network)
+        """Let another policy decide, from what is queued on."""
         try:
-            self.policy = successor(setup)
+            self._succession.follow(successor, self._batch_ids)
         except Exception as fault:
             if self._strict:
                 raise
@@ -392,16 +387,6 @@ class Engine:
         for request in list(self._queued.values()):
             if request.id in self._queued:
                 self._tell(RequestArrived(self.now_ns, request))
-
-    def _hand_over(self) -> None:
-        """Let workers that are done with the work of the policy before join the one that goes on."""
-        for worker_id in sorted(self._inherited):
-            if not self._bookings[worker_id].legs:
-                self._inherited.remove(worker_id)
-                if worker := self._workers.get(worker_id):
-                    self._tell(WorkerJoined(self.now_ns, worker))
-                else:  # the plan does without it
-                    del self._bookings[worker_id]
 
     def _leg_started(self, effect: StartLeg, kind: str) -> None:
         self.expectations.leg_started(effect.batch, effect.leg, kind)

@@ -1,0 +1,58 @@
+"""Which policy decides, and how another follows it."""
+
+from collections.abc import Callable
+
+from tidegate.api import AnyEvent, BatchFailed, LegFinished, Policy, Setup, Worker
+from tidegate.engine.books import Fleet
+from tidegate.engine.expectations import Expectations
+from tidegate.engine.timers import Timers
+
+
+class Succession:
+    """The policy that decides, and what it inherited from the one before.
+
+    A policy that follows another gets the idle workers at once, and the others as they are done with the batches of
+    the one before, of which it is told nothing.
+    """
+
+    def __init__(self, policy: Policy, fleet: Fleet, expectations: Expectations) -> None:
+        setup = policy.setup
+        self.policy = policy
+        self.timers = Timers()
+        """Those that the policy has set."""
+        self.network = setup.network
+        """What the next policy plans transfers with."""
+        self._seed, self._wake_slack_ns = setup.seed, setup.wake_slack_ns
+        self._fleet = fleet
+        self._expectations = expectations
+        self._busy: set[int] = set()
+        """Workers with work of the policy before."""
+
+    def concerns(self, event: AnyEvent) -> bool:
+        """Whether an event is the policy's business: the end of a batch of the policy before is not."""
+        return not isinstance(event, LegFinished | BatchFailed) or event.batch_id >= self.policy.setup.first_batch_id
+
+    def follow(self, successor: Callable[[Setup], Policy], first_batch_id: int) -> None:
+        """Let another policy decide, from the idle workers on. Raises what `successor` raises."""
+        fleet = self._fleet
+        self.timers.clear()
+        self._busy = {worker_id for worker_id, booked in fleet.bookings.items() if booked.legs}
+        idle = tuple(worker for worker in fleet.workers.values() if worker.id not in self._busy)
+        profiles = tuple(self._expectations.profiles.values())
+        models = tuple(fleet.models.values())
+        setup = Setup(models, idle, profiles, self._seed, first_batch_id, self._wake_slack_ns, self.network)
+        self.policy = successor(setup)
+
+    def forget(self, worker_id: int) -> None:
+        """A worker was lost: nothing of it is inherited."""
+        self._busy.discard(worker_id)
+
+    def next_released(self) -> Worker | None:
+        """A worker that is done with the work of the policy before, and is still wanted; None when there is none."""
+        for worker_id in sorted(self._busy):
+            if not self._fleet.bookings[worker_id].legs:
+                self._busy.remove(worker_id)
+                if worker := self._fleet.workers.get(worker_id):
+                    return worker
+                del self._fleet.bookings[worker_id]  # the plan does without it
+        return None

@@ -1,0 +1,281 @@
+"""The legs that run on Tritons: started, ended, failed, given up."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Container, Coroutine, Sequence
+
+import grpc
+
+from tidegate.api import AnyEvent, BatchFailed, LegFinished, WorkerJoined, WorkerLost
+from tidegate.engine import AnyEffect, Fail, StartLeg
+from tidegate_proxy.backend import CANCEL_AFTER_S, INFER, Backend
+from tidegate_proxy.catalog import Directory
+from tidegate_proxy.client import Client, Outcome, RequestFailed
+from tidegate_proxy.completion_queue import PendingCall
+from tidegate_proxy.envelope import Envelope
+from tidegate_proxy.forwarded import forwarded_with_all
+from tidegate_proxy.leg_run import LegRun
+from tidegate_proxy.limits import Limits
+from tidegate_proxy.locked_engine import LockedEngine
+from tidegate_proxy.merging import ScatterError
+from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.payload import OutputSizes, Payload, Stage
+from tidegate_proxy.regions import Regions
+from tidegate_proxy.waiting_clients import WaitingClients
+
+log = logging.getLogger(__name__)
+
+BROKEN_SHARING = "shared memory"
+"""In all that Triton says of it: of a region that it does not know, of an answer larger than expected."""
+
+
+class Legs:
+    """Every leg that runs. Made in an event loop, which it uses for what is rare."""
+
+    def __init__(
+        self,
+        engine: LockedEngine,
+        directory: Directory,
+        clients: WaitingClients,
+        observability: Observability,
+        regions: Regions | None,
+        hidden: Callable[[], Container[str]],
+        recover: Callable[[LegRun, grpc.StatusCode, str], Coroutine[None, None, None]],
+    ) -> None:
+        """`regions`, `hidden`: as the driver's. `recover(run, code, details)` sees to a leg whose call failed."""
+        self._engine = engine
+        self._directory = directory
+        self._clients = clients
+        self._observability = observability
+        self._regions = regions
+        self.hidden = hidden
+        self._recover = recover
+        self._running: dict[int, LegRun] = {}
+        """By batch."""
+        self._between: dict[int, LegRun] = {}
+        """By batch, the leg that ended last of those that have more of them."""
+        self._sizes = OutputSizes()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    async def close(self) -> None:
+        """Forget those that run: how they end concerns nobody any more."""
+        with self._engine.lock:
+            self._running.clear()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def left(self, client: Client) -> LegRun | None:
+        """With the lock held: a client does not wait any more; the leg that runs for it, if any, is for `spare`."""
+        run = None if client.batch_id is None else self._running.get(client.batch_id)
+        if run:
+            run.waiting -= 1
+        return run
+
+    def spare(self, run: LegRun) -> None:
+        """Do not run a leg to its end that nobody waits for."""
+        if run.abandoned and run.call:
+            self._cancel_later(run.call)
+
+    def forget(self, workers: Container[int]) -> list[LegRun]:
+        """With the lock held: the legs that run on lost workers, no longer among those that run."""
+        runs = [run for run in self._running.values() if run.worker_id in workers]
+        for run in runs:
+            del self._running[run.effect.batch.id]
+        return runs
+
+    def forget_stranded(self) -> list[LegRun]:
+        """With the lock held: the last legs of batches that do not go on, as the engine has it."""
+        stranded = [run for batch_id, run in self._between.items() if self._engine.engine.flight(batch_id) is None]
+        for run in stranded:
+            del self._between[run.effect.batch.id]
+        return stranded
+
+    def start(self, effect: StartLeg) -> None:
+        """Run a leg on its Triton, unless nobody waits for it any more."""
+        batch = effect.batch
+        worker_id = batch.legs[effect.leg].worker_id
+        stage = self.stage_of(effect)
+        with self._engine.lock:
+            before = self._between.pop(batch.id, None)
+            if not stage.backend.alive:
+                if before:
+                    before.stop()
+                return  # the engine was told since, or is about to be
+            clients = self._clients.of(batch.request_ids)
+            waiting = len(clients)
+            if before:
+                clients, payload = before.clients, before.payload
+            else:
+                payload = self.payload_of([client.envelope for client in clients], self._regions)
+            run = LegRun(effect, worker_id, stage, payload, clients, time.monotonic_ns(), waiting)
+            if waiting:
+                self._running[batch.id] = run
+                for client in clients:
+                    client.batch_id = batch.id
+                effects: list[AnyEffect] = []
+            else:  # all of them left before it started
+                if before:
+                    before.stop()
+                effects = self._engine.handle(
+                    BatchFailed(time.monotonic_ns(), batch.id, effect.leg, worker_id, "every client left")
+                )
+        if waiting:
+            run.execution = self._observability.batch_started(
+                clients, effect.rows, stage.backend.address, run.started_ns, first=before is None
+            )
+            self._call(run, payload.request(stage))
+        self._engine.perform(effects)
+
+    def payload_of(self, envelopes: Sequence[Envelope], regions: Regions | None) -> Payload:
+        """The tensors of a batch that begins; `regions`: None where nothing is to be shared."""
+        split = self._directory.catalog.split.get(envelopes[0].model) if envelopes else None
+        return Payload(envelopes, self._sizes, regions, split.outputs if split else ())
+
+    def stage_of(self, effect: StartLeg) -> Stage:
+        """Where a leg runs."""
+        catalog, legs = self._directory.catalog, effect.batch.legs
+        leg = legs[effect.leg]
+        return Stage(
+            leg.partition,
+            catalog.partitions.get(leg.partition),
+            [catalog.backend_of[leg.worker_id] for leg in legs[effect.leg :]],
+            alone=len(legs) == 1 and leg.partition == effect.batch.model,
+        )
+
+    def _call(self, run: LegRun, message: bytes) -> None:
+        metadata = forwarded_with_all([client.metadata for client in run.clients], self.hidden())
+        if run.execution and (trace := run.execution.metadata):
+            names = {name for name, _ in trace}
+            metadata = [*trace, *(pair for pair in metadata if pair[0] not in names)]
+        run.call = run.backend.channel.unary(
+            INFER, message, lambda answer, code, details: self._ended(run, answer, code, details), tuple(metadata)
+        )
+        if run.abandoned:  # meanwhile
+            self._cancel_later(run.call)
+
+    def _cancel_later(self, call: PendingCall) -> None:
+        self._loop.call_soon_threadsafe(lambda: self._loop.call_later(CANCEL_AFTER_S, call.cancel))
+
+    def _ended(self, run: LegRun, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
+        """A leg's call is over."""
+        if self._running.get(run.effect.batch.id) is not run:
+            return  # its worker was given up, and its requests with it
+        if answer is None:
+            if run.payload.is_shared and BROKEN_SHARING in details:
+                run.payload.sharing_broke(run.stage)
+                self._call(run, run.payload.request(run.stage, share=False))
+            else:
+                self._loop.call_soon_threadsafe(self._failed, run, code, details)
+        elif not run.is_last:
+            try:
+                run.payload.answered(answer)
+            except ScatterError as error:
+                self._loop.call_soon_threadsafe(self._failed, run, grpc.StatusCode.INTERNAL, str(error))
+            else:
+                self.finish(run)
+        elif self.finish(run):
+            # The engine first: the next batch is on its way before this one's answers are divided.
+            divided_ns = time.monotonic_ns()
+            outcomes = _divided(answer, run)
+            run.payload.close(finished=True)
+            self._clients.settle(run, outcomes, time.monotonic_ns() - divided_ns)
+
+    def finish(self, run: LegRun) -> bool:
+        """Tell the engine that a leg has ended, now; False where its worker was given up and its requests with it."""
+        effect = run.effect
+        with self._engine.lock:
+            if self._running.get(effect.batch.id) is not run:
+                return False
+            del self._running[effect.batch.id]
+            if not run.is_last:
+                self._between[effect.batch.id] = run
+            ended_ns = time.monotonic_ns()
+            effects = self._engine.handle(
+                LegFinished(ended_ns, effect.batch.id, effect.leg, run.worker_id, run.started_ns, ended_ns)
+            )
+        if run.is_last:
+            for client in run.clients:
+                client.ended_ns = ended_ns
+        self._engine.perform(effects)
+        self._observability.batch_ended(run.execution, ended_ns)
+        return True
+
+    def _finish_as_planned(self, run: LegRun) -> None:
+        """Triton does not say when it stops what was cancelled: its worker counts as busy for as long as planned."""
+        left_ns = run.started_ns + run.effect.batch.legs[run.effect.leg].duration_ns - time.monotonic_ns()
+        self._loop.call_later(max(0, left_ns) / 1e9, self.finish, run)
+
+    def _failed(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
+        """In the loop: a leg's call did not end well."""
+        if self._running.get(run.effect.batch.id) is not run:
+            return
+        if code is grpc.StatusCode.CANCELLED and run.abandoned:
+            self._finish_as_planned(run)
+            return
+        run.recovery = self._loop.create_task(self._recover(run, code, details))
+        self._tasks.add(run.recovery)
+        run.recovery.add_done_callback(self._tasks.discard)
+
+    def abort(self, run: LegRun, reason: str) -> bool:
+        """Its requests have their answers or will have none: it does not go on. As `finish` otherwise."""
+        if run.is_last:
+            finished = self.finish(run)
+        else:
+            with self._engine.lock:
+                finished = self._running.pop(run.effect.batch.id, None) is run
+                effects: list[AnyEffect] = []
+                if finished:
+                    batch_id, now_ns = run.effect.batch.id, time.monotonic_ns()
+                    for client in run.clients:
+                        client.ended_ns = now_ns
+                    effects = self._engine.handle(BatchFailed(now_ns, batch_id, run.effect.leg, run.worker_id, reason))
+            self._engine.perform([effect for effect in effects if not isinstance(effect, Fail)])
+            self._observability.batch_ended(run.execution, time.monotonic_ns(), reason)
+        if finished:
+            run.payload.close(finished=True)
+        return finished
+
+    def give_up_overdue(self, backend: Backend, limits: Limits) -> None:
+        """In the loop: end legs that take so long that they will never end, though their Triton answers probes."""
+        now_ns = time.monotonic_ns()
+        for run in list(self._running.values()):
+            leg = run.effect.batch.legs[run.effect.leg]
+            limit_ns = limits.leg_ns(leg.duration_ns)
+            if run.backend is backend and now_ns - run.started_ns > limit_ns:
+                self._give_up_run(run, limit_ns)
+
+    def _give_up_run(self, run: LegRun, limit_ns: int) -> None:
+        """Elsewhere its requests may be answered; where there is no elsewhere, they have failed."""
+        catalog = self._directory.catalog
+        worker = next((worker for worker in catalog.workers if worker.id == run.worker_id), None)
+        reason = f"Triton at {run.backend.address} did not answer within {limit_ns / 1e9:g} s"
+        elsewhere: set[str] = set()
+        for other in catalog.workers:
+            if other is not worker and catalog.backend_of[other.id].alive:
+                elsewhere.update(other.hosts)
+        with self._engine.lock:
+            if self._running.pop(run.effect.batch.id, None) is None:
+                return
+            now_ns = time.monotonic_ns()
+            events: tuple[AnyEvent, ...] = (
+                (WorkerLost(now_ns, worker.id), WorkerJoined(now_ns, worker))
+                if worker and elsewhere.issuperset(worker.hosts)
+                else (BatchFailed(now_ns, run.effect.batch.id, run.effect.leg, run.worker_id, reason),)
+            )
+            effects = [effect for event in events for effect in self._engine.handle(event)]
+        log.error("a batch is given up: %s", reason)
+        self._engine.perform(effects)
+        run.stop()
+
+
+def _divided(answer: bytes, run: LegRun) -> Sequence[Outcome]:
+    try:
+        return run.payload.outcomes(answer)
+    except ScatterError as error:
+        return [RequestFailed(grpc.StatusCode.INTERNAL, str(error), reason="BACKEND")] * len(run.clients)

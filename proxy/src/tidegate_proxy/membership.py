@@ -1,0 +1,84 @@
+"""Tritons that come and go: the engine is told, and what ran there ends."""
+
+import logging
+import time
+from collections.abc import Sequence
+
+from tidegate.api import AnyEvent, PlanChanged, Profile, WorkerJoined, WorkerLost
+from tidegate_proxy.backend import Backend
+from tidegate_proxy.catalog import Catalog, Directory
+from tidegate_proxy.legs import Legs
+from tidegate_proxy.locked_engine import LockedEngine
+from tidegate_proxy.regions import Regions
+
+log = logging.getLogger(__name__)
+
+
+class Membership:
+    """Which Tritons take part. Lives in the event loop."""
+
+    def __init__(self, engine: LockedEngine, directory: Directory, legs: Legs, regions: Regions | None) -> None:
+        self._engine = engine
+        self._directory = directory
+        self._legs = legs
+        self._regions = regions
+
+    async def lost(self, backend: Backend, details: str) -> bool:
+        """Whether a failed call means that the Triton is gone; if so the engine is told, once."""
+        if await backend.is_live():
+            return False
+        self.give_up(backend, details)
+        return True
+
+    def give_up(self, backend: Backend, details: str) -> None:
+        """A Triton is gone: tell the engine, once."""
+        if not backend.alive:
+            return
+        backend.alive = False
+        log.error("Triton at %s is lost: %s", backend.address, details)
+        mine = {worker_id for worker_id, other in self._directory.catalog.backend_of.items() if other is backend}
+        with self._engine.lock:
+            runs = self._legs.forget(mine)
+            busy = {run.worker_id for run in runs}
+            # The idle ones first: what ran on a busy one must not be tried again on another of the same Triton.
+            effects = [
+                effect
+                for worker_id in sorted(mine, key=busy.__contains__)
+                for effect in self._engine.handle(WorkerLost(time.monotonic_ns(), worker_id))
+            ]
+            stranded = self._legs.forget_stranded()
+        self._engine.perform(effects)
+        for run in (*runs, *stranded):
+            run.stop()
+        if self._regions:
+            self._regions.leave(backend)
+        for call in list(backend.forwarded):
+            call.cancel()
+
+    def adopt(self, catalog: Catalog, profiles: Sequence[Profile], returning: Backend | None = None) -> None:
+        """From now on this is what the Tritons serve; `returning` is one that was given up and answers again.
+
+        Raises ValueError, and changes nothing, for a plan that the engine cannot follow.
+        """
+        with self._engine.lock:
+            before = self._directory.catalog
+            self._directory.catalog = catalog
+            if returning:
+                returning.alive = True
+            present = [worker for worker in catalog.workers if catalog.backend_of[worker.id].alive]
+            now_ns = time.monotonic_ns()
+            events: list[AnyEvent] = [
+                WorkerJoined(now_ns, worker) for worker in present if catalog.backend_of[worker.id] is returning
+            ]
+            if not catalog.same_plan(before):
+                events = [
+                    PlanChanged(
+                        now_ns, tuple(catalog.models.values()), tuple(present), tuple(profiles), catalog.network
+                    )
+                ]
+            try:
+                effects = [effect for event in events for effect in self._engine.handle(event)]
+            except ValueError:
+                self._directory.catalog = before
+                raise
+        self._engine.perform(effects)
