@@ -20,6 +20,7 @@ from tidegate.api import (
     Request,
     RequestArrived,
     RequestCancelled,
+    RequestsEnded,
     Setup,
     Worker,
     WorkerJoined,
@@ -43,7 +44,7 @@ class Scenario:
     service_factors: tuple[float, ...]
     """The n-th leg to start takes this times as long as its profile says (cyclic)."""
     failures: frozenset[int]
-    """The n-th leg to start fails instead of finishing."""
+    """The n-th leg to start fails instead of finishing; some of its requests have their own ends by then."""
 
 
 def random_scenario(rng: random.Random, *, disturbances: bool = True, pipelines: bool = False) -> Scenario:
@@ -92,8 +93,15 @@ class _Simulation(Simulation):
         self._started += 1
         if self._started - 1 in self._scenario.failures:
             worker_id = effect.batch.legs[effect.leg].worker_id
+            self.schedule([ended_apart(effect, started_ns + (ended_ns - started_ns) // 2)])
             return BatchFailed(ended_ns, effect.batch.id, effect.leg, worker_id, "made to fail", retry=True)
         return super().outcome(effect, started_ns, ended_ns)
+
+
+def ended_apart(effect: StartLeg, now_ns: int) -> RequestsEnded:
+    """What a driver tells of a refused batch that it has divided: the first has its answer, the second failed."""
+    request_ids = effect.batch.request_ids
+    return RequestsEnded(now_ns, effect.batch.id, answered=request_ids[:1], failed=request_ids[1:2])
 
 
 def run_scenario(

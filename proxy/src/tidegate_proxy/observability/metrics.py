@@ -20,6 +20,7 @@ from tidegate.api import (
     Request,
     RequestArrived,
     RequestCancelled,
+    RequestsEnded,
     Setup,
     Worker,
     WorkerJoined,
@@ -183,12 +184,14 @@ class Metrics:
         ended_ns = event.ended_ns
         self._workers[event.worker_id].busy_ns += ended_ns - event.started_ns
         batch = start.batch
-        if event.leg + 1 < len(batch.legs):
-            return
-        model = self._models[batch.model]
+        if event.leg + 1 == len(batch.legs):
+            self._answer(batch.model, batch.request_ids, ended_ns)
+
+    def _answer(self, name: str, request_ids: Iterable[int], ended_ns: int) -> None:
+        model = self._models[name]
         add, take = model.answered.add, self._open.pop
         late = answered = 0
-        for request_id in batch.request_ids:
+        for request_id in request_ids:
             if request := take(request_id, None):
                 add(ended_ns - request.arrival_ns)
                 answered += 1
@@ -201,6 +204,11 @@ class Metrics:
             case RequestCancelled():
                 if request := self._open.pop(event.request_id, None):
                     self._models[request.model].cancelled += 1
+            case RequestsEnded():
+                if start := self._running.get(event.batch_id):
+                    self._answer(start.batch.model, event.answered, event.now_ns)
+                    failed = sum(self._open.pop(request_id, None) is not None for request_id in event.failed)
+                    self._models[start.batch.model].failed += failed
             case BatchFailed():
                 self._running.pop(event.batch_id, None)
             case WorkerJoined():
