@@ -74,8 +74,7 @@ class Flights:
             flight.doomed = None  # else a leg before these lacks its worker
         self._planned_starts.cancel(batch.id)
         self._start_or_wait(now_ns, flight)
-        for leg in before:
-            self._start_next(now_ns, leg.worker_id)
+        self.start_next(now_ns, *(leg.worker_id for leg in before))
 
     def leave(self, request_id: int) -> bool:
         """A client does not wait any more; its rows go on. False if it was not on its way."""
@@ -144,14 +143,11 @@ class Flights:
     def start_next(self, now_ns: int, *worker_ids: int) -> None:
         """Workers may be free for what is booked on them next."""
         for worker_id in worker_ids:
-            self._start_next(now_ns, worker_id)
-
-    def _start_next(self, now_ns: int, worker_id: int) -> None:
-        booked = self._fleet.bookings.get(worker_id)
-        if booked and booked.flights:
-            flight = booked.flights[0]
-            if flight.batch.legs[flight.leg] is booked.legs[0]:
-                self._start_or_wait(now_ns, flight)
+            booked = self._fleet.bookings.get(worker_id)
+            if booked and booked.flights:
+                flight = booked.flights[0]
+                if flight.batch.legs[flight.leg] is booked.legs[0]:
+                    self._start_or_wait(now_ns, flight)
 
     def _start_or_wait(self, now_ns: int, flight: Flight) -> None:
         """Start a flight's next leg if its time has come, its worker is free and nothing is booked before it."""

@@ -1,7 +1,7 @@
 """PPipe's data plane: batches through pooled pipelines, all they need reserved (section 5.4, Algorithms 1 and 2)."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -16,7 +16,6 @@ from tidegate.api import (
     Dispatch,
     Drop,
     LegFinished,
-    Model,
     Pipeline,
     Policy,
     PolicyOptions,
@@ -25,7 +24,6 @@ from tidegate.api import (
     Request,
     RequestArrived,
     RequestCancelled,
-    RequestQueue,
     Reroute,
     SetTimer,
     Setup,
@@ -38,6 +36,7 @@ from tidegate_ppipe.paths import Flight, Path, Stop, legs_of
 from tidegate_ppipe.places import Place
 from tidegate_ppipe.resources import Resources
 from tidegate_ppipe.routes import Route, Routes
+from tidegate_ppipe.waiting import Found, Queue
 
 WHATEVER_COMES = 2**62
 """More rows than can come."""
@@ -64,46 +63,6 @@ class PpipeOptions(PolicyOptions):
         description="A head that leaves time for less than this part of the planned batch is dropped while others "
         "wait; default: one that leaves time for less than the load needs",
     )
-
-
-class Queue(RequestQueue):
-    """What waits, and until when."""
-
-    __slots__ = ("budget", "due_ns", "waits_for_rows", "wake_ns", "wake_rows", "work_ns")
-
-    def __init__(self, key: QueueKey, model: Model) -> None:
-        super().__init__(key, model)
-        self.waits_for_rows = 0
-        """There is nothing to decide before so many rows wait, or the timer fires; 0: there is."""
-        self.due_ns = NEVER
-        """By when all that waits has to be done with what is planned."""
-        self.budget = 1.0
-        """The part of a request's time that this is."""
-        self.wake_ns = NEVER
-        """When the timer fires."""
-        self.wake_rows = 0
-        """How many rows waited when that was decided."""
-        self.work_ns: Sequence[int] = ()
-        """What they take on the way that was chosen, by rows - 1."""
-
-
-class Found:
-    """A batch that could leave, and how."""
-
-    __slots__ = ("count", "due_ns", "path", "route", "rows", "size")
-
-    def __init__(self, route: Route, size: int, count: int, rows: int, due_ns: int, path: Path) -> None:
-        self.route = route
-        self.size = size
-        """The rows that could be in time."""
-        self.count = count
-        """The requests that wait, up to so many rows."""
-        self.rows = rows
-        """Theirs."""
-        self.due_ns = due_ns
-        """The earliest of their deadlines."""
-        self.path = path
-        """For them."""
 
 
 class Ppipe(Policy):

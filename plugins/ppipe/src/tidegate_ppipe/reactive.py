@@ -2,8 +2,9 @@
 
 from tidegate.api import Pipeline, Profile, Setup
 from tidegate_ppipe.paths import Stop
-from tidegate_ppipe.policy import Found, Ppipe, PpipeOptions
+from tidegate_ppipe.policy import Ppipe, PpipeOptions
 from tidegate_ppipe.routes import Route
+from tidegate_ppipe.waiting import Found
 
 
 class Reactive(Ppipe):

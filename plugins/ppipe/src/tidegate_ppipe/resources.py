@@ -8,8 +8,6 @@ from tidegate_ppipe.paths import Flight, Path, Stop
 from tidegate_ppipe.places import Node, Place, Pool
 from tidegate_ppipe.reservations import Interval, earliest_joint_fit
 
-NS_PER_S = 1e9
-
 
 class Resources:
     """All of them, and what of them is reserved. `probe` and `reserve` are those of Algorithm 2."""
@@ -92,12 +90,14 @@ class Resources:
 
     def link_rows_per_ns(self, sender: str, receiver: str) -> float:
         """What the links between the nodes of two partitions' workers bear; infinite where nothing is transferred."""
-        if self._network is None or not (bytes_per_row := self._network.bytes_per_row.get(sender, 0)):
+        many = 1_000_000  # of one, the nanoseconds would be rounded
+        transfer_ns = self._network.transfer_ns(sender, many) if self._network else 0
+        if not transfer_ns:
             return inf
         nodes = min(
             len({node for pool in self._pools_of[partition] for node in pool.nodes}) for partition in (sender, receiver)
         )
-        return nodes * self._network.bytes_per_s / NS_PER_S / bytes_per_row
+        return nodes * many / transfer_ns
 
     # Paths -------------------------------------------------------------------------------------------------------
 
