@@ -2,13 +2,13 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
 from grpc._cython import cygrpc
 
-from tidegate_proxy.completion_queue.server import Metadata
+from tidegate_proxy.completion_queue.server import Metadata, Options, settled
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +36,12 @@ class Channel:
     def __init__(
         self,
         address: str,
-        options: Sequence[tuple[str, int | str]],
+        options: Options,
         credentials: grpc.ChannelCredentials | None = None,
     ) -> None:
         self._channel = cygrpc.Channel(
             address.encode(),
-            tuple(options),
+            settled(options),
             credentials._credentials if credentials else None,
         )
         self._thread = threading.Thread(target=self._spin, name=f"grpc to {address}", daemon=True)

@@ -12,8 +12,14 @@ from grpc._cython import cygrpc
 log = logging.getLogger(__name__)
 
 Metadata = Sequence[tuple[str, str | bytes]]
+Options = Sequence[tuple[str, int | str]]
 _NONE: Final = ()
 _LONG_S: Final = 3600.0
+
+
+def settled(options: Options) -> Options:
+    """Options of gRPC's, each once: the last of a name counts. gRPC's core itself takes the first, without a word."""
+    return tuple(dict(options).items())
 
 
 class Call:
@@ -106,10 +112,10 @@ class Call:
 class Server:
     """Listens, and gives every call to `accept` in its own thread."""
 
-    def __init__(self, accept: Callable[[Call], None], options: Sequence[tuple[str, int | str]]) -> None:
+    def __init__(self, accept: Callable[[Call], None], options: Options) -> None:
         self._accept = accept
         self._queue = cygrpc.CompletionQueue()
-        self._server = cygrpc.Server(tuple(options), False)
+        self._server = cygrpc.Server(settled(options), False)
         self._server.register_completion_queue(self._queue)
         self._open: set[Call] = set()
         self._idle = threading.Event()
