@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,32 +17,29 @@ import pytest
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.embedded.install import SUPPORTED
 
-# A shell that runs the tests in its background has them ignore SIGINT, and with them all that they start.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+pytest_plugins = ["tests.surroundings", "tests.examples", "tests.sharing", "tests.lifetimes", "tests.leftovers"]
 
 StartTriton = Callable[..., EmbeddedTriton]
+AtTheEnd = Callable[[Callable[[], object]], None]
 PATIENCE_S = 20.0
 """How long anything may take before a test gives it up; never how long it waits when all is well."""
 
 
 @pytest.fixture(scope="session")
-def start_triton() -> Iterator[StartTriton]:
-    """Start a real tritonserver, which the end of the session stops.
+def start_triton(at_the_end: AtTheEnd) -> StartTriton:
+    """Start a real tritonserver, which ends with the test, or with the scope of the fixture, that started it.
 
     `start_triton([repository, ...], **options)`: the options are those of EmbeddedTriton.
     """
     if sys.version_info[:2] not in SUPPORTED or importlib.util.find_spec("pytriton") is None:
         pytest.skip("needs nvidia-pytriton on CPython 3.11 or 3.12")
-    servers: list[EmbeddedTriton] = []
 
     def start(repositories: list[Path], **options: Any) -> EmbeddedTriton:  # noqa: ANN401
         server = EmbeddedTriton(repositories, **{"grace_s": 0, "timeout_s": 60, **options})
-        servers.append(server)
+        at_the_end(server.stop)
         return server.start()
 
-    yield start
-    for server in servers:
-        server.stop()
+    return start
 
 
 class Tidegate:
@@ -117,13 +114,12 @@ StartTidegate = Callable[..., Tidegate]
 
 
 @pytest.fixture(scope="session")
-def start_tidegate() -> Iterator[StartTidegate]:
-    """Start `tidegate serve` on a free port; the end of the session kills what was not stopped.
+def start_tidegate(at_the_end: AtTheEnd) -> StartTidegate:
+    """Start `tidegate serve` on a free port; killed, if it was not stopped, as a Triton is.
 
     `start_tidegate([triton, ...], policy="fifs", environment={}, slo=["model=20"], ...)`: what is not named here is an
     option of the command, underscores for hyphens; a list gives it several times.
     """
-    started: list[Tidegate] = []
 
     def start(
         tritons: Sequence[EmbeddedTriton],
@@ -140,12 +136,11 @@ def start_tidegate() -> Iterator[StartTidegate]:
         for name, value in options.items():
             for single in value if isinstance(value, list) else [value]:
                 arguments += ["--" + name.replace("_", "-"), str(single)]
-        started.append(Tidegate(arguments, environment or {}))
-        return started[-1].start()
+        tidegate = Tidegate(arguments, environment or {})
+        at_the_end(tidegate.kill)
+        return tidegate.start()
 
-    yield start
-    for tidegate in started:
-        tidegate.kill()
+    return start
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

@@ -25,7 +25,7 @@ def test_decompression_ends_at_the_limit() -> None:
         decompress(packed, 9_999)
 
 
-@pytest.mark.parametrize("body", [b"", b"plain", gzip.compress(b"cut")[:-1], zlib.compress(b"more") + b"x"])
+@pytest.mark.parametrize("body", [b"", b"plain", gzip.compress(b"cut", mtime=0)[:-1], zlib.compress(b"more") + b"x"])
 def test_what_is_not_one_whole_stream_is_left_to_triton(body: bytes) -> None:
     with pytest.raises(NotSchedulable):
         decompress(body, None)

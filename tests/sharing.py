@@ -1,0 +1,28 @@
+"""Which tests stay together when several processes share them out (`pytest -n`): those that share a Triton."""
+
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what waits for servers; what only computes fills the gaps."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    items.sort(key=lambda item: _fixture(item, "start_triton") is None)
+
+
+def _group(item: pytest.Item) -> str:
+    """The tests of a file, or those that have the Triton of a folder, and the policy before it, in common."""
+    triton = _fixture(item, "triton")
+    if triton is None or _fixture(item, "start_triton") is None:
+        return item.path.stem
+    parameters: dict[str, object] = item.callspec.params if hasattr(item, "callspec") else {}
+    return f"triton of {triton}{parameters.get('policy', '')}"
+
+
+def _fixture(item: pytest.Item, name: str) -> str | None:
+    """The file or folder whose fixture of this name a test uses; None where it uses none."""
+    if name not in getattr(item, "fixturenames", ()):
+        return None
+    definitions: dict[str, list[pytest.FixtureDef[object]]] = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+    return str(definitions[name][-1].baseid) if name in definitions else None
