@@ -84,6 +84,14 @@ class Fleet:
             self.bookings[worker.id] = Bookings(worker, hosts)
         self._hosted.update(worker.hosts)
 
+    def idle(self, partition: str, kind: str) -> list[Worker]:
+        """Workers of a kind that host a partition and have nothing booked: O(workers)."""
+        return [
+            worker
+            for worker in self.workers.values()
+            if worker.kind == kind and partition in worker.hosts and not self.bookings[worker.id].legs
+        ]
+
     def withdraw(self, worker_id: int) -> bool:
         """Give it no more work; what is booked stays. False if it was not there."""
         worker = self.workers.pop(worker_id, None)

@@ -25,6 +25,7 @@ from tidegate.api import (
     Policy,
     PolicyOptions,
     Preempt,
+    Profile,
     ProfileUpdated,
     Request,
     RequestArrived,
@@ -86,8 +87,10 @@ class Engine:
         self._succession = Succession(policy, self._fleet, self.expectations)
         self._effects: list[AnyEffect] = []
         self._commands: list[AnyCommand] = []
-        self._dropped: list[Request] = []
-        """In this event: they may call expectations into question."""
+        self._reprieved: list[tuple[Request, list[Profile]]] = []
+        """Dropped in this event because of expectations that are doubted, which give them another chance."""
+        self._recalled: list[Profile] = []
+        """What is expected again from the end of this event on: the probe of a doubted expectation is under way."""
         self.expectations.check(setup.workers, self._models)
         for observer in observers:
             observer.engine_started(name, policy.options.model_dump(mode="json"), setup)
@@ -130,10 +133,10 @@ class Engine:
         self._commands = []
         self._fire_timers()
         self._take_in(event)
-        while self._dropped:
-            self._doubt(self._dropped.pop())
         while released := self._succession.next_released():
             self._tell(WorkerJoined(self.now_ns, released))
+        while self._reprieved or self._recalled:
+            self._follow_doubts()
         for observer in self._observers:
             observer.event_handled(event, self._commands)
         return self._effects
@@ -301,9 +304,16 @@ class Engine:
             if learned is not None:
                 self._tell(ProfileUpdated(event.now_ns, learned))
 
-    def _doubt(self, dropped: Request) -> None:
-        for profile in self.expectations.doubt(self.now_ns, dropped):
-            self._tell(ProfileUpdated(self.now_ns, profile))
+    def _follow_doubts(self) -> None:
+        """Tell the policy what is expected now, and of the requests that it gave up for what was expected before."""
+        while self._recalled:
+            self._tell(ProfileUpdated(self.now_ns, self._recalled.pop(0)))
+        if self._reprieved:
+            request, profiles = self._reprieved.pop(0)
+            for profile in profiles:
+                self._tell(ProfileUpdated(self.now_ns, profile))
+            self._queued[request.id] = request
+            self._tell(RequestArrived(self.now_ns, request))
 
     def _fire_timers(self) -> None:
         now_ns = self.now_ns
@@ -340,7 +350,9 @@ class Engine:
                 request = self._queued.pop(command.request_id, None)
                 if request is None:
                     raise InvariantViolation(1, f"request {command.request_id} is dropped but not queued")
-                self._dropped.append(request)
+                if doubted := self.expectations.doubt(self.now_ns, request, self._fleet.idle):
+                    self._reprieved.append((request, doubted))
+                    return
                 self.tally.dropped[command.reason] += 1
                 self._tries.pop(command.request_id, None)
                 self._effects.append(command)
@@ -398,7 +410,8 @@ class Engine:
                 self._tell(RequestArrived(self.now_ns, request))
 
     def _leg_started(self, effect: StartLeg, kind: str) -> None:
-        self.expectations.leg_started(effect.batch, effect.leg, kind)
+        if recalled := self.expectations.leg_started(self.now_ns, effect.batch, effect.leg, kind):
+            self._recalled.append(recalled)
         self._effects.append(effect)
 
     def _fail(self, request: Request, reason: str) -> None:

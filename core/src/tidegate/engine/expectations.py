@@ -1,6 +1,6 @@
 """What is expected of every partition on every kind of worker: the profiles, kept honest by what is observed."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.api import Batch, Model, Profile, Request, Worker
@@ -8,12 +8,13 @@ from tidegate.engine.learner import ProfileLearner
 
 Key = tuple[str, str]
 """(partition, kind of worker)."""
-PATIENCE_NS = 1_000_000_000
+PATIENCE_NS = 500_000_000
+"""How long no leg of a key starts or ends, while workers are idle, before its expectation is doubted."""
+PROBES = 4
 PATIENCE_LEGS = 10
-"""How long, and for how many legs of one row as expected, nothing of a key runs before its expectation is doubted.
+"""After so many probes in a row that took as long as expected, they wait for so many legs of one row, as expected.
 
-So a partition that is truly too slow has its workers for at most about a tenth of the time. Until something runs the
-expectation falls further, once in PATIENCE_NS.
+So a partition that is truly too slow has workers that others need for at most about a tenth of the time.
 """
 
 
@@ -23,19 +24,22 @@ class _Tracked:
 
     base: Profile
     learner: ProfileLearner
-    running: int = 0
-    """Legs that were started and have not ended."""
-    quiet_since_ns: int = 0
-    """When the last leg ended, or the expectation was doubted."""
-    doubted: bool = False
-    """No leg was observed since."""
+    active_ns: int = 0
+    """When a leg last started or ended, or the expectation was doubted."""
+    awaits_probe: bool = False
+    """The base is expected until a leg has started."""
+    probing: bool = False
+    """No leg was observed since it was doubted."""
+    probes: int = 0
+    """How often it was doubted since a leg took much less than was expected."""
 
 
 class Expectations:
     """The profiles by (partition, kind), and a learner for each.
 
     What is expected decides what runs, and what runs decides what is expected. Where that ends with nothing running,
-    because policies drop requests that seem hopeless, the expectation is doubted until something runs again.
+    because policies drop requests that seem hopeless, the expectation is doubted: one leg, the probe, is let through
+    under the base profile, and decides what is expected from then on.
     """
 
     def __init__(self, profiles: Iterable[Profile], *, learn: bool) -> None:
@@ -46,7 +50,7 @@ class Expectations:
         self._keys_of: dict[str, dict[Key, None]] = {}
         """The keys that legs of a model have had."""
         self._running: dict[int, Key] = {}
-        """By batch."""
+        """The keys of legs that run, by batch."""
         self._warm: dict[int, set[str]] = {}
         """The partitions that have run, by worker."""
         for profile in self.profiles.values():
@@ -80,20 +84,28 @@ class Expectations:
             if known is None or known.max_rows < profile.max_rows:
                 self.replace(profile)
 
-    def leg_started(self, batch: Batch, leg: int, kind: str) -> None:
-        """A leg of a batch runs from now on, on a worker of this kind."""
+    def leg_started(self, now_ns: int, batch: Batch, leg: int, kind: str) -> Profile | None:
+        """A leg of a batch runs from now on, on a worker of this kind.
+
+        If it is the probe of a doubted expectation: returns what is expected again until it has ended.
+        """
         key = (batch.legs[leg].partition, kind)
-        if tracked := self._tracked.get(key):
-            tracked.running += 1
-            self._running[batch.id] = key
-            self._keys_of.setdefault(batch.model, {})[key] = None
+        tracked = self._tracked.get(key)
+        if tracked is None:
+            return None
+        self._running[batch.id] = key
+        self._keys_of.setdefault(batch.model, {})[key] = None
+        tracked.active_ns = now_ns
+        if not tracked.awaits_probe:
+            return None
+        tracked.awaits_probe = False
+        self.profiles[key] = tracked.learner.published
+        return tracked.learner.published
 
     def leg_ended(self, now_ns: int, batch_id: int) -> None:
         """The leg of a batch that ran does so no more, however that came."""
         if key := self._running.pop(batch_id, None):
-            tracked = self._tracked[key]
-            tracked.running -= 1
-            tracked.quiet_since_ns = now_ns
+            self._tracked[key].active_ns = now_ns
 
     def observe(self, partition: str, worker: Worker, rows: int, duration_ns: int) -> Profile | None:
         """A leg took this long; returns the profile that is expected from now on, where that has moved.
@@ -108,9 +120,13 @@ class Expectations:
         if partition not in warm:
             warm.add(partition)
             return None
-        tracked.doubted = False
+        if tracked.probing:
+            tracked.probing = False
+            if 2 * duration_ns < tracked.learner.published.latency_ns(rows):
+                tracked.probes = 0
         learned = tracked.learner.observe(rows, duration_ns)
         if learned is not None:
+            tracked.awaits_probe = False
             self.profiles[key] = learned
         return learned
 
@@ -118,26 +134,48 @@ class Expectations:
         """Should it come back, it starts cold."""
         self._warm.pop(worker_id, None)
 
-    def doubt(self, now_ns: int, dropped: Request) -> Iterator[Profile]:
-        """What is expected from each moment on, where too long an expectation may be why a request was dropped."""
-        for key in self._keys_of.get(dropped.model, ()):
+    def doubt(self, now_ns: int, dropped: Request, idle: Callable[[str, str], Sequence[Worker]]) -> list[Profile]:
+        """What is expected instead where too long an expectation may be why a request is dropped; none where not.
+
+        `idle(partition, kind)` gives the workers that could run a leg now.
+        """
+        keys = self._keys_of.get(dropped.model, ())
+        budget_ns = dropped.deadline_ns - dropped.arrival_ns
+        if 2 * sum(self._latency_ns(self.profiles[key], dropped) for key in keys) < budget_ns:
+            return []  # most of its time went elsewhere
+        doubted = []
+        for key in keys:
             tracked = self._tracked[key]
-            legs = 0 if tracked.doubted else PATIENCE_LEGS
-            patience_ns = max(PATIENCE_NS, legs * self.profiles[key].latency_ns(1))
-            if tracked.running or now_ns - tracked.quiet_since_ns < patience_ns:
+            if now_ns - tracked.active_ns < PATIENCE_NS or tracked.awaits_probe:
                 continue
-            if dropped.deadline_ns - dropped.arrival_ns < tracked.base.latency_ns(dropped.rows):
+            if budget_ns < self._latency_ns(tracked.base, dropped):
                 continue  # as short a time as that tells nothing
-            if (profile := tracked.learner.doubt()) is not None:
-                tracked.quiet_since_ns, tracked.doubted = now_ns, True
-                self.profiles[key] = profile
-                yield profile
+            workers = idle(*key)
+            if not workers or now_ns - tracked.active_ns < self._patience_ns(key, workers):
+                continue
+            if tracked.learner.doubt():
+                tracked.active_ns, tracked.awaits_probe, tracked.probing = now_ns, True, True
+                tracked.probes += 1
+                self.profiles[key] = tracked.base
+                doubted.append(tracked.base)
+        return doubted
+
+    def _patience_ns(self, key: Key, idle: Sequence[Worker]) -> int:
+        """A worker that hosts nothing else has nothing better to do than to probe."""
+        if self._tracked[key].probes < PROBES or any(len(worker.hosts) == 1 for worker in idle):
+            return PATIENCE_NS
+        return max(PATIENCE_NS, PATIENCE_LEGS * self.profiles[key].latency_ns(1))
+
+    @staticmethod
+    def _latency_ns(profile: Profile, request: Request) -> int:
+        """Of a request alone; of a part of it where a pipeline is narrower."""
+        return profile.latency_ns(min(request.rows, profile.max_rows))
 
     def _track(self, profile: Profile) -> None:
         """Learn from this profile on."""
         if self._learn:
             key = (profile.partition, profile.kind)
             if tracked := self._tracked.get(key):  # legs of it may be running
-                tracked.base, tracked.learner = profile, ProfileLearner(profile)
+                tracked.base, tracked.learner, tracked.awaits_probe = profile, ProfileLearner(profile), False
             else:
                 self._tracked[key] = _Tracked(profile, ProfileLearner(profile))

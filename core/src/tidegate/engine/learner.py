@@ -5,12 +5,17 @@ correction, and a margin up to a high percentile of what legs took, since schedu
 wait for the last moment, whatever takes longer than planned is late. With a linear base this re-learns alpha and beta;
 with a measured table it keeps the table's shape. A leg lasts from its dispatch until its answer is there: the delays of
 control and data (Symphony, figure 18) are learned with it.
+
+It is robust by construction. The first legs are judged together, from the middle one of them, and every later one by
+how far legs have strayed from what was expected: an outlier (a stall of the host, a compilation) counts as at most
+one that strayed far, so that it moves the margin, which is a quantile, and hardly the correction, which is the centre.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from itertools import accumulate
 from math import ceil
+from statistics import fmean, median_low
 
 from tidegate.api import Profile
 
@@ -23,13 +28,18 @@ PERCENTILE = 0.99
 LATEST = 256
 """How many legs decide on the margin."""
 SPREAD_GAIN = 0.05
+FAR, ALWAYS_NEAR = 4, 0.05
+"""An outlier is what strays by so many times the usual, and by such a share of the latency besides."""
 TOO_SHORT, TOO_LONG = 0.001, 0.02
 """A profile is published anew when it was off by such a share: less would only disturb schedulers.
 
 Too short a latency makes answers late, too long a one costs a little throughput.
 """
 PUBLISH_EVERY = 8
-"""Observations between two looks at whether it moved; the first ones after doubts are looked at more often."""
+"""Observations between two looks at whether it moved; the first ones after doubts are looked at more often.
+
+So many are judged together at first: half of them may be outliers, and the others still decide.
+"""
 
 
 class ProfileLearner:
@@ -39,29 +49,35 @@ class ProfileLearner:
         self._base = base
         self._published = base
         self._doubted = False
+        self._first: list[tuple[int, int]] = []
+        """Rows and duration of the first legs, while they are judged together."""
         self._forget()
 
     def _forget(self) -> None:
         self._seen = 0
+        self._first.clear()
+        self._begin()
+
+    def _begin(self) -> None:
         self._slope = self._offset = 0.0  # the correction a (per share of max_rows) and c, in ns
         self._spread_ns = 0.0  # mean absolute deviation
         self._latest: deque[tuple[float, float]] = deque(maxlen=LATEST)  # share of max_rows, residual to the base
         self._w = self._x = self._xx = self._r = self._xr = 0.0  # weighted sums over observations
 
+    @property
+    def published(self) -> Profile:
+        """What it told last; at first the base."""
+        return self._published
+
     def observe(self, rows: int, duration_ns: int) -> Profile | None:
         """Take in one leg; returns the corrected profile when it has moved enough to be worth telling."""
-        x = rows / self._base.max_rows
-        correction = self._slope * x + self._offset
-        expected_ns = self._base.latency_ns(rows) + correction
-        surprise = duration_ns - expected_ns
-        if self._seen >= PUBLISH_EVERY:
-            # One hiccup (a page fault, a compilation) must not teach a latency that will not come again.
-            bound = 4 * self._spread_ns + 0.05 * expected_ns
-            surprise = max(-bound, min(bound, surprise))
-        self._spread_ns += max(SPREAD_GAIN, 1 / (self._seen + 1)) * (abs(surprise) - self._spread_ns)
-        self._fit(x, correction + surprise)
-        self._latest.append((x, correction + surprise))
         self._seen += 1
+        if self._seen <= PUBLISH_EVERY:
+            self._first.append((rows, duration_ns))
+            if self._is_look():
+                self._judge_together()
+        else:
+            self._judge(rows, duration_ns)
         if not self._is_look():
             return None
         learned = self._corrected()
@@ -70,25 +86,41 @@ class ProfileLearner:
         self._published = learned
         return learned
 
-    def doubt(self) -> Profile | None:
-        """Forget what was observed and expect half as much above the base: nobody dares to run what would correct it.
-
-        None where no more than the base is expected.
-        """
-        if not self._is_above_base(self._published.table_ns):
-            return None
+    def doubt(self) -> bool:
+        """Forget what was observed: the very next leg decides. False where no more than the base is expected."""
         pairs = zip(self._published.table_ns, self._base.table_ns, strict=True)
-        halved = tuple(min(now_ns, (now_ns + base_ns) // 2) for now_ns, base_ns in pairs)
-        table_ns = halved if self._is_above_base(halved) else self._base.table_ns
-        self._published = Profile(self._base.partition, self._base.kind, table_ns)
+        if not any(now_ns > (1 + TOO_LONG) * base_ns for now_ns, base_ns in pairs):
+            return False
         self._doubted = True
         self._forget()
-        return self._published
+        return True
 
-    def _is_above_base(self, table_ns: Sequence[int]) -> bool:
-        """By more than would be published."""
-        pairs = zip(table_ns, self._base.table_ns, strict=True)
-        return any(now_ns > (1 + TOO_LONG) * base_ns for now_ns, base_ns in pairs)
+    def _judge_together(self) -> None:
+        """Fit the first legs anew: none strays further from the middle one than most do, at its number of rows.
+
+        A leg of more rows may besides take as much longer as it has rows: of batches as large nothing is known yet.
+        """
+        factors = [duration_ns / self._base.latency_ns(rows) for rows, duration_ns in self._first]
+        middle = median_low(factors)
+        near = FAR * median_low(abs(factor - middle) for factor in factors) + ALWAYS_NEAR * middle
+        per_row_ns = median_low(duration_ns / rows for rows, duration_ns in self._first)
+        self._begin()
+        for rows, duration_ns in self._first:
+            expected_ns = self._base.latency_ns(rows)
+            most_ns = max((middle + near) * expected_ns, per_row_ns * rows)
+            taken_ns = max((middle - near) * expected_ns, min(most_ns, duration_ns))
+            self._fit(rows / self._base.max_rows, taken_ns - expected_ns)
+        self._spread_ns = fmean(map(abs, self._strays()))
+
+    def _judge(self, rows: int, duration_ns: int) -> None:
+        """Fit a later leg, which strays no further than legs have done."""
+        x = rows / self._base.max_rows
+        correction = self._slope * x + self._offset
+        expected_ns = self._base.latency_ns(rows) + correction
+        near = FAR * self._spread_ns + ALWAYS_NEAR * expected_ns
+        surprise = max(-near, min(near, duration_ns - expected_ns))
+        self._spread_ns += max(SPREAD_GAIN, 1 / self._seen) * (abs(surprise) - self._spread_ns)
+        self._fit(x, correction + surprise)
 
     def _is_look(self) -> bool:
         """After doubts the very first leg decides whether more are sent after it."""
@@ -96,7 +128,7 @@ class ProfileLearner:
         return seen % PUBLISH_EVERY == 0 or (self._doubted and seen < PUBLISH_EVERY and seen & (seen - 1) == 0)
 
     def _fit(self, x: float, residual: float) -> None:
-        """Add one residual and solve the two normal equations, with the ridge on their diagonal."""
+        """Add one residual to the base and solve the two normal equations, with the ridge on their diagonal."""
         self._w = FORGETTING * self._w + 1
         self._x = FORGETTING * self._x + x
         self._xx = FORGETTING * self._xx + x * x
@@ -106,10 +138,15 @@ class ProfileLearner:
         determinant = xx * w - self._x * self._x
         self._slope = (self._xr * w - self._x * self._r) / determinant
         self._offset = (xx * self._r - self._x * self._xr) / determinant
+        self._latest.append((x, residual))
+
+    def _strays(self) -> Iterable[float]:
+        """By how much each of the latest legs took longer than the correction has it, in ns."""
+        return (residual - self._slope * x - self._offset for x, residual in self._latest)
 
     def _margin_ns(self) -> float:
         """What covers the given share of the latest legs, besides the correction."""
-        above = sorted(residual - self._slope * x - self._offset for x, residual in self._latest)
+        above = sorted(self._strays())
         return max(0.0, above[ceil(PERCENTILE * len(above)) - 1])
 
     def _corrected(self) -> Profile:
