@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.utils import shared_memory
@@ -21,6 +22,7 @@ Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)
 OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
 HEALTH = "/grpc.health.v1.Health/Check"
+SEQUENCE = "sequence_batching { oldest { max_candidate_sequences: 16 } max_sequence_idle_microseconds: 60000000 }"
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 
 
@@ -173,3 +175,48 @@ def test_a_triton_that_is_added_later_is_seen_over_http_too(
         )
     finally:
         client.close()
+
+
+def test_a_sequence_stays_with_its_triton_over_grpc_and_http_when_another_is_lost(
+    add_model: Make, start_triton: Make, start_tidegate: Make, connect: Make, eventually: Make, tmp_path: Path
+) -> None:
+    add_model(tmp_path / "models", "counter", f"max_batch_size: 4 {SEQUENCE}")
+    tritons = [start_triton([tmp_path / "models"]) for _ in range(3)]
+    addresses = [{"grpc": triton.grpc_address, "http": triton.http_address} for triton in tritons]
+    listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    config = tmp_path / "tidegate.json"
+    config.write_text(json.dumps({"tritons": addresses, "listen": listen, "policy": "fifs"}))
+    tidegate = start_tidegate([], config=config)
+    found = re.search(r"HTTP +(\S+)\n", tidegate.output)
+    assert found
+    over_grpc, over_http = connect(tidegate), triton_http.InferenceServerClient(found[1])
+    directly = [connect(triton) for triton in tritons]
+
+    def counts() -> list[int]:
+        answers = [each.get_inference_statistics("counter") for each in directly]
+        return [int(answer.model_stats[0].inference_count) for answer in answers]
+
+    def place(client: Any, module: Any, sequence: int, **options: Any) -> int:  # noqa: ANN401
+        before = counts()
+        tensor = module.InferInput("X", list(ROW.shape), "FP32")
+        tensor.set_data_from_numpy(ROW)
+        client.infer("counter", [tensor], sequence_id=sequence, sequence_start=True, **options)
+        eventually(lambda: sum(counts()) > sum(before), "it to be counted")
+        (here,) = [index for index, (old, new) in enumerate(zip(before, counts(), strict=True)) if new > old]
+        return here
+
+    try:
+        places = {sequence: place(over_grpc, triton_grpc, sequence) for sequence in range(1, 13)}
+        assert len({*places.values()}) == 3
+        for number, sequence in enumerate(places):
+            compressed = {"request_compression_algorithm": "gzip"} if number % 2 else {}
+            assert place(over_http, triton_http, sequence, **compressed) == places[sequence]
+        os.kill(tritons[2].pid, signal.SIGKILL)
+        eventually(lambda: f"Triton at {tritons[2].grpc_address} is lost" in tidegate.log, "the loss to be noticed")
+        directly.pop()
+        for sequence, before in places.items():
+            if before < 2:
+                assert place(over_grpc, triton_grpc, sequence) == before
+                assert place(over_http, triton_http, sequence) == before
+    finally:
+        over_http.close()

@@ -71,7 +71,7 @@ class Backend:
         self.alive = True
         """False from the moment a call fails to reach it until a probe succeeds."""
         self.forwarded: set[Any] = set()
-        """Calls without an end of their own, which are cancelled when this Triton is given up. In the loop."""
+        """Calls without an end of their own, each with a method `cancel`. In the loop."""
         self._aio = (
             grpc.aio.secure_channel(address, credentials, options=options)
             if credentials
@@ -85,6 +85,11 @@ class Backend:
     def stream(self, method: str) -> Any:  # noqa: ANN401 - grpc is untyped
         """The callable of a bidirectional stream, by its full name."""
         return self._aio.stream_stream(method)
+
+    def cut_off(self) -> None:
+        """In the loop: end the calls without an end of their own, since it does not answer."""
+        for call in list(self.forwarded):
+            call.cancel()
 
     async def is_live(self) -> bool:
         """Whether it answers, within a second. It may be loading models."""

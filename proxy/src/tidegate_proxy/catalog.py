@@ -30,6 +30,8 @@ class Catalog:
     """Of every model, all that some Triton has ready."""
     ensembles: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     """The steps of each ensemble: model and version, "" for the latest."""
+    sequential: set[str] = field(default_factory=set)
+    """Models whose requests may belong to sequences."""
     workers: list[Worker] = field(default_factory=list)
     backend_of: dict[int, Backend] = field(default_factory=dict)
     """By worker id; also those of workers that are no more."""
@@ -121,6 +123,8 @@ def _add(
         config = model.config
         catalog.hosts.setdefault(config.name, []).append(backend)
         catalog.versions[config.name] = tuple(sorted({*catalog.versions.get(config.name, ()), *model.versions}))
+        if config.HasField("sequence_batching") or config.HasField("ensemble_scheduling"):
+            catalog.sequential.add(config.name)
         if config.HasField("ensemble_scheduling"):
             catalog.ensembles[config.name] = tuple(
                 (step.model_name, "" if step.model_version < 0 else str(step.model_version))

@@ -3,16 +3,16 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
-from zlib import crc32
 
 import grpc
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy import regions
 from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.affinity import keeper
 from tidegate_proxy.backend import INFER, SERVICE, Backend
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import RequestFailed
@@ -107,14 +107,37 @@ class Control:
     async def infer(self, message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
         """A Triton's answer to an inference that cannot be scheduled. Raises RequestFailed."""
         sent_ns = time.monotonic_ns()
-        backend = self.route_inference(message)
         try:
-            answer = await self._ask(backend, INFER, message, metadata, remaining_s)
+            answer = await self._infer(message, metadata, remaining_s)
         except RequestFailed:
             self.passed_through(message, sent_ns, ok=False)
             raise
         self.passed_through(message, sent_ns, ok=True)
         return answer
+
+    async def _infer(self, message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
+        tries = 0
+        while True:
+            backend = self.route_inference(message)
+            try:
+                return await self._ask(backend, INFER, message, metadata, remaining_s)
+            except RequestFailed:
+                tries += 1
+                if not self.may_try_again(backend, first_string(message), tries):
+                    raise
+
+    def may_try_again(self, lost: Backend, model: str, tries: int) -> bool:
+        """Whether an inference that was tried so often has failed with its Triton, and another has its model.
+
+        Not for models with sequences: what a Triton knows of one is lost with it.
+        """
+        catalog = self._directory.catalog
+        others = any(backend.alive for backend in catalog.hosts.get(model, ()))
+        return not lost.alive and others and model not in catalog.sequential and tries < self._driver.engine.max_tries
+
+    async def unreachable(self, triton: Backend, details: str) -> None:
+        """A call over HTTP did not reach its Triton: if that is gone, the next call goes to another."""
+        await self._driver.lost(triton, details)
 
     def passed_through(self, message: bytes, sent_ns: int, *, ok: bool) -> None:
         """Count an inference that went to a Triton as it was, at this instant, and has its answer."""
@@ -152,8 +175,20 @@ class Control:
             raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words)
         if not living:
             return self.route(model)
-        turn = crc32(f"{model} {request.sequence}".encode()) if request.sequence else next(self._turn)
-        return living[turn % len(living)]
+        return self._one_of(living, model, request.sequence)
+
+    def keeps_sequences(self, model: str) -> bool:
+        """Whether it matters which of several Tritons a request of this model goes to."""
+        catalog = self._directory.catalog
+        return model in catalog.sequential and len(catalog.hosts[model]) > 1
+
+    def route_http_inference(self, model: str, sequence: str) -> Backend:
+        """As `route_inference`, for one that came over HTTP: `sequence` is the id of its sequence, or ""."""
+        living = [backend for backend in self._directory.catalog.hosts.get(model, ()) if backend.alive]
+        return self._one_of(living, model, sequence) if living else self.route(model)
+
+    def _one_of(self, living: Sequence[Backend], model: str, sequence: str) -> Backend:
+        return keeper(f"{model} {sequence}", living) if sequence else living[next(self._turn) % len(living)]
 
     def _why_not_scheduled(self, model: str, message: bytes) -> str:
         try:

@@ -52,8 +52,7 @@ class Membership:
             run.stop()
         if self._regions:
             self._regions.leave(backend)
-        for call in list(backend.forwarded):
-            call.cancel()
+        backend.cut_off()
 
     def adopt(self, catalog: Catalog, profiles: Sequence[Profile], returning: Backend | None = None) -> None:
         """From now on this is what the Tritons serve; `returning` is one that was given up and answers again.

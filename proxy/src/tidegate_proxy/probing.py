@@ -32,6 +32,8 @@ async def _look(backend: Backend, driver: Driver, discovery: Discovery, silent: 
     if not backend.alive:
         if await backend.is_ready():
             await discovery.take_back(backend)
+        elif not await backend.is_live():
+            backend.cut_off()  # what it was asked since it was given up, where no other can be asked
     elif not await backend.is_live():
         silent += 1
         if silent >= PATIENCE:

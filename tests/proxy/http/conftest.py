@@ -6,7 +6,7 @@ import json
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,7 @@ class HttpTriton:
 
     http_url: str
     alive: bool = True
+    forwarded: set[Any] = field(default_factory=set)
 
 
 class OverGrpc:
@@ -192,7 +193,7 @@ class RunningFront:
         self._thread.start()
         self._front = HttpFront(
             self.tritons,
-            lambda model: next((triton for triton in self.tritons if triton.alive), self.tritons[0]),
+            self,
             scheduling,
             scheduled,
             overrides=overrides,
@@ -200,6 +201,25 @@ class RunningFront:
             limits=limits,
         )
         self._server: HttpServer = self.run(self._start(limits, tls))
+
+    def route(self, _model: str) -> HttpTriton:
+        """Of Routing."""
+        return next((triton for triton in self.tritons if triton.alive), self.tritons[0])
+
+    def route_http_inference(self, model: str, _sequence: str) -> HttpTriton:
+        """Of Routing."""
+        return self.route(model)
+
+    def keeps_sequences(self, _model: str) -> bool:
+        """Of Routing."""
+        return False
+
+    async def unreachable(self, _triton: HttpTriton, _details: str) -> None:
+        """Of Routing."""
+
+    def may_try_again(self, _lost: HttpTriton, _model: str, _tries: int) -> bool:
+        """Of Routing."""
+        return False
 
     async def _start(self, limits: Limits | None, tls: ssl.SSLContext | None) -> HttpServer:
         await self._front.__aenter__()

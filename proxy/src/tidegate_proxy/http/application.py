@@ -4,10 +4,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Generic, Self
 
+from tidegate_proxy.affinity import sequence_in_json
 from tidegate_proxy.client import RequestFailed
 from tidegate_proxy.envelope import NotSchedulable
 from tidegate_proxy.http import compression, infer_request, infer_response, routes
@@ -17,15 +19,16 @@ from tidegate_proxy.http.exchange import Exchange
 from tidegate_proxy.http.forward import Forwarder, Unreachable, unreachable
 from tidegate_proxy.http.interface import (
     Answer,
+    AnyTriton,
     Guard,
     Handler,
     Limits,
     PassedThrough,
     Receive,
+    Routing,
     Scheduling,
     Scope,
     Send,
-    Triton,
 )
 from tidegate_proxy.http.json_data import Refused
 from tidegate_proxy.http.several import merged_handlers
@@ -40,10 +43,10 @@ _COMPRESSED_ASIDE: Final = 1 << 16
 """Bodies of this size are compressed and decompressed in a thread, so that other clients do not wait."""
 
 
-class HttpFront:
+class HttpFront(Generic[AnyTriton]):
     """Answers every route of Triton's HTTP service. A context manager: its connections live as long as it is entered.
 
-    `route(model)` chooses a Triton for a call about a model, "" for any. `scheduled(model)` gives the signature of a
+    `routing` chooses a Triton for what is not scheduled. `scheduled(model)` gives the signature of a
     model that is scheduled, None for others. `overrides`: handlers, by method and pattern (`routes.match`), that answer
     in place of a Triton; they win over those of `several`, which are there when there are several Tritons. `guard`
     may refuse a request before its body is read; `hidden` names the headers that were meant for it.
@@ -52,8 +55,8 @@ class HttpFront:
 
     def __init__(
         self,
-        tritons: Sequence[Triton],
-        route: Callable[[str], Triton],
+        tritons: Sequence[AnyTriton],
+        routing: Routing[AnyTriton],
         scheduling: Scheduling,
         scheduled: Callable[[str], Signature | None],
         *,
@@ -63,7 +66,7 @@ class HttpFront:
         limits: Limits | None = None,
         passed_through: PassedThrough | None = None,
     ) -> None:
-        self._route = route
+        self._routing = routing
         self._scheduling = scheduling
         self._scheduled = scheduled
         self._forwarder = Forwarder()
@@ -158,20 +161,15 @@ class HttpFront:
     ) -> tuple[bytes, infer_request.ResponseForm]:
         if exchange.odd:
             raise NotSchedulable("a header is repeated, or is no number")
-        if exchange.content_encoding in (b"gzip", b"deflate"):
-            if len(content) < _COMPRESSED_ASIDE:
-                content = compression.decompress(content, self._limit)
-            else:
-                content = await asyncio.to_thread(compression.decompress, content, self._limit)
-        elif exchange.content_encoding not in (b"", b"identity"):
-            raise NotSchedulable("an unknown encoding")
+        content = await self._plain(exchange, content)
         json_bytes = len(content) if exchange.json_length is None else exchange.json_length
         if json_bytes > len(content):
             raise NotSchedulable("less body than JSON")
         return infer_request.translate(signature, version, content, json_bytes)
 
     async def _forward(self, exchange: Exchange, body: RequestBody, model: str, version: str | None = None) -> None:
-        beginning = await body.beginning(_STREAMED_FROM)
+        whole = version is not None and self._routing.keeps_sequences(model)  # a sequence's id may stand at the end
+        beginning = await (body.whole() if whole else body.beginning(_STREAMED_FROM))
         if body.complete:
             exchange.watch()
             await self._pass_on(exchange, beginning, model, version)
@@ -182,16 +180,43 @@ class HttpFront:
         self, exchange: Exchange, body: bytes | AsyncIterator[bytes], model: str, version: str | None
     ) -> None:
         """`version`: of an inference, which is counted; None for anything else."""
-        triton = self._route(model)
+        call, tries = exchange.call(b"", routes.NONE), 0
+        sequence = await self._sequence(exchange, body, model) if version is not None else ""
         sent_ns = time.monotonic_ns()
-        try:
-            await self._forwarder.stream(triton, exchange.call(b"", routes.NONE), body, exchange.send)
-        except Unreachable as failed:
-            if exchange.body_error is not None:
-                raise exchange.body_error from failed
-            await exchange.reply(unreachable(triton, failed))
+        while True:
+            routing = self._routing
+            triton = routing.route(model) if version is None else routing.route_http_inference(model, sequence)
+            try:
+                await self._forwarder.stream(triton, call, body, exchange.send)
+                break
+            except Unreachable as failed:
+                if exchange.body_error is not None:
+                    raise exchange.body_error from failed
+                await routing.unreachable(triton, str(failed))
+                tries += 1
+                again = version is not None and isinstance(body, bytes) and routing.may_try_again(triton, model, tries)
+                if not again:
+                    await exchange.reply(unreachable(triton, failed))
+                    break
         if self._passed_through and version is not None:
             self._passed_through(model, version, sent_ns=sent_ns, ok=exchange.status == _OK)
+
+    async def _sequence(self, exchange: Exchange, body: bytes | AsyncIterator[bytes], model: str) -> str:
+        """The id of the sequence that an inference is of, "" for none or where it does not matter."""
+        if isinstance(body, bytes) and self._routing.keeps_sequences(model):
+            with suppress(NotSchedulable):  # Triton will say what is wrong with it
+                return sequence_in_json(await self._plain(exchange, body))
+        return ""
+
+    async def _plain(self, exchange: Exchange, content: bytes) -> bytes:
+        """A body as it was before it was compressed. Raises NotSchedulable for an unknown encoding, TooLarge."""
+        if exchange.content_encoding in (b"gzip", b"deflate"):
+            if len(content) < _COMPRESSED_ASIDE:
+                return compression.decompress(content, self._limit)
+            return await asyncio.to_thread(compression.decompress, content, self._limit)
+        if exchange.content_encoding not in (b"", b"identity"):
+            raise NotSchedulable("an unknown encoding")
+        return content
 
 
 async def _response(exchange: Exchange, answer: bytes, form: infer_request.ResponseForm) -> Answer:

@@ -1,8 +1,10 @@
 """Calls passed on to a Triton's own HTTP port, and its responses passed back, both as they are."""
 
+import asyncio
 import io
 import logging
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Final, Self
 
@@ -59,7 +61,7 @@ class Forwarder:
     async def whole(self, triton: Triton, call: Call) -> Answer:
         """A call whose answer is wanted whole; 503 where the Triton cannot be reached."""
         try:
-            async with self._request(triton, call, call.body) as response:
+            async with _until_given_up(triton), self._request(triton, call, call.body) as response:
                 headers = [header for header in _passed_back(response) if header[0] != b"content-length"]
                 return Answer(response.status, headers, await response.read())
         except (aiohttp.ClientError, TimeoutError) as failed:
@@ -69,23 +71,24 @@ class Forwarder:
         """A call whose answer goes to the client piece by piece, as it comes.
 
         Raises Unreachable while nothing has been sent yet. An answer that breaks off leaves the client's response
-        incomplete, which the server library shows it by closing the connection.
+        incomplete, which the server library shows it by closing the connection. A Triton that is given up meanwhile
+        does not answer any more, or breaks off.
         """
+        begun = False
         try:
-            request = self._request(triton, call, body)
-            response = await request.__aenter__()
-        except (aiohttp.ClientError, TimeoutError) as failed:
-            raise Unreachable(str(failed)) from failed
-        async with response:
-            await send({"type": "http.response.start", "status": response.status, "headers": _passed_back(response)})
-            if call.method != "HEAD":
-                try:
+            async with _until_given_up(triton), self._request(triton, call, body) as response:
+                begun = True
+                head = {"type": "http.response.start", "status": response.status, "headers": _passed_back(response)}
+                await send(head)
+                if call.method != "HEAD":
                     async for piece in response.content.iter_any():
                         await send({"type": "http.response.body", "body": piece, "more_body": True})
-                except aiohttp.ClientError as failed:
-                    log.warning("Triton at %s broke off an answer: %s", triton.http_url, failed)
-                    return
-            await send({"type": "http.response.body", "body": b""})
+        except (aiohttp.ClientError, TimeoutError) as failed:
+            if not begun:
+                raise Unreachable(str(failed)) from failed
+            log.warning("Triton at %s broke off an answer: %s", triton.http_url, failed)
+            return
+        await send({"type": "http.response.body", "body": b""})
 
     def _request(
         self, triton: Triton, call: Call, body: bytes | AsyncIterator[bytes]
@@ -115,6 +118,33 @@ class Forwarder:
             query_string=_text(call.query),
             encoded=True,
         )
+
+
+class _Cut:
+    """Ends a call whose Triton is given up, as a gRPC call is cancelled. In the loop."""
+
+    def __init__(self, limit: asyncio.Timeout) -> None:
+        self._limit = limit
+
+    def cancel(self) -> None:
+        """Have the block of the time limit end now, with TimeoutError."""
+        if not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
+
+@asynccontextmanager
+async def _until_given_up(triton: Triton) -> AsyncIterator[None]:
+    """While a call is under way. Raises TimeoutError in it when its Triton is given up."""
+    try:
+        async with asyncio.timeout(None) as limit:
+            cut = _Cut(limit)
+            triton.forwarded.add(cut)
+            try:
+                yield
+            finally:
+                triton.forwarded.discard(cut)
+    except TimeoutError as error:
+        raise TimeoutError(str(error) or "it does not answer") from error
 
 
 def unreachable(triton: Triton, reason: object) -> Answer:

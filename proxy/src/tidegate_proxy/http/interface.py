@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tidegate_proxy.access.refusal import HttpRefusal
 from tidegate_proxy.http.routes import Route
@@ -26,6 +26,32 @@ class Triton(Protocol):
     @property
     def alive(self) -> bool:
         """Whether it is worth asking."""
+
+    @property
+    def forwarded(self) -> set[Any]:
+        """Calls to it that are under way, each with a method `cancel`, which is called when it is given up."""
+
+
+AnyTriton = TypeVar("AnyTriton", bound=Triton)
+
+
+class Routing(Protocol[AnyTriton]):
+    """Says which Triton answers what is not scheduled."""
+
+    def route(self, model: str) -> AnyTriton:
+        """For a call about a model that is no inference; "" for one about none."""
+
+    def route_http_inference(self, model: str, sequence: str) -> AnyTriton:
+        """For an inference; `sequence` is the id of its sequence, "" where it is of none."""
+
+    def keeps_sequences(self, model: str) -> bool:
+        """Whether it matters, for an inference of this model, of which sequence it is."""
+
+    async def unreachable(self, triton: AnyTriton, details: str) -> None:
+        """A Triton could not be reached: from now on it may be another's turn."""
+
+    def may_try_again(self, lost: AnyTriton, model: str, tries: int) -> bool:
+        """Whether an inference that was tried so often, the last time in vain with this Triton, is sent to another."""
 
 
 class Scheduling(Protocol):

@@ -44,7 +44,7 @@ class HttpService:
         self._discovery = discovery
         self._front = HttpFront(
             discovery.backends,
-            control.route,
+            control,
             inference,
             self._signature,
             guard=gate.http_refusal,
