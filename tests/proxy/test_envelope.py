@@ -1,11 +1,14 @@
 """Which requests can be scheduled, and which of them can share a batch."""
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.envelope import NotSchedulable, open_envelope
+from tidegate_proxy.envelope import PRIVATE_PARAMETERS, NotSchedulable, open_envelope
 from tidegate_proxy.signature import Signature, TensorSpec
 
 SIGNATURE = Signature(
@@ -96,6 +99,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "input missing": (_without, "missing"),
     "input twice": (_twice, "twice"),
     "typed contents": (_typed, "typed"),
+    "typed contents, too": (lambda message: message.inputs[0].contents.fp32_contents.append(0.0), "typed"),
     "datatype": (lambda message: setattr(message.inputs[0], "datatype", "INT32"), "'A' is not as"),
     "rank": (_shape(0, 2, 2, 3, 1), "'A' is not as"),
     "no shape": (_shape(0), "'A' is not as"),
@@ -197,3 +201,83 @@ def test_a_parameters_type_counts() -> None:
     one.parameters["p"].int64_param = 1
     other.parameters["p"].uint64_param = 1
     assert _key(one) != _key(other)
+
+
+# Equal keys only for equal requests ------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["a", "b", "a=1001;b", "1", "", "é", "\n", "',"]) | st.text("ab=;,[]()' 01:", max_size=6)
+"""Names that are easily taken for one another, or for what a key puts between them."""
+VALUES = st.one_of(
+    st.builds(service_pb2.InferParameter, bool_param=st.booleans()),
+    st.builds(service_pb2.InferParameter, int64_param=st.integers(-2, 2)),
+    st.builds(service_pb2.InferParameter, uint64_param=st.integers(0, 2)),
+    st.builds(service_pb2.InferParameter, double_param=st.sampled_from([0.0, -0.0, 1.0, float("nan")])),
+    st.builds(service_pb2.InferParameter, string_param=NAMES),
+    st.builds(service_pb2.InferParameter),
+)
+PARAMETERS = st.dictionaries(NAMES, VALUES, max_size=3)
+PRIVATE = st.dictionaries(
+    st.sampled_from(["timeout"]), st.builds(service_pb2.InferParameter, int64_param=st.just(1)), max_size=1
+)
+SHAPES = st.lists(st.integers(0, 2), min_size=1, max_size=3)
+OUTPUTS = st.dictionaries(NAMES, PARAMETERS | st.just({}), max_size=2)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[service_pb2.ModelInferRequest, Signature]:
+    """A request of one row, of a model that takes it."""
+    message = service_pb2.ModelInferRequest(model_name="m", model_version=draw(st.sampled_from(["", "1", "2"])))
+    specs = {}
+    for name, shape in draw(st.dictionaries(NAMES, SHAPES, min_size=1, max_size=2)).items():
+        datatype, size = draw(st.sampled_from([("INT8", 1), ("UINT8", 1), ("FP32", 4)]))
+        specs[name] = TensorSpec(datatype, (-1,) * len(shape))
+        message.inputs.add(name=name, datatype=datatype, shape=[1, *shape])
+        count = size
+        for dimension in shape:
+            count *= dimension
+        message.raw_input_contents.append(bytes(count))
+    for name, value in {**draw(PARAMETERS), **draw(PRIVATE)}.items():
+        message.parameters[name].CopyFrom(value)
+    outputs = draw(OUTPUTS)
+    for name, parameters in outputs.items():
+        output = message.outputs.add(name=name)
+        for parameter, value in parameters.items():
+            output.parameters[parameter].CopyFrom(value)
+    return message, Signature("m", specs, frozenset(outputs), 4)
+
+
+def _alike(message: service_pb2.ModelInferRequest) -> object:
+    """All of a request that a model can tell from another of its batch: but for rows, tensors and outputs."""
+    return (
+        message.model_version,
+        sorted((each.name, each.datatype, list(each.shape[1:])) for each in message.inputs),
+        sorted(
+            (name, value.WhichOneof("parameter_choice"), value.SerializeToString())
+            for name, value in message.parameters.items()
+            if name not in PRIVATE_PARAMETERS
+        ),
+    )
+
+
+def _with_parameters(**parameters: object) -> tuple[service_pb2.ModelInferRequest, Signature]:
+    message = service_pb2.ModelInferRequest(model_name="m")
+    message.inputs.add(name="A", datatype="INT8", shape=[1, 1])
+    message.raw_input_contents.append(b"1")
+    for name, value in parameters.items():
+        message.parameters[name].int64_param = int(str(value))
+    return message, Signature("m", {"A": TensorSpec("INT8", (-1,))}, frozenset(), 4)
+
+
+@given(requests(), requests())
+@example(_with_parameters(a=1, b=1), _with_parameters(**{"a=1001;b": 1}))
+@example(_with_parameters(a=1), _with_parameters(a=1))
+def test_equal_keys_only_for_equal_requests(
+    one: tuple[service_pb2.ModelInferRequest, Signature], other: tuple[service_pb2.ModelInferRequest, Signature]
+) -> None:
+    keys = []
+    for message, signature in (one, other):
+        with contextlib.suppress(NotSchedulable):
+            keys.append(open_envelope(message.SerializeToString(), signature).merge_key)
+            assert not any(output.parameters for output in message.outputs), "what an output says has no place in it"
+    if len(keys) == 2:
+        assert (keys[0] == keys[1]) == (_alike(one[0]) == _alike(other[0]))

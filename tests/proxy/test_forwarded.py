@@ -40,6 +40,12 @@ def test_what_belongs_to_the_connection_stays() -> None:
     assert forwarded(metadata, {"x-key"}) == [("x-mine", "1")]
 
 
+@pytest.mark.parametrize("key", ["te", "tenant-id", "team", "temperature", "user-agent", "user-agent-hints", "te-bin"])
+def test_only_whole_names_belong_to_the_connection(key: str) -> None:
+    kept = key not in ("te", "user-agent")
+    assert forwarded(((key, "x"),), ()) == [(key, "x")] * kept
+
+
 def test_a_batch_says_what_all_of_its_requests_say() -> None:
     one, other = (("a", "1"), ("b", "1")), (("b", "1"), ("a", "2"))
     assert forwarded_with_all([one, one], ()) == [*one]

@@ -124,6 +124,8 @@ def _check_inputs(header: service_pb2.ModelInferRequest, tensors: list[memoryvie
         shape = tuple(declared.shape)
         if spec is None or declared.parameters or not spec.accepts(declared.datatype, shape):
             raise NotSchedulable(f"input {declared.name!r} is not as the model's config says")
+        if declared.HasField("contents"):
+            raise NotSchedulable("typed contents beside raw ones")
         rows = rows or shape[0]
         if shape[0] != rows or not 1 <= rows <= signature.max_rows:
             raise NotSchedulable(f"its rows differ, are none, or exceed max_batch_size, {signature.max_rows}")
@@ -146,11 +148,17 @@ def _check_size(datatype: str, elements: int, tensor: memoryview) -> None:
 
 
 def _merge_key(header: service_pb2.ModelInferRequest) -> str:
-    """Equal for requests that can share a batch: version, shapes beyond the rows, and parameters that Triton sees."""
-    shapes = sorted(f"{declared.name}{list(declared.shape[1:])}" for declared in header.inputs)
+    """Equal for requests that can share a batch, and only for them: all that Triton sees but rows, tensors and outputs.
+
+    The version, names, datatypes and shapes beyond the rows of the inputs, and the parameters. As Python writes tuples:
+    what is in a name stays between its quotes.
+    """
+    inputs = sorted([(declared.name, declared.datatype, *declared.shape[1:]) for declared in header.inputs])
     parameters = sorted(
-        f"{name}={value.SerializeToString().hex()}"
-        for name, value in header.parameters.items()
-        if name not in PRIVATE_PARAMETERS
+        [
+            (name, value.SerializeToString())
+            for name, value in header.parameters.items()
+            if name not in PRIVATE_PARAMETERS
+        ]
     )
-    return ";".join((header.model_version, *shapes, *parameters))
+    return repr((header.model_version, inputs, parameters))

@@ -5,8 +5,10 @@ from typing import Final
 
 from tidegate_proxy.completion_queue import Metadata
 
-_OF_A_CONNECTION: Final = ("grpc-", ":", "user-agent", "content-type", "te")
-"""What concerns the client's own connection: keys, or how they begin."""
+_OF_A_CONNECTION: Final = frozenset({"user-agent", "content-type", "te"})
+"""Keys of what concerns the client's own connection."""
+_OF_GRPC: Final = ("grpc-", ":")
+"""How the other keys begin that do."""
 _OF_AN_EXCHANGE: Final = frozenset(
     {
         b"accept", b"accept-encoding", b"connection", b"content-encoding", b"content-length", b"content-type",
@@ -21,7 +23,11 @@ _IN_VALUES: Final = frozenset(range(0x20, 0x7F))
 
 def forwarded(metadata: Metadata, hidden: Container[str]) -> list[tuple[str, str | bytes]]:
     """The client's metadata without what belongs to its own connection. `hidden`: names that no Triton is to see."""
-    return [(key, value) for key, value in metadata if not key.startswith(_OF_A_CONNECTION) and key not in hidden]
+    return [
+        (key, value)
+        for key, value in metadata
+        if key not in _OF_A_CONNECTION and not key.startswith(_OF_GRPC) and key not in hidden
+    ]
 
 
 def forwarded_with_all(several: Sequence[Metadata], hidden: Container[str]) -> list[tuple[str, str | bytes]]:
