@@ -49,7 +49,7 @@ def test_what_is_no_sample_is_left_out() -> None:
 
 def test_a_label_that_is_there_already_gives_way() -> None:
     labelled = Sample("a", (("triton", "x"),), "1").labelled("triton", "h:1")
-    assert str(labelled) == 'a{triton="h:1",exported_triton="x"} 1'
+    assert str(labelled) == 'a{exported_triton="x",triton="h:1"} 1'
 
 
 def test_one_family_per_name_and_no_series_twice() -> None:

@@ -31,9 +31,12 @@ class Sample:
         return f"{self.name}{{{labels}}} {self.value}" if labels else f"{self.name} {self.value}"
 
     def labelled(self, name: str, value: str) -> "Sample":
-        """With one more label; one that has the name already becomes `exported_<name>`, as Prometheus itself does."""
+        """With one more label, the last one, for some tools look at how a line begins.
+
+        One that has the name already becomes `exported_<name>`, as Prometheus itself does.
+        """
         kept = tuple((f"exported_{name}" if own == name else own, text) for own, text in self.labels)
-        return Sample(self.name, ((name, escaped(value)), *kept), self.value)
+        return Sample(self.name, (*kept, (name, escaped(value))), self.value)
 
 
 @dataclass(slots=True)

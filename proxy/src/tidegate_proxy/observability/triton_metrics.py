@@ -2,7 +2,7 @@
 
 Of a scheduled model a Triton sees merged batches; what it counts as requests is not what clients sent. So for those
 models the request metrics (`REQUEST_METRICS`) come from Tidegate's `Statistics`. Everything else is passed through from
-the Tritons' own pages, told apart by a label `triton`.
+the Tritons' own pages: of a single one as it printed it, of several told apart by a label `triton`.
 """
 
 import asyncio
@@ -100,16 +100,17 @@ def merge(own: str, requests: Iterable[Family], pages: Mapping[str, str | None],
     theirs: list[Family] = []
     for triton, page in pages.items():
         up.samples.append(sample("tidegate_up", {"triton": triton}, int(page is not None)))
-        theirs += [family for family in _passed_through(page or "", triton, scheduled) if family.name not in own_names]
+        label = triton if len(pages) > 1 else None
+        theirs += [family for family in _passed_through(page or "", label, scheduled) if family.name not in own_names]
     tail = merged([*([up] if up.samples else []), *requests, *theirs])
     return own + "".join(map(str, tail))
 
 
-def _passed_through(page: str, triton: str, scheduled: Collection[str]) -> Iterable[Family]:
+def _passed_through(page: str, label: str | None, scheduled: Collection[str]) -> Iterable[Family]:
     hidden = {("model", name) for name in scheduled}
     for family in families_of(page):
         kept = [
-            each.labelled("triton", triton)
+            each if label is None else each.labelled("triton", label)
             for each in family.samples
             if family.name not in REQUEST_METRICS or hidden.isdisjoint(each.labels)
         ]
