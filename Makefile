@@ -5,15 +5,22 @@ MEMBERS = core[sim] proxy[embedded,tracing] plugins/baselines plugins/symphony[p
 BIN = .venv/bin
 SOURCES = core/src proxy/src plugins/baselines/src plugins/symphony/src plugins/ppipe/src plugins/template repo_generator/src triton_models/src loadtest/src
 
-.PHONY: help demo test lint bench fuzz soak loadtest install clean
+.PHONY: help demo test test-all lint bench fuzz soak loadtest install clean
 help:  ## This list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/'
 
 demo: .venv/installed  ## The main job: real models through Tidegate, then why deferred batching pays (under 3 minutes)
 	$(BIN)/python -m demo
 
-test: .venv/installed  ## Every test, the real tritonserver included
-	$(BIN)/pytest
+# Much of the time goes into waiting for servers, so there are more processes than cores. How they share the tests out: tests/sharing.py
+WORKERS ?= 4
+PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
+
+test: .venv/installed  ## All that can break, the real tritonserver included (5 minutes on two cores; WORKERS=...)
+	$(PYTEST) -m "not slow"
+
+test-all: .venv/installed  ## What takes long, too: more models, more examples, new ones every time
+	$(PYTEST) --hypothesis-profile thorough
 
 lint: .venv/installed  ## ruff, strict mypy, import contracts
 	$(BIN)/ruff format --check .

@@ -21,7 +21,7 @@ pytest_plugins = ["tests.surroundings", "tests.examples", "tests.sharing", "test
 
 StartTriton = Callable[..., EmbeddedTriton]
 AtTheEnd = Callable[[Callable[[], object]], None]
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 """How long anything may take before a test gives it up; never how long it waits when all is well."""
 
 

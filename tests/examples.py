@@ -2,18 +2,10 @@
 
 from hypothesis import HealthCheck, settings
 
-# A busy machine is neither too slow an example nor too slow a strategy.
-settings.register_profile(
-    "quick",
-    max_examples=30,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.register_profile(
-    "thorough", max_examples=200, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
-)
+# How long an example takes, and how long drawing it does, says nothing on a busy machine.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+settings.register_profile("quick", _PATIENT, max_examples=30, derandomize=True, database=None)
+settings.register_profile("thorough", _PATIENT, max_examples=200, print_blob=True)
 settings.load_profile("quick")
 
 

@@ -39,7 +39,11 @@ def _helm(program: str, *arguments: str) -> Any:  # noqa: ANN401 - whatever JSON
     if importlib.util.find_spec("helm_python") is None:
         pytest.skip("needs helm-python-sdk")
     done = subprocess.run(
-        [sys.executable, "-c", program, str(CHART), *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program, str(CHART), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     if done.returncode:
         raise HelmRefuses(done.stderr.strip())

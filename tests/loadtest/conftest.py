@@ -72,13 +72,13 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         try:
             match request.model_name:
                 case "crowd":
-                    self.crowd_is_there.wait(timeout=10)
+                    self.crowd_is_there.wait(timeout=120)
                 case "failing":
                     context.abort(grpc.StatusCode.UNAVAILABLE, "no worker left")
                 case "expiring":
                     context.abort(grpc.StatusCode.UNAVAILABLE, "Request timeout expired")
                 case "silent":
-                    self.closing.wait(timeout=10)
+                    self.closing.wait(timeout=120)
             return pb.ModelInferResponse(model_name=request.model_name)
         finally:
             with self._lock:

@@ -22,7 +22,7 @@ def test_json_on_stdout_is_one_object_for_a_parent_process(triton: "FakeTriton")
         [*command, *load, "--shape", "IMAGE=3,2,2", "--rows", "2", "--json"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=True,
     )
     report = json.loads(done.stdout)

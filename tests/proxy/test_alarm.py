@@ -38,27 +38,27 @@ def alarm(rings: Rings) -> Iterator[Alarm]:
 def test_rings_once_and_not_before(alarm: Alarm, rings: Rings) -> None:
     due_ns = time.monotonic_ns() + 5 * MS
     alarm.set(due_ns)
-    assert rings.rang.acquire(timeout=10)
+    assert rings.rang.acquire(timeout=120)
     assert rings.at_ns[0] >= due_ns
     assert not rings.rang.acquire(timeout=0.02)
 
 
 def test_an_instant_in_the_past_rings_at_once(alarm: Alarm, rings: Rings) -> None:
     alarm.set(time.monotonic_ns() - MS)
-    assert rings.rang.acquire(timeout=10)
+    assert rings.rang.acquire(timeout=120)
 
 
 def test_an_earlier_instant_replaces_a_later(alarm: Alarm, rings: Rings) -> None:
     alarm.set(time.monotonic_ns() + 3_600_000 * MS)
     alarm.set(time.monotonic_ns() + MS)
-    assert rings.rang.acquire(timeout=10)
+    assert rings.rang.acquire(timeout=120)
 
 
 def test_a_later_instant_replaces_an_earlier(alarm: Alarm, rings: Rings) -> None:
     first_ns = time.monotonic_ns() + 20 * MS
     alarm.set(first_ns)
     alarm.set(first_ns + 20 * MS)
-    assert rings.rang.acquire(timeout=10)
+    assert rings.rang.acquire(timeout=120)
     assert rings.at_ns[0] >= first_ns + 20 * MS
 
 
@@ -78,7 +78,7 @@ def test_may_be_set_again_while_it_rings() -> None:
     again = Alarm(ring)
     again.set(time.monotonic_ns())
     for _ in range(5):
-        assert rang.acquire(timeout=10)
+        assert rang.acquire(timeout=120)
     again.close()
 
 

@@ -146,8 +146,8 @@ def test_a_hung_triton_is_given_up_and_taken_back(
     with ThreadPoolExecutor(3) as pool:
         over_http = [pool.submit(_over_http, tidegate, "POST", "flat/infer", FLAT) for _ in range(2)]
         about = pool.submit(_over_http, tidegate, "GET", "flat/config")
-        assert [answer.result(20)[0] for answer in over_http] == [200, 200]
-        assert about.result(20)[0] == 503
+        assert [answer.result(120)[0] for answer in over_http] == [200, 200]
+        assert about.result(120)[0] == 503
         assert f"{first.http_address} cannot be reached: it does not answer" in about.result()[1]
     assert [outcome(one)[0] for one in calls] == [OK] * 20
     assert [outcome(one)[0] for one in forwarded] == [OK] * 2
@@ -235,7 +235,7 @@ class Gated:
         self.calls += 1
         if not self.entered.is_set():
             self.entered.set()
-            assert self.go_on.wait(30)
+            assert self.go_on.wait(120)
             return _echo(request)
         return self._otherwise(request, context)
 
@@ -246,7 +246,7 @@ def merged(start_call: Make, request_of: Make, outcome: Make, eventually: Make) 
 
     def run(proxy: Any, fake: Gated) -> list[Any]:  # noqa: ANN401
         first = start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))
-        assert fake.entered.wait(20)
+        assert fake.entered.wait(120)
         calls = [start_call(proxy, "ModelInfer", request_of("echo", {"X": n * ROW}, id=str(n))) for n in range(4)]
         eventually(lambda: proxy.engine.queued == 4, "them to queue")
         fake.go_on.set()
@@ -306,7 +306,7 @@ def test_a_batch_that_is_never_answered(
     def swallow(request: Any, context: Any) -> bytes:  # noqa: ANN401
         if request.id == "swallowed":
             context.add_callback(cancelled.set)
-            released.wait(30)
+            released.wait(120)
         return _echo(request)
 
     fake = start_fake(swallow)
@@ -316,7 +316,7 @@ def test_a_batch_that_is_never_answered(
     behind = start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}, id="behind"))
     assert outcome(swallowed) == (UNAVAILABLE, f"Triton at {fake.address} did not answer within 1 s")
     assert outcome(behind)[0] is OK  # it stayed in the queue
-    assert cancelled.wait(20)
+    assert cancelled.wait(120)
     released.set()
     assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is OK
     tally = proxy.stop()
@@ -331,7 +331,7 @@ def test_a_batch_that_is_never_answered_is_answered_elsewhere(
 
     def swallow(request: Any, _context: Any) -> bytes:  # noqa: ANN401
         seen.append("swallowed")
-        released.wait(30)
+        released.wait(120)
         return _echo(request)
 
     def answer(request: Any, _context: Any) -> bytes:  # noqa: ANN401
@@ -358,7 +358,7 @@ def test_one_that_is_never_answered_alone(start_fake: Make, serve_here: Make, me
         if request.inputs[0].shape[0] > 1:
             context.abort(INTERNAL, "too many")
         if request.id == "1":
-            released.wait(30)
+            released.wait(120)
         return _echo(request)
 
     fake = Gated(misbehave)
@@ -412,7 +412,7 @@ class Chaos:
             context.abort(self._generator.choice(list(grpc.StatusCode)[1:]), "bad luck")
         if luck < 0.98:
             return _too_few_rows(request, context)
-        self.over.wait(30)
+        self.over.wait(120)
         return _echo(request)
 
 
@@ -503,7 +503,7 @@ def test_whatever_happens_every_request_ends_once_and_nothing_is_left(
             list(pool.map(callers, range(8), timeout=120))
         finally:
             stop.set()
-        coming.result(10)
+        coming.result(120)
     for each in chaos:
         each.over.set()
     (driver,) = drivers

@@ -51,7 +51,7 @@ def test_streams(
         received: list[tuple[str, Any, bool]] = []
         # To the end, and one request a stream: Triton 2.51 may abort on an error beside an unfinished decoupled one.
         while not received or not received[-1][2]:
-            result, error = arrived.get(timeout=20)
+            result, error = arrived.get(timeout=60)
             if error:
                 received.append((str(error), None, True))
                 continue

@@ -22,7 +22,7 @@ PROFILE = {"model": "echo", "alpha_ms": 1.0, "beta_ms": 1.0, "points": [POINT]}
 def _serve(*arguments: str) -> tuple[int, str]:
     """Status and what was said as an error, without boxes and line breaks."""
     command = [sys.executable, "-c", "from tidegate.cli import main; main()", "serve", "--listen", "127.0.0.1:0"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
     assert "gRPC" not in done.stdout
     assert "Traceback" not in done.stderr
     return done.returncode, " ".join(done.stderr.replace("│", " ").split())

@@ -36,7 +36,7 @@ def test_prints_addresses_and_models_and_ends_on_sigterm(
     assert command.stdout is not None
     lines = [command.stdout.readline() for _ in range(5)]
     command.send_signal(signal.SIGTERM)
-    _, errors = command.communicate(timeout=20)
+    _, errors = command.communicate(timeout=120)
     assert [line.split()[0] for line in lines[:4]] == ["gRPC", "HTTP", "metrics", "models"]
     assert lines[3].split() == ["models", "gpu:1"]
     assert lines[4] == "Ctrl-C stops it\n"
@@ -45,6 +45,6 @@ def test_prints_addresses_and_models_and_ends_on_sigterm(
 
 def test_exits_with_the_reason(tmp_path: Path) -> None:
     command = _command(str(tmp_path / "absent"))
-    _, errors = command.communicate(timeout=20)
+    _, errors = command.communicate(timeout=120)
     assert command.returncode == 1
     assert errors == f"error: the model repository {tmp_path / 'absent'} does not exist or is no folder\n"

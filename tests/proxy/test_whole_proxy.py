@@ -60,7 +60,7 @@ def _http(
 def _infer(channel: grpc.Channel, request_of: Make, *metadata: tuple[str, str], model: str = "echo") -> grpc.StatusCode:
     try:
         message = request_of(model, {"X": ROW}).SerializeToString()
-        channel.unary_unary(SERVICE + "ModelInfer")(message, metadata=metadata, timeout=20)
+        channel.unary_unary(SERVICE + "ModelInfer")(message, metadata=metadata, timeout=60)
     except grpc.RpcError as error:
         code: grpc.StatusCode = error.code()
         return code
@@ -124,7 +124,7 @@ def test_who_may_call(triton: EmbeddedTriton, start_proxy_here: Make, request_of
         assert _infer(channel, request_of, ("authorization", "Bearer s3cret")) is OK
         stream = channel.stream_stream(SERVICE + "ModelStreamInfer")
         with pytest.raises(grpc.RpcError, match="Authentication required"):
-            list(stream(iter([request_of("echo", {"X": ROW}).SerializeToString()]), timeout=20))
+            list(stream(iter([request_of("echo", {"X": ROW}).SerializeToString()]), timeout=60))
     status, body = _http(proxy.http_address, "/v2/models/echo/infer", BODY)
     assert (status, "error" in json.loads(body)) == (401, True)
     assert _http(proxy.http_address, "/v2/models/echo/infer", BODY, authorization="Bearer s3cret")[0] == 200
@@ -141,7 +141,7 @@ def test_what_is_closed(triton: EmbeddedTriton, start_proxy_here: Make, request_
     with grpc.insecure_channel(proxy.address) as channel:
         assert _infer(channel, request_of) is OK
         with pytest.raises(grpc.RpcError, match="closed"):
-            channel.unary_unary(SERVICE + "RepositoryIndex")(index, timeout=20)
+            channel.unary_unary(SERVICE + "RepositoryIndex")(index, timeout=60)
     assert _http(proxy.http_address, "/v2/repository/index", b"{}")[0] == 403
     assert _http(proxy.http_address, "/v2/models/stats")[0] == 403
     assert _http(proxy.http_address, "/v2/models/stats", admin="yes")[0] == 200
@@ -203,4 +203,4 @@ def test_shared_memory_may_be_refused(triton: EmbeddedTriton, start_proxy_here: 
         grpc.insecure_channel(proxy.address) as channel,
         pytest.raises(grpc.RpcError, match="shared memory are not taken"),
     ):
-        channel.unary_unary(SERVICE + "ModelInfer")(request.SerializeToString(), timeout=20)
+        channel.unary_unary(SERVICE + "ModelInfer")(request.SerializeToString(), timeout=60)

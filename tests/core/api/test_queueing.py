@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.examples import examples
 from tidegate.api import IdleWorkers, Model, Request, RequestQueue, Worker
 
 MODEL = Model("m", max_rows=64)
@@ -109,7 +110,7 @@ class IdleMachine(RuleBasedStateMachine):
 
 TestRequestQueue = QueueMachine.TestCase
 TestIdleWorkers = IdleMachine.TestCase
-TestRequestQueue.settings = TestIdleWorkers.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestRequestQueue.settings = TestIdleWorkers.settings = settings(max_examples=examples(0.2), stateful_step_count=30)
 
 
 @given(st.lists(st.integers(1, 5)), st.integers(0, 30))

@@ -85,7 +85,7 @@ def test_the_same_seed_gives_the_same_bytes_in_every_process(scenario: Path, tmp
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             check=True,
             capture_output=True,
-            timeout=60,
+            timeout=120,
         )
         written.append(out.read_bytes())
     assert written[0] == written[1]

@@ -131,6 +131,6 @@ main()
         "0.2",
         "--json",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert json.loads(done.stdout)["bound"] is None
     assert "what a solver prints" in done.stderr

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from itertools import count, cycle, pairwise
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tidegate.api import (
     Batch,
     Leg,
@@ -32,7 +33,7 @@ PLUGINS = Plugins.installed()
 DROPPING = ["symphony", "eager", "timeout", "clockwork", "nexus", "shepherd"]
 every_policy = pytest.mark.parametrize("policy", PLUGINS.policies)
 every_dropping_policy = pytest.mark.parametrize("policy", DROPPING)
-a_few = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+a_few = settings(max_examples=examples(0.05))
 SLO_NS = ms_to_ns(70)
 TRUTH = Profile.linear("m", alpha_ms=5.09, beta_ms=18.368, max_rows=16)
 GUESS = Profile.linear("m", alpha_ms=0.05, beta_ms=0.5, max_rows=16)

@@ -11,9 +11,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tidegate.api import (
     AnyCommand,
     AnyEvent,
@@ -41,9 +42,7 @@ PLUGINS = Plugins.installed()
 every_policy = pytest.mark.parametrize("spec", PLUGINS.policies.values(), ids=lambda spec: spec.name)
 RNG = st.randoms(use_true_random=False)
 worlds = given(rng=RNG)
-a_few = settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+a_few = settings(max_examples=examples(0.1))
 
 
 class Ledger(Simulation):
@@ -276,7 +275,7 @@ def test_6_determinism_across_processes() -> None:
             env={**os.environ, "PYTHONHASHSEED": seed},
             check=True,
             capture_output=True,
-            timeout=60,
+            timeout=120,
         ).stdout
         for seed in ("1", "2")
     }

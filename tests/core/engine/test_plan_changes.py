@@ -4,7 +4,7 @@ import io
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import (
@@ -127,7 +127,6 @@ def test_a_model_may_take_larger_batches_from_now_on() -> None:
 PLANS = st.lists(st.sampled_from([A, B, C]), unique=True).map(tuple)
 
 
-@settings(max_examples=200)
 @given(st.lists(st.one_of(st.sampled_from(["old", "new"]), PLANS, st.just(None)), max_size=40))
 def test_every_request_ends_once_and_a_replay_is_the_same(steps: list[str | tuple[Worker, ...] | None]) -> None:
     """A step is a request of a model, a plan, or the end of the oldest batch."""

@@ -56,7 +56,7 @@ import sys
 import tidegate.testing.pytest_plugin
 print(*(name for name in sys.modules if name.split(".")[0] in ("tidegate", "pydantic", "msgspec", "typer")))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.split() == ["tidegate", "tidegate.testing", "tidegate.testing.pytest_plugin"]
 
 
@@ -72,5 +72,5 @@ try:
 except AttributeError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout == "module 'tidegate.testing' has no attribute 'no_such_thing'\n"

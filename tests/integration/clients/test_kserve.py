@@ -35,7 +35,7 @@ def kserve_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def seen_by(python: Path, server: Any, model: str) -> dict[str, Any]:  # noqa: ANN401 - an EmbeddedTriton or a Tidegate
     command = [str(python), str(CALLS), server.http_address, server.grpc_address, model]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     seen: dict[str, Any] = json.loads(done.stdout)
     return seen

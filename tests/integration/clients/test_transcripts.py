@@ -28,7 +28,7 @@ def run(command: str, http_address: str) -> str:
         pytest.skip("there is no curl")
     done = subprocess.run(
         ["bash", "-c", command], env={"URL": f"http://{http_address}", "PATH": "/usr/bin:/bin"}, capture_output=True,
-        text=True, check=False, timeout=30,
+        text=True, check=False, timeout=120,
     )  # fmt: skip
     shown = (done.stdout + done.stderr).replace("\r", "").strip()
     return re.sub(r"^([A-Za-z-]+):", lambda name: name[0].lower(), shown, flags=re.MULTILINE)

@@ -44,7 +44,7 @@ Array = "np.ndarray[Any, Any]"
 
 def tidegate(*arguments: object) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-c", "from tidegate.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_whoever_interrupts_up_leaves_nothing_running(
         try:
             eventually((folder / "run" / "back.log").exists, "the Tritons to be started")
             process.send_signal(number)
-            assert process.wait(30) != 0
+            assert process.wait(120) != 0
         finally:
             process.kill()
     eventually(lambda: not processes_about(folder), "what it started to end")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def get(url: str, form: dict[str, object] | None = None) -> str:
     data = None if form is None else urllib.parse.urlencode(form).encode()
-    with urllib.request.urlopen(url, data, timeout=10) as answer:
+    with urllib.request.urlopen(url, data, timeout=60) as answer:
         text: str = answer.read().decode()
         return text
 

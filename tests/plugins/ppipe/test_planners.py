@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tests.examples import examples
 from tests.plugins.ppipe.problems import Ticks, profile, random_problem, two_classes
 from tidegate.api import PlanningError
 from tidegate_ppipe.plan import PlannedPipeline, PpipePlan
@@ -84,7 +85,7 @@ def check_pipeline(problem: PpipeProblem, model: PlannedModel, pipeline: Planned
     assert total_us <= model.slo_ms * 1000 * (1 - problem.margin_of(len(pipeline.partitions))) + 0.2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(0.3))
 @given(st.integers(0, 10**9), st.sampled_from(["throughput", "cost", "power"]), st.sampled_from([0.0, 0.005, 0.1]))
 def test_a_plan_keeps_every_limit_and_no_baseline_beats_ppipe(seed: int, objective: str, gap: float) -> None:
     problem = random_problem(seed, objective=objective, gap=gap)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tidegate.api import Plan, PlanningError
 from tidegate_symphony.subclusters import plan_subclusters
 from tidegate_symphony.subclusters_plan import SubclusterPlan
@@ -105,7 +106,7 @@ def problems(draw: st.DrawFn) -> SubclusterProblem:
     return task.model_copy(update={"models": (first, *task.models[1:])})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(0.3))
 @given(problems())
 @example(problem([(21, 0, 0)], max_rate_rps=20, solver="cbc"))  # "Integer infeasible", in CBC's words
 def test_no_assignment_is_better_and_every_limit_is_kept(task: SubclusterProblem) -> None:

@@ -25,7 +25,7 @@ def renamed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the first block of commands in the README makes of a checkout's template."""
     checkout = tmp_path_factory.mktemp("work") / "tidegate"
     shutil.copytree(TEMPLATE, checkout / "plugins" / "template", ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    subprocess.run(["sh", "-ec", RECIPE], cwd=checkout, check=True, timeout=30)
+    subprocess.run(["sh", "-ec", RECIPE], cwd=checkout, check=True, timeout=120)
     return checkout.parent / "tidegate-ebbtide"
 
 

@@ -95,9 +95,9 @@ def test_every_method_is_refused_and_opened_as_by_triton(triton: EmbeddedTriton,
             """Triton's refusal; None if it is something else that it says."""
             try:
                 if "Stream" in method:
-                    list(channel.stream_stream(method)(iter([b""]), metadata=metadata, timeout=10))
+                    list(channel.stream_stream(method)(iter([b""]), metadata=metadata, timeout=60))
                 else:
-                    channel.unary_unary(method)(b"", metadata=metadata, timeout=10)
+                    channel.unary_unary(method)(b"", metadata=metadata, timeout=60)
             except grpc.RpcError as error:
                 return (error.code(), error.details()) if "restricted" in error.details() else None
             return None
@@ -122,7 +122,7 @@ def test_every_method_of_triton_belongs_to_an_api() -> None:
 
 @pytest.fixture(scope="module")
 def ask_http(triton: EmbeddedTriton) -> Any:  # noqa: ANN401
-    connection = http.client.HTTPConnection(triton.http_address, timeout=10)
+    connection = http.client.HTTPConnection(triton.http_address, timeout=60)
 
     def ask(method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes, str | None] | None:
         connection.request(method, path, headers=headers)
@@ -147,7 +147,7 @@ def test_health_over_http_is_refused_as_by_triton(tmp_path: Path) -> None:
     options = ["--model-control-mode=explicit", "--http-restricted-api=health:k-health=opens health"]
     ours = _restrictions("health")
     with _NotAskedForHealth([tmp_path], options=options, grace_s=0) as triton:
-        connection = http.client.HTTPConnection(triton.http_address, timeout=10)
+        connection = http.client.HTTPConnection(triton.http_address, timeout=60)
         for path in PATHS:
             connection.request("GET", path)
             response = connection.getresponse()

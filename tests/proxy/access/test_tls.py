@@ -72,7 +72,7 @@ def serve_grpc() -> Iterator[Callable[[grpc.ServerCredentials], str]]:
 def _call(address: str, tls: TritonTls) -> bytes | grpc.StatusCode:
     with grpc.secure_channel(address, channel_credentials(tls), options=channel_options(tls)) as channel:
         try:
-            answer: bytes = channel.unary_unary(LIVE)(b"hello", timeout=10)
+            answer: bytes = channel.unary_unary(LIVE)(b"hello", timeout=60)
         except grpc.RpcError as error:
             return error.code()
         return answer

@@ -127,7 +127,7 @@ def signatures(triton: EmbeddedTriton) -> dict[str, Signature]:
     with grpc.insecure_channel(triton.grpc_address) as channel:
 
         def ask(method: str, message: Any) -> bytes:  # noqa: ANN401 - protobuf messages share no type
-            return bytes(channel.unary_unary(SERVICE + method)(message.SerializeToString(), timeout=10))
+            return bytes(channel.unary_unary(SERVICE + method)(message.SerializeToString(), timeout=60))
 
         index = service_pb2.RepositoryIndexResponse.FromString(
             ask("RepositoryIndex", service_pb2.RepositoryIndexRequest())
@@ -231,7 +231,7 @@ class RunningFront:
 
     def run(self, coroutine: Awaitable[Any]) -> Any:  # noqa: ANN401 - whatever it gives
         """Run a coroutine in the front's loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)  # type: ignore[arg-type]
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(120)  # type: ignore[arg-type]
 
     @property
     def http_address(self) -> str:
@@ -296,7 +296,7 @@ def ask(
     address: str, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
     """One request on a connection of its own."""
-    connection = http.client.HTTPConnection(address, timeout=20)
+    connection = http.client.HTTPConnection(address, timeout=60)
     try:
         connection.request(method, path, body, dict(headers or {}))
         response = connection.getresponse()

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tidegate_proxy.embedded import EmbeddedTriton
 
 VALID: dict[str, Any] = {
@@ -75,7 +76,7 @@ def documents(draw: st.DrawFn) -> Any:  # noqa: ANN401
     return document
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(1.5), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(
     document=documents(), tail=st.sampled_from([b"\x01\x02"] * 8 + [b"", b"\x01", b"\x01\x02\x03"]), plain=st.booleans()
 )

@@ -71,7 +71,7 @@ def test_faults_of_our_own_are_errors_as_triton_has_them(
 def test_tls(tmp_path: Path, start_front: Callable[..., Any]) -> None:
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
-    subprocess.run([*command, "-out", certificate, "-keyout", key], check=True, capture_output=True, timeout=30)
+    subprocess.run([*command, "-out", certificate, "-keyout", key], check=True, capture_output=True, timeout=120)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     front = start_front([NOWHERE], Broken(), {"echo": ECHO}.get, tls=context)

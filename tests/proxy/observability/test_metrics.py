@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tidegate.api import (
     Advise,
     AnyEvent,
@@ -150,7 +151,9 @@ def test_a_snapshot_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("policy", ["fifs", "symphony", "nexus", "shepherd"])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(1 / 8), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(seed=st.integers(0, 1 << 30))
 def test_they_agree_with_the_engine(policy: str, seed: int) -> None:
     scenario = random_scenario(random.Random(seed))

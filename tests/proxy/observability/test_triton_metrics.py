@@ -67,7 +67,7 @@ def pair(
 
 
 def _http(address: str, path: str) -> bytes:
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=20) as response:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as response:
         body: bytes = response.read()
     return body
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.examples import examples
 from tidegate_repo_generator.splitting.blocks import Blocks, open_model
 from tidegate_repo_generator.splitting.cutting import CutRefused
 from tidegate_repo_generator.splitting.graph import SplitError
@@ -106,7 +107,7 @@ def run(model: Any, live: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
     return dict(zip(names, session.run(names, {e.name: live[e.name] for e in session.get_inputs()}), strict=True))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(0.3), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(models(), st.data())
 def test_any_cuts_that_are_possible(tmp_path: Path, model: Any, data: st.DataObject) -> None:  # noqa: ANN401
     onnx.checker.check_model(model)

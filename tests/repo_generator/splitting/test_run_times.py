@@ -70,7 +70,7 @@ def test_blocks_of_equal_run_time(cutter: Cutter, times: list[float], blocks: in
     assert equal_cuts(cutter, times, blocks) == cuts
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.lists(st.floats(0.5, 1.5), min_size=12, max_size=12), st.integers(1, 5))
 def test_every_cut_is_the_nearest_to_its_share(cutter: Cutter, times: list[float], blocks: int) -> None:
     until = np.cumsum([0.0, *times])
