@@ -1,5 +1,7 @@
 """Metadata and headers of clients reach Triton with their requests, scheduled or not."""
 
+import http.client
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -90,6 +92,55 @@ def test_a_request_alone_is_told_as_by_triton(
     for client in (triton_http.InferenceServerClient(address), triton_http.InferenceServerClient(telling.http_address)):
         with client:
             assert "two" in ask(triton_http, client, **headers)
+
+
+AWKWARD = {
+    "a blank behind": ["my-x: a b  "],
+    "nothing": ["my-x:"],
+    "blanks only": ["my-x:   "],
+    "blanks before": ["my-x:   a"],
+    "twice": ["my-x: 1", "my-x: 2 "],
+    "more than gRPC takes": [f"my-{index}: {'y' * 6000}" for index in range(4)],
+    "more than gRPC takes for sure": [f"my-{index}: {'y' * 3000}" for index in range(3)],
+    "of no concern": [f"cookie-{index}: {'y' * 6000}" for index in range(4)] + ["my-x: 1"],
+}
+
+
+@pytest.mark.parametrize("case", AWKWARD)
+def test_http_headers_are_told_as_by_triton(case: str, telling: EmbeddedTriton, over_http: str) -> None:
+    direct = _told(telling.http_address, *AWKWARD[case])
+    assert _told(over_http, *AWKWARD[case]) == direct
+    assert "my-" in direct[1]
+
+
+def test_a_header_that_no_triton_takes_is_left_out(telling: EmbeddedTriton, over_http: str) -> None:
+    long = "my-long: " + "y" * 20_000
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        _told(telling.http_address, long)
+    assert _told(over_http, long, "my-x: 1") == _told(over_http, "my-x: 1")
+
+
+@pytest.fixture(scope="module")
+def over_http(
+    telling: EmbeddedTriton, start_tidegate: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """The HTTP address of a Tidegate before it."""
+    config = _config(tmp_path_factory.mktemp("config"), telling)
+    tidegate = start_tidegate([], listen_http="127.0.0.1:0", config=config)
+    return str(next(line.split()[1] for line in tidegate.output.splitlines() if line.startswith("HTTP")))
+
+
+def _told(address: str, *headers: str) -> tuple[int, str]:
+    """Status and body of an answer to a request with such lines in its head."""
+    body = b'{"inputs":[{"name":"X","shape":[1,1],"datatype":"FP32","data":[1]}]}'
+    lines = ["POST /v2/models/telling/infer HTTP/1.1", f"Host: {address}", f"Content-Length: {len(body)}", *headers]
+    host, _, port = address.partition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        told = response.read().decode()
+        return response.status, told
 
 
 def test_of_a_batch_nobody_is_told_what_others_said(

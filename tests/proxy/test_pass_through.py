@@ -120,10 +120,10 @@ def _regions(status: Any) -> dict[str, Any]:  # noqa: ANN401 - protobuf messages
 def test_system_shared_memory(triton: EmbeddedTriton, tidegate: object, connect: Make) -> None:
     client, direct = connect(tidegate), connect(triton)
     size = ROW.nbytes
-    region = shared_memory.create_shared_memory_region("both", f"/tidegate-test-{triton.pid}", 2 * size)
+    region = shared_memory.create_shared_memory_region("both", f"/test-tidegate-{triton.pid}", 2 * size)
     try:
         shared_memory.set_shared_memory_region(region, [ROW])
-        client.register_system_shared_memory("both", f"/tidegate-test-{triton.pid}", 2 * size)
+        client.register_system_shared_memory("both", f"/test-tidegate-{triton.pid}", 2 * size)
         seen = client.get_system_shared_memory_status().regions
         assert {"both": seen["both"]} == dict(seen) == _regions(direct.get_system_shared_memory_status())
         given = triton_grpc.InferInput("X", ROW.shape, "FP32")

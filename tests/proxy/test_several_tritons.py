@@ -101,7 +101,7 @@ def test_settings_are_those_of_both(pair: list[EmbeddedTriton], tidegate: object
 
 def test_shared_memory_is_that_of_both(pair: list[EmbeddedTriton], tidegate: object, connect: Make) -> None:
     client = connect(tidegate)
-    key = f"/tidegate-test-{pair[0].pid}"
+    key = f"/test-tidegate-{pair[0].pid}"
     region = shared_memory.create_shared_memory_region("both", key, ROW.nbytes)
     try:
         client.register_system_shared_memory("both", key, ROW.nbytes)

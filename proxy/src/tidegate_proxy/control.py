@@ -10,12 +10,13 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy import regions
+from tidegate_proxy import reserved_names
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.affinity import keeper
 from tidegate_proxy.backend import INFER, SERVICE, Backend
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import RequestFailed
+from tidegate_proxy.client_regions import Ask, ClientRegions, all_must
 from tidegate_proxy.completion_queue import Metadata
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
@@ -29,10 +30,6 @@ from tidegate_proxy.wire import first_string
 _TO_ALL = frozenset(
     SERVICE + method
     for method in (
-        "SystemSharedMemoryRegister",
-        "SystemSharedMemoryUnregister",
-        "CudaSharedMemoryRegister",
-        "CudaSharedMemoryUnregister",
         "TraceSetting",
         "LogSettings",
     )
@@ -63,6 +60,8 @@ class Control:
         """Not ready for more: the proxy is about to stop."""
         self.refuses_shared_memory = False
         """Whether tensors in shared memory are refused rather than left to a Triton."""
+        self.shared_memory = ClientRegions(lambda: self.route(""), self._ask, self._ask_all)
+        """What clients registered."""
         self._answers: dict[str, Callable[[bytes, Metadata, float | None], Awaitable[bytes]]] = {
             SERVICE + "ServerLive": self._live,
             SERVICE + "ServerReady": self._ready,
@@ -72,8 +71,8 @@ class Control:
             SERVICE + "ModelReady": self._of_split(SERVICE + "ModelReady", _ready_answer),
             SERVICE + "ModelMetadata": self._of_split(SERVICE + "ModelMetadata", _metadata_answer),
             SERVICE + "ModelConfig": self._of_split(SERVICE + "ModelConfig", _config_answer),
-            SERVICE + "SystemSharedMemoryStatus": self._shared_memory_status,
             **{method: self._to_all(method) for method in _TO_ALL},
+            **self.shared_memory.answers,
             **{method: self._and_look_again(self._to_all(method)) for method in _REPOSITORY},
         }
 
@@ -159,23 +158,19 @@ class Control:
     def route_inference(self, message: bytes) -> Backend:
         """A Triton for an inference that cannot be scheduled: a sequence stays with one, all others take turns.
 
-        May be called from any thread. Raises RequestFailed where tensors in shared memory are refused.
+        May be called from any thread. Raises RequestFailed for tensors in shared memory that is not for clients.
         """
         model = first_string(message)
         if model in self._directory.catalog.split:
             words = f"model '{model}' is split over several Tritons, and this request cannot go through them: "
             why = self._why_not_scheduled(model, message)
-            raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words + why)
-        living = [backend for backend in self._directory.catalog.hosts.get(model, ()) if backend.alive]
-        if len(living) < 2 and not self.refuses_shared_memory:
-            return living[0] if living else self.route(model)
+            raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words + why, queued=False)
         request = PassedThrough.of(message)
-        if self.refuses_shared_memory and request.in_shared_memory:
-            words = "tensors in shared memory are not taken here: send them in the request"
-            raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words)
-        if not living:
-            return self.route(model)
-        return self._one_of(living, model, request.sequence)
+        for region in request.regions:
+            if words := reserved_names.why_not_used(region, refuses=self.refuses_shared_memory):
+                raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words, queued=False)
+        living = [backend for backend in self._directory.catalog.hosts.get(model, ()) if backend.alive]
+        return self._one_of(living, model, request.sequence) if living else self.route(model)
 
     def keeps_sequences(self, model: str) -> bool:
         """Whether it matters which of several Tritons a request of this model goes to."""
@@ -225,14 +220,14 @@ class Control:
             call.cancel()
 
     async def _ask_all(
-        self, method: str, message: bytes, metadata: Metadata, remaining_s: float | None
+        self, method: str, message: bytes, metadata: Metadata, remaining_s: float | None, ask: Ask | None = None
     ) -> list[bytes | RequestFailed]:
-        """What every living Triton says."""
+        """What every living Triton says. `ask`: how one of them is asked, if not simply."""
         living = [backend for backend in self._backends if backend.alive] or self._backends[:1]
 
         async def one(backend: Backend) -> bytes | RequestFailed:
             try:
-                return await self._ask(backend, method, message, metadata, remaining_s)
+                return await (ask or self._ask)(backend, method, message, metadata, remaining_s)
             except RequestFailed as failure:
                 return failure
 
@@ -242,11 +237,7 @@ class Control:
         """Ask every living Triton, whatever the others say: the first error is the client's, else the first answer."""
 
         async def answer(message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
-            outcomes = await self._ask_all(method, message, metadata, remaining_s)
-            failures = [outcome for outcome in outcomes if isinstance(outcome, RequestFailed)]
-            if failures:
-                raise failures[0]
-            return next(outcome for outcome in outcomes if isinstance(outcome, bytes))
+            return all_must(await self._ask_all(method, message, metadata, remaining_s))
 
         return answer
 
@@ -294,21 +285,6 @@ class Control:
         request = service_pb2.ModelStatisticsRequest(name=model, version=version)
         answer = await self._statistics(request.SerializeToString(), (), None)
         return service_pb2.ModelStatisticsResponse.FromString(answer)
-
-    async def _shared_memory_status(self, message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
-        """What clients registered; what Tidegate shares with that Triton itself is none of their business."""
-        answer = await self._ask(self.route(""), SERVICE + "SystemSharedMemoryStatus", message, metadata, remaining_s)
-        status = service_pb2.SystemSharedMemoryStatusResponse.FromString(answer)
-        for name in [name for name in status.regions if name.startswith(regions.PREFIX)]:
-            del status.regions[name]
-        serialized: bytes = status.SerializeToString()
-        return serialized
-
-    async def shared_memory_regions(self) -> list[service_pb2.SystemSharedMemoryStatusResponse.RegionStatus]:
-        """Those that clients registered, by name. Raises RequestFailed."""
-        answer = await self._shared_memory_status(b"", (), None)
-        status = service_pb2.SystemSharedMemoryStatusResponse.FromString(answer)
-        return [status.regions[name] for name in sorted(status.regions)]
 
     async def _live(self, _message: bytes, _metadata: Metadata, _remaining_s: float | None) -> bytes:
         serialized: bytes = service_pb2.ServerLiveResponse(live=True).SerializeToString()

@@ -7,6 +7,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy import wire
+from tidegate_proxy.reserved_names import REGION_PARAMETER, RESERVED
 from tidegate_proxy.signature import ELEMENT_BYTES, Signature, split_elements
 
 PRIVATE_PARAMETERS = ("timeout", "priority", "slo_ms", "triton_enable_empty_final_response")
@@ -51,8 +52,9 @@ class PassedThrough:
     """As far as its shapes say; 1 for a model without rows as well."""
     sequence: str = ""
     """The id of its sequence, if it is of one."""
-    in_shared_memory: bool = False
-    """Whether some of its tensors are there, or are to go there."""
+    regions: tuple[str, ...] = ()
+    """Of shared memory, in which some of its tensors are, or are to go."""
+    id: str = ""
 
     @classmethod
     def of(cls, message: bytes) -> "PassedThrough":
@@ -60,7 +62,7 @@ class PassedThrough:
         try:
             header, _ = _parse(message)
         except NotSchedulable:
-            return cls("")
+            return cls("", regions=_regions_in(message))
         sequence: str | int = ""
         if "sequence_id" in header.parameters:
             given = header.parameters["sequence_id"]
@@ -71,7 +73,12 @@ class PassedThrough:
             header.model_version,
             min(max(1, header.inputs[0].shape[0]), MOST_ROWS) if header.inputs and header.inputs[0].shape else 1,
             str(sequence or ""),
-            any("shared_memory_region" in tensor.parameters for tensor in tensors),
+            tuple(
+                tensor.parameters[REGION_PARAMETER].string_param
+                for tensor in tensors
+                if REGION_PARAMETER in tensor.parameters
+            ),
+            header.id,
         )
 
 
@@ -101,6 +108,13 @@ def _parse(message: bytes) -> tuple[service_pb2.ModelInferRequest, list[memoryvi
         return service_pb2.ModelInferRequest.FromString(header_bytes), tensors
     except (wire.WireError, DecodeError) as error:
         raise NotSchedulable("it is no ModelInferRequest") from error
+
+
+def _regions_in(message: bytes) -> tuple[str, ...]:
+    """Of a message that cannot be read here, and perhaps by a Triton: how the names of its regions may begin."""
+    if REGION_PARAMETER.encode() not in message:
+        return ()
+    return tuple(prefix for prefix in RESERVED if prefix.encode() in message) or ("",)
 
 
 def _check_parameters(header: service_pb2.ModelInferRequest) -> None:

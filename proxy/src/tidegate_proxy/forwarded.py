@@ -17,6 +17,12 @@ _OF_AN_EXCHANGE: Final = frozenset(
     }
 )  # fmt: skip
 """HTTP headers that concern only how one request and its answer are transferred."""
+_LONGEST_VALUE: Final = 8000
+"""Bytes. Over a longer one Triton's HTTP server closes the connection: nobody can count on it."""
+_MOST_BYTES: Final = 7 << 10
+"""Of metadata. Of more than 8 KiB, with its own of half a KiB, Triton's gRPC server refuses some, of 16 KiB all."""
+_BYTES_OF_A_PAIR: Final = 32
+"""What HTTP/2 counts for a header beside its name and value (RFC 9113, section 6.5.2)."""
 _IN_KEYS: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-.")
 _IN_VALUES: Final = frozenset(range(0x20, 0x7F))
 
@@ -40,14 +46,20 @@ def forwarded_with_all(several: Sequence[Metadata], hidden: Container[str]) -> l
     return common
 
 
+def fits(metadata: Metadata) -> bool:
+    """Whether a Triton's gRPC server takes so much, as its HTTP server does."""
+    return sum(len(key) + len(value) + _BYTES_OF_A_PAIR for key, value in metadata) <= _MOST_BYTES
+
+
 def metadata_of(headers: Iterable[tuple[bytes, bytes]]) -> Metadata:
     """HTTP headers, names in lower case, as metadata; without those that concern the exchange or are none to gRPC."""
     return tuple(
-        (name.decode(), value.decode())
+        (name.decode(), value.decode() or " ")  # as Triton reads an empty value
         for name, value in headers
         if name not in _OF_AN_EXCHANGE
         and not name.startswith(b"grpc-")
         and not name.endswith(b"-bin")
+        and len(value) <= _LONGEST_VALUE
         and _IN_KEYS.issuperset(name)
         and _IN_VALUES.issuperset(value)
     )

@@ -9,6 +9,7 @@ from tidegate_proxy.completion_queue import Metadata
 from tidegate_proxy.deadlines import deadline_ns
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, NotSchedulable, open_envelope
+from tidegate_proxy.forwarded import fits
 from tidegate_proxy.wire import first_string
 
 
@@ -43,7 +44,12 @@ class Inference:
         Raises NotSchedulable and RequestFailed. Cancelling it is how a client leaves.
         """
         arrival_ns = time.monotonic_ns()
-        client = AwaitingClient(self.open(message), metadata)
+        envelope = self.open(message)
+        if not fits(metadata):
+            if envelope.model not in self._directory.catalog.split:
+                raise NotSchedulable("its headers are more than gRPC takes")
+            metadata = ()  # no Triton has the model: what else could be done with them?
+        client = AwaitingClient(envelope, metadata)
         self.submit(client, arrival_ns, remaining_s)
         try:
             answer = await client.answer

@@ -5,10 +5,10 @@ soon as every Triton has mapped it, so that nothing is left behind however this 
 """
 
 import asyncio
-import itertools
 import logging
 import mmap
 import os
+import secrets
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,16 +17,16 @@ from typing import Final
 import grpc
 from tritonclient.grpc import service_pb2
 
+from tidegate_proxy import reserved_names
 from tidegate_proxy.backend import SERVICE, Backend
 from tidegate_proxy.wire import Buffer
 
 log = logging.getLogger(__name__)
 
 FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is on Linux
-PREFIX: Final = "tidegate-"
-"""How the names of regions begin; the process follows."""
+PREFIX: Final = reserved_names.OWN
+"""How the names of regions begin; the process follows, then what nobody can guess."""
 SMALLEST: Final = 1 << 20
-_serial = itertools.count()
 
 
 class Region:
@@ -34,7 +34,7 @@ class Region:
 
     def __init__(self, size: int) -> None:
         """Raises OSError where there is not enough of it."""
-        self.name = f"{PREFIX}{os.getpid()}-{next(_serial)}"
+        self.name = f"{PREFIX}{os.getpid()}-{secrets.token_hex(16)}"
         self.size = size
         self.backends: set[Backend] = set()
         """Those that have mapped it."""

@@ -19,7 +19,7 @@ from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed
 from tidegate_proxy.completion_queue import Call, Metadata
 from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
-from tidegate_proxy.envelope import Envelope, NotSchedulable
+from tidegate_proxy.envelope import Envelope, NotSchedulable, PassedThrough
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.wire import encode_varint, first_string
 
@@ -138,9 +138,9 @@ class InferStream:
             backend = self._control.route_inference(message)
         except RequestFailed as failure:
             with self._lock:
-                self._error = self._error or failure
-            self._abandon()
+                self._outbox.append(_refused(message, failure))
             self._send()
+            self._read()
             return
         model = first_string(message)
         # A stream per model: Triton 2.51 may abort on one that mixes decoupled models with others.
@@ -340,6 +340,14 @@ class _Relay:
         if self._held_up and self._loop:
             self._held_up = False
             self._loop.call_soon_threadsafe(self._room.set)
+
+
+def _refused(message: bytes, failure: RequestFailed) -> bytes:
+    """A serialized ModelStreamInferResponse to a request that goes to no Triton."""
+    failed = service_pb2.ModelStreamInferResponse(error_message=failure.details)
+    failed.infer_response.id = PassedThrough.of(message).id
+    serialized: bytes = failed.SerializeToString()
+    return serialized
 
 
 def _wrapped(outcome: Outcome, envelope: Envelope) -> bytes:

@@ -252,7 +252,7 @@ def test_shared_memory(alike: Alike, fetch: Callable[..., Any], triton: Embedded
     alike("POST", "/v2/systemsharedmemory/unregister")
     alike("POST", "/v2/cudasharedmemory/region/mine/register", b'{"raw_handle":{"b64":""},"byte_size":4,"device_id":0}')
     alike("POST", "/v2/cudasharedmemory/unregister")
-    shared = Path(f"/dev/shm/tidegate_test_{triton.pid}")
+    shared = Path(f"/dev/shm/test_tidegate_{triton.pid}")
     shared.write_bytes(bytes(4))
     try:
         register = json.dumps({"key": f"/{shared.name}", "byte_size": 4}).encode()

@@ -95,7 +95,7 @@ def test_shared_memory_is_registered_everywhere(
     triton: EmbeddedTriton,
     second: EmbeddedTriton,
 ) -> None:
-    shared = Path(f"/dev/shm/tidegate_test_{second.pid}")
+    shared = Path(f"/dev/shm/test_tidegate_{second.pid}")
     shared.write_bytes(bytes(4))
     region = "/v2/systemsharedmemory/region/ours"
     try:

@@ -31,6 +31,7 @@ from tidegate_proxy.http.interface import (
     Send,
 )
 from tidegate_proxy.http.json_data import Refused
+from tidegate_proxy.http.screening import CHANGES, Screen, why_not_changed
 from tidegate_proxy.http.several import merged_handlers
 from tidegate_proxy.signature import Signature
 
@@ -50,7 +51,8 @@ class HttpFront(Generic[AnyTriton]):
     model that is scheduled, None for others. `overrides`: handlers, by method and pattern (`routes.match`), that answer
     in place of a Triton; they win over those of `several`, which are there when there are several Tritons. `guard`
     may refuse a request before its body is read; `hidden` names the headers that were meant for it.
-    `passed_through` is told of every inference that a Triton answered.
+    `passed_through` is told of every inference that a Triton answered. `refuses_shared_memory`: whether tensors there
+    are refused rather than left to a Triton.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class HttpFront(Generic[AnyTriton]):
         hidden: Callable[[], frozenset[str]] = frozenset,
         limits: Limits | None = None,
         passed_through: PassedThrough | None = None,
+        refuses_shared_memory: Callable[[], bool] = bool,
     ) -> None:
         self._routing = routing
         self._scheduling = scheduling
@@ -76,6 +79,7 @@ class HttpFront(Generic[AnyTriton]):
         self._guard = guard
         self._hidden = hidden
         self._passed_through = passed_through
+        self._refuses_shared_memory = refuses_shared_memory
         self._limit = (limits or Limits()).body_bytes
 
     async def __aenter__(self) -> Self:
@@ -106,6 +110,9 @@ class HttpFront(Generic[AnyTriton]):
                     (b"connection", b"close"),  # what is left of it is not read
                 )
             )
+        except Refused as refused:
+            json_error = infer_response.error(refused.status, str(refused))
+            await exchange.reply(replace(json_error, headers=infer_response.JSON))
         except ClientLeft:
             pass
         except asyncio.CancelledError:
@@ -126,6 +133,8 @@ class HttpFront(Generic[AnyTriton]):
             await self._forward(exchange, body, "")
         elif route.pattern == routes.INFER and exchange.method == "POST" and (known := self._scheduled(route.model)):
             await self._infer(exchange, body, known, route.version)
+        elif route.pattern in CHANGES and exchange.method == "POST":
+            await self._change_regions(exchange, await body.whole(), route)
         elif handler := self._handler((exchange.method, route.pattern)):
             call = exchange.call(await body.whole(), route)
             exchange.watch()
@@ -133,6 +142,15 @@ class HttpFront(Generic[AnyTriton]):
         else:
             counted = exchange.method == "POST" and route.pattern in routes.INFERENCES
             await self._forward(exchange, body, route.model, route.version if counted else None)
+
+    async def _change_regions(self, exchange: Exchange, content: bytes, route: routes.Route) -> None:
+        exchange.watch()
+        if words := why_not_changed(route, content):
+            await exchange.reply(replace(infer_response.error(400, words), headers=infer_response.JSON))
+        elif handler := self._handler((exchange.method, route.pattern)):
+            await exchange.reply(await handler(exchange.call(content, route)))
+        else:
+            await self._pass_on(exchange, content, "", None)
 
     def _handler(self, route: tuple[str, str]) -> Handler | None:
         """What answers it here. Tritons come and go with the configuration: only several are merged."""
@@ -146,10 +164,6 @@ class HttpFront(Generic[AnyTriton]):
             answer = await self._scheduling.infer(message, None, exchange.metadata)
         except NotSchedulable:
             await self._pass_on(exchange, content, signature.model, version)
-            return
-        except Refused as refused:
-            json_error = infer_response.error(refused.status, str(refused))
-            await exchange.reply(replace(json_error, headers=infer_response.JSON))
             return
         except RequestFailed as failed:
             await exchange.reply(infer_response.failure(failed.code, failed.details))
@@ -181,7 +195,10 @@ class HttpFront(Generic[AnyTriton]):
     ) -> None:
         """`version`: of an inference, which is counted; None for anything else."""
         call, tries = exchange.call(b"", routes.NONE), 0
-        sequence = await self._sequence(exchange, body, model) if version is not None else ""
+        sequence = ""
+        if version is not None:
+            sequence = await self._sequence(exchange, body, model)
+            body = await self._screened(exchange, body)
         sent_ns = time.monotonic_ns()
         while True:
             routing = self._routing
@@ -217,6 +234,36 @@ class HttpFront(Generic[AnyTriton]):
         if exchange.content_encoding not in (b"", b"identity"):
             raise NotSchedulable("an unknown encoding")
         return content
+
+    async def _screened(self, exchange: Exchange, body: bytes | AsyncIterator[bytes]) -> bytes | AsyncIterator[bytes]:
+        """The body, of which nothing that a Triton would act on leaves before it was looked at. Raises Refused."""
+        screen = Screen(
+            refuses=self._refuses_shared_memory(),
+            json_bytes=None if exchange.odd else exchange.json_length,
+            encodings=exchange.content_encodings,
+            limit=self._limit,
+        )
+        if isinstance(body, bytes):
+            await _look(screen, body)
+            return body
+        return _looked_at(screen, body, exchange)
+
+
+async def _look(screen: Screen, piece: bytes) -> None:
+    if screen.takes_time and len(piece) >= _COMPRESSED_ASIDE:
+        await asyncio.to_thread(screen.look, piece)
+    else:
+        screen.look(piece)
+
+
+async def _looked_at(screen: Screen, pieces: AsyncIterator[bytes], exchange: Exchange) -> AsyncIterator[bytes]:
+    async for piece in pieces:
+        try:
+            await _look(screen, piece)
+        except (Refused, TooLarge) as error:
+            exchange.body_error = error  # the HTTP client that asks for the pieces would hide it
+            raise
+        yield piece
 
 
 async def _response(exchange: Exchange, answer: bytes, form: infer_request.ResponseForm) -> Answer:

@@ -8,7 +8,7 @@ from tidegate_proxy.envelope import NotSchedulable
 
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
-_EITHER: Final = 47
+EITHER: Final = 47
 """Tells zlib to see for itself which of the two it has before it, as Triton does."""
 
 
@@ -43,7 +43,7 @@ def decompress(body: bytes, limit: int | None) -> bytes:
 
     Raises TooLarge beyond the limit, NotSchedulable for what is not one whole compressed stream.
     """
-    stream = zlib.decompressobj(wbits=_EITHER)
+    stream = zlib.decompressobj(wbits=EITHER)
     try:
         content = stream.decompress(body, 0 if limit is None else limit + 1)
     except zlib.error as error:

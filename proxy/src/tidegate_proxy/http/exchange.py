@@ -23,7 +23,8 @@ class Exchange:
         self.path: bytes = scope["raw_path"]
         self.receive = receive
         self.content_length: int | None = None
-        self.content_encoding = b""
+        self.content_encodings: list[bytes] = []
+        """All that are given: which of them counts, only Triton knows."""
         self.accept_encoding = b""
         self.json_length: int | None = None
         """The Inference-Header-Content-Length."""
@@ -35,8 +36,8 @@ class Exchange:
         self.body_error: Exception | None = None
         """Why the body could not be passed on to its end."""
         self._query: bytes = scope["query_string"]
-        # Blanks around a value are not a part of it (RFC 9110, section 5.5); the parser leaves those behind.
-        self._headers: Headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
+        self._headers: Headers = scope["headers"]
+        """As they came. Blanks behind a value are not a part of it (RFC 9110, section 5.5), but Triton keeps them."""
         self._send = send
         self._task = asyncio.current_task()
         self._watch: asyncio.Task[None] | None = None
@@ -47,14 +48,15 @@ class Exchange:
 
     def _read_headers(self) -> None:
         seen = set()
-        for name, value in self._headers:
+        for name, raw in self._headers:
+            value = raw.strip(b" \t")
             if name == b"accept-encoding":
                 self.accept_encoding = self.accept_encoding or value
             elif name in _ONCE:
                 self.odd |= name in seen
                 seen.add(name)
                 if name == b"content-encoding":
-                    self.content_encoding = value
+                    self.content_encodings.append(value)
                 elif name == b"transfer-encoding":
                     self.odd |= value != b"chunked"
                 elif not value.isdigit() or len(value) > _LONGEST_NUMBER:
@@ -69,6 +71,11 @@ class Exchange:
             self._headers = [pair for pair in self._headers if pair[0] != b"content-length"]
 
     @property
+    def content_encoding(self) -> bytes:
+        """Of the body; b"" where none is given."""
+        return self.content_encodings[-1] if self.content_encodings else b""
+
+    @property
     def metadata(self) -> Metadata:
         """The headers that go along with an inference, whichever way it goes on."""
         return metadata_of(self._headers)
@@ -79,7 +86,7 @@ class Exchange:
 
     def first_headers(self) -> dict[str, str]:
         """The headers by their names; of those that are repeated the first, which is the one that Triton looks at."""
-        return {name.decode("latin1"): value.decode("latin1") for name, value in reversed(self._headers)}
+        return {name.decode("latin1"): value.strip(b" \t").decode("latin1") for name, value in reversed(self._headers)}
 
     def hide(self, names: frozenset[str]) -> None:
         """Headers that are nobody else's business: they do not go on to a Triton."""

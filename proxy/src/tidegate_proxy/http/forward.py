@@ -155,7 +155,13 @@ def unreachable(triton: Triton, reason: object) -> Answer:
 def _passed_on(call: Call) -> CIMultiDict[str]:
     named = {name.strip().lower() for key, value in call.headers if key == b"connection" for name in value.split(b",")}
     dropped = (_HOP_BY_HOP | named) - {b"content-length"}  # whose loss would change what the body is
-    return CIMultiDict([(_text(name), _text(value)) for name, value in call.headers if name not in dropped])
+    return CIMultiDict(
+        [
+            (_text(name), _text(value.strip() if name == b"content-length" else value))
+            for name, value in call.headers
+            if name not in dropped
+        ]
+    )
 
 
 def _passed_back(response: aiohttp.ClientResponse) -> Headers:

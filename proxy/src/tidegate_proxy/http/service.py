@@ -55,10 +55,12 @@ class HttpService:
                 ("GET", "/v2/models/stats"): self._statistics,
                 ("GET", "/v2/models/{model}/stats"): self._statistics,
                 ("GET", "/v2/systemsharedmemory/status"): self._shared_memory_status,
+                ("POST", "/v2/systemsharedmemory/unregister"): self._unregister_shared_memory,
                 **(split_handlers(directory, control) if directory.catalog.layout else {}),
             },
             limits=Limits(body_bytes=int(config.limits.max_message_bytes)),
             passed_through=control.passed_through_http,
+            refuses_shared_memory=lambda: control.refuses_shared_memory,
         )
         self._server: HttpServer | None = None
         self._refreshes: set[asyncio.Task[None]] = set()
@@ -112,10 +114,18 @@ class HttpService:
     async def _ready(self, _call: Call) -> Answer:
         return Answer(200 if await self._control.is_ready() else _NOT_READY, [], b"")
 
-    async def _shared_memory_status(self, _call: Call) -> Answer:
-        """Of all regions but those that Tidegate and that Triton share."""
+    async def _unregister_shared_memory(self, call: Call) -> Answer:
+        """One region, or all but those that Tidegate and the Tritons share."""
         try:
-            regions = await self._control.shared_memory_regions()
+            await self._control.shared_memory.unregister(call.route.region)
+        except RequestFailed as failed:
+            return failure(failed.code, failed.details)
+        return Answer(200, [*JSON], b"")
+
+    async def _shared_memory_status(self, call: Call) -> Answer:
+        """Of one region, or of all but those that Tidegate and that Triton share."""
+        try:
+            regions = await self._control.shared_memory.registered(call.route.region)
         except RequestFailed as failed:
             return failure(failed.code, failed.details)
         rows = [

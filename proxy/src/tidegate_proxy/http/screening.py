@@ -1,0 +1,130 @@
+"""Whether HTTP requests that go on to a Triton as they are name shared memory that is not for clients.
+
+Their JSON is not parsed: it may be large, and what this side could not read a Triton perhaps could. What is searched
+for is a name as RapidJSON would read it, each letter as it is or as an escape.
+"""
+
+import json
+import re
+import zlib
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import unquote
+
+from tidegate_proxy import reserved_names
+from tidegate_proxy.http.compression import EITHER, TooLarge
+from tidegate_proxy.http.json_data import Refused
+from tidegate_proxy.http.routes import Route
+
+CHANGES: Final = frozenset(
+    f"/v2/{kind}sharedmemory/{what}" for kind in ("system", "cuda") for what in ("register", "unregister")
+)
+"""Routes that change the regions of a Triton."""
+_BAD_REQUEST: Final = 400
+_AT_A_TIME: Final = 1 << 20
+"""Bytes that are decompressed at once."""
+
+
+def _escaped(word: str) -> str:
+    return "".join(rf"(?:{re.escape(letter)}|\\u00(?i:{ord(letter):02x}))" for letter in word)
+
+
+_USED: Final = re.compile(f'"{_escaped(reserved_names.REGION_PARAMETER)}"'.encode())
+_RESERVED: Final = re.compile(f'"({"|".join(map(_escaped, reserved_names.RESERVED))})'.encode())
+_HINTS: Final = (rb"\u00", *(name.encode() for name in (reserved_names.REGION_PARAMETER, *reserved_names.RESERVED)))
+"""Without one of these, which are quickly searched for, there is nothing to be found."""
+_LONGEST: Final = 6 * max(map(len, (reserved_names.REGION_PARAMETER, *reserved_names.RESERVED))) + 2
+
+
+class Screen:
+    """Looks at an inference request on its way, piece by piece. Its last piece must not be sent on before."""
+
+    def __init__(self, *, refuses: bool, json_bytes: int | None, encodings: Iterable[bytes], limit: int | None) -> None:
+        """`refuses`: whether tensors in shared memory are refused altogether.
+
+        `json_bytes`: how much of the body is JSON; None: perhaps all. `encodings`: all that it may be compressed with.
+        `limit`: of what it is decompressed to, in bytes.
+        """
+        self._refuses = refuses
+        self._plain = _Search(json_bytes)
+        self._inside = _Search(json_bytes)
+        compressed = any(encoding in (b"gzip", b"deflate") for encoding in encodings)
+        self._inflate = zlib.decompressobj(wbits=EITHER) if compressed else None
+        self.takes_time = compressed
+        """Whether looking is better done in a thread."""
+        self._room = limit
+
+    def look(self, piece: bytes) -> None:
+        """At the next piece. Raises Refused where the request must not go on, TooLarge."""
+        self._judge(self._plain, piece)
+        while self._inflate and piece and not self._inflate.eof:
+            try:
+                content = self._inflate.decompress(piece, _AT_A_TIME)
+            except zlib.error:
+                self._inflate = None  # a Triton reads no further, either
+                return
+            piece = self._inflate.unconsumed_tail
+            if self._room is not None:
+                self._room -= len(content)
+                if self._room < 0:
+                    raise TooLarge
+            self._judge(self._inside, content)
+
+    def _judge(self, search: "_Search", piece: bytes) -> None:
+        search.go_on(piece)
+        if search.used and (search.reserved or self._refuses):
+            raise Refused(_BAD_REQUEST, reserved_names.why_not_used(search.reserved, refuses=self._refuses))
+
+
+class _Search:
+    """For the parameter that names a region, and for a name that is reserved, wherever they are."""
+
+    def __init__(self, limit: int | None) -> None:
+        """`limit`: how far to search, in bytes; None: to the end."""
+        self.used = False
+        self.reserved = ""
+        self._left = limit
+        self._end = b""
+        """Of what was searched: what is searched for may begin there."""
+
+    def go_on(self, piece: bytes) -> None:
+        """In the next piece."""
+        if self._left is not None:
+            piece = piece[: self._left]
+            self._left -= len(piece)
+        if not piece:
+            return
+        text = self._end + piece if self._end else piece
+        self._end = text[-_LONGEST:]
+        if not any(hint in text for hint in _HINTS):
+            return
+        self.used = self.used or _USED.search(text) is not None
+        if not self.reserved and (found := _RESERVED.search(text)):
+            self.reserved = json.loads(b'"%b"' % found[1])
+
+
+def why_not_changed(route: Route, body: bytes) -> str:
+    """Why a request may not change the regions of a Triton; "": it may."""
+    for name in (route.region, unquote(route.region)):
+        if route.pattern.endswith("/unregister"):
+            words = reserved_names.why_not_unregistered(name)
+        else:
+            words = reserved_names.why_not_registered(name) or _why_no_key(name, body)
+        if words:
+            return words
+    return ""
+
+
+def _why_no_key(name: str, body: bytes) -> str:
+    keys: list[str] = []
+
+    def collect(pairs: list[tuple[str, object]]) -> None:
+        keys.extend(value for key, value in pairs if key == "key" and isinstance(value, str))
+
+    try:
+        json.loads(body.decode("latin1"), object_pairs_hook=collect, strict=False)
+    except (ValueError, RecursionError):
+        # A Triton may read what is no JSON here.
+        found = re.search("|".join(map(_escaped, reserved_names.RESERVED)).encode(), body)
+        return reserved_names.why_not_registered(name, json.loads(b'"%b"' % found[0])) if found else ""
+    return next((words for key in keys if (words := reserved_names.why_not_registered(name, key))), "")

@@ -1,0 +1,331 @@
+"""What Tidegate, or Triton's Python backend, has in shared memory is for no client to read, overwrite or take away."""
+
+import gzip
+import http.client
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.utils import shared_memory
+
+from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.http.screening import Screen
+from tidegate_proxy.regions import PREFIX
+
+FLOATS = 50_000
+"""Of a request that is shared: 200 KB."""
+LARGE = np.ones((1, FLOATS), np.float32)
+PYTHONS = "triton_python_backend_shm_region_"
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+MODELS = ["echo", "flat", "nope"]
+"""One that is scheduled, one that is not, and none."""
+
+
+def serve(serve_here: Callable[..., Any], triton: EmbeddedTriton, **options: object) -> Any:  # noqa: ANN401
+    return serve_here(
+        [],
+        tritons=[{"grpc": triton.grpc_address, "http": triton.http_address}],
+        listen={"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"},
+        **options,
+    )
+
+
+@pytest.fixture
+def proxy(
+    triton: EmbeddedTriton,
+    serve_here: Callable[..., Any],
+    connect: Callable[..., Any],
+    tensors: Callable[..., Any],
+    eventually: Callable[..., None],
+) -> Any:  # noqa: ANN401
+    """A Tidegate that shares a region with its Triton."""
+    proxy = serve(serve_here, triton)
+    client = connect(proxy)
+
+    def shares() -> bool:
+        client.infer("echo", tensors({"X": LARGE}))
+        return bool(own(triton, connect))
+
+    eventually(shares, "a region to be made")
+    return proxy
+
+
+@pytest.fixture
+def ask(proxy: Any) -> Iterator[Callable[..., tuple[int, bytes]]]:  # noqa: ANN401
+    """`ask("POST", path, body, {header: value})`: status and body of its answer over HTTP."""
+    with asking(proxy) as answer:
+        yield answer
+
+
+class asking:
+    """Of the HTTP service of a proxy."""
+
+    def __init__(self, proxy: Any) -> None:  # noqa: ANN401
+        self._connection = http.client.HTTPConnection(proxy.serving.http_address, timeout=20)
+
+    def __enter__(self) -> Callable[..., tuple[int, bytes]]:
+        return self._ask
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def _ask(self, method: str, path: str, body: Any = None, headers: Any = None, **how: Any) -> tuple[int, bytes]:  # noqa: ANN401
+        self._connection.request(method, path, body, headers or {}, **how)
+        response = self._connection.getresponse()
+        return response.status, response.read()
+
+
+def own(triton: EmbeddedTriton, connect: Callable[..., Any]) -> list[str]:
+    """The names of what Tidegate and the Triton share."""
+    return [name for name in connect(triton).get_system_shared_memory_status().regions if name.startswith(PREFIX)]
+
+
+def request_on(region: str, model: str = "echo", *, output: bool = False, **fields: Any) -> Any:  # noqa: ANN401
+    """Its input is in the region, or its output is to go there."""
+    message = messages.ModelInferRequest(model_name=model, **fields)
+    message.inputs.add(name="X", datatype="FP32", shape=[1, 1])
+    tensor = message.inputs[0]
+    if output:
+        message.raw_input_contents.append(bytes(4))
+        tensor = message.outputs.add(name="Y")
+    tensor.parameters["shared_memory_region"].string_param = region
+    tensor.parameters["shared_memory_byte_size"].int64_param = 4
+    return message
+
+
+def json_on(region: str, *, output: bool = False, padding: int = 0) -> bytes:
+    parameters = {"parameters": {"shared_memory_region": region, "shared_memory_byte_size": 4}}
+    given = {"name": "X", "datatype": "FP32", "shape": [1, 1]}
+    outputs = {"outputs": [{"name": "Y", **parameters}]} if output else {}
+    inputs = [{**given, "data": [1]} if output else {**given, **parameters}]
+    return json.dumps({"id": "x" * padding, "inputs": inputs, **outputs}).encode()
+
+
+def escaped(text: bytes, word: str) -> bytes:
+    """The same JSON, the word written in another way."""
+    return text.replace(word.encode(), "".join(f"\\u{ord(letter):04X}" for letter in word).encode())
+
+
+def with_group(message: Any) -> bytes:  # noqa: ANN401
+    """What some parsers of protobuf do not read, and Triton's does: an unknown group, field 100."""
+    serialized: bytes = message.SerializeToString()
+    return serialized + b"\xa3\x06\xa4\x06"
+
+
+def test_regions_have_names_that_nobody_can_guess(
+    proxy: object, triton: EmbeddedTriton, connect: Callable[..., Any]
+) -> None:
+    names = own(triton, connect)
+    assert names
+    assert all(re.fullmatch(rf"{PREFIX}\d+-[0-9a-f]{{32}}", name) for name in names)
+
+
+@pytest.mark.parametrize("output", [False, True])
+@pytest.mark.parametrize("model", MODELS)
+def test_no_request_names_a_region_that_is_not_for_clients(
+    model: str,
+    output: bool,
+    proxy: object,
+    triton: EmbeddedTriton,
+    connect: Callable[..., Any],
+    call: Callable[..., Any],
+    ask: Callable[..., tuple[int, bytes]],
+) -> None:
+    for region in (*own(triton, connect), PREFIX + "x", PYTHONS + "1", "tidegate_0123_1"):
+        message = request_on(region, model, output=output)
+        for written in (message, with_group(message)):
+            code, words = call(proxy, "ModelInfer", written)
+            assert (code, "reserved prefix" in words) == (INVALID, True), words
+        path, text = f"/v2/models/{model}/infer", json_on(region, output=output)
+        twice = text.replace(b'"shared_memory_region"', b'"shared_memory_region": "mine", "shared_memory_region"')
+        no_utf8 = text.replace(b'"id": ""', b'"id": "\xff"')
+        for body in (text, twice, no_utf8, escaped(text, "region"), escaped(text, region[:9]), escaped(text, "e")):
+            assert_refused(ask("POST", path, body))
+            binary = {"Inference-Header-Content-Length": str(len(body))}
+            assert_refused(ask("POST", path, body + bytes(8), binary))
+            assert_refused(ask("POST", path, gzip.compress(body), {"Content-Encoding": "gzip"}))
+            assert_refused(ask("POST", path, zlib.compress(body), {"Content-Encoding": "deflate"}))
+            pieces = iter([body[:50], body[50:]])
+            assert_refused(ask("POST", path, pieces, {"Transfer-Encoding": "chunked"}, encode_chunked=True))
+
+
+def assert_refused(answer: tuple[int, bytes]) -> None:
+    status, body = answer
+    assert (status, "reserved prefix" in json.loads(body)["error"]) == (400, True), answer
+
+
+def test_nor_does_one_that_is_sent_on_while_it_comes(ask: Callable[..., tuple[int, bytes]]) -> None:
+    """Three megabytes, with the names at their end."""
+    body = json_on(PREFIX + "x", padding=3 << 20)
+    assert_refused(ask("POST", "/v2/models/flat/infer", body))
+    pieces = iter([body[at : at + 100_000] for at in range(0, len(body), 100_000)])
+    assert_refused(ask("POST", "/v2/models/flat/infer", pieces, {"Transfer-Encoding": "chunked"}, encode_chunked=True))
+
+
+def test_what_only_looks_like_a_name_is_answered(
+    ask: Callable[..., tuple[int, bytes]], proxy: object, call: Callable[..., Any]
+) -> None:
+    text: dict[str, Any] = {"inputs": [{"name": "X", "datatype": "FP32", "data": [1]}]}
+    text |= {"id": PREFIX + "x", "parameters": {"p": "my shared_memory_region", "q": PYTHONS}}
+    for model in ("echo", "flat"):
+        text["inputs"][0]["shape"] = [1, 1] if model == "echo" else [1]
+        status, body = ask("POST", f"/v2/models/{model}/infer", json.dumps(text))
+        assert (status, b'"data":[1.0]' in body) == (200, True), body
+    message = request_on("", output=True, id=PREFIX + "x")
+    del message.outputs[:]
+    assert call(proxy, "ModelInfer", message)[0] is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("cut", [1, 7, 64, 1000])
+def test_pieces_may_end_anywhere(cut: int) -> None:
+    body = escaped(json_on(PREFIX + "x", padding=300), "shared")
+    screen = Screen(refuses=False, json_bytes=None, encodings=[], limit=None)
+    with pytest.raises(Exception, match="reserved prefix 'tidegate-'"):
+        for at in range(0, len(body), cut):
+            screen.look(body[at : at + cut])
+    behind = Screen(refuses=True, json_bytes=10, encodings=[], limit=None)
+    for at in range(0, len(body), cut):
+        behind.look(body[at : at + cut])  # those are tensors
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_in_a_stream_the_next_requests_are_answered(
+    strict: bool,
+    proxy: object,
+    open_stream: Callable[..., Any],
+    rest_of: Callable[..., Any],
+    request_of: Callable[..., Any],
+) -> None:
+    good = {name: request_of(name, {"X": np.ones((1, 1), np.float32)}, id=name) for name in ("echo", "repeater")}
+    bad = [request_on(PREFIX + "x", id="bad"), request_on(PYTHONS, "repeater", output=True, id="bad")]
+    metadata = [("triton_grpc_error", "true")] if strict else []
+    stream = open_stream(proxy, [bad[0], good["echo"], bad[1], good["repeater"]], metadata=metadata)
+    answers, code, details = rest_of(stream)
+    assert code is grpc.StatusCode.OK, details
+    refused = [answer for answer in answers if answer.error_message]
+    assert [answer.infer_response.id for answer in refused] == ["bad", "bad"]
+    assert all("reserved prefix" in answer.error_message for answer in refused)
+    assert {answer.infer_response.id for answer in answers} == {"bad", "echo", "repeater"}
+
+
+KEYS = [
+    *(f"{slashes}{name}1" for slashes in ("/", "", "//", "/./", "/a/../") for name in (PREFIX, PYTHONS)),
+    "/tidegate_0123_1",
+]
+
+
+def test_no_such_region_is_registered_or_unregistered(
+    proxy: object,
+    triton: EmbeddedTriton,
+    connect: Callable[..., Any],
+    call: Callable[..., Any],
+    ask: Callable[..., tuple[int, bytes]],
+) -> None:
+    names = own(triton, connect)
+    for name in (*names, PYTHONS, "tidegate_x"):
+        for kind in ("System", "Cuda"):
+            register = getattr(messages, f"{kind}SharedMemoryRegisterRequest")(name=name, byte_size=4)
+            unregister = getattr(messages, f"{kind}SharedMemoryUnregisterRequest")(name=name)
+            for method, message in (("Register", register), ("Unregister", unregister)):
+                code, words = call(proxy, f"{kind}SharedMemory{method}", message)
+                assert (code, "reserved prefix" in words) == (INVALID, True), words
+            for written in (name, name.replace("t", "%74")):
+                path = f"/v2/{kind.lower()}sharedmemory/region/{written}"
+                assert_refused(ask("POST", path + "/register", b'{"key":"/mine","byte_size":4}'))
+                assert_refused(ask("POST", path + "/unregister"))
+    for key in KEYS:
+        message = messages.SystemSharedMemoryRegisterRequest(name="mine", key=key, byte_size=4)
+        code, words = call(proxy, "SystemSharedMemoryRegister", message)
+        assert code is INVALID
+        assert words == (
+            f"cannot register shared memory region 'mine' with key '{key}' as the key contains the reserved prefix "
+            f"'{next(prefix for prefix in (PREFIX, PYTHONS, 'tidegate_') if prefix in key)}'"
+        )
+        path, quoted = "/v2/systemsharedmemory/region/mine/register", json.dumps(key).encode()
+        for body in (
+            b'{"key":%b,"byte_size":4}' % quoted,
+            b'{"key":%b,"key":"/mine","byte_size":4}' % quoted,
+            b'{"key":"/mine","key":%b,"byte_size":4}' % quoted,
+            b'{"key":%b,"byte_size":4,"x":Inf}' % quoted,
+            escaped(b'{"key":%b,"byte_size":4}' % quoted, "t"),
+            escaped(b'{"key":%b,"byte_size":4,"x":Inf}' % quoted, "t"),
+        ):
+            assert_refused(ask("POST", path, body))
+    assert own(triton, connect) == names
+
+
+def test_clients_regions_are_theirs(
+    proxy: object, triton: EmbeddedTriton, connect: Callable[..., Any], ask: Callable[..., tuple[int, bytes]]
+) -> None:
+    ours = own(triton, connect)
+    client = connect(proxy)
+    over_http = triton_http.InferenceServerClient(proxy.serving.http_address)  # type: ignore[attr-defined]
+    keys = {name: f"/test-isolation-{triton.pid}-{name}" for name in ("a", "b")}
+    regions = [shared_memory.create_shared_memory_region(name, key, 8) for name, key in keys.items()]
+    try:
+        for each in (client, over_http):
+            for name, key in keys.items():
+                each.register_system_shared_memory(name, key, 8)
+            status, body = ask("GET", "/v2/systemsharedmemory/region/a/status")
+            assert (status, [row["name"] for row in json.loads(body)]) == (200, ["a"])
+            each.unregister_system_shared_memory("a")
+            assert [row["name"] for row in over_http.get_system_shared_memory_status()] == ["b"]
+            each.unregister_system_shared_memory()
+            assert over_http.get_system_shared_memory_status() == []
+            assert own(triton, connect) == ours, "who takes all away takes none of ours"
+    finally:
+        for region in regions:
+            shared_memory.destroy_shared_memory_region(region)
+        over_http.close()
+
+
+@pytest.mark.parametrize("region", ["a", "a%20b", PREFIX + "x"])
+def test_the_status_of_a_region_that_nobody_registered(
+    region: str, triton: EmbeddedTriton, ask: Callable[..., tuple[int, bytes]], proxy: object, call: Callable[..., Any]
+) -> None:
+    path = f"/v2/systemsharedmemory/region/{region}/status"
+    direct = http.client.HTTPConnection(triton.http_address, timeout=20)
+    direct.request("GET", path)
+    response = direct.getresponse()
+    assert ask("GET", path) == (response.status, response.read()) == (404, ask("GET", path)[1])
+    direct.close()
+    message = messages.SystemSharedMemoryStatusRequest(name=region)
+    assert call(proxy, "SystemSharedMemoryStatus", message) == call(triton, "SystemSharedMemoryStatus", message)
+
+
+def test_shared_memory_that_is_refused_is_refused_everywhere(
+    triton: EmbeddedTriton,
+    serve_here: Callable[..., Any],
+    connect: Callable[..., Any],
+    call: Callable[..., Any],
+    open_stream: Callable[..., Any],
+    rest_of: Callable[..., Any],
+) -> None:
+    proxy = serve(serve_here, triton, shared_memory="refuse")
+    size = 4
+    region = shared_memory.create_shared_memory_region("mine", f"/test-isolation-{triton.pid}", 2 * size)
+    client: triton_grpc.InferenceServerClient = connect(triton)
+    client.register_system_shared_memory("mine", f"/test-isolation-{triton.pid}", 2 * size)
+    try:
+        with asking(proxy) as ask:
+            for model in MODELS:
+                for output in (False, True):
+                    message = request_on("mine", model, output=output)
+                    code, words = call(proxy, "ModelInfer", message)
+                    assert (code, "not taken here" in words) == (INVALID, True), words
+                    answers, code, _ = rest_of(open_stream(proxy, [message]))
+                    assert (code, "not taken here" in answers[0].error_message) == (grpc.StatusCode.OK, True)
+                    for text in (json_on("mine", output=output), escaped(json_on("mine", output=output), "memory")):
+                        status, body = ask("POST", f"/v2/models/{model}/infer", text)
+                        assert (status, b"not taken here" in body) == (400, True), body
+    finally:
+        client.unregister_system_shared_memory("mine")
+        shared_memory.destroy_shared_memory_region(region)
