@@ -20,7 +20,9 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
-PROBE_TIMEOUT_S: Final = 1.0
+GRPC_PREFIX: Final = "triton-grpc-protocol-"
+"""What Triton puts before the name of a header that opens an API, over gRPC."""
+HEALTH_TIMEOUT_S: Final = 4.0
 CANCEL_AFTER_S: Final = 0.1
 """How long an inference that nobody waits for may go on before its Triton is told.
 
@@ -28,6 +30,11 @@ A Triton before 25.04 dies of a cancellation that meets the beginning or the end
 (triton-inference-server/server, issues 7368 and 8034). Most inferences end within this time; of the others the
 beginning is past.
 """
+
+
+def is_restricted(details: str | None) -> bool:
+    """Whether these are Triton's words for an API that is not for everybody."""
+    return (details or "").startswith(("This protocol is restricted", '{"error":"This API is restricted'))
 
 
 class BackendError(Exception):
@@ -56,9 +63,20 @@ class Backend:
         options: Sequence[tuple[str, Any]] = (),
         shares_memory: bool = False,
         worker: str = "",
+        headers: Sequence[tuple[str, str]] = (),
+        health_timeout_s: float = HEALTH_TIMEOUT_S,
     ) -> None:
-        """`address` is that of its gRPC service, HOST:PORT as the other two; `options` are more of gRPC's."""
+        """`address` is that of its gRPC service, HOST:PORT as the other two; `options` are more of gRPC's.
+
+        `headers` open what it restricts, named as over HTTP.
+        """
         self.address = address
+        self.headers = tuple(headers)
+        """May be replaced."""
+        self.health_timeout_s = health_timeout_s
+        """After which a health probe counts as not answered. May be changed."""
+        self._health: dict[str, asyncio.Task[bytes]] = {}
+        """Probes under way, by method."""
         self.worker = worker
         """Which worker of the layout it is, where there is one."""
         self.shares_memory = shares_memory
@@ -70,6 +88,8 @@ class Backend:
         """For the hot path."""
         self.alive = True
         """False from the moment a call fails to reach it until a probe succeeds."""
+        self.heard_ns = 0
+        """When it answered an inference last, on the monotonic clock."""
         self.forwarded: set[Any] = set()
         """Calls without an end of their own, each with a method `cancel`. In the loop."""
         self._aio = (
@@ -78,13 +98,31 @@ class Backend:
             else grpc.aio.insecure_channel(address, options=options)
         )
 
-    def unary(self, method: str) -> Any:  # noqa: ANN401 - grpc is untyped
-        """The callable of a unary method, by its full name. Not kept: clients may ask for any name."""
-        return self._aio.unary_unary(method)
+    def opened(self, metadata: Sequence[tuple[str, str | bytes]]) -> Sequence[tuple[str, str | bytes]]:
+        """What goes along with a call: the metadata and the headers that open APIs, which win over what it says."""
+        if not self.headers:
+            return metadata
+        own = {GRPC_PREFIX + name: value for name, value in self.headers}
+        return [*own.items(), *(pair for pair in metadata if pair[0] not in own)]
 
-    def stream(self, method: str) -> Any:  # noqa: ANN401 - grpc is untyped
-        """The callable of a bidirectional stream, by its full name."""
-        return self._aio.stream_stream(method)
+    def unary(self, method: str, *, opened: bool = True) -> Any:  # noqa: ANN401 - grpc is untyped
+        """The callable of a unary method, by its full name. Not kept: clients may ask for any name.
+
+        `opened`: False to call as anybody might, without the headers that open APIs.
+        """
+        call = self._aio.unary_unary(method)
+        if not (opened and self.headers):
+            return call
+        return lambda message, *, timeout=None, metadata=(): call(
+            message, timeout=timeout, metadata=self.opened(metadata)
+        )
+
+    def stream(self, method: str, *, opened: bool = True) -> Any:  # noqa: ANN401 - grpc is untyped
+        """The callable of a bidirectional stream, by its full name; as `unary`."""
+        call = self._aio.stream_stream(method)
+        if not (opened and self.headers):
+            return call
+        return lambda *, timeout=None, metadata=(): call(timeout=timeout, metadata=self.opened(metadata))
 
     def cut_off(self) -> None:
         """In the loop: end the calls without an end of their own, since it does not answer."""
@@ -92,20 +130,34 @@ class Backend:
             call.cancel()
 
     async def is_live(self) -> bool:
-        """Whether it answers, within a second. It may be loading models."""
+        """Whether it answers in time. It may be loading models."""
         try:
-            await self.unary(SERVICE + "ServerLive")(b"", timeout=PROBE_TIMEOUT_S)
-        except grpc.aio.AioRpcError:
-            return False
+            await self._probe("ServerLive")
+        except grpc.aio.AioRpcError as error:
+            return is_restricted(error.details())
         return True
 
     async def is_ready(self) -> bool:
-        """Whether it answers and is ready, within a second."""
+        """Whether it answers in time and is ready."""
         try:
-            answer = await self.unary(SERVICE + "ServerReady")(b"", timeout=PROBE_TIMEOUT_S)
+            answer = await self._probe("ServerReady")
         except grpc.aio.AioRpcError:
             return False
         return bool(service_pb2.ServerReadyResponse.FromString(answer).ready)
+
+    async def _probe(self, method: str) -> bytes:
+        """A health probe: one at a time, whoever asks, for one that is slow to answer needs no more of them."""
+        under_way = self._health.get(method)
+        if under_way is None:
+            call = self.unary(SERVICE + method)(b"", timeout=self.health_timeout_s)
+            under_way = self._health[method] = asyncio.ensure_future(_answer_of(call))
+            under_way.add_done_callback(lambda task: self._probed(method, task))
+        return await asyncio.shield(under_way)
+
+    def _probed(self, method: str, task: "asyncio.Task[bytes]") -> None:
+        del self._health[method]
+        if not task.cancelled():
+            task.exception()  # those who wait for it see it, too, if any
 
     async def models(self) -> list[LoadedModel]:
         """All models that are ready, by name. Raises BackendError when it cannot be asked."""
@@ -132,9 +184,16 @@ class Backend:
 
     async def close(self) -> None:
         """Close the channels; calls under way end with CANCELLED."""
+        for probe in self._health.values():
+            probe.cancel()
         await asyncio.to_thread(self.channel.close)
         await self._aio.close()
 
     async def _ask(self, method: str, request: Any) -> bytes:  # noqa: ANN401 - protobuf messages share no type
         answer: bytes = await self.unary(SERVICE + method)(request.SerializeToString(), timeout=10.0)
         return answer
+
+
+async def _answer_of(call: Any) -> bytes:  # noqa: ANN401 - grpc is untyped
+    answer: bytes = await call
+    return answer

@@ -136,7 +136,7 @@ class Control:
 
     async def unreachable(self, triton: Backend, details: str) -> None:
         """A call over HTTP did not reach its Triton: if that is gone, the next call goes to another."""
-        await self._driver.lost(triton, details)
+        await self._driver.membership.lost(triton, details)
 
     def passed_through(self, message: bytes, sent_ns: int, *, ok: bool) -> None:
         """Count an inference that went to a Triton as it was, at this instant, and has its answer."""

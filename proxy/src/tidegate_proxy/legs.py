@@ -154,7 +154,10 @@ class Legs:
             names = {name for name, _ in trace}
             metadata = [*trace, *(pair for pair in metadata if pair[0] not in names)]
         run.call = run.backend.channel.unary(
-            INFER, message, lambda answer, code, details: self._ended(run, answer, code, details), tuple(metadata)
+            INFER,
+            message,
+            lambda answer, code, details: self._ended(run, answer, code, details),
+            tuple(run.backend.opened(metadata)),
         )
         if run.abandoned:  # meanwhile
             self._cancel_later(run.call)
@@ -164,6 +167,8 @@ class Legs:
 
     def _ended(self, run: LegRun, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
         """A leg's call is over."""
+        if answer is not None:
+            run.backend.heard_ns = time.monotonic_ns()
         if self._running.get(run.effect.batch.id) is not run:
             return  # its worker was given up, and its requests with it
         if answer is None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import time
+from dataclasses import dataclass
 
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.discovery import Discovery
@@ -11,32 +13,44 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 0.5
 PATIENCE = 3
-"""Probes in a row without an answer after which a Triton counts as hung. One that refuses connections is found at
-once, by the calls that fail."""
+"""Probes in a row that fail at once after which a Triton counts as gone. One that answers nothing at all counts as hung
+after its `health_timeout_s`; one that refuses connections is found earlier, by the calls that fail."""
 
 
 async def watch(backend: Backend, driver: Driver, discovery: Discovery) -> None:
-    """Probe one Triton for ever."""
-    silent = 0
+    """Probe one Triton for ever, one probe at a time. Who answers inferences need not answer probes."""
+    silence = Silence()
     while True:
         await asyncio.sleep(EVERY_S)
         try:
-            silent = await _look(backend, driver, discovery, silent)
+            await _look(backend, driver, discovery, silence)
         except Exception:  # whatever it answered to one probe, there is a next
             log.exception("a probe of Triton at %s failed", backend.address)
 
 
-async def _look(backend: Backend, driver: Driver, discovery: Discovery, silent: int) -> int:
-    """Probe once; how many probes in a row it has not answered."""
+@dataclass
+class Silence:
+    """Of one Triton: probes in a row that it has not answered, and since when it has answered nothing."""
+
+    probes: int = 0
+    since_ns: int = 0
+
+
+async def _look(backend: Backend, driver: Driver, discovery: Discovery, silence: Silence) -> None:
+    """Probe it, unless it has just answered something else."""
     driver.legs.give_up_overdue(backend, driver.limits)
+    began_ns = time.monotonic_ns()
     if not backend.alive:
+        silence.probes = 0
         if await backend.is_ready():
             await discovery.take_back(backend)
         elif not await backend.is_live():
             backend.cut_off()  # what it was asked since it was given up, where no other can be asked
-    elif not await backend.is_live():
-        silent += 1
-        if silent >= PATIENCE:
-            driver.membership.give_up(backend, f"it did not answer {PATIENCE} probes")
-        return silent
-    return 0
+    elif backend.heard_ns > began_ns - EVERY_S * 1e9 or await backend.is_live() or backend.heard_ns > began_ns:
+        silence.probes = 0
+    else:
+        silence.since_ns = silence.since_ns if silence.probes else began_ns
+        silence.probes += 1
+        silent_s = (time.monotonic_ns() - silence.since_ns) / 1e9
+        if silence.probes >= PATIENCE or silent_s >= backend.health_timeout_s:
+            driver.membership.give_up(backend, f"it did not answer {silence.probes} probes in {silent_s:.1f} s")

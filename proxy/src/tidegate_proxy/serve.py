@@ -11,12 +11,15 @@ import grpc
 from tidegate.api import Layout, ModelProfile, Observer, Setup, read_document, read_profiles
 from tidegate.engine import Engine, Recorder
 from tidegate.host import Plugins
+from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.access.restrictions import headers_of
 from tidegate_proxy.access.tls import channel_credentials, channel_options, server_credentials
 from tidegate_proxy.access.watched import WatchedFiles
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.configuration.addresses import host_of
+from tidegate_proxy.configuration.config import Limits as LimitsConfig
 from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.control import Control
@@ -87,15 +90,18 @@ class Proxy:
         """
         changes = diff(self.config, config)
         layout = read_document(config.layout, Layout) if config.layout else None
-        added = {triton: backend_of(triton, config.limits.keepalive_s) for triton in changes.tritons_added}
+        added = [backend_of(triton, config.limits) for triton in changes.tritons_added]
         try:
+            await self._require_consent(changes.effective, added)
             self._gate.replace(changes.effective)
         except Exception:
-            for backend in added.values():
+            for backend in added:
                 await backend.close()
             raise
         self.config = changes.effective
         self.driver.limits = limits_of(self.config)
+        for backend in self._discovery.backends:
+            backend.health_timeout_s = self.config.limits.health_timeout_s
         if self.driver.regions:
             self.driver.regions.limit_bytes = int(self.config.limits.max_shared_bytes)
         self.engine.max_tries = self.config.retries.max + 1
@@ -106,7 +112,7 @@ class Proxy:
         for backend in leaving:
             self._discovery.backends.remove(backend)
             self._watches.pop(backend).cancel()
-        for backend in added.values():
+        for backend in added:
             self._discovery.backends.append(backend)
             backend.alive = await backend.is_ready()  # if not, it joins when it is
             if backend.alive and self.driver.regions:
@@ -121,6 +127,12 @@ class Proxy:
             log.warning("%s", line)
         log.info("configuration taken up: %s", ", ".join(changes.live) or "nothing has changed")
 
+    async def _require_consent(self, config: ServeConfig, added: Sequence[Backend]) -> None:
+        """Raises RestrictionError where Tritons that answer restrict what this would open."""
+        living = [backend for backend in self._discovery.backends if backend.alive]
+        ready = [backend for backend in added if await backend.is_ready()]
+        await of_tritons.require_consent([*living, *ready], config.restricted, over_http=bool(self.http_address))
+
     async def look_at_files(self) -> None:
         """For ever: take up tokens and keys that have changed in their files."""
         watched = self._credential_files()
@@ -130,6 +142,7 @@ class Proxy:
                 watched = self._credential_files()
                 try:
                     self._gate.replace(self.config)
+                    self._read_headers()
                     log.info("credentials were read again")
                 except Exception as error:  # the rules that were in force stay
                     log.error("credentials were not read again: %s", error)
@@ -161,7 +174,13 @@ class Proxy:
         files = [restriction.header.value_file for restriction in self.config.restricted if restriction.header]
         if authentication:
             files += [authentication.tokens_file, authentication.api_keys_file]
-        return WatchedFiles(files)
+        return WatchedFiles([*files, *(path for triton in self.config.tritons for path in triton.headers.values())])
+
+    def _read_headers(self) -> None:
+        """Those that open what Tritons restrict. Raises RestrictionError, and changes nothing."""
+        headers = {triton.grpc: headers_of(triton) for triton in self.config.tritons}
+        for backend in self._discovery.backends:
+            backend.headers = headers[backend.address]
 
 
 @asynccontextmanager
@@ -178,9 +197,9 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
     tracing = otlp_tracing(config.tracing.endpoint) if config.tracing else None
     async with AsyncExitStack() as stack:
         record = stack.enter_context(config.record.open("wb")) if config.record else None
-        backends = [backend_of(triton, config.limits.keepalive_s) for triton in config.tritons]
+        backends = [backend_of(triton, config.limits) for triton in config.tritons]
         stack.push_async_callback(_close_all, backends)
-        await asyncio.gather(*(_await_ready(backend, config.wait_s) for backend in backends))
+        await _await_tritons(config, backends)
         layout = read_document(config.layout, Layout) if config.layout else None
         directory = Directory(await discover(backends, slos_of(config), layout=layout))
         observers: list[Observer] = [plugins.observer(name).make() for name in config.observers]
@@ -225,9 +244,9 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
             control.draining = True
 
 
-def backend_of(triton: TritonAddress, keepalive_s: float) -> Backend:
-    """The way to a Triton. Raises TlsError."""
-    keepalive = ("grpc.keepalive_time_ms", round(keepalive_s * 1000))
+def backend_of(triton: TritonAddress, limits: LimitsConfig) -> Backend:
+    """The way to a Triton. Raises TlsError, RestrictionError."""
+    keepalive = ("grpc.keepalive_time_ms", round(limits.keepalive_s * 1000))
     return Backend(
         triton.grpc,
         http=triton.http,
@@ -236,6 +255,8 @@ def backend_of(triton: TritonAddress, keepalive_s: float) -> Backend:
         options=[keepalive, *(channel_options(triton.tls) if triton.tls else ())],
         shares_memory=triton.shares_memory,
         worker=triton.worker or "",
+        headers=headers_of(triton),
+        health_timeout_s=limits.health_timeout_s,
     )
 
 
@@ -301,11 +322,18 @@ def _bound(address: str, port: int) -> str:
 async def _await_ready(backend: Backend, wait_s: float) -> None:
     deadline = asyncio.get_running_loop().time() + wait_s
     while not await backend.is_ready():
+        await of_tritons.require_key(backend)
         if asyncio.get_running_loop().time() > deadline:
             raise BackendError(
                 f"no Triton is ready at {backend.address} after {wait_s:g} s: does it run, and is this its gRPC port?"
             )
         await asyncio.sleep(0.1)
+
+
+async def _await_tritons(config: ServeConfig, backends: Sequence[Backend]) -> None:
+    """Until all are ready. Raises BackendError, and RestrictionError where they restrict what Tidegate would open."""
+    await asyncio.gather(*(_await_ready(backend, config.wait_s) for backend in backends))
+    await of_tritons.require_consent(backends, config.restricted, over_http=config.listen.http is not None)
 
 
 async def _close_all(backends: list[Backend]) -> None:

@@ -148,6 +148,7 @@ class HttpTriton:
     http_url: str
     alive: bool = True
     forwarded: set[Any] = field(default_factory=set)
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class OverGrpc:

@@ -19,6 +19,8 @@ Api = Literal[
     "logging",
 ]
 APIS: Final[tuple[Api, ...]] = get_args(Api)
+Protocol = Literal["grpc", "http"]
+PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
 
 _OF_METHOD: Final[dict[Api, tuple[str, ...]]] = {
     "health": ("ServerLive", "ServerReady", "ModelReady"),

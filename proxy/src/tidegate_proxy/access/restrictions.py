@@ -11,12 +11,11 @@ from typing import Final
 
 import grpc
 
-from tidegate_proxy.access.apis import METHOD_API, apis_of_path
+from tidegate_proxy.access.apis import METHOD_API, Api, Protocol, apis_of_path
 from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal, http_refusal
-from tidegate_proxy.configuration.config import HeaderKey, Restriction
+from tidegate_proxy.backend import GRPC_PREFIX
+from tidegate_proxy.configuration.config import HeaderKey, Restriction, TritonAddress
 
-GRPC_PREFIX: Final = "triton-grpc-protocol-"
-"""What Triton puts before the name of the header over gRPC."""
 FORBIDDEN: Final = 403
 
 
@@ -37,9 +36,9 @@ class Restrictions:
 
     def __init__(self, restrictions: Sequence[Restriction]) -> None:
         """Raises RestrictionError for a `value_file` that cannot be used."""
-        keys = [(restriction.apis, _key_of(restriction.header)) for restriction in restrictions]
-        self._keys = {api: key for apis, key in keys for api in apis}
-        self._of_method = {method: self._keys[api] for method, api in METHOD_API.items() if api in self._keys}
+        over_grpc = _keys(restrictions, "grpc")
+        self._of_method = {method: over_grpc[api] for method, api in METHOD_API.items() if api in over_grpc}
+        self._over_http = _keys(restrictions, "http")
 
     def refusal(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> GrpcRefusal | None:
         """Why a call of a gRPC method, by its full name, is refused; None if it is not."""
@@ -59,17 +58,32 @@ class Restrictions:
 
         `path` is the one that routes are matched with, `headers` are found by their lower-case names.
         """
-        if not self._keys:
+        if not self._over_http:
             return None
         for api in apis_of_path(path):
-            if api not in self._keys:
+            if api not in self._over_http:
                 continue
-            key = self._keys[api]
+            key = self._over_http[api]
             if key is None:
                 return http_refusal(FORBIDDEN, "This API is closed")
             if not _same(headers.get(key.name), key.value):
                 return http_refusal(FORBIDDEN, f"This API is restricted, expecting header '{key.name}'")
         return None
+
+
+def headers_of(triton: TritonAddress) -> tuple[tuple[str, str], ...]:
+    """What opens the APIs that a Triton restricts, as over HTTP. Raises RestrictionError."""
+    return tuple((name, _read(path)) for name, path in triton.headers.items())
+
+
+def _keys(restrictions: Sequence[Restriction], protocol: Protocol) -> dict[Api, _Key | None]:
+    return {
+        api: key
+        for restriction in restrictions
+        if protocol in restriction.protocols and not restriction.open
+        for key in [_key_of(restriction.header)]
+        for api in restriction.apis
+    }
 
 
 def _same(given: str | bytes | None, value: bytes) -> bool:

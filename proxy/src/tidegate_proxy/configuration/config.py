@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from tidegate_proxy.access.apis import Api
+from tidegate_proxy.access.apis import PROTOCOLS, Api, Protocol
 from tidegate_proxy.configuration.addresses import Address, ListenAddress, beside, host_of, listens_on, port_of
 
 VERSION: Literal[1] = 1
@@ -81,6 +81,12 @@ class TritonAddress(Section):
         description="Hand it large tensors in system shared memory; default: if its address is of this machine",
     )
 
+    headers: dict[HeaderName, InputFile] = Field(
+        default={},
+        description="Headers that open what it restricts, each with the file that holds its value; over gRPC they are "
+        "sent as `triton-grpc-protocol-NAME`",
+    )
+
     @property
     def shares_memory(self) -> bool:
         """Whether large tensors are handed to it in shared memory."""
@@ -137,6 +143,9 @@ class Limits(Section):
     leg_timeout_s: Seconds | None = Field(
         default=None,
         description="A batch that runs longer is given up; default: ten times as long as planned, and 30 s or more",
+    )
+    health_timeout_s: Seconds = Field(
+        default=4.0, description="A Triton that answers neither inferences nor health probes for so long is given up"
     )
     keepalive_s: float = Field(
         default=7200.0,
@@ -211,13 +220,15 @@ class Restriction(Section):
     """APIs that are not for everybody."""
 
     apis: tuple[Api, ...] = Field(min_length=1, description="Which; the names are Triton's")
+    protocols: tuple[Protocol, ...] = Field(default=PROTOCOLS, min_length=1, description="Over which")
     header: HeaderKey | None = Field(default=None, description="Only with this header")
     closed: bool = Field(default=False, description="For nobody")
+    open: bool = Field(default=False, description="For everybody who may call, though a Triton restricts them")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        if (self.header is None) != self.closed:
-            raise ValueError("give header, or closed: true: one of the two")
+        if [self.header is not None, self.closed, self.open].count(True) != 1:
+            raise ValueError("give header, or closed: true, or open: true: one of the three")
         return self
 
 
@@ -287,7 +298,10 @@ class ServeConfig(Section):
                 raise ValueError(f"tritons: {address} stands there {count} times")
         self._check_ports()
         self._check_workers()
-        for api, count in Counter(api for restriction in self.restricted for api in restriction.apis).items():
+        decided = Counter(
+            (api, protocol) for entry in self.restricted for api in entry.apis for protocol in entry.protocols
+        )
+        for (api, _), count in decided.items():
             if count > 1:
                 raise ValueError(f"restricted: {api!r} stands there {count} times; one entry must decide")
         return self

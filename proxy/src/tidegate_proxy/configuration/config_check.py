@@ -6,20 +6,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-import grpc
 from pydantic import ValidationError
 
 from tidegate.api import DocumentError, Layout, ProfileFileError, read_document, read_profiles
 from tidegate.host import PluginError, Plugins
+from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.authentication import Authenticator, CredentialFileError
-from tidegate_proxy.access.restrictions import RestrictionError, Restrictions
+from tidegate_proxy.access.restrictions import RestrictionError, Restrictions, headers_of
 from tidegate_proxy.access.tls import TlsError, channel_credentials, channel_options, server_context
-from tidegate_proxy.backend import CHANNEL_OPTIONS, PROBE_TIMEOUT_S, Backend, BackendError
+from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.catalog import discover
 from tidegate_proxy.configuration.addresses import host_of, port_of
-from tidegate_proxy.configuration.config import ServeConfig, TritonAddress, TritonTls
+from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
 from tidegate_proxy.configuration.config_file import Problem
 
+CONNECT_TIMEOUT_S: Final = 1.0
 TRITON_PING_INTERVAL_S: Final = 300
 """Triton ends connections that ping it more often (--grpc-http2-min-recv-ping-interval-without-data)."""
 
@@ -48,6 +49,7 @@ def _uses(config: ServeConfig) -> Iterator[tuple[str, Callable[[], object]]]:
     for index, triton in enumerate(config.tritons):
         if triton.tls is not None:
             yield f"tritons.{index}.tls", partial(channel_credentials, triton.tls)
+        yield f"tritons.{index}.headers", partial(headers_of, triton)
     for index, restriction in enumerate(config.restricted):
         yield f"restricted.{index}", partial(Restrictions, [restriction])
 
@@ -88,7 +90,7 @@ async def ask_tritons(config: ServeConfig) -> tuple[list[TritonReport], list[Pro
     backends = [_backend(triton) for triton in config.tritons]
     try:
         reports = await asyncio.gather(
-            *(_report(backend, triton) for backend, triton in zip(backends, config.tritons, strict=True))
+            *(_report(backend, triton, config) for backend, triton in zip(backends, config.tritons, strict=True))
         )
         problems = [
             Problem(f"tritons.{index}.{where}", what)
@@ -109,12 +111,21 @@ async def ask_tritons(config: ServeConfig) -> tuple[list[TritonReport], list[Pro
             await backend.close()
 
 
-async def _report(backend: Backend, triton: TritonAddress) -> TritonReport:
+async def _report(backend: Backend, triton: TritonAddress, config: ServeConfig) -> TritonReport:
     problems = [
         (name, f"nobody listens at {address}; null stands for a Triton without it")
         for name, address in (("http", triton.http), ("metrics", triton.metrics))
         if address is not None and not await _listens(address)
     ]
+    over_http = config.listen.http is not None
+    try:
+        await of_tritons.require_key(backend)
+        found = await of_tritons.find_restrictions(backend, over_http=over_http)
+        refusals = list(of_tritons.problems(backend, found, config.restricted, over_http=over_http))
+    except RestrictionError as error:
+        refusals = [str(error)]
+    if refusals:
+        return TritonReport(triton.grpc, False, (*(("grpc", words) for words in refusals), *problems))
     if not await backend.is_ready():
         words = f"no Triton is ready at {triton.grpc}: does it run, and is this its gRPC port?"
         return TritonReport(triton.grpc, False, (("grpc", words), *problems))
@@ -129,7 +140,7 @@ async def _report(backend: Backend, triton: TritonAddress) -> TritonReport:
 
 async def _listens(address: str) -> bool:
     try:
-        async with asyncio.timeout(PROBE_TIMEOUT_S):
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, writer = await asyncio.open_connection(host_of(address).strip("[]"), port_of(address))
     except OSError:  # a TimeoutError is one
         return False
@@ -137,20 +148,15 @@ async def _listens(address: str) -> bool:
     return True
 
 
-class _TlsBackend(Backend):
-    """A Triton that speaks TLS, as far as asking it goes."""
-
-    def __init__(self, address: str, tls: TritonTls, worker: str) -> None:
-        super().__init__(address, worker=worker)
-        options = [*CHANNEL_OPTIONS, *channel_options(tls)]
-        self._aio = grpc.aio.secure_channel(address, channel_credentials(tls), options=options)
-
-
 def _backend(triton: TritonAddress) -> Backend:
-    worker = triton.worker or ""
-    if triton.tls is None:
-        return Backend(triton.grpc, worker=worker)
-    return _TlsBackend(triton.grpc, triton.tls, worker)
+    return Backend(
+        triton.grpc,
+        http=triton.http,
+        credentials=channel_credentials(triton.tls) if triton.tls else None,
+        options=channel_options(triton.tls) if triton.tls else (),
+        worker=triton.worker or "",
+        headers=headers_of(triton),
+    )
 
 
 def _policy_problems(config: ServeConfig, plugins: Plugins) -> list[Problem]:

@@ -14,6 +14,7 @@ LIVE: Final = frozenset(
         "limits.max_queue",
         "limits.max_queue_bytes",
         "limits.leg_timeout_s",
+        "limits.health_timeout_s",
         "limits.max_shared_bytes",
         "shedding",
         "retries",

@@ -99,7 +99,7 @@ class Forwarder:
             # taken for the beginning of the next answer. PUT is another such method.
             "PUT" if call.method == "HEAD" else call.method,
             self._url(triton, call),
-            headers=_passed_on(call),
+            headers=_passed_on(call, triton),
             # As a file, large bodies are written piece by piece.
             data=io.BytesIO(body) if isinstance(body, bytes) and body else body or None,
             allow_redirects=False,
@@ -152,16 +152,18 @@ def unreachable(triton: Triton, reason: object) -> Answer:
     return error(503, f"Triton at {triton.http_url} cannot be reached: {reason}")
 
 
-def _passed_on(call: Call) -> CIMultiDict[str]:
+def _passed_on(call: Call, triton: Triton) -> CIMultiDict[str]:
     named = {name.strip().lower() for key, value in call.headers if key == b"connection" for name in value.split(b",")}
     dropped = (_HOP_BY_HOP | named) - {b"content-length"}  # whose loss would change what the body is
-    return CIMultiDict(
+    passed_on = CIMultiDict(
         [
             (_text(name), _text(value.strip() if name == b"content-length" else value))
             for name, value in call.headers
             if name not in dropped
         ]
     )
+    passed_on.update(triton.headers)
+    return passed_on
 
 
 def _passed_back(response: aiohttp.ClientResponse) -> Headers:

@@ -31,6 +31,10 @@ class Triton(Protocol):
     def forwarded(self) -> set[Any]:
         """Calls to it that are under way, each with a method `cancel`, which is called when it is given up."""
 
+    @property
+    def headers(self) -> Sequence[tuple[str, str]]:
+        """What opens the APIs that it restricts."""
+
 
 AnyTriton = TypeVar("AnyTriton", bound=Triton)
 
