@@ -53,6 +53,7 @@ def test_it_prints_the_configuration_as_it_would_be_used(tmp_path: Path) -> None
             "tls": None,
             "worker": None,
             "share_memory": None,
+            "headers": {},
         }
     ]
     assert resolved["drain_s"] == 20

@@ -139,8 +139,9 @@ async def _refusal(backend: Backend, api: Api, *, opened: bool) -> str:
     try:
         if api == "inference":
             call = backend.stream(SERVICE + "ModelStreamInfer", opened=opened)(timeout=_TIMEOUT_S)
-            await call.done_writing()
+            ending = asyncio.ensure_future(call.done_writing())
             words = "" if await call.code() is grpc.StatusCode.OK else await call.details()
+            await asyncio.gather(ending, return_exceptions=True)  # how the call ended is known
         else:
             await backend.unary(SERVICE + _METHODS[api], opened=opened)(b"", timeout=_TIMEOUT_S)
             return ""

@@ -1,0 +1,87 @@
+"""Probes: a Triton that is slow to say that it lives is not given up, and not asked more for it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.config_file import read_config
+
+ROW = np.ones((1, 1), np.float32)
+
+
+def echo(request: Any, _context: Any) -> bytes:  # noqa: ANN401 - protobuf and grpc are untyped
+    answer = service_pb2.ModelInferResponse(model_name="echo", model_version="1", id=request.id)
+    answer.outputs.add(name="Y", datatype="FP32", shape=request.inputs[0].shape)
+    answer.raw_output_contents.append(request.raw_input_contents[0])
+    serialized: bytes = answer.SerializeToString()
+    return serialized
+
+
+def test_slow_answers_are_answers(
+    start_fake: Callable[..., Any], serve_here: Callable[..., Any], eventually: Callable[..., None]
+) -> None:
+    fake = start_fake(echo)
+    proxy = serve_here([fake])
+    (backend,) = proxy.serving._discovery.backends
+    fake.takes_s["ServerLive"] = 1.2
+    before = fake.asked["ServerLive"]
+    eventually(lambda: not backend.alive or fake.asked["ServerLive"] > before + 3, "three probes")
+    assert backend.alive
+    assert fake.most_at_once["ServerLive"] == 1
+
+
+def test_who_answers_inferences_need_not_answer_probes(
+    start_fake: Callable[..., Any],
+    serve_here: Callable[..., Any],
+    connect: Callable[..., Any],
+    tensors: Callable[..., Any],
+    eventually: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fake = start_fake(echo)
+    fake.takes_s["ServerLive"] = 30.0
+    proxy = serve_here([fake])
+    proxy.in_loop(lambda: setattr(proxy.serving._discovery.backends[0], "health_timeout_s", 0.2))
+    (backend,) = proxy.serving._discovery.backends
+    client = connect(proxy)
+    for _ in range(1000):  # as long as many probes would take
+        client.infer("echo", tensors({"X": ROW}))
+        assert backend.alive
+    eventually(lambda: not backend.alive, "it to be given up once it answers nothing")
+    assert "it did not answer" in caplog.text
+
+
+def test_clients_who_ask_for_health_are_no_burden_to_a_triton(
+    start_fake: Callable[..., Any], serve_here: Callable[..., Any], start_call: Callable[..., Any]
+) -> None:
+    fake = start_fake(echo)
+    proxy = serve_here([fake])
+    fake.takes_s["ServerReady"] = 0.5
+    calls = [start_call(proxy, "ServerReady", b"") for _ in range(50)]
+    assert all(service_pb2.ServerReadyResponse.FromString(call.result()).ready for call in calls)
+    assert fake.most_at_once["ServerReady"] == 1
+
+
+def test_the_limit_is_configured_and_changed_while_it_runs(
+    start_fake: Callable[..., Any], start_proxy_here: Callable[..., Any], eventually: Callable[..., None]
+) -> None:
+    fake = start_fake(echo)
+
+    def config(health_timeout_s: float) -> ServeConfig:
+        listen = {"grpc": "127.0.0.1:0"}
+        limits = {"health_timeout_s": health_timeout_s}
+        return read_config(flags={"tritons": [fake.address], "listen": listen, "limits": limits, "policy": "fifs"})
+
+    proxy = start_proxy_here(config(30))
+    (backend,) = proxy.serving._discovery.backends
+    assert backend.health_timeout_s == 30
+    asyncio.run_coroutine_threadsafe(proxy.serving.reconfigure(config(0.3)), proxy.loop).result(30)
+    fake.takes_s["ServerLive"] = 30.0
+    eventually(lambda: not backend.alive, "it to be given up")
+    del fake.takes_s["ServerLive"]
+    eventually(lambda: backend.alive, "it to be taken back")
