@@ -31,6 +31,7 @@ from tidegate.api.events import (
     RequestsEnded,
     TimerFired,
     TimerKey,
+    WakeSlackUpdated,
     WorkerJoined,
     WorkerLost,
 )
@@ -144,6 +145,7 @@ __all__ = [
     "Setup",
     "TimerFired",
     "TimerKey",
+    "WakeSlackUpdated",
     "Worker",
     "WorkerJoined",
     "WorkerLost",

@@ -102,6 +102,13 @@ class ProfileUpdated(Event, frozen=True, tag=True):
     profile: Profile
 
 
+class WakeSlackUpdated(Event, frozen=True, tag=True):
+    """Timers fire later, or less late, than was known: who waits for a last moment has to ask for so much earlier."""
+
+    wake_slack_ns: int
+    """Takes the place of `Setup.wake_slack_ns`."""
+
+
 class PlanChanged(Event, frozen=True, tag=True):
     """From now on these are the models and workers: from a driver to the engine, which makes the policy anew for them.
 
@@ -131,6 +138,7 @@ AnyEvent = (
     | WorkerJoined
     | WorkerLost
     | ProfileUpdated
+    | WakeSlackUpdated
     | PlanChanged
     | ClockAdvanced
 )

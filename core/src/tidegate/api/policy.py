@@ -21,6 +21,7 @@ from tidegate.api.events import (
     RequestArrived,
     RequestCancelled,
     TimerFired,
+    WakeSlackUpdated,
     WorkerJoined,
     WorkerLost,
 )
@@ -41,6 +42,7 @@ _HANDLERS: dict[type, str] = {
     WorkerJoined: "on_worker_joined",
     WorkerLost: "on_worker_lost",
     ProfileUpdated: "on_profile_updated",
+    WakeSlackUpdated: "on_wake_slack_updated",
 }
 
 
@@ -55,7 +57,10 @@ class Setup(msgspec.Struct, frozen=True):
     seed: int = 0
     first_batch_id: int = 0
     wake_slack_ns: int = 0
-    """How late a timer may fire: under virtual time never, live as the operating system pleases."""
+    """How late a timer may fire: under virtual time never, live as the operating system pleases.
+
+    Where a policy is made; what is observed later comes as WakeSlackUpdated.
+    """
     network: Network | None = None
     """Between the nodes of the workers; None: what goes from leg to leg takes no time of its own."""
 
@@ -135,4 +140,8 @@ class Policy(ABC):
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
         """A timer came due; a policy that sets none need not care."""
+        return ()
+
+    def on_wake_slack_updated(self, event: WakeSlackUpdated) -> Commands:
+        """Timers fire otherwise than was known; a policy that waits for no last moment need not care."""
         return ()

@@ -35,6 +35,7 @@ from tidegate.api import (
     SetTimer,
     Setup,
     TimerFired,
+    WakeSlackUpdated,
     WorkerJoined,
     WorkerLost,
 )
@@ -128,10 +129,10 @@ class Engine:
         """
         if event.now_ns < self.now_ns:
             raise InvariantViolation(4, f"an event of {event.now_ns} came after {self.now_ns}")
-        self.now_ns = event.now_ns
+        before_ns, self.now_ns = self.now_ns, event.now_ns
         self._effects = []
         self._commands = []
-        self._fire_timers()
+        self._fire_timers(before_ns)
         self._take_in(event)
         while released := self._succession.next_released():
             self._tell(WorkerJoined(self.now_ns, released))
@@ -315,10 +316,18 @@ class Engine:
             self._queued[request.id] = request
             self._tell(RequestArrived(self.now_ns, request))
 
-    def _fire_timers(self) -> None:
-        now_ns = self.now_ns
+    def _fire_timers(self, before_ns: int) -> None:
+        """Do what is due; `before_ns` is the instant of the event before."""
+        now_ns, timers = self.now_ns, self._succession.timers
+        if not (timers.is_due(now_ns) or self._flights.is_due(now_ns)):
+            return
+        wake_ns = self.next_wake_ns
+        # What was asked for an instant that had passed was late before anybody could wake.
+        if wake_ns is not None and before_ns < wake_ns <= now_ns:
+            slack_ns = self._succession.lateness.observe(now_ns - wake_ns)
+            if slack_ns is not None:
+                self._tell(WakeSlackUpdated(now_ns, slack_ns))
         self._flights.start_due(now_ns)
-        timers = self._succession.timers
         if timers.is_due(now_ns):
             for key in timers.pop_due(now_ns):
                 self._tell(TimerFired(now_ns, key))

@@ -133,6 +133,10 @@ class Flights:
             if any(leg.worker_id == lost.worker.id for leg in flight.batch.legs[flight.leg :])
         ]
 
+    def is_due(self, now_ns: int) -> bool:
+        """Whether `start_due` may have something to start."""
+        return self._planned_starts.is_due(now_ns)
+
     def start_due(self, now_ns: int) -> None:
         """Start what was planned for up to now."""
         if self._planned_starts.is_due(now_ns):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from tidegate.api import AnyEvent, BatchFailed, LegFinished, Policy, Setup, Worker
 from tidegate.engine.books import Fleet
 from tidegate.engine.expectations import Expectations
+from tidegate.engine.lateness import Lateness
 from tidegate.engine.timers import Timers
 
 
@@ -22,7 +23,9 @@ class Succession:
         """Those that the policy has set."""
         self.network = setup.network
         """What the next policy plans transfers with."""
-        self._seed, self._wake_slack_ns = setup.seed, setup.wake_slack_ns
+        self.lateness = Lateness(setup.wake_slack_ns)
+        """How late its timers fire."""
+        self._seed = setup.seed
         self._fleet = fleet
         self._expectations = expectations
         self._busy: set[int] = set()
@@ -40,7 +43,7 @@ class Succession:
         idle = tuple(worker for worker in fleet.workers.values() if worker.id not in self._busy)
         profiles = tuple(self._expectations.profiles.values())
         models = tuple(fleet.models.values())
-        setup = Setup(models, idle, profiles, self._seed, first_batch_id, self._wake_slack_ns, self.network)
+        setup = Setup(models, idle, profiles, self._seed, first_batch_id, self.lateness.slack_ns, self.network)
         self.policy = successor(setup)
 
     def forget(self, worker_id: int) -> None:

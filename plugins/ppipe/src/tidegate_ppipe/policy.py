@@ -28,6 +28,7 @@ from tidegate.api import (
     SetTimer,
     Setup,
     TimerFired,
+    WakeSlackUpdated,
     WorkerJoined,
     WorkerLost,
     ms_to_ns,
@@ -197,6 +198,12 @@ class Ppipe(Policy):
                 for queue in list(self._queues[model].values()):
                     commands += self._decide(event.now_ns, queue)
         return commands
+
+    def on_wake_slack_updated(self, event: WakeSlackUpdated) -> Commands:
+        """The last moments of all that gathers have moved."""
+        self._slack_ns = event.wake_slack_ns
+        gathering = [queue for queues in self._queues.values() for queue in queues.values() if queue.wake_ns != NEVER]
+        return [command for queue in gathering for command in self._decide(event.now_ns, queue)]
 
     # Batches -----------------------------------------------------------------------------------------------------
 

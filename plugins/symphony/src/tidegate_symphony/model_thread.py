@@ -38,7 +38,7 @@ class Candidate:
 class ModelThread(RequestQueue):
     """A queue and its candidate."""
 
-    __slots__ = ("_gathering", "_slack_ns", "_spares_heads", "_target", "candidate", "outlook")
+    __slots__ = ("_gathering", "_spares_heads", "_target", "candidate", "outlook", "slack_ns")
 
     def __init__(
         self,
@@ -63,7 +63,8 @@ class ModelThread(RequestQueue):
         self._gathering = gathering
         self._target = target
         self._spares_heads = spares_heads
-        self._slack_ns = slack_ns
+        self.slack_ns = slack_ns
+        """May be changed: it counts from the next update on."""
 
     def joins(self, request: Request, now_ns: int, enough_rows: float) -> bool:
         """Let the newest request join the candidate if it can: O(1). False: the candidate has to be gathered anew."""
@@ -117,4 +118,4 @@ class ModelThread(RequestQueue):
             candidate.latest_ns = due_ns - table_ns[rows - 1]
             if self.model.slo_ns is not None and rows < enough_rows and rows < self.outlook.most_rows:
                 # Without an SLO there is nothing to defer towards; nobody can join what is full.
-                candidate.exec_ns = max(now_ns, due_ns - table_ns[rows] - self._slack_ns)
+                candidate.exec_ns = max(now_ns, due_ns - table_ns[rows] - self.slack_ns)

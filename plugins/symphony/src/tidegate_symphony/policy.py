@@ -24,6 +24,7 @@ from tidegate.api import (
     SetTimer,
     Setup,
     TimerFired,
+    WakeSlackUpdated,
     Worker,
     ms_to_ns,
 )
@@ -71,6 +72,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._gathering = Gathering(ms_to_ns(options.reserve_ms))
         self._by_window = options.gathering == "window"
         self._contention = options.contention if options.deferral == "adaptive" else 0.0
+        self._slack_ns = setup.wake_slack_ns
         self._targets: dict[str, BatchTarget] = {}
         self._counts_need = self._contention > 0 and len(setup.models) > 1
         self._needed: ArrivalRate | None = None
@@ -82,8 +84,8 @@ class Symphony(QueueingPolicy[ModelThread]):
     def new_queue(self, key: QueueKey, model: Model) -> ModelThread:
         """A thread of its model: all share the model's target."""
         target = self._targets[model.name] if self._by_window else None
-        slack_ns = self.setup.wake_slack_ns
-        return ModelThread(key, model, self._gathering, target, spares_heads=self._contention > 0, slack_ns=slack_ns)
+        spares_heads = self._contention > 0
+        return ModelThread(key, model, self._gathering, target, spares_heads=spares_heads, slack_ns=self._slack_ns)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards its model's rate; it joins the candidate, or there is a new one."""
@@ -135,6 +137,13 @@ class Symphony(QueueingPolicy[ModelThread]):
         model, merge_key = event.key if isinstance(event.key, tuple) else ("", "")
         thread = self.queues.get((str(model), str(merge_key)))
         return self.queue_changed(event.now_ns, thread) if thread else ()
+
+    def on_wake_slack_updated(self, event: WakeSlackUpdated) -> Commands:
+        """The moments of all candidates have moved."""
+        self._slack_ns = event.wake_slack_ns
+        for thread in self.queues.values():
+            thread.slack_ns = event.wake_slack_ns
+        return [command for thread in list(self.queues.values()) for command in self.queue_changed(event.now_ns, thread)]
 
     def forget_plans(self) -> None:
         """The workers or their profiles changed: no candidate and no target stands."""

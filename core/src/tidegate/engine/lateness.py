@@ -1,0 +1,41 @@
+"""How late wake-ups come: learned from those that were asked for, so that policies know how early to ask."""
+
+from collections import deque
+
+LATEST = 128
+"""Wake-ups that decide; what is planned for does not fall before so many were seen, nor more often."""
+SHARE = 0.99
+"""Of them are no later than what is planned for."""
+TOO_SHORT_NS, TOO_LONG = 20_000, 0.1
+"""A slack is told anew when it was too short by so many nanoseconds, or too long by such a share."""
+
+
+class Lateness:
+    """Learns the slack: how much later than asked for a wake-up may come.
+
+    It is a high quantile of the latest wake-ups, and never the longest of them: a single stall of the host teaches
+    nothing. It rises with the second one that was later, since what is late is lost; too much of it costs little.
+    """
+
+    def __init__(self, slack_ns: int) -> None:
+        """`slack_ns`: what is planned for until wake-ups have been seen."""
+        self.slack_ns = slack_ns
+        self._latest: deque[int] = deque(maxlen=LATEST)
+        self._until_fall = LATEST
+
+    def observe(self, late_ns: int) -> int | None:
+        """Take in one wake-up; returns the slack where that has moved enough to be worth telling."""
+        self._latest.append(late_ns)
+        self._until_fall -= 1
+        if (late_ns <= self.slack_ns and self._until_fall > 0) or len(self._latest) == 1:
+            return None
+        later = max(1, round((1 - SHARE) * len(self._latest)))
+        slack_ns = sorted(self._latest)[-1 - later]
+        may_fall = self._until_fall <= 0
+        if may_fall:
+            self._until_fall = LATEST
+        falls = may_fall and slack_ns < (1 - TOO_LONG) * self.slack_ns
+        if not falls and slack_ns <= self.slack_ns + TOO_SHORT_NS:
+            return None
+        self.slack_ns = slack_ns
+        return slack_ns

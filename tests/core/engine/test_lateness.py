@@ -1,0 +1,128 @@
+"""How late timers fire is learned, so that nothing is lost by waiting for its last moment."""
+
+import random
+from itertools import cycle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.engine.script import SETUP, Script, arrived, engine_of
+from tidegate.api import (
+    ClockAdvanced,
+    Model,
+    Profile,
+    Request,
+    RequestArrived,
+    SetTimer,
+    Setup,
+    TimerFired,
+    WakeSlackUpdated,
+    Worker,
+    ms_to_ns,
+)
+from tidegate.engine import Engine
+from tidegate.engine.lateness import LATEST, TOO_SHORT_NS, Lateness
+from tidegate.host import Plugins
+from tidegate.sim import Simulation
+
+PLUGINS = Plugins.installed()
+MS = 1_000_000
+
+
+def test_the_slack_is_what_nearly_all_wake_ups_keep_to() -> None:
+    rng = random.Random(1)
+    lateness = Lateness(0)
+    for _ in range(10 * LATEST):
+        lateness.observe(round(rng.uniform(0, 10 * MS)))
+    assert 9 * MS < lateness.slack_ns < 10 * MS
+
+
+def test_it_rises_with_the_second_that_is_late_and_falls_once_a_while_is_forgotten() -> None:
+    lateness = Lateness(20 * MS)
+    assert [lateness.observe(late_ms * MS) for late_ms in (1, 30, 1, 40, 1)] == [None, None, None, 30 * MS, None]
+    told = [lateness.observe(MS) for _ in range(2 * LATEST)]
+    assert [slack_ns for slack_ns in told if slack_ns is not None] == [MS]
+    assert lateness.slack_ns == MS
+
+
+@given(st.integers(0, 2 * LATEST), st.integers(10 * MS, 10**11))
+def test_a_single_stall_teaches_nothing(number: int, stall_ns: int) -> None:
+    lateness = Lateness(MS)
+    assert all(lateness.observe(stall_ns if n == number else MS) is None for n in range(3 * LATEST))
+
+
+def test_what_hardly_moves_is_not_told() -> None:
+    lateness = Lateness(0)
+    assert all(lateness.observe(TOO_SHORT_NS) is None for _ in range(LATEST))
+
+
+def test_the_engine_measures_what_it_asked_for_and_tells_its_policy() -> None:
+    policy = Script([SetTimer("a", 10 * MS)], [SetTimer("a", 20 * MS)], [], [SetTimer("past", 5 * MS)])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(ClockAdvanced(13 * MS))
+    engine.handle(arrived(1, 24 * MS))  # whatever comes first fires it
+    assert policy.told[2:] == [
+        WakeSlackUpdated(24 * MS, 3 * MS),  # the second longest
+        TimerFired(24 * MS, "a"),
+        arrived(1, 24 * MS),
+    ]
+    engine.handle(ClockAdvanced(90 * MS))
+    assert policy.told[-1] == TimerFired(90 * MS, "past")
+    assert engine._succession.lateness.slack_ns == 3 * MS, "nobody could have woken sooner"
+
+
+def test_under_virtual_time_nothing_is_ever_late() -> None:
+    policy = Script(*([SetTimer("a", at_ns)] for at_ns in range(1, 40)), setup=SETUP)
+    simulation = Simulation(engine_of(policy))
+    simulation.schedule([arrived(0)])
+    simulation.run()
+    assert not any(isinstance(event, WakeSlackUpdated) for event in policy.told)
+
+
+class Sleepy(Engine):
+    """An engine whose driver wakes it late, as the operating system pleases."""
+
+    lateness_ns: list[int]
+
+    @property
+    def next_wake_ns(self) -> int | None:
+        """Late by another amount for each instant that is asked for."""
+        wake_ns = super().next_wake_ns
+        return wake_ns if wake_ns is None or self.on_time else wake_ns + self.lateness_ns[wake_ns % 7]
+
+    on_time = False
+
+    def handle(self, event):  # type: ignore[no-untyped-def]
+        self.on_time = True
+        try:
+            return super().handle(event)
+        finally:
+            self.on_time = False
+
+
+@pytest.mark.parametrize("policy", PLUGINS.policies)
+@given(
+    late_ms=st.lists(st.floats(0, 40), min_size=7, max_size=7),
+    gaps_ms=st.lists(st.integers(130, 400), min_size=3, max_size=9),
+)
+@settings(max_examples=30, deadline=None)
+def test_a_lone_request_on_an_idle_worker_is_answered_however_late_timers_fire(
+    policy: str, late_ms: list[float], gaps_ms: list[int]
+) -> None:
+    """SLO 100 ms, legs of 5 ms. Nobody knows how late they fire before two were later than was planned for."""
+    slo_ns = ms_to_ns(100)
+    profile = Profile.linear("m", alpha_ms=1, beta_ms=4, max_rows=8)
+    setup = Setup((Model("m", 8, slo_ns),), (Worker(0, "w0", ("m",)),), (profile,), wake_slack_ns=ms_to_ns(20))
+    engine = Sleepy(PLUGINS.make_policy(policy, setup, {}), name=policy, strict=True)
+    engine.lateness_ns = [ms_to_ns(ms) for ms in late_ms]
+    simulation = Simulation(engine)
+    at_ns, arrivals = 0, []
+    for number, gap_ms in zip(range(60), cycle(gaps_ms), strict=False):
+        arrivals.append(RequestArrived(at_ns, Request(number, "m", 1, at_ns, at_ns + slo_ns)))
+        at_ns += ms_to_ns(gap_ms)
+    simulation.schedule(arrivals)
+    simulation.run()
+    assert engine.tally.late == 0
+    assert engine.tally.dropped.total() <= len(late_ms)  # it may rise with each of them
