@@ -29,19 +29,18 @@ def test_no_hook_is_documented_that_does_not_exist() -> None:
 
 
 def test_every_invariant_is_documented_under_its_number() -> None:
-    listed = re.findall(r"(\d) [a-z]", (ENGINE / "invariants.py").read_text(encoding="utf-8").split('"""')[1])
+    listed = re.findall(r"(\d+) [a-z]", (ENGINE / "invariants.py").read_text(encoding="utf-8").split('"""')[1])
     raised = {
         number
         for path in ENGINE.glob("*.py")
-        for number in re.findall(r"InvariantViolation\(\s*(\d)", path.read_text(encoding="utf-8"))
+        for number in re.findall(r"InvariantViolation\(\s*(\d+)", path.read_text(encoding="utf-8"))
     }
-    documented = re.findall(r"^## (\d) ", INVARIANTS, re.MULTILINE)
-    assert documented == sorted(documented)
-    assert set(documented) == {str(number) for number in range(1, 10)}
+    documented = re.findall(r"^## (\d+) ", INVARIANTS, re.MULTILINE)
+    assert documented == [str(number) for number in range(1, 11)]
     assert raised | set(listed) <= set(documented)
 
 
-@pytest.mark.parametrize("number", range(1, 10))
+@pytest.mark.parametrize("number", range(1, 11))
 def test_every_invariant_names_its_own_test(number: int) -> None:
     section = re.search(rf"^## {number} (.*?)(?=^## |\Z)", INVARIANTS, re.MULTILINE | re.DOTALL)
     assert section

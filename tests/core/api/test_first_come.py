@@ -14,7 +14,7 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import Engine, Fail
+from tidegate.engine import Engine, Fail, StartLeg
 
 MODELS = (Model("split", 4, pipelines=(Pipeline(("head", "tail"), 4),)), Model("whole", 4))
 WORKERS = (Worker(0, "w0", ("head",)), Worker(1, "w1", ("tail", "whole")))
@@ -32,4 +32,5 @@ def test_a_worker_that_was_away_is_not_freed_by_the_batch_that_it_was_kept_for()
     assert isinstance(failed, Fail), "the tail of the first has lost its worker"
     assert engine.handle(RequestArrived(11, Request(2, "whole", 1, 11))) == [], "which is busy"
     (started,) = engine.handle(LegFinished(13, 1, 0, 1, 3, 13))
+    assert isinstance(started, StartLeg)
     assert started.batch.request_ids == (2,)

@@ -35,7 +35,7 @@ from tidegate.api import (
 from tidegate.engine import Engine, Fail, InvariantViolation, PolicyReplaced, Recorder, StartLeg, read_log
 from tidegate.host import Plugins, make_policy
 from tidegate.sim import Simulation
-from tidegate.testing import Scenario, random_scenario
+from tidegate.testing import Scenario, random_scenario, run_scenario
 from tidegate.testing.scenario import ended_apart
 
 PLUGINS = Plugins.installed()
@@ -341,6 +341,15 @@ def test_9_isolation(spec: PolicySpec, fault: str, rng: random.Random, nth: int)
     replaced = [effect for _, effect in driver.effects if isinstance(effect, PolicyReplaced)]
     assert len(replaced) == (calls > nth)
     assert all(effect.policy == "breaking" for effect in replaced)
+
+
+@every_policy
+@worlds
+@a_few
+def test_10_no_idle_refusal(spec: PolicySpec, rng: random.Random) -> None:
+    if spec.policy.drops_in_time:
+        pytest.skip(spec.policy.drops_in_time)
+    run_scenario(spec, world(spec, rng))
 
 
 def log_of(spec: PolicySpec, scenario: Scenario, *, learn: bool = True) -> bytes:

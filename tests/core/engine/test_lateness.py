@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.core.engine.script import SETUP, Script, arrived, engine_of
 from tidegate.api import (
+    AnyEvent,
     ClockAdvanced,
     Model,
     Profile,
@@ -21,7 +22,7 @@ from tidegate.api import (
     Worker,
     ms_to_ns,
 )
-from tidegate.engine import Engine
+from tidegate.engine import AnyEffect, Engine
 from tidegate.engine.lateness import LATEST, TOO_SHORT_NS, Lateness
 from tidegate.host import Plugins
 from tidegate.sim import Simulation
@@ -85,21 +86,21 @@ class Sleepy(Engine):
     """An engine whose driver wakes it late, as the operating system pleases."""
 
     lateness_ns: list[int]
+    _is_handling = False
 
     @property
     def next_wake_ns(self) -> int | None:
-        """Late by another amount for each instant that is asked for."""
+        """As it is for the engine itself; to its driver late, by another amount for each instant that is asked for."""
         wake_ns = super().next_wake_ns
-        return wake_ns if wake_ns is None or self.on_time else wake_ns + self.lateness_ns[wake_ns % 7]
+        return wake_ns if wake_ns is None or self._is_handling else wake_ns + self.lateness_ns[wake_ns % 7]
 
-    on_time = False
-
-    def handle(self, event):  # type: ignore[no-untyped-def]
-        self.on_time = True
+    def handle(self, event: AnyEvent) -> list[AnyEffect]:
+        """As ever."""
+        self._is_handling = True
         try:
             return super().handle(event)
         finally:
-            self.on_time = False
+            self._is_handling = False
 
 
 @pytest.mark.parametrize("policy", PLUGINS.policies)

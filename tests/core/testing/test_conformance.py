@@ -122,6 +122,15 @@ class HidesAnOption(FirstComeFirstServed):
         return min(queue.model.max_rows, self.options.most_rows)
 
 
+class Refuses(FirstComeFirstServed):
+    """Drops every third request, whoever is idle."""
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        if event.request.id % 3 == 2:
+            return [Drop(event.request.id, "third")]
+        return super().on_request_arrived(event)
+
+
 BAD = [
     (Hoards, "test_1_conservation", r"invariant 1: \d+ requests were left waiting"),
     (DropsTwice, "test_1_conservation", "invariant 1: request .* is dropped but not queued"),
@@ -132,6 +141,7 @@ BAD = [
     (HidesAnOption, "test_7_parity", "invariant 7: replayed from its log it answers otherwise: Difference"),
     (IsLate, "test_8_deadline_honesty", "invariant 8: .* is due at"),
     (PlansRosily, "test_8_deadline_honesty", "invariant 8: .* the profile says"),
+    (Refuses, "test_10_no_idle_refusal", "invariant 10: request .* is dropped at .* is idle and would answer it"),
     (Raises, "test_it_never_raises", "it raised ZeroDivisionError: made to break"),
 ]
 OPTIONS: dict[type[Policy], dict[str, int]] = {HidesAnOption: {"most_rows": 1}}

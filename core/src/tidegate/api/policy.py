@@ -81,6 +81,11 @@ class Policy(ABC):
     Options: ClassVar[type[PolicyOptions]] = PolicyOptions
     best_effort: ClassVar[bool] = False
     """True: may dispatch what is predicted to be late (invariant 8 is not asked of it)."""
+    drops_in_time: ClassVar[str] = ""
+    """Why this policy may drop what an idle worker would answer in time, in a sentence; empty: it does not.
+
+    With a reason, invariant 10 is not asked of it.
+    """
     runs_pipelines: ClassVar[bool] = False
     """True: schedules models that are split into partitions (`Model.pipelines`), too."""
 

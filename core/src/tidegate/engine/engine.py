@@ -5,7 +5,7 @@ calls `handle(event)` with what happened and carries out the effects; it calls `
 `next_wake_ns` has come.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -36,6 +36,7 @@ from tidegate.api import (
     Setup,
     TimerFired,
     WakeSlackUpdated,
+    Worker,
     WorkerJoined,
     WorkerLost,
 )
@@ -120,6 +121,17 @@ class Engine:
     def flight(self, batch_id: int) -> Flight | None:
         """A batch that was dispatched and has not ended."""
         return self._flights.get(batch_id)
+
+    def idle_in_time(self, request: Request, profiles: Mapping[tuple[str, str], Profile]) -> Worker | None:
+        """An idle worker on which a request of an unsplit model would be in time by these profiles, started now."""
+        model = self._models.get(request.model)
+        if model is None or model.pipelines:
+            return None
+        for (partition, kind), profile in profiles.items():
+            if partition == model.name and self.now_ns + profile.latency_ns(request.rows) <= request.deadline_ns:
+                for worker in self._fleet.idle(partition, kind):
+                    return worker
+        return None
 
     def handle(self, event: AnyEvent) -> list[AnyEffect]:
         """Take in what happened; returns what the driver has to do, in order.

@@ -1,8 +1,9 @@
 """What no policy may do: the numbered invariants, checked on every command before it takes effect.
 
 1 conservation · 2 exclusivity · 3 causality · 4 monotone clock · 5 no oracle · 6 determinism · 7 parity ·
-8 deadline honesty · 9 isolation. 1-4 and 8 are checks made here and in the engine; 5-7 and 9 hold by construction
-and are shown by tests (docs/reference/invariants.md).
+8 deadline honesty · 9 isolation · 10 no idle refusal. 1-4 and 8 are checks made here and in the engine; 5-7 and 9
+hold by construction and are shown by tests; 10 is asked of policies by the kit that tries them (tidegate.testing,
+docs/reference/invariants.md).
 """
 
 from collections.abc import Iterable, Mapping

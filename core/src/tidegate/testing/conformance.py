@@ -57,7 +57,7 @@ def find_faults(
 
 
 def check_scenario(spec: PolicySpec, scenario: Scenario, options: Mapping[str, Any] | None = None) -> None:
-    """Try a policy in one world: 2, 3 and 8 are the engine's checks, the rest is looked at here."""
+    """Try a policy in one world: 2, 3 and 8 are the engine's checks, 10 is the world's, the rest is looked at here."""
     recorded = _ended_log(spec, scenario, options)
     if recorded != _ended_log(spec, scenario, options):
         raise InvariantViolation(6, "a second run gave other commands")

@@ -67,6 +67,12 @@ class PolicyConformance:
             raise SkipTest(f"policy {self.spec.name!r} declares itself best-effort")
         self._holds(8)
 
+    def test_10_no_idle_refusal(self) -> None:
+        """What an idle worker would answer in time is not dropped; skipped for a policy that says why it does so."""
+        if reason := self.spec.policy.drops_in_time:
+            raise SkipTest(f"policy {self.spec.name!r} declares: {reason}")
+        self._holds(10)
+
     def test_it_never_raises(self) -> None:
         """Whatever happens: the engine would replace it."""
         self._holds(None)

@@ -11,6 +11,7 @@ from tidegate.api import (
     NEVER,
     AnyEvent,
     BatchFailed,
+    Drop,
     LegFinished,
     Model,
     Network,
@@ -27,7 +28,7 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate.engine import Engine, Recorder, StartLeg
+from tidegate.engine import Engine, InvariantViolation, Recorder, StartLeg
 from tidegate.host import make_policy
 from tidegate.sim import Simulation
 
@@ -74,12 +75,26 @@ def random_scenario(rng: random.Random, *, disturbances: bool = True, pipelines:
 
 
 class _Simulation(Simulation):
-    """A simulation in which some legs fail."""
+    """A simulation in which some legs fail, and that looks at what is dropped (invariant 10)."""
 
     def __init__(self, engine: Engine, scenario: Scenario) -> None:
         super().__init__(engine, service=self._service_time)
         self._scenario = scenario
         self._started = 0
+        self._requests: dict[int, Request] = {}
+
+    def _handle(self, event: AnyEvent) -> None:
+        if isinstance(event, RequestArrived):
+            self._requests[event.request.id] = event.request
+        engine, handled = self.engine, len(self.effects)
+        before = dict(engine.expectations.profiles)
+        super()._handle(event)
+        if engine.policy.drops_in_time:
+            return
+        for _, effect in self.effects[handled:]:
+            # What an event taught, the policy may not have known when it dropped.
+            if isinstance(effect, Drop) and engine.idle_in_time(request := self._requests[effect.request_id], before):
+                check_drop(engine, request)
 
     def _service_time(self, effect: StartLeg) -> int:
         leg = effect.batch.legs[effect.leg]
@@ -102,6 +117,16 @@ def ended_apart(effect: StartLeg, now_ns: int) -> RequestsEnded:
     """What a driver tells of a refused batch that it has divided: the first has its answer, the second failed."""
     request_ids = effect.batch.request_ids
     return RequestsEnded(now_ns, effect.batch.id, answered=request_ids[:1], failed=request_ids[1:2])
+
+
+def check_drop(engine: Engine, request: Request) -> None:
+    """Invariant 10: after the event in which a request was dropped, no worker is idle that would answer it in time."""
+    if worker := engine.idle_in_time(request, engine.expectations.profiles):
+        raise InvariantViolation(
+            10,
+            f"request {request.id}, due at {request.deadline_ns}, is dropped at {engine.now_ns} though worker "
+            f"{worker.name!r} is idle and would answer it in time",
+        )
 
 
 def run_scenario(

@@ -104,6 +104,7 @@ class Nexus(Policy):
 
     Options = NexusOptions
     options: NexusOptions
+    drops_in_time = "a request runs on the worker that it was routed to or nowhere, whoever else is idle"
 
     def __init__(self, setup: Setup, options: NexusOptions) -> None:
         super().__init__(setup, options)

@@ -78,6 +78,7 @@ class Ppipe(Policy):
 
     Options = PpipeOptions
     runs_pipelines = True
+    drops_in_time = "a head that leaves time for fewer rows than the load needs goes, where others wait (Algorithm 1)"
     knows_network: ClassVar[bool] = True
     """False: plans as if what goes from leg to leg took no time."""
 

@@ -143,7 +143,9 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._slack_ns = event.wake_slack_ns
         for thread in self.queues.values():
             thread.slack_ns = event.wake_slack_ns
-        return [command for thread in list(self.queues.values()) for command in self.queue_changed(event.now_ns, thread)]
+        return [
+            command for thread in list(self.queues.values()) for command in self.queue_changed(event.now_ns, thread)
+        ]
 
     def forget_plans(self) -> None:
         """The workers or their profiles changed: no candidate and no target stands."""
