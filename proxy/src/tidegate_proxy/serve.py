@@ -39,7 +39,7 @@ from tidegate_proxy.regions import Regions
 log = logging.getLogger(__name__)
 
 LOOK_AT_FILES_EVERY_S = 1.0
-WAKE_SLACK_NS = 20_000_000
+WAKE_SLACK_NS = 30_000_000
 """How late a thread that sleeps may be woken, until that was seen: 0.2 ms on an idle machine, this on a busy one."""
 
 

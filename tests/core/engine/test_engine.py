@@ -1,5 +1,6 @@
 """The engine against tiny policies: what it refuses, cancellation, timers, profiles, isolation."""
 
+from collections import deque
 from collections.abc import Sequence
 
 import pytest
@@ -398,3 +399,15 @@ def test_ends_of_what_is_not_on_its_way_are_passed_over() -> None:
     engine.handle(WorkerLost(15, 0))  # request 1 waits again
     assert engine.handle(RequestsEnded(20, 0, failed=(1,))) == []
     assert (engine.tally.cancelled, engine.tally.answered, engine.tally.failed, engine.queued) == (1, 0, 0, 1)
+
+
+def test_what_failed_teaches_nothing_and_answers_nobody() -> None:
+    legs = 40
+    policy = BestEffort(*[(run(number, batch=number, at_ns=100_000 * number),) for number in range(legs)])
+    policy.answers = deque(answer for each in policy.answers for answer in (each, ()))  # then it is told how that ended
+    engine = engine_of(policy, learn=True)
+    for number in range(legs):
+        engine.handle(arrived(number, 100_000 * number))
+        engine.handle(failed(100_000 * number + 90_000, number))
+    assert not any(isinstance(event, ProfileUpdated) for event in policy.told)
+    assert (engine.tally.failed, engine.tally.answered) == (legs, 0)

@@ -22,8 +22,8 @@ from tidegate.api import (
     Worker,
     ms_to_ns,
 )
-from tidegate.engine import AnyEffect, Engine
-from tidegate.engine.lateness import LATEST, TOO_SHORT_NS, Lateness
+from tidegate.engine import AnyEffect, Engine, StartLeg
+from tidegate.engine.lateness import LATEST, TOO_SHORT_NS, UNSEEN_LEGS, Lateness
 from tidegate.host import Plugins
 from tidegate.sim import Simulation
 
@@ -56,6 +56,25 @@ def test_a_single_stall_teaches_nothing(number: int, stall_ns: int) -> None:
 def test_what_hardly_moves_is_not_told() -> None:
     lateness = Lateness(0)
     assert all(lateness.observe(TOO_SHORT_NS) is None for _ in range(LATEST))
+
+
+def test_a_slack_that_keeps_everybody_from_waiting_falls() -> None:
+    """20 ms is more than an SLO of 15 ms leaves: symphony starts everything at once, and nothing shows that it errs."""
+    slo_ns = ms_to_ns(15)
+    profile = Profile.linear("m", alpha_ms=0.1, beta_ms=2, max_rows=8)
+    setup = Setup((Model("m", 8, slo_ns),), (Worker(0, "w0", ("m",)),), (profile,), wake_slack_ns=ms_to_ns(20))
+    engine = Engine(PLUGINS.make_policy("symphony", setup, {}), name="symphony", strict=True)
+    simulation = Simulation(engine)
+    arrivals_ns = [number * 4 * MS for number in range(600)]
+    simulation.schedule(
+        RequestArrived(at_ns, Request(number, "m", 1, at_ns, at_ns + slo_ns))
+        for number, at_ns in enumerate(arrivals_ns)
+    )
+    simulation.run()
+    started = [effect for _, effect in simulation.effects if isinstance(effect, StartLeg)]
+    assert {effect.rows for effect in started[: UNSEEN_LEGS // 2]} == {1}
+    assert min(effect.rows for effect in started[-30:-1]) >= 3
+    assert engine.tally.answered == len(arrivals_ns)
 
 
 def test_the_engine_measures_what_it_asked_for_and_tells_its_policy() -> None:

@@ -91,8 +91,8 @@ class Engine:
         self._commands: list[AnyCommand] = []
         self._reprieved: list[tuple[Request, list[Profile]]] = []
         """Dropped in this event because of expectations that are doubted, which give them another chance."""
-        self._recalled: list[Profile] = []
-        """What is expected again from the end of this event on: the probe of a doubted expectation is under way."""
+        self._learned: list[ProfileUpdated | WakeSlackUpdated] = []
+        """What legs that start teach: told at the end of this event, as the policy's commands are not all applied."""
         self.expectations.check(setup.workers, self._models)
         for observer in observers:
             observer.engine_started(name, policy.options.model_dump(mode="json"), setup)
@@ -148,7 +148,7 @@ class Engine:
         self._take_in(event)
         while released := self._succession.next_released():
             self._tell(WorkerJoined(self.now_ns, released))
-        while self._reprieved or self._recalled:
+        while self._reprieved or self._learned:
             self._follow_doubts()
         for observer in self._observers:
             observer.event_handled(event, self._commands)
@@ -318,9 +318,9 @@ class Engine:
                 self._tell(ProfileUpdated(event.now_ns, learned))
 
     def _follow_doubts(self) -> None:
-        """Tell the policy what is expected now, and of the requests that it gave up for what was expected before."""
-        while self._recalled:
-            self._tell(ProfileUpdated(self.now_ns, self._recalled.pop(0)))
+        """Tell the policy what was learned, and of the requests that it gave up for what was expected before."""
+        while self._learned:
+            self._tell(self._learned.pop(0))
         if self._reprieved:
             request, profiles = self._reprieved.pop(0)
             for profile in profiles:
@@ -432,7 +432,9 @@ class Engine:
 
     def _leg_started(self, effect: StartLeg, kind: str) -> None:
         if recalled := self.expectations.leg_started(self.now_ns, effect.batch, effect.leg, kind):
-            self._recalled.append(recalled)
+            self._learned.append(ProfileUpdated(self.now_ns, recalled))
+        if (slack_ns := self._succession.lateness.leg_started()) is not None:
+            self._learned.append(WakeSlackUpdated(self.now_ns, slack_ns))
         self._effects.append(effect)
 
     def _fail(self, request: Request, reason: str) -> None:

@@ -6,6 +6,8 @@ LATEST = 128
 """Wake-ups that decide; what is planned for does not fall before so many were seen, nor more often."""
 SHARE = 0.99
 """Of them are no later than what is planned for."""
+UNSEEN_LEGS = 64
+"""After so many legs without a wake-up, half of what is planned for is: so much of it may be why nobody waits."""
 TOO_SHORT_NS, TOO_LONG = 20_000, 0.1
 """A slack is told anew when it was too short by so many nanoseconds, or too long by such a share."""
 
@@ -14,7 +16,8 @@ class Lateness:
     """Learns the slack: how much later than asked for a wake-up may come.
 
     It is a high quantile of the latest wake-ups, and never the longest of them: a single stall of the host teaches
-    nothing. It rises with the second one that was later, since what is late is lost; too much of it costs little.
+    nothing. It rises with the second one that was later, since what is late is lost; too much of it costs little, but
+    must not keep policies from asking for the wake-ups that would show it.
     """
 
     def __init__(self, slack_ns: int) -> None:
@@ -22,9 +25,20 @@ class Lateness:
         self.slack_ns = slack_ns
         self._latest: deque[int] = deque(maxlen=LATEST)
         self._until_fall = LATEST
+        self._unseen_legs = 0
+
+    def leg_started(self) -> int | None:
+        """A leg starts; returns the slack where it falls for want of wake-ups."""
+        self._unseen_legs += 1
+        if self._unseen_legs < UNSEEN_LEGS or self.slack_ns <= TOO_SHORT_NS:
+            return None
+        self._unseen_legs = 0
+        self.slack_ns //= 2
+        return self.slack_ns
 
     def observe(self, late_ns: int) -> int | None:
         """Take in one wake-up; returns the slack where that has moved enough to be worth telling."""
+        self._unseen_legs = 0
         self._latest.append(late_ns)
         self._until_fall -= 1
         if (late_ns <= self.slack_ns and self._until_fall > 0) or len(self._latest) == 1:
