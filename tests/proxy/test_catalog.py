@@ -1,11 +1,11 @@
 """What the Tritons' configs make of models and workers."""
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
+from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate.api import Model
 from tidegate_proxy.backend import Backend, BackendError, LoadedModel
@@ -23,17 +23,30 @@ class _Triton:
 
     def __init__(self, address: str, **configs: str) -> None:
         self.address = address
+        self.alive = True
+        self.broken = False
         self._configs = [
             text_format.Parse(f'name: "{name}" {TENSORS} {text}', model_config_pb2.ModelConfig())
             for name, text in configs.items()
         ]
 
+    def change_to(self, other: "_Triton") -> None:
+        """From now on it serves what the other does."""
+        self._configs = other._configs
+
     async def models(self) -> list[LoadedModel]:
+        if self.broken:
+            raise BackendError("it is broken")
         return [LoadedModel(config, ("1",)) for config in self._configs]
 
 
 def _discover(*tritons: _Triton, **slos_ms: float) -> Catalog:
     return asyncio.run(discover(cast("tuple[Backend, ...]", tritons), slos_ms))
+
+
+def _again(before: Catalog, *tritons: _Triton, returning: _Triton | None = None) -> Catalog:
+    backends = cast("tuple[Backend, ...]", tritons)
+    return asyncio.run(discover(backends, {}, before, cast("Backend | None", returning)))
 
 
 def _slo(text: str) -> str:
@@ -104,12 +117,85 @@ def test_a_worker_is_a_lane_of_a_triton() -> None:
     assert [backend.address for backend in catalog.hosts["wide"]] == ["a:1", "b:1"]
 
 
-@pytest.mark.parametrize("other", ["max_batch_size: 5", "max_batch_size: 0"])
-def test_tritons_that_disagree(other: str) -> None:
-    tritons = [_Triton("a:1", m="max_batch_size: 4"), _Triton("b:1", m=other)]
+OTHER = 'max_batch_size: 4 input { name: "MORE" data_type: TYPE_FP32 dims: [ 1 ] }'
+
+
+def _request(rows: int, **more: Any) -> service_pb2.ModelInferRequest:  # noqa: ANN401
+    request = service_pb2.ModelInferRequest(model_name="m")
+    request.inputs.add(name="X", datatype="BYTES", shape=[rows, 2, 3])
+    for name, shape in more.items():
+        request.inputs.add(name=name, datatype="FP32", shape=shape)
+    return request
+
+
+def _takers(catalog: Catalog, request: service_pb2.ModelInferRequest | None) -> list[str]:
+    return [backend.address for backend in catalog.takers("m", request)]
+
+
+def test_tritons_that_differ_in_the_rows_they_take_share_what_all_of_them_take() -> None:
+    tritons = [_Triton("a:1", m="max_batch_size: 4"), _Triton("b:1", m="max_batch_size: 6")]
     for pair in (tritons, tritons[::-1]):
-        with pytest.raises(BackendError, match=r"'m' is not the same at .:1 and .:1"):
-            _discover(*pair)
+        catalog = _discover(*pair)
+        assert catalog.models == {"m": Model("m", 4)}
+        assert sorted(worker.name for worker in catalog.workers) == ["a:1/0", "b:1/0"]
+        assert sorted(_takers(catalog, _request(4))) == ["a:1", "b:1"]
+        assert _takers(catalog, _request(5)) == ["b:1"]
+        assert "model 'm' is not the same at " in catalog.disagreements[0]
+    assert not _discover(tritons[0], tritons[0]).disagreements
+
+
+def test_of_two_forms_the_one_that_more_tritons_have_is_scheduled_and_the_other_answered_where_it_is() -> None:
+    old = [_Triton(f"{name}:1", m="max_batch_size: 4") for name in "abc"]
+    new = [_Triton(f"{name}:1", m=OTHER) for name in "abc"]
+    for updated in (1, 2):
+        tritons = [*new[:updated], *old[updated:]]
+        catalog = _discover(*tritons)
+        several = ["a:1", "b:1"] if updated == 2 else ["b:1", "c:1"]
+        single = ["c:1"] if updated == 2 else ["a:1"]
+        assert sorted(worker.name for worker in catalog.workers if worker.hosts) == [f"{name}/0" for name in several]
+        of_old, of_new = _request(2), _request(2, MORE=[2, 1])
+        assert (_takers(catalog, of_new), _takers(catalog, of_old)) == (
+            (several, single) if updated == 2 else (single, several)
+        )
+        assert _takers(catalog, None) == several
+        assert ("MORE" in catalog.signatures["m"].inputs) == (updated == 2)
+
+
+def test_of_two_tritons_the_newer_form_leads_and_goes_on_to() -> None:
+    old, new = _Triton("a:1", m="max_batch_size: 4"), _Triton("a:1", m="max_batch_size: 0")
+    other = _Triton("b:1", m="max_batch_size: 4")
+    before = _discover(old, other)
+    old.change_to(new)
+    for _ in range(2):
+        before = _again(before, old, other)
+        assert before.passed_through.keys() == {"m"}
+        assert not before.workers
+    other.change_to(new)
+    assert not _again(before, old, other).disagreements
+
+
+def test_what_a_triton_had_that_is_gone_counts_for_nothing() -> None:
+    first, second = _Triton("a:1", m="max_batch_size: 4"), _Triton("b:1", m="max_batch_size: 4")
+    before = _discover(first, second)
+    second.alive = False
+    first.change_to(_Triton("a:1", m=OTHER))
+    catalog = _again(before, first, second)
+    assert [(worker.name, worker.hosts) for worker in catalog.workers] == [("a:1/0", ("m",))]
+    second.change_to(_Triton("b:1", m=OTHER))
+    catalog = _again(catalog, first, second, returning=second)
+    assert [(worker.name, worker.hosts) for worker in catalog.workers] == [("a:1/0", ("m",)), ("b:1/0", ("m",))]
+
+
+def test_a_triton_that_does_not_answer_hinders_no_other() -> None:
+    first, second = _Triton("a:1", m="max_batch_size: 4"), _Triton("b:1", m="max_batch_size: 4")
+    before = _discover(first, second)
+    second.broken = True
+    first.change_to(_Triton("a:1", m="max_batch_size: 8"))
+    assert _again(before, first, second, returning=first).models == {"m": Model("m", 8)}
+    with pytest.raises(BackendError, match="it is broken"):
+        _again(before, first, second, returning=second)
+    with pytest.raises(BackendError, match="it is broken"):
+        _discover(first, second)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0", "-3", "nan", "inf", "1e300"])

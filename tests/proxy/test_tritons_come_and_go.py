@@ -60,10 +60,10 @@ class Load:
                 self.outcomes[outcome] += 1
 
 
-def _restart(start_triton: Make, repository: Path, dead: EmbeddedTriton) -> EmbeddedTriton:
+def _restart(start_triton: Make, repository: Path, dead: EmbeddedTriton, **options: Any) -> EmbeddedTriton:  # noqa: ANN401
     port = int(dead.grpc_address.rpartition(":")[2])
     dead.stop()
-    restarted: EmbeddedTriton = start_triton([repository], grpc_port=port)
+    restarted: EmbeddedTriton = start_triton([repository], grpc_port=port, **options)
     return restarted
 
 
@@ -152,3 +152,35 @@ def test_a_request_is_not_tried_again_on_the_triton_that_lost_it(
     gate.open()
     assert outcome(running)[0] is grpc.StatusCode.OK
     assert tidegate.stop()["answered"] == 1
+
+
+@pytest.mark.parametrize("rows", [(4, 8), (8, 4)], ids=["larger", "smaller"])
+@pytest.mark.parametrize("grace_s", [0.0, 10.0], ids=["killed", "asked to end"])
+def test_a_rolling_update_with_another_max_batch_size_loses_nothing(
+    rows: tuple[int, int],
+    grace_s: float,
+    add_model: Make,
+    start_triton: Make,
+    start_tidegate: Make,
+    connect: Make,
+    tensors: Make,
+    eventually: Make,
+    tmp_path: Path,
+) -> None:
+    for name, max_rows in zip(("old", "new"), rows, strict=True):
+        add_model(tmp_path / name, "echo", f"max_batch_size: {max_rows}", instances=2)
+    tritons = [start_triton([tmp_path / "old"], grace_s=grace_s) for _ in range(2)]
+    tidegate = start_tidegate(tritons)
+    with Load(tidegate.address, tensors, callers=12) as load:
+        eventually(lambda: load.outcomes["right"] > 100, "requests to be answered")
+        for updated, triton in enumerate(tritons, 1):
+            _restart(start_triton, tmp_path / "new", triton, grace_s=grace_s)
+            eventually(lambda seen=updated: tidegate.log.count("is back") == seen, "it to be taken back")
+            so_far = load.outcomes.total()
+            eventually(lambda seen=so_far: load.outcomes.total() > seen + 100, "requests to be answered")
+    assert set(load.outcomes) == {"right"}, load.outcomes
+    assert "all Tritons have the same models again" in tidegate.log
+    eight = np.zeros((rows[1], 2), np.float32)
+    assert connect(tidegate).infer("echo", tensors({"X": eight})).as_numpy("Y").shape == eight.shape
+    tally = tidegate.stop()
+    assert tally["answered"] == tally["accepted"] == load.outcomes.total() + 1

@@ -32,6 +32,10 @@ beginning is past.
 """
 
 
+GOING: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND})
+"""What may mean that a Triton is gone, or about to go: one that ends unloads its models while it still answers."""
+
+
 def is_restricted(details: str | None) -> bool:
     """Whether these are Triton's words for an API that is not for everybody."""
     return (details or "").startswith(("This protocol is restricted", '{"error":"This API is restricted'))

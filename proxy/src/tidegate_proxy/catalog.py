@@ -1,15 +1,17 @@
 """What the Tritons serve: which models are scheduled, on which workers, and which pass straight through."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tritonclient.grpc import model_config_pb2
+from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate.api import Layout, Model, Network, Worker, ms_to_ns
 from tidegate_proxy.backend import Backend, BackendError, LoadedModel
-from tidegate_proxy.signature import Signature, instances_of, signature_of, why_not_batchable
+from tidegate_proxy.envelope import Envelope
+from tidegate_proxy.signature import Signature, instances_of
 from tidegate_proxy.split_models import VERSION, SplitModel, find_layout
+from tidegate_proxy.variants import Agreement, Form, Variant, agree
 
 SLO_PARAMETER = "slo_ms"
 """The parameter of a config.pbtxt that holds a model's SLO, in milliseconds."""
@@ -38,7 +40,9 @@ class Catalog:
     hosts: dict[str, list[Backend]] = field(default_factory=dict)
     """The Tritons on which a model, of either sort, is loaded."""
     loaded: dict[Backend, list[LoadedModel]] = field(default_factory=dict)
-    """What each Triton said it has."""
+    """What each Triton said it has; those where that changed last come last."""
+    variants: dict[str, tuple[Variant, ...]] = field(default_factory=dict)
+    """Of the models of which Tritons have different forms."""
     layout: Layout | None = None
     """The plan that the Tritons follow, if they follow one."""
     split: dict[str, SplitModel] = field(default_factory=dict)
@@ -57,6 +61,38 @@ class Catalog:
     def same_plan(self, other: "Catalog") -> bool:
         """Whether a scheduler need not notice the difference."""
         return (self.models, self.workers, self.network) == (other.models, other.workers, other.network)
+
+    def schedules(self, envelope: Envelope) -> bool:
+        """Whether a request that could be scheduled when it came still can."""
+        signature = self.signatures.get(envelope.model)
+        return signature is not None and envelope.fits(signature)
+
+    def takers(self, model: str, header: service_pb2.ModelInferRequest | None) -> Sequence[Backend]:
+        """The Tritons to which a request can go that says this of its tensors; None: it cannot be told what it says.
+
+        Where Tritons have different forms of its model and none of those that live takes it, the leading one decides.
+        """
+        variants = self.variants.get(model)
+        if not variants:
+            return self.hosts.get(model, ())
+        takers = [
+            backend
+            for variant in variants
+            if header is not None and variant.takes(header)
+            for backend in variant.backends
+            if backend.alive
+        ]
+        return takers or variants[0].backends
+
+    @property
+    def disagreements(self) -> list[str]:
+        """A line for each model that is not the same everywhere."""
+        return [
+            f"model {name!r} is not the same at "
+            + " and ".join(variant.backends[0].address for variant in variants)
+            + ": as while it is updated, what all of them take is scheduled, and the rest goes to those that take it"
+            for name, variants in self.variants.items()
+        ]
 
 
 class Directory:
@@ -78,26 +114,31 @@ async def discover(
     `slos_ms` overrides the SLOs of the models' configs, or of the layout. `before`: the catalog so far, in which
     workers that are the same keep their ids, and what a Triton that is given up had loaded is taken to be there still,
     unless it is `returning`.
-    Raises BackendError for a Triton that does not answer, for two that disagree about a model, for an SLO that is no
-    positive number, and (at first) for one of a model that is not scheduled.
+    Raises BackendError for a Triton that does not answer at first, or when it is `returning`, for an SLO that is no
+    positive number, (at first) for one of a model that is not scheduled, and for a layout that the Tritons do not have.
     """
-    asked = [
-        backend
-        for backend in backends
-        if before is None or backend.alive or backend is returning or backend not in before.loaded
-    ]
-    answers = dict(zip(asked, await asyncio.gather(*(backend.models() for backend in asked)), strict=True))
     catalog = Catalog()
     known = _known_workers(before)
     if before:
         catalog.backend_of.update(before.backend_of)
-    for backend in backends:
-        models = answers[backend] if backend in answers else before.loaded[backend] if before else []
-        catalog.loaded[backend] = models
-        if layout is None:
-            _add(catalog, backend, models, slos_ms, known)
+    answers = await _ask(backends, before, returning)
+    loaded_before = before.loaded if before else {}
+    loaded = {backend: answers.get(backend, loaded_before.get(backend, [])) for backend in backends}
+    catalog.loaded = _latest_last(loaded, loaded_before)
+    if layout is None:
+        forms = _forms(catalog, slos_ms)
+        agreements = {name: agree(forms[name], answers) for name in sorted(forms)}
+        for name, agreement in agreements.items():
+            hosts = [backend for backend in backends if any(form.backend is backend for form in forms[name])]
+            catalog.hosts[name] = sorted(hosts, key=lambda backend: backend not in agreement.followers)
+            _add_model(catalog, name, agreement, slos_ms)
+        for backend in backends:
+            _add_workers(catalog, backend, agreements, known)
     if layout is not None:
         _follow(catalog, layout, slos_ms, known)
+    for name, signature in catalog.signatures.items():
+        if before and before.signatures.get(name) == signature:
+            catalog.signatures[name] = before.signatures[name]  # so that what has not changed is seen at a glance
     unknown = sorted(set(slos_ms) - set(catalog.models))
     if unknown and before is None:
         scheduled = ", ".join(sorted(catalog.models)) or "none"
@@ -107,48 +148,82 @@ async def discover(
     return catalog
 
 
+async def _ask(
+    backends: Sequence[Backend], before: Catalog | None, returning: Backend | None
+) -> dict[Backend, list[LoadedModel]]:
+    """What each Triton serves that answers. Raises BackendError for one that does not, at first or `returning`."""
+    asked = [backend for backend in backends if before is None or backend.alive or backend is returning]
+    answers: dict[Backend, list[LoadedModel]] = {}
+    outcomes = await asyncio.gather(*(backend.models() for backend in asked), return_exceptions=True)
+    for backend, outcome in zip(asked, outcomes, strict=True):
+        if not isinstance(outcome, BaseException):
+            answers[backend] = outcome
+        elif before is None or backend is returning or not isinstance(outcome, BackendError):
+            raise outcome
+    return answers
+
+
 def _known_workers(before: Catalog | None) -> dict[tuple[str, tuple[str, ...]], int]:
     return {(worker.name, worker.hosts): worker.id for worker in before.workers} if before else {}
 
 
-def _add(
+def _latest_last(
+    loaded: Mapping[Backend, list[LoadedModel]], before: Mapping[Backend, list[LoadedModel]]
+) -> dict[Backend, list[LoadedModel]]:
+    stayed = [backend for backend in before if loaded.get(backend) == before[backend]]
+    return {backend: loaded[backend] for backend in (*stayed, *(other for other in loaded if other not in stayed))}
+
+
+def _forms(catalog: Catalog, slos_ms: Mapping[str, float]) -> dict[str, list[Form]]:
+    """What the Tritons have of each model, those that changed last at the end."""
+    forms: dict[str, list[Form]] = {}
+    for backend, models in catalog.loaded.items():
+        for config in (model.config for model in models):
+            has_slo = config.name in slos_ms or SLO_PARAMETER in config.parameters
+            forms.setdefault(config.name, []).append(Form.of(backend, config, has_slo=has_slo))
+    return forms
+
+
+def _add_model(catalog: Catalog, name: str, agreement: Agreement, slos_ms: Mapping[str, float]) -> None:
+    config, signature = agreement.leading.config, agreement.signature
+    versions = {
+        version
+        for models in catalog.loaded.values()
+        for model in models
+        if model.config.name == name
+        for version in model.versions
+    }
+    catalog.versions[name] = tuple(sorted(versions))
+    if agreement.variants:
+        catalog.variants[name] = agreement.variants
+    if config.HasField("sequence_batching") or config.HasField("ensemble_scheduling"):
+        catalog.sequential.add(name)
+    if config.HasField("ensemble_scheduling"):
+        catalog.ensembles[name] = tuple(
+            (step.model_name, "" if step.model_version < 0 else str(step.model_version))
+            for step in config.ensemble_scheduling.step
+        )
+    if signature is None:
+        catalog.passed_through[name] = str(agreement.leading.reason)
+        return
+    catalog.signatures[name] = catalog.partitions[name] = signature
+    slo_ms = slos_ms.get(name, _slo_of(config, agreement.leading.backend))
+    slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
+    catalog.models[name] = Model(name, signature.max_rows, slo_ns)
+
+
+def _add_workers(
     catalog: Catalog,
     backend: Backend,
-    models: Iterable[LoadedModel],
-    slos_ms: Mapping[str, float],
+    agreements: Mapping[str, Agreement],
     known: Mapping[tuple[str, tuple[str, ...]], int],
 ) -> None:
-    instances: dict[str, int] = {}
-    for model in models:
-        config = model.config
-        catalog.hosts.setdefault(config.name, []).append(backend)
-        catalog.versions[config.name] = tuple(sorted({*catalog.versions.get(config.name, ()), *model.versions}))
-        if config.HasField("sequence_batching") or config.HasField("ensemble_scheduling"):
-            catalog.sequential.add(config.name)
-        if config.HasField("ensemble_scheduling"):
-            catalog.ensembles[config.name] = tuple(
-                (step.model_name, "" if step.model_version < 0 else str(step.model_version))
-                for step in config.ensemble_scheduling.step
-            )
-        has_slo = config.name in slos_ms or SLO_PARAMETER in config.parameters
-        reason = why_not_batchable(config, has_slo=has_slo)
-        signature = signature_of(config) if reason is None else None
-        first = catalog.hosts[config.name][0]
-        if first is not backend and catalog.signatures.get(config.name) != signature:
-            raise BackendError(
-                f"model {config.name!r} is not the same at {first.address} and {backend.address}: inputs, outputs, "
-                "max_batch_size and what else makes it batchable must agree on all Tritons behind one Tidegate"
-            )
-        if signature is None:
-            catalog.passed_through[config.name] = str(reason)
-            continue
-        catalog.signatures[config.name] = signature
-        catalog.partitions[config.name] = signature
-        slo_ms = slos_ms.get(config.name, _slo_of(config, backend))
-        slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
-        catalog.models[config.name] = Model(config.name, signature.max_rows, slo_ns)
-        instances[config.name] = instances_of(config)
-    # One worker per batch that this Triton runs at a time: lane k hosts the models with more than k instances.
+    """One worker per batch that a Triton runs at a time: lane k hosts the models with more than k instances."""
+    instances = {
+        model.config.name: instances_of(model.config)
+        for model in catalog.loaded[backend]
+        if model.config.name in catalog.models and backend in agreements[model.config.name].followers
+    }
     for lane in range(max(instances.values(), default=0)):
         hosted = tuple(sorted(name for name, count in instances.items() if count > lane))
         name = f"{backend.address}/{lane}"

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -13,9 +13,9 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy import reserved_names
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.affinity import keeper
-from tidegate_proxy.backend import INFER, SERVICE, Backend
+from tidegate_proxy.backend import GOING, INFER, SERVICE, Backend
 from tidegate_proxy.catalog import Directory
-from tidegate_proxy.client import RequestFailed
+from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed
 from tidegate_proxy.client_regions import Ask, ClientRegions, all_must
 from tidegate_proxy.completion_queue import Metadata
 from tidegate_proxy.discovery import Discovery
@@ -56,6 +56,9 @@ class Control:
         self._observability = observability
         self._gate = gate
         self._turn = itertools.count()
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        driver.on_stray = self.take_over
         self.draining = False
         """Not ready for more: the proxy is about to stop."""
         self.refuses_shared_memory = False
@@ -114,6 +117,32 @@ class Control:
         self.passed_through(message, sent_ns, ok=True)
         return answer
 
+    def take_over(self, client: Client) -> None:
+        """Have a request answered, as it is, that cannot be scheduled any more. May be called from any thread."""
+        self._loop.call_soon_threadsafe(self._spawn, client)
+
+    def _spawn(self, client: Client) -> None:
+        task = self._loop.create_task(self._answer(client))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, client: Client) -> None:
+        outcome: Outcome
+        try:
+            outcome = await self.infer(client.envelope.message, client.metadata, None)
+        except RequestFailed as failure:
+            outcome = failure
+        except asyncio.CancelledError:
+            outcome = RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
+        client.resolve(outcome)
+        self._observability.passed_on(client)
+
+    async def close(self) -> None:
+        """Tell the clients of requests that were taken over and are under way that there will be no answer."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
     async def _infer(self, message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
         tries = 0
         while True:
@@ -169,20 +198,21 @@ class Control:
         for region in request.regions:
             if words := reserved_names.why_not_used(region, refuses=self.refuses_shared_memory):
                 raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words, queued=False)
-        living = [backend for backend in self._directory.catalog.hosts.get(model, ()) if backend.alive]
-        return self._one_of(living, model, request.sequence) if living else self.route(model)
+        return self._one_of_several(model, request.sequence, request.header)
 
-    def keeps_sequences(self, model: str) -> bool:
-        """Whether it matters which of several Tritons a request of this model goes to."""
+    def looks_inside(self, model: str) -> bool:
+        """Whether it matters what is in an inference of this model that cannot be scheduled."""
         catalog = self._directory.catalog
-        return model in catalog.sequential and len(catalog.hosts[model]) > 1
+        return len(catalog.hosts.get(model, ())) > 1 and (model in catalog.sequential or model in catalog.variants)
 
-    def route_http_inference(self, model: str, sequence: str) -> Backend:
-        """As `route_inference`, for one that came over HTTP: `sequence` is the id of its sequence, or ""."""
-        living = [backend for backend in self._directory.catalog.hosts.get(model, ()) if backend.alive]
-        return self._one_of(living, model, sequence) if living else self.route(model)
+    def route_http_inference(self, model: str, sequence: str, header: service_pb2.ModelInferRequest | None) -> Backend:
+        """As `route_inference`, for one that came over HTTP: the id of its sequence, what it says of its tensors."""
+        return self._one_of_several(model, sequence, header)
 
-    def _one_of(self, living: Sequence[Backend], model: str, sequence: str) -> Backend:
+    def _one_of_several(self, model: str, sequence: str, header: service_pb2.ModelInferRequest | None) -> Backend:
+        living = [backend for backend in self._directory.catalog.takers(model, header) if backend.alive]
+        if not living:
+            return self.route(model)
         return keeper(f"{model} {sequence}", living) if sequence else living[next(self._turn) % len(living)]
 
     def _why_not_scheduled(self, model: str, message: bytes) -> str:
@@ -207,7 +237,7 @@ class Control:
         try:
             yield
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNAVAILABLE:  # if the Triton is gone, the next call goes to another
+            if error.code() in GOING:  # if the Triton is gone, the next call goes to another
                 await self._driver.membership.lost(backend, error.details() or "")
             raise RequestFailed(error.code(), error.details() or "") from error
         except asyncio.CancelledError:

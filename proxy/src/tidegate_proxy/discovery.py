@@ -68,13 +68,17 @@ class Discovery:
 
     async def _refresh(self, returning: Backend | None) -> bool:
         async with self._one_at_a_time:
+            before = self._directory.catalog
             try:
-                catalog = await discover(self.backends, self.slos_ms, self._directory.catalog, returning, self.layout)
+                catalog = await discover(self.backends, self.slos_ms, before, returning, self.layout)
                 self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured), returning)
             except (BackendError, ValueError) as error:
                 log.error("what the Tritons serve has changed and cannot be taken up: %s", error)
                 return False
             declare(self._statistics, catalog)
+            if catalog.disagreements != before.disagreements:
+                for words in catalog.disagreements or ["all Tritons have the same models again"]:
+                    log.warning("%s", words)
             return True
 
 

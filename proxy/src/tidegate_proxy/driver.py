@@ -52,6 +52,7 @@ class Driver:
         self.limits = limits
         """May be replaced at any time."""
         self.regions = regions
+        self._directory = directory
         self._observability = observability
         self._ids = itertools.count()
         self._headroom = Headroom()
@@ -60,7 +61,9 @@ class Driver:
         """Guards the engine and its metrics."""
         self.clients = WaitingClients(self.lock, observability)
         self.legs = Legs(self._engine, directory, self.clients, observability, regions, hidden, self._recover)
-        self.membership = Membership(self._engine, directory, self.legs, regions)
+        self.membership = Membership(self._engine, directory, self.clients, self.legs, regions, self._pass_on)
+        self.on_stray: Callable[[Client], None] | None = None
+        """Has a request answered that cannot be scheduled any more, as its model has become another."""
 
     # Clients -----------------------------------------------------------------------------------------------------
 
@@ -76,10 +79,13 @@ class Driver:
         client.request_id = request_id = next(self._ids)
         request = Request(request_id, envelope.model, envelope.rows, arrival_ns, due_ns, envelope.merge_key)
         with self.lock:
-            admitted = self.clients.admit(client, limits)
+            stray = not self._directory.catalog.schedules(envelope) and envelope.model in self._directory.catalog.hosts
+            admitted = not stray and self.clients.admit(client, limits)
             if admitted:
                 effects = self._engine.handle(RequestArrived(time.monotonic_ns(), request))
-        if not admitted:
+        if stray:
+            self._pass_on(client)
+        elif not admitted:
             words = f"[request id: {envelope.header.id or '<id_unknown>'}] {QUEUE_FULL}"
             self.clients.tell(client, _rejected(limits, words, queued=False))
         else:
@@ -137,6 +143,12 @@ class Driver:
                 )
             case Advise():
                 log.info("the policy asks for %+d workers: %s", effect.workers, effect.reason)
+
+    def _pass_on(self, client: Client) -> None:
+        if self.on_stray:
+            self.on_stray(client)
+        else:
+            client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, "its model has just changed"))
 
     async def _recover(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
         await recover(self.legs, self.membership, self.clients, run, code, details)

@@ -1,6 +1,6 @@
 """One inference request inside the house: what scheduling needs to know of it, and its tensors as they came."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from google.protobuf.message import DecodeError
@@ -31,6 +31,20 @@ class Envelope:
     """Raw contents of the inputs, in the header's order; slices of `message`."""
     rows: int
     merge_key: str
+    signature: Signature
+    """What it was found to fit; its model may have become another since."""
+
+    def fits(self, signature: Signature) -> bool:
+        """Whether it can be scheduled where its model is such a one."""
+        if signature is self.signature:
+            return True
+        if replace(signature, max_rows=self.signature.max_rows) == self.signature:
+            return self.rows <= signature.max_rows
+        try:
+            open_envelope(self.message, signature)
+        except NotSchedulable:
+            return False
+        return True
 
     @property
     def model(self) -> str:
@@ -55,6 +69,8 @@ class PassedThrough:
     regions: tuple[str, ...] = ()
     """Of shared memory, in which some of its tensors are, or are to go."""
     id: str = ""
+    header: service_pb2.ModelInferRequest | None = None
+    """The message without its tensors."""
 
     @classmethod
     def of(cls, message: bytes) -> "PassedThrough":
@@ -79,6 +95,7 @@ class PassedThrough:
                 if REGION_PARAMETER in tensor.parameters
             ),
             header.id,
+            header,
         )
 
 
@@ -99,7 +116,7 @@ def open_envelope(message: bytes, signature: Signature) -> Envelope:
     if any(output.parameters or output.name not in signature.outputs for output in header.outputs):
         raise NotSchedulable("an output goes to shared memory, is classified, or is unknown")
     rows = _check_inputs(header, tensors, signature)
-    return Envelope(message, header, tensors, rows, _merge_key(header))
+    return Envelope(message, header, tensors, rows, _merge_key(header), signature)
 
 
 def _parse(message: bytes) -> tuple[service_pb2.ModelInferRequest, list[memoryview]]:

@@ -77,6 +77,10 @@ class Legs:
             run.waiting -= 1
         return run
 
+    def runs_for(self, client: Client) -> bool:
+        """With the lock held: whether a client's batch is under way, with a leg that runs or is over."""
+        return client.batch_id in self._running or client.batch_id in self._between
+
     def spare(self, run: LegRun) -> None:
         """Do not run a leg to its end that nobody waits for."""
         if run.abandoned and run.call:

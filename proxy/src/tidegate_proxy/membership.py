@@ -2,14 +2,17 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from tidegate.api import AnyEvent, PlanChanged, Profile, WorkerJoined, WorkerLost
+from tidegate.api import AnyEvent, PlanChanged, Profile, RequestCancelled, WorkerJoined, WorkerLost
+from tidegate.engine import AnyEffect
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.catalog import Catalog, Directory
+from tidegate_proxy.client import Client
 from tidegate_proxy.legs import Legs
 from tidegate_proxy.locked_engine import LockedEngine
 from tidegate_proxy.regions import Regions
+from tidegate_proxy.waiting_clients import WaitingClients
 
 log = logging.getLogger(__name__)
 
@@ -17,11 +20,22 @@ log = logging.getLogger(__name__)
 class Membership:
     """Which Tritons take part. Lives in the event loop."""
 
-    def __init__(self, engine: LockedEngine, directory: Directory, legs: Legs, regions: Regions | None) -> None:
+    def __init__(
+        self,
+        engine: LockedEngine,
+        directory: Directory,
+        clients: WaitingClients,
+        legs: Legs,
+        regions: Regions | None,
+        pass_on: Callable[[Client], None],
+    ) -> None:
+        """`pass_on`: has a request answered that cannot be scheduled any more, as its model has become another."""
         self._engine = engine
         self._directory = directory
+        self._clients = clients
         self._legs = legs
         self._regions = regions
+        self._pass_on = pass_on
 
     async def lost(self, backend: Backend, details: str) -> bool:
         """Whether a failed call means that the Triton is gone; if so the engine is told, once."""
@@ -40,14 +54,17 @@ class Membership:
         with self._engine.lock:
             runs = self._legs.forget(mine)
             busy = {run.worker_id for run in runs}
+            strays, effects = self._part_with_strays(client for run in runs for client in run.clients)
             # The idle ones first: what ran on a busy one must not be tried again on another of the same Triton.
-            effects = [
+            effects += [
                 effect
                 for worker_id in sorted(mine, key=busy.__contains__)
                 for effect in self._engine.handle(WorkerLost(time.monotonic_ns(), worker_id))
             ]
             stranded = self._legs.forget_stranded()
         self._engine.perform(effects)
+        for client in strays:
+            self._pass_on(client)
         for run in (*runs, *stranded):
             run.stop()
         if self._regions:
@@ -64,6 +81,8 @@ class Membership:
             self._directory.catalog = catalog
             if returning:
                 returning.alive = True
+            queued = (client for client in self._clients if not self._legs.runs_for(client))
+            strays, effects = self._part_with_strays(queued)
             present = [worker for worker in catalog.workers if catalog.backend_of[worker.id].alive]
             now_ns = time.monotonic_ns()
             events: list[AnyEvent] = [
@@ -75,9 +94,33 @@ class Membership:
                         now_ns, tuple(catalog.models.values()), tuple(present), tuple(profiles), catalog.network
                     )
                 ]
+            refusal: ValueError | None = None
             try:
-                effects = [effect for event in events for effect in self._engine.handle(event)]
-            except ValueError:
+                effects += [effect for event in events for effect in self._engine.handle(event)]
+            except ValueError as error:
+                refusal = error
                 self._directory.catalog = before
-                raise
+                if returning:
+                    returning.alive = False
         self._engine.perform(effects)
+        for client in strays:
+            self._pass_on(client)
+        if refusal:
+            raise refusal
+
+    def _part_with_strays(self, clients: Iterable[Client]) -> tuple[list[Client], list[AnyEffect]]:
+        """With the lock held: the engine forgets requests that do not fit what their model has become since.
+
+        Returns those who wait for them, and the engine's effects. Where no Triton has the model, the engine says so.
+        """
+        catalog = self._directory.catalog
+        strays: list[Client] = []
+        effects: list[AnyEffect] = []
+        for client in clients:
+            envelope = client.envelope
+            if catalog.schedules(envelope) or envelope.model not in catalog.hosts:
+                continue
+            if self._clients.remove(client.request_id):
+                strays.append(client)
+                effects += self._engine.handle(RequestCancelled(time.monotonic_ns(), client.request_id))
+        return strays, effects

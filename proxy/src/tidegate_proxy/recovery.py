@@ -3,7 +3,7 @@
 import grpc
 
 from tidegate.engine import StartLeg
-from tidegate_proxy.backend import INFER
+from tidegate_proxy.backend import GOING, INFER
 from tidegate_proxy.client import Client, Outcome, RequestFailed
 from tidegate_proxy.forwarded import forwarded
 from tidegate_proxy.leg_run import LegRun
@@ -17,7 +17,7 @@ async def recover(
     legs: Legs, membership: Membership, clients: WaitingClients, run: LegRun, code: grpc.StatusCode, details: str
 ) -> None:
     """Its Triton is gone, or refused the batch: then every request gets its own answer, as one may be at fault."""
-    if code is grpc.StatusCode.UNAVAILABLE and await membership.lost(run.backend, details):
+    if code in GOING and await membership.lost(run.backend, details):
         return
     if len(run.clients) == 1 and code is not grpc.StatusCode.UNAVAILABLE:
         if legs.abort(run, details):
@@ -31,7 +31,7 @@ async def recover(
             outcome = await _alone(legs, run, client)
         except grpc.aio.AioRpcError as error:
             outcome = RequestFailed(error.code(), error.details() or "", reason="BACKEND")
-            if outcome.code is grpc.StatusCode.UNAVAILABLE and await membership.lost(run.backend, outcome.details):
+            if outcome.code in GOING and await membership.lost(run.backend, outcome.details):
                 return
         except ScatterError as error:
             outcome = RequestFailed(grpc.StatusCode.INTERNAL, str(error), reason="BACKEND")

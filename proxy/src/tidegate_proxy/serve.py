@@ -153,6 +153,7 @@ class Proxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._control.close()
         await self.driver.close()
 
     def _watch(self, backend: Backend) -> None:

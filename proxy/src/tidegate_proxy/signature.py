@@ -78,7 +78,7 @@ def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
     return Signature(
         model=config.name,
         inputs={
-            tensor.name: TensorSpec(_datatype(tensor.data_type), tuple(tensor.dims), tensor.optional)
+            tensor.name: TensorSpec(datatype_of(tensor.data_type), tuple(tensor.dims), tensor.optional)
             for tensor in config.input
         },
         outputs=frozenset(tensor.name for tensor in config.output),
@@ -111,6 +111,7 @@ def split_elements(tensor: Buffer, count: int) -> list[int]:
     return ends
 
 
-def _datatype(data_type: int) -> str:
+def datatype_of(data_type: int) -> str:
+    """The name that requests have for a datatype of configs."""
     name = str(model_config_pb2.DataType.Name(data_type)).removeprefix("TYPE_")
     return "BYTES" if name == "STRING" else name

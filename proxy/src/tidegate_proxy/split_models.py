@@ -1,7 +1,7 @@
 """Split models: a planner's layout, found again on the Tritons; and what clients see of such a model."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from tritonclient.grpc import model_config_pb2, service_pb2
@@ -81,10 +81,13 @@ def find_layout(
             for name in worker.hosts:
                 config = _config_of(name, worker, backend, loaded[backend])
                 signature = signature_of(config)
-                if partitions.setdefault(name, signature) != signature:
+                known_signature = partitions.setdefault(name, signature)
+                narrower = replace(signature, max_rows=min(signature.max_rows, known_signature.max_rows))
+                if replace(known_signature, max_rows=narrower.max_rows) != narrower:
                     raise BackendError(
                         f"partition {name!r} at {backend.address} is not the one that other workers have"
                     )
+                partitions[name] = narrower
                 configs[name] = config
     outputs = {model.name: model.outputs for model in layout.models}
     fitted = {model.name: _fit(model, partitions, configs, slos_ms, outputs[model.name]) for model in models}

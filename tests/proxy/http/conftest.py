@@ -207,11 +207,11 @@ class RunningFront:
         """Of Routing."""
         return next((triton for triton in self.tritons if triton.alive), self.tritons[0])
 
-    def route_http_inference(self, model: str, _sequence: str) -> HttpTriton:
+    def route_http_inference(self, model: str, _sequence: str, _header: object) -> HttpTriton:
         """Of Routing."""
         return self.route(model)
 
-    def keeps_sequences(self, _model: str) -> bool:
+    def looks_inside(self, _model: str) -> bool:
         """Of Routing."""
         return False
 

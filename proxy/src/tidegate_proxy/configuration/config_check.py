@@ -102,7 +102,8 @@ async def ask_tritons(config: ServeConfig) -> tuple[list[TritonReport], list[Pro
             slos_ms = {name: model.slo_ms for name, model in config.models.items() if model.slo_ms is not None}
             try:
                 layout = read_document(config.layout, Layout) if config.layout else None
-                await discover(backends, slos_ms, layout=layout)
+                catalog = await discover(backends, slos_ms, layout=layout)
+                problems += [Problem("models", words) for words in catalog.disagreements]
             except (BackendError, DocumentError) as error:
                 problems.append(Problem("models", str(error)))
         return reports, problems

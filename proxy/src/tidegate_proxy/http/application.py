@@ -9,6 +9,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, Generic, Self
 
+from tritonclient.grpc import service_pb2
+
 from tidegate_proxy.affinity import sequence_in_json
 from tidegate_proxy.client import RequestFailed
 from tidegate_proxy.envelope import NotSchedulable
@@ -182,7 +184,7 @@ class HttpFront(Generic[AnyTriton]):
         return infer_request.translate(signature, version, content, json_bytes)
 
     async def _forward(self, exchange: Exchange, body: RequestBody, model: str, version: str | None = None) -> None:
-        whole = version is not None and self._routing.keeps_sequences(model)  # a sequence's id may stand at the end
+        whole = version is not None and self._routing.looks_inside(model)  # a sequence's id may stand at the end
         beginning = await (body.whole() if whole else body.beginning(_STREAMED_FROM))
         if body.complete:
             exchange.watch()
@@ -195,14 +197,14 @@ class HttpFront(Generic[AnyTriton]):
     ) -> None:
         """`version`: of an inference, which is counted; None for anything else."""
         call, tries = exchange.call(b"", routes.NONE), 0
-        sequence = ""
+        inside: tuple[str, service_pb2.ModelInferRequest | None] = ("", None)
         if version is not None:
-            sequence = await self._sequence(exchange, body, model)
+            inside = await self._inside(exchange, body, model)
             body = await self._screened(exchange, body)
         sent_ns = time.monotonic_ns()
         while True:
             routing = self._routing
-            triton = routing.route(model) if version is None else routing.route_http_inference(model, sequence)
+            triton = routing.route(model) if version is None else routing.route_http_inference(model, *inside)
             try:
                 await self._forwarder.stream(triton, call, body, exchange.send)
                 break
@@ -218,12 +220,16 @@ class HttpFront(Generic[AnyTriton]):
         if self._passed_through and version is not None:
             self._passed_through(model, version, sent_ns=sent_ns, ok=exchange.status == _OK)
 
-    async def _sequence(self, exchange: Exchange, body: bytes | AsyncIterator[bytes], model: str) -> str:
-        """The id of the sequence that an inference is of, "" for none or where it does not matter."""
-        if isinstance(body, bytes) and self._routing.keeps_sequences(model):
+    async def _inside(
+        self, exchange: Exchange, body: bytes | AsyncIterator[bytes], model: str
+    ) -> tuple[str, service_pb2.ModelInferRequest | None]:
+        """The id of the sequence that an inference is of, and what it says of its tensors, where either matters."""
+        if isinstance(body, bytes) and self._routing.looks_inside(model):
             with suppress(NotSchedulable):  # Triton will say what is wrong with it
-                return sequence_in_json(await self._plain(exchange, body))
-        return ""
+                plain = await self._plain(exchange, body)
+                json_bytes = len(plain) if exchange.json_length is None else exchange.json_length
+                return sequence_in_json(plain), infer_request.outline(plain, json_bytes)
+        return "", None
 
     async def _plain(self, exchange: Exchange, content: bytes) -> bytes:
         """A body as it was before it was compressed. Raises NotSchedulable for an unknown encoding, TooLarge."""

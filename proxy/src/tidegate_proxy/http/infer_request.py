@@ -60,6 +60,21 @@ def translate(signature: Signature, version: str, body: bytes, json_bytes: int) 
     return wire.join(header.SerializeToString(), contents, wire.REQUEST_RAW_FIELD), form
 
 
+def outline(body: bytes, json_bytes: int) -> service_pb2.ModelInferRequest | None:
+    """What a request says of its tensors, without what is in them; None where that cannot be told."""
+    header = service_pb2.ModelInferRequest()
+    try:
+        request = _object(_decode(body[:json_bytes]))
+        for entry in map(_object, _array(request.get("inputs"))):
+            shape = [_integer(size, _SIZES) for size in _array(entry.get("shape"))]
+            header.inputs.add(name=_string(entry.get("name")), datatype=_string(entry.get("datatype")), shape=shape)
+        for entry in map(_object, _array(request.get("outputs", []))):
+            header.outputs.add(name=_string(entry.get("name")))
+    except (ValueError, RecursionError, NotSchedulable):
+        return None
+    return header
+
+
 def _from_json(
     header: service_pb2.ModelInferRequest, signature: Signature, body: bytes, json_bytes: int
 ) -> tuple[list[list[wire.Buffer]], ResponseForm]:

@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequen
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from tritonclient.grpc import service_pb2
+
 from tidegate_proxy.access.refusal import HttpRefusal
 from tidegate_proxy.http.routes import Route
 
@@ -45,11 +47,14 @@ class Routing(Protocol[AnyTriton]):
     def route(self, model: str) -> AnyTriton:
         """For a call about a model that is no inference; "" for one about none."""
 
-    def route_http_inference(self, model: str, sequence: str) -> AnyTriton:
-        """For an inference; `sequence` is the id of its sequence, "" where it is of none."""
+    def route_http_inference(
+        self, model: str, sequence: str, header: service_pb2.ModelInferRequest | None
+    ) -> AnyTriton:
+        """For an inference; `sequence`: the id of its sequence, "" where it is of none; `header`: what it says of its
+        tensors. Neither needs to be known but where `looks_inside` says so."""
 
-    def keeps_sequences(self, model: str) -> bool:
-        """Whether it matters, for an inference of this model, of which sequence it is."""
+    def looks_inside(self, model: str) -> bool:
+        """Whether it matters what is in an inference of this model."""
 
     async def unreachable(self, triton: AnyTriton, details: str) -> None:
         """A Triton could not be reached: from now on it may be another's turn."""

@@ -87,6 +87,11 @@ class Observability:
             model, version, ok=ok, at_ms=time.time_ns() // 1_000_000, total_ns=total_ns, rows=rows
         )
 
+    def passed_on(self, client: Client) -> None:
+        """A request that was to be scheduled was answered by a Triton as it was."""
+        if self._tracing and client.span is not None:
+            self._tracing.request_ended(client.span, "passed_through", at_ns=time.monotonic_ns())
+
     def close(self) -> None:
         """Send what is left of the traces."""
         if self._tracing:
