@@ -2,12 +2,15 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from tidegate_proxy.completion_queue import Metadata
 from tidegate_proxy.envelope import Envelope
+
+if TYPE_CHECKING:
+    from tidegate_proxy.spoilers import Refusal
 
 TIMEOUT_EXPIRED = "Request timeout expired"
 """Triton's own words for a request whose time ran out in the queue."""
@@ -39,7 +42,10 @@ Outcome = bytes | RequestFailed
 class Client(ABC):
     """One who waits for the answer to one request."""
 
-    __slots__ = ("arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "request_id", "span", "started_ns")
+    __slots__ = (
+        "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "refusal", "request_id", "runs_alone", "span",
+        "started_ns",
+    )  # fmt: skip
 
     def __init__(self, envelope: Envelope) -> None:
         self.envelope = envelope
@@ -53,6 +59,10 @@ class Client(ABC):
         """When its first leg started; 0: none has."""
         self.ended_ns = 0
         """When its last leg ended; 0: none has."""
+        self.refusal: Refusal | None = None
+        """Of the batch that it was refused with; None: it was not."""
+        self.runs_alone = False
+        """Whether it shares no batch, as others of its sender spoiled theirs."""
         self.span: Any = None
         """Of its trace, an OpenTelemetry span; None: nobody wants to know."""
 
@@ -60,6 +70,11 @@ class Client(ABC):
     def metadata(self) -> Metadata:
         """What came along with the request: gRPC metadata, or HTTP headers."""
         return ()
+
+    @property
+    def peer(self) -> str:
+        """Whom it came from, as far as its transport knows: the address of the connection. "" where it does not."""
+        return ""
 
     @abstractmethod
     def resolve(self, outcome: Outcome) -> None:

@@ -40,6 +40,7 @@ class Discovery:
         self._statistics = statistics
         self._measured = measured
         self._one_at_a_time = asyncio.Lock()
+        driver.recovery.look_again = self._look_at
         declare(statistics, directory.catalog)
 
     async def refresh(self) -> None:
@@ -58,13 +59,17 @@ class Discovery:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             for backend in [backend for backend in self.backends if backend.alive]:
-                try:
-                    changed = await backend.ready_versions() != _known(self._directory.catalog, backend)
-                except BackendError as error:
-                    log.debug("%s", error)
-                else:
-                    if changed:
-                        await self.refresh()
+                await self._look_at(backend)
+
+    async def _look_at(self, backend: Backend) -> None:
+        """Take up what one of the Tritons has loaded or unloaded, if it has."""
+        try:
+            changed = await backend.ready_versions() != _known(self._directory.catalog, backend)
+        except BackendError as error:
+            log.debug("%s", error)
+        else:
+            if changed:
+                await self.refresh()
 
     async def _refresh(self, returning: Backend | None) -> bool:
         async with self._one_at_a_time:

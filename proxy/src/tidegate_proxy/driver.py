@@ -22,8 +22,9 @@ from tidegate_proxy.limits import Limits
 from tidegate_proxy.locked_engine import LockedEngine
 from tidegate_proxy.membership import Membership
 from tidegate_proxy.observability.observability import Observability
-from tidegate_proxy.recovery import recover
+from tidegate_proxy.recovery import Recovery
 from tidegate_proxy.regions import Regions
+from tidegate_proxy.spoilers import RetryBudget, Spoilers
 from tidegate_proxy.waiting_clients import WaitingClients
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ class Driver:
         self._directory = directory
         self._observability = observability
         self._ids = itertools.count()
+        self._last_id = 0
+        self._spoilers = Spoilers()
         self._headroom = Headroom()
         self._engine = LockedEngine(engine, observability, self._carry_out)
         self.lock = self._engine.lock
@@ -62,6 +65,7 @@ class Driver:
         self.clients = WaitingClients(self.lock, observability)
         self.legs = Legs(self._engine, directory, self.clients, observability, regions, hidden, self._recover)
         self.membership = Membership(self._engine, directory, self.clients, self.legs, regions, self._pass_on)
+        self.recovery = Recovery(self.legs, self.membership, self._spoilers, self._may_spend)
         self.on_stray: Callable[[Client], None] | None = None
         """Has a request answered that cannot be scheduled any more, as its model has become another."""
 
@@ -76,8 +80,11 @@ class Driver:
             self.clients.tell(client, _rejected(limits, TIMEOUT_EXPIRED))
             return
         due_ns = NEVER if deadline_ns == NEVER else self._headroom.before(deadline_ns, arrival_ns)
-        client.request_id = request_id = next(self._ids)
-        request = Request(request_id, envelope.model, envelope.rows, arrival_ns, due_ns, envelope.merge_key)
+        client.request_id = request_id = self._last_id = next(self._ids)
+        merge_key = envelope.merge_key
+        if self._spoilers and self._spoilers.runs_alone((client.peer, envelope.model)):
+            client.runs_alone, merge_key = True, f"{merge_key}/alone {request_id}"
+        request = Request(request_id, envelope.model, envelope.rows, arrival_ns, due_ns, merge_key)
         with self.lock:
             stray = not self._directory.catalog.schedules(envelope) and envelope.model in self._directory.catalog.hosts
             admitted = not stray and self.clients.admit(client, limits)
@@ -151,7 +158,10 @@ class Driver:
             client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, "its model has just changed"))
 
     async def _recover(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
-        await recover(self.legs, self.membership, self.clients, run, code, details)
+        await self.recovery.recover(run, code, details)
+
+    def _may_spend(self, budget: RetryBudget, requests: int) -> bool:
+        return budget.spend(requests, self.limits.retry_share, self._last_id)
 
 
 def _rejected(limits: Limits, details: str, *, queued: bool = True, outcome: str = "") -> RequestFailed:

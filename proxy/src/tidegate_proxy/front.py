@@ -179,6 +179,10 @@ class _UnaryClient(Client):
     def metadata(self) -> Metadata:
         return self._call.metadata
 
+    @property
+    def peer(self) -> str:
+        return self._call.peer()
+
     def resolve(self, outcome: Outcome) -> None:
         if isinstance(outcome, RequestFailed):
             self._call.end(outcome.code, outcome.details)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Container, Coroutine, Sequence
 import grpc
 
 from tidegate.api import AnyEvent, BatchFailed, LegFinished, WorkerJoined, WorkerLost
-from tidegate.engine import AnyEffect, Fail, StartLeg
+from tidegate.engine import AnyEffect, StartLeg
 from tidegate_proxy.backend import CANCEL_AFTER_S, INFER, Backend
-from tidegate_proxy.catalog import Directory
+from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.client import Client, Outcome, RequestFailed
 from tidegate_proxy.completion_queue import PendingCall
 from tidegate_proxy.envelope import Envelope
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 BROKEN_SHARING = "shared memory"
 """In all that Triton says of it: of a region that it does not know, of an answer larger than expected."""
+EVERY_CLIENT_LEFT = "every client left"
 
 
 class Legs:
@@ -61,6 +62,11 @@ class Legs:
 
     def __len__(self) -> int:
         return len(self._running)
+
+    @property
+    def catalog(self) -> Catalog:
+        """What the Tritons serve, as it is in force."""
+        return self._directory.catalog
 
     async def close(self) -> None:
         """Forget those that run: how they end concerns nobody any more."""
@@ -127,7 +133,7 @@ class Legs:
                 if before:
                     before.stop()
                 effects = self._engine.handle(
-                    BatchFailed(time.monotonic_ns(), batch.id, effect.leg, worker_id, "every client left")
+                    BatchFailed(time.monotonic_ns(), batch.id, effect.leg, worker_id, EVERY_CLIENT_LEFT)
                 )
         if waiting:
             run.execution = self._observability.batch_started(
@@ -187,15 +193,15 @@ class Legs:
             except ScatterError as error:
                 self._loop.call_soon_threadsafe(self._failed, run, grpc.StatusCode.INTERNAL, str(error))
             else:
-                self.finish(run)
-        elif self.finish(run):
+                self._finish(run)
+        elif self._finish(run):
             # The engine first: the next batch is on its way before this one's answers are divided.
             divided_ns = time.monotonic_ns()
             outcomes = _divided(answer, run)
             run.payload.close(finished=True)
             self._clients.settle(run, outcomes, time.monotonic_ns() - divided_ns)
 
-    def finish(self, run: LegRun) -> bool:
+    def _finish(self, run: LegRun) -> bool:
         """Tell the engine that a leg has ended, now; False where its worker was given up and its requests with it."""
         effect = run.effect
         with self._engine.lock:
@@ -211,44 +217,54 @@ class Legs:
         if run.is_last:
             for client in run.clients:
                 client.ended_ns = ended_ns
+            if refusal := run.clients[0].refusal:
+                refusal.answered()
         self._engine.perform(effects)
         self._observability.batch_ended(run.execution, ended_ns)
         return True
 
-    def _finish_as_planned(self, run: LegRun) -> None:
+    def _fail_as_planned(self, run: LegRun) -> None:
         """Triton does not say when it stops what was cancelled: its worker counts as busy for as long as planned."""
         left_ns = run.started_ns + run.effect.batch.legs[run.effect.leg].duration_ns - time.monotonic_ns()
-        self._loop.call_later(max(0, left_ns) / 1e9, self.finish, run)
+        self._loop.call_later(max(0, left_ns) / 1e9, self.fail, run, EVERY_CLIENT_LEFT)
 
     def _failed(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
         """In the loop: a leg's call did not end well."""
         if self._running.get(run.effect.batch.id) is not run:
             return
         if code is grpc.StatusCode.CANCELLED and run.abandoned:
-            self._finish_as_planned(run)
+            self._fail_as_planned(run)
             return
         run.recovery = self._loop.create_task(self._recover(run, code, details))
         self._tasks.add(run.recovery)
         run.recovery.add_done_callback(self._tasks.discard)
 
-    def abort(self, run: LegRun, reason: str) -> bool:
-        """Its requests have their answers or will have none: it does not go on. As `finish` otherwise."""
-        if run.is_last:
-            finished = self.finish(run)
-        else:
-            with self._engine.lock:
-                finished = self._running.pop(run.effect.batch.id, None) is run
-                effects: list[AnyEffect] = []
-                if finished:
-                    batch_id, now_ns = run.effect.batch.id, time.monotonic_ns()
-                    for client in run.clients:
-                        client.ended_ns = now_ns
-                    effects = self._engine.handle(BatchFailed(now_ns, batch_id, run.effect.leg, run.worker_id, reason))
-            self._engine.perform([effect for effect in effects if not isinstance(effect, Fail)])
-            self._observability.batch_ended(run.execution, time.monotonic_ns(), reason)
-        if finished:
-            run.payload.close(finished=True)
-        return finished
+    def fail(
+        self,
+        run: LegRun,
+        reason: str,
+        *,
+        retry: bool = False,
+        halved: bool = False,
+        outcome: RequestFailed | None = None,
+    ) -> None:
+        """A leg has failed: its requests are tried again, as they were or in halves, or clients are told `outcome`."""
+        with self._engine.lock:
+            batch = run.effect.batch
+            if self._running.get(batch.id) is not run:
+                return  # its worker was given up, and its requests with it
+            del self._running[batch.id]
+            waiting = [client.request_id for client in self._clients.of(batch.request_ids)]
+            middle = len(waiting) // 2
+            apart = tuple(tuple(half) for half in (waiting[:middle], waiting[middle:]) if half) if halved else ()
+            now_ns = time.monotonic_ns()
+            failed = BatchFailed(now_ns, batch.id, run.effect.leg, run.worker_id, reason, retry=retry, apart=apart)
+            effects = self._engine.handle(failed)
+        if outcome:
+            self._clients.settle(run, [outcome] * len(run.clients))
+        self._engine.perform(effects)
+        self._observability.batch_ended(run.execution, now_ns, reason)
+        run.payload.close(finished=True)
 
     def give_up_overdue(self, backend: Backend, limits: Limits) -> None:
         """In the loop: end legs that take so long that they will never end, though their Triton answers probes."""

@@ -19,6 +19,8 @@ class Limits:
     leg_s: float | None = None
     """How long a batch may run before it counts as hung, though its Triton answers probes. None: ten times as long as
     planned, and `LEG_FLOOR_S` at least."""
+    retry_share: float = 1.0
+    """Requests that are tried again because another spoiled their batch, at most, per request that comes."""
     shed_status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
     """What a client is told whose request is shed or dropped. Some clients try UNAVAILABLE again by themselves."""
 

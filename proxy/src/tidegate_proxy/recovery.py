@@ -1,55 +1,68 @@
 """What becomes of the requests of a leg that failed."""
 
+from collections.abc import Awaitable, Callable
+
 import grpc
 
-from tidegate.engine import StartLeg
-from tidegate_proxy.backend import GOING, INFER
-from tidegate_proxy.client import Client, Outcome, RequestFailed
-from tidegate_proxy.forwarded import forwarded
+from tidegate_proxy.backend import GOING, Backend
+from tidegate_proxy.client import Client, RequestFailed
 from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.legs import Legs
 from tidegate_proxy.membership import Membership
-from tidegate_proxy.merging import ScatterError
-from tidegate_proxy.waiting_clients import WaitingClients
+from tidegate_proxy.spoilers import Refusal, RetryBudget, Spoilers
 
 
-async def recover(
-    legs: Legs, membership: Membership, clients: WaitingClients, run: LegRun, code: grpc.StatusCode, details: str
-) -> None:
-    """Its Triton is gone, or refused the batch: then every request gets its own answer, as one may be at fault."""
-    if code in GOING and await membership.lost(run.backend, details):
-        return
-    if len(run.clients) == 1 and code is not grpc.StatusCode.UNAVAILABLE:
-        if legs.abort(run, details):
-            clients.settle(run, [RequestFailed(code, details, reason="BACKEND")])
-        return
-    for client in run.clients:
-        if client not in clients:
-            continue
-        outcome: Outcome
-        try:
-            outcome = await _alone(legs, run, client)
-        except grpc.aio.AioRpcError as error:
-            outcome = RequestFailed(error.code(), error.details() or "", reason="BACKEND")
-            if outcome.code in GOING and await membership.lost(run.backend, outcome.details):
-                return
-        except ScatterError as error:
-            outcome = RequestFailed(grpc.StatusCode.INTERNAL, str(error), reason="BACKEND")
-        clients.resolve(client.request_id, outcome)
-    legs.abort(run, details)
+class Recovery:
+    """Finds out whether the Triton or a request was at fault. Lives in the event loop.
 
-
-async def _alone(legs: Legs, run: LegRun, client: Client) -> bytes:
-    """One of a batch's requests along all its legs, while the worker of the leg that failed is still taken.
-
-    Raises AioRpcError and ScatterError.
+    What a Triton refused as a whole is halved: either half is a batch like any other, which the policy orders and
+    places, and none of it shares a batch with others, until a request is refused alone.
     """
-    batch, payload = run.effect.batch, legs.payload_of([client.envelope], None)
-    answer = b""
-    for number in range(len(batch.legs)):
-        if number:
-            payload.answered(answer)
-        stage = legs.stage_of(StartLeg(batch, number, client.envelope.rows))
-        metadata = forwarded(client.metadata, legs.hidden())
-        answer = await stage.backend.unary(INFER)(payload.request(stage), metadata=metadata)
-    return payload.outcomes(answer)[0]
+
+    def __init__(
+        self,
+        legs: Legs,
+        membership: Membership,
+        spoilers: Spoilers,
+        may_spend: Callable[[RetryBudget, int], bool],
+    ) -> None:
+        """`may_spend(budget, requests)`: whether so many may be tried again because one spoiled their batch."""
+        self._legs = legs
+        self._membership = membership
+        self._spoilers = spoilers
+        self._may_spend = may_spend
+        self._budget = RetryBudget()
+        self.look_again: Callable[[Backend], Awaitable[None]] | None = None
+        """Asks a Triton anew what it serves."""
+
+    async def recover(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
+        """A leg's call has failed: have its requests tried again where that may help, else tell their clients."""
+        if code in GOING and await self._membership.lost(run.backend, details):
+            return
+        if code is grpc.StatusCode.UNAVAILABLE or (code is grpc.StatusCode.NOT_FOUND and await self._is_unloaded(run)):
+            self._legs.fail(run, details, retry=True)
+        elif len(run.clients) > 1 and self._may_spend(self._budget, len(run.clients)):
+            refusal = run.clients[0].refusal or Refusal(self._spoilers)
+            for client in run.clients:
+                client.refusal = refusal
+            self._legs.fail(run, details, halved=True)
+        else:
+            if len(run.clients) == 1:
+                self._blame(run.clients[0])
+            self._legs.fail(run, details, outcome=RequestFailed(code, details, reason="BACKEND"))
+
+    async def _is_unloaded(self, run: LegRun) -> bool:
+        """Whether what the leg runs, a version that was there, has gone from its Triton; if so that is taken up."""
+        catalog, header = self._legs.catalog, run.clients[0].envelope.header
+        versions = catalog.versions.get(header.model_name, ())
+        if self.look_again is None or (header.model_version and header.model_version not in versions):
+            return False
+        await self.look_again(run.backend)
+        return self._legs.catalog is not catalog
+
+    def _blame(self, client: Client) -> None:
+        sender = (client.peer, client.envelope.model)
+        if client.refusal:
+            client.refusal.failed(sender)
+        elif client.runs_alone:
+            self._spoilers.spoiled(sender)

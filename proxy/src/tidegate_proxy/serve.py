@@ -281,6 +281,7 @@ def limits_of(config: ServeConfig) -> Limits:
         requests=config.limits.max_queue,
         bytes=int(config.limits.max_queue_bytes),
         leg_s=config.limits.leg_timeout_s,
+        retry_share=config.retries.budget,
         shed_status=grpc.StatusCode[config.shedding.status],
     )
 

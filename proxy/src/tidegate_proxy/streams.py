@@ -263,6 +263,10 @@ class _StreamClient(Client):
     def metadata(self) -> Metadata:
         return self._call.metadata
 
+    @property
+    def peer(self) -> str:
+        return self._call.peer()
+
     def resolve(self, outcome: Outcome) -> None:
         self.outcome = outcome
         self._stream.settled()

@@ -380,6 +380,20 @@ def test_what_has_ended_is_neither_tried_again_nor_answered_again() -> None:
     assert (engine.tally.failed, engine.queued) == (1, 1)
 
 
+def test_requests_that_are_tried_apart_share_batches_only_within_their_groups() -> None:
+    policy = Script((), (), (), [run(0, 1, 2, 3)])
+    engine = engine_of(policy)
+    for request_id in range(4):
+        engine.handle(arrived(request_id))
+    refused = BatchFailed(10, 0, 0, 0, "one is bad", apart=((0, 1), (2,)))
+    assert engine.handle(refused) == [Fail(3, "one is bad")], "what is in no group has failed"
+    again = [event.request for event in policy.told if isinstance(event, RequestArrived)][4:]
+    assert [request.id for request in again] == [0, 1, 2]
+    first, second, third = [request.merge_key for request in again]
+    assert first == second != third != ""
+    assert (engine.queued, engine.in_flight, engine.tally.failed) == (3, 0, 1)
+
+
 def test_a_leg_that_did_its_work_answers_those_that_had_not_failed() -> None:
     engine = engine_of(Script((), [run(0, 1)]))
     engine.handle(arrived(0))

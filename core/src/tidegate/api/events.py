@@ -73,6 +73,13 @@ class BatchFailed(Event, frozen=True, tag=True):
     reason: str
     retry: bool = False
     """The failure was the worker's, not the requests': elsewhere they may succeed."""
+    apart: tuple[tuple[int, ...], ...] = ()
+    """Ids of requests that are tried again, in groups, because one of them may have spoiled it for the others.
+
+    From now on those of a group share batches with none but each other, so that the one at fault is found. A group is
+    smaller than the batch was, which is why this ends; it does not count as a try. What is in no group has failed,
+    unless `retry`.
+    """
 
 
 class TimerFired(Event, frozen=True, tag=True):

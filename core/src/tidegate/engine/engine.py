@@ -290,8 +290,12 @@ class Engine:
         self._flights.abort(flight)
         self.expectations.leg_ended(event.now_ns, flight.batch.id)
         again = []
+        group_of = {request_id: number for number, group in enumerate(event.apart) for request_id in group}
         for request in flight.requests:
-            if self._may_try_again(request, flight, event):
+            if request.id in group_of and self._fleet.serves(request.model):
+                key = f"{request.merge_key}/{event.batch_id}.{group_of[request.id]}"
+                again.append(msgspec.structs.replace(request, merge_key=key))
+            elif self._may_try_again(request, flight, event):
                 again.append(request)
             else:
                 self._fail(request, event.reason)

@@ -167,10 +167,16 @@ class Shedding(Section):
 
 
 class Retries(Section):
-    """What happens to requests on a Triton that is lost."""
+    """What happens to requests on a Triton that is lost, and to those whose batch another request spoiled."""
 
     max: int = Field(
         default=1, ge=0, le=10, description="How often a request is tried elsewhere, its deadline allowing"
+    )
+    budget: float = Field(
+        default=1.0,
+        ge=0,
+        le=100,
+        description="Requests tried again because another spoiled their batch, at most, per request that comes",
     )
 
 
