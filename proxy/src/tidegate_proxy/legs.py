@@ -72,6 +72,7 @@ class Legs:
         """Forget those that run: how they end concerns nobody any more."""
         with self._engine.lock:
             self._running.clear()
+            self._between.clear()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -208,12 +209,15 @@ class Legs:
             if self._running.get(effect.batch.id) is not run:
                 return False
             del self._running[effect.batch.id]
-            if not run.is_last:
-                self._between[effect.batch.id] = run
             ended_ns = time.monotonic_ns()
             effects = self._engine.handle(
                 LegFinished(ended_ns, effect.batch.id, effect.leg, run.worker_id, run.started_ns, ended_ns)
             )
+            goes_on = self._engine.engine.flight(effect.batch.id) is not None
+            if goes_on:
+                self._between[effect.batch.id] = run
+        if not goes_on and not run.is_last:  # a worker further on has been lost
+            run.payload.close(finished=True)
         if run.is_last:
             for client in run.clients:
                 client.ended_ns = ended_ns
@@ -294,9 +298,11 @@ class Legs:
                 else (BatchFailed(now_ns, run.effect.batch.id, run.effect.leg, run.worker_id, reason),)
             )
             effects = [effect for event in events for effect in self._engine.handle(event)]
+            stranded = self.forget_stranded()
         log.error("a batch is given up: %s", reason)
         self._engine.perform(effects)
-        run.stop()
+        for each in (run, *stranded):
+            each.stop()
 
 
 def _divided(answer: bytes, run: LegRun) -> Sequence[Outcome]:

@@ -1,0 +1,245 @@
+"""Between two legs of a batch nothing is left behind, however the batch ends."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, cast
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tidegate.api import (
+    Batch,
+    Commands,
+    Dispatch,
+    FirstComeFirstServed,
+    Leg,
+    Model,
+    Pipeline,
+    Policy,
+    PolicyOptions,
+    Profile,
+    RequestArrived,
+    Setup,
+    Worker,
+)
+from tidegate.engine import Engine
+from tidegate_proxy.catalog import Catalog, Directory
+from tidegate_proxy.client import Client, Outcome
+from tidegate_proxy.driver import Driver
+from tidegate_proxy.envelope import open_envelope
+from tidegate_proxy.limits import Limits
+from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.regions import Region, Regions
+from tidegate_proxy.signature import Signature, TensorSpec
+
+if TYPE_CHECKING:
+    from tidegate_proxy.backend import Backend
+
+MS = 1_000_000
+WIDTH = 40_000
+HEAD = Signature("a", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 1)
+TAIL = Signature("b", {"Y": TensorSpec("FP32", (-1,))}, frozenset({"Z"}), 1)
+WHOLE = Signature("m", HEAD.inputs, frozenset({"Z"}), 1)
+MODEL = Model("m", 1, None, (Pipeline(("a", "b"), 1),))
+WORKERS = (Worker(0, "w0", ("a",)), Worker(1, "w1", ("b",)), Worker(2, "w2", ("b",)))
+
+
+class Piling(FirstComeFirstServed):
+    """Books every request at once, its second leg on w1 behind all others."""
+
+    best_effort = True
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        first_ns = self._next_ns = max(getattr(self, "_next_ns", 0), event.now_ns)
+        self._next_ns += 2 * MS
+        self._batches = getattr(self, "_batches", -1) + 1
+        legs = (Leg(0, "a", first_ns, MS), Leg(1, "b", first_ns + MS, MS))
+        return [Dispatch(Batch(self._batches, "m", (event.request.id,), legs))]
+
+
+class Triton:
+    """Of a Backend what legs need; its calls end when a test says so."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.alive = True
+        self.channel = self
+        self.calls: list[Callable[..., None]] = []
+
+    def unary(self, _method: str, _message: bytes, then: Callable[..., None], _metadata: object) -> Any:  # noqa: ANN401
+        self.calls.append(then)
+        return self
+
+    def cancel(self) -> None:
+        """Of a call."""
+
+    def cut_off(self) -> None:
+        """Of a Backend."""
+
+    def answer(self, output: str, sent: bytes) -> None:
+        """End its first call well."""
+        message = service_pb2.ModelInferResponse(model_name="p", model_version="1")
+        message.outputs.add(name=output, datatype="FP32", shape=[1, WIDTH])
+        message.raw_output_contents.append(sent)
+        self.calls.pop(0)(message.SerializeToString(), grpc.StatusCode.OK, "")
+
+
+class Counted:
+    """Regions that are always there, and how many of them are in use."""
+
+    def __init__(self) -> None:
+        self.in_use: list[Region] = []
+
+    def take(self, size: int, _backends: object) -> Region:
+        region = cast("Region", _Memory(size))
+        self.in_use.append(region)
+        return region
+
+    def give_back(self, region: Region) -> None:
+        self.in_use.remove(region)
+
+    discard = give_back
+
+    def leave(self, _backend: object) -> None:
+        """A Triton is gone."""
+
+
+class _Memory:
+    def __init__(self, size: int) -> None:
+        self.name, self.memory = "region", memoryview(bytearray(size))
+
+    write = Region.write
+
+
+class Waiting(Client):
+    """One that waits."""
+
+    def resolve(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+
+
+class Split:
+    """A driver of one model in two parts: the first on one Triton, the second on two."""
+
+    def __init__(self, policy: type[Policy] = FirstComeFirstServed) -> None:
+        self.tritons = [Triton(f"triton-{worker.name}") for worker in WORKERS]
+        backends = cast("list[Backend]", self.tritons)
+        catalog = Catalog(
+            models={"m": MODEL},
+            signatures={"m": WHOLE},
+            partitions={"a": HEAD, "b": TAIL},
+            workers=list(WORKERS),
+            backend_of=dict(enumerate(backends)),
+            hosts={"m": backends},
+        )
+        setup = Setup((MODEL,), WORKERS, tuple(Profile(part, "default", (MS,)) for part in "ab"))
+        engine = Engine(policy(setup, PolicyOptions()), name="fifs")
+        self.regions = Counted()
+        self.driver = Driver(
+            engine, Directory(catalog), Limits(leg_s=0.05), Observability(setup), cast("Regions", self.regions)
+        )
+
+    def send(self) -> Client:
+        """One more request."""
+        message = service_pb2.ModelInferRequest(model_name="m")
+        message.inputs.add(name="X", datatype="FP32", shape=[1, WIDTH])
+        message.raw_input_contents.append(np.ones(WIDTH, np.float32).tobytes())
+        client = Waiting(open_envelope(message.SerializeToString(), WHOLE))
+        now_ns = time.monotonic_ns()
+        self.driver.submit(client, now_ns, now_ns + 60_000_000_000)
+        return client
+
+    async def called(self, *numbers: int) -> Triton:
+        """One of these Tritons, as soon as it is called."""
+        async with asyncio.timeout(20):
+            while True:
+                for number in numbers:
+                    if self.tritons[number].calls:
+                        return self.tritons[number]
+                await asyncio.sleep(0.001)
+
+    def nothing_is_left(self) -> bool:
+        """Whether no payload is kept, nor shared memory."""
+        legs = self.driver.legs
+        return not legs._between and not legs._running and not self.regions.in_use
+
+
+async def _lost_while_the_first_leg_runs(split: Split) -> None:
+    split.send()
+    head = await split.called(0)
+    for tail in split.tritons[1:]:
+        split.driver.membership.give_up(cast("Backend", tail), "it is gone")
+    head.answer("Y", bytes(4 * WIDTH))
+
+
+async def _left_while_the_second_leg_runs(split: Split) -> None:
+    client = split.send()
+    (await split.called(0)).answer("Y", bytes(4 * WIDTH))
+    tail = await split.called(1, 2)
+    assert split.driver.leave(client)
+    tail.answer("Z", bytes(4 * WIDTH))
+
+
+async def _left_while_the_first_leg_runs(split: Split) -> None:
+    client = split.send()
+    head = await split.called(0)
+    assert split.driver.leave(client)
+    head.answer("Y", bytes(4 * WIDTH))
+    async with asyncio.timeout(20):
+        while split.driver.engine.in_flight:
+            await asyncio.sleep(0.001)
+
+
+async def _refused_by_the_second(split: Split) -> None:
+    split.send()
+    (await split.called(0)).answer("Y", bytes(4 * WIDTH))
+    tail = await split.called(1, 2)
+    tail.calls.pop(0)(None, grpc.StatusCode.INTERNAL, "it breaks")
+    async with asyncio.timeout(20):
+        while split.driver.engine.in_flight:
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        _lost_while_the_first_leg_runs,
+        _left_while_the_second_leg_runs,
+        _left_while_the_first_leg_runs,
+        _refused_by_the_second,
+    ],
+)
+def test_payloads_and_shared_memory_end_with_their_batch(
+    happens: Callable[[Split], Coroutine[Any, Any, None]],
+) -> None:
+    async def run() -> None:
+        split = Split()
+        try:
+            await happens(split)
+            assert split.nothing_is_left()
+        finally:
+            await split.driver.close()
+
+    asyncio.run(run())
+
+
+def test_those_that_wait_for_a_worker_that_is_given_up_leave_nothing() -> None:
+    async def run() -> None:
+        split = Split(Piling)
+        try:
+            for _ in range(2):
+                split.send()
+                (await split.called(0)).answer("Y", bytes(4 * WIDTH))
+            hung = await split.called(1)
+            assert len(split.driver.legs._between) == 1
+            async with asyncio.timeout(20):
+                while split.driver.legs._between:
+                    split.driver.legs.give_up_overdue(cast("Backend", hung), split.driver.limits)
+                    await asyncio.sleep(0.001)
+        finally:
+            await split.driver.close()
+
+    asyncio.run(run())
