@@ -236,9 +236,11 @@ class Control:
         backend.forwarded.add(call)
         try:
             yield
+            self._driver.outliers.did_well(backend)
         except grpc.aio.AioRpcError as error:
-            if error.code() in GOING:  # if the Triton is gone, the next call goes to another
-                await self._driver.membership.lost(backend, error.details() or "")
+            gone = error.code() in GOING and await self._driver.membership.lost(backend, error.details() or "")
+            if not gone:  # else the next call goes to another
+                self._driver.membership.failed(backend, error.code(), error.details() or "")
             raise RequestFailed(error.code(), error.details() or "") from error
         except asyncio.CancelledError:
             if backend.alive:

@@ -22,6 +22,7 @@ from tidegate_proxy.limits import Limits
 from tidegate_proxy.locked_engine import LockedEngine
 from tidegate_proxy.membership import Membership
 from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.outliers import Outliers
 from tidegate_proxy.recovery import Recovery
 from tidegate_proxy.regions import Regions
 from tidegate_proxy.spoilers import RetryBudget, Spoilers
@@ -63,8 +64,13 @@ class Driver:
         self.lock = self._engine.lock
         """Guards the engine and its metrics."""
         self.clients = WaitingClients(self.lock, observability)
-        self.legs = Legs(self._engine, directory, self.clients, observability, regions, hidden, self._recover)
-        self.membership = Membership(self._engine, directory, self.clients, self.legs, regions, self._pass_on)
+        self.outliers = Outliers(lambda: self.limits.ejection)
+        self.legs = Legs(
+            self._engine, directory, self.clients, observability, regions, hidden, self._recover, self.outliers.did_well
+        )
+        self.membership = Membership(
+            self._engine, directory, self.clients, self.legs, regions, self.outliers, self._pass_on
+        )
         self.recovery = Recovery(self.legs, self.membership, self._spoilers, self._may_spend)
         self.on_stray: Callable[[Client], None] | None = None
         """Has a request answered that cannot be scheduled any more, as its model has become another."""

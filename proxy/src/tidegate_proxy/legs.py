@@ -43,8 +43,12 @@ class Legs:
         regions: Regions | None,
         hidden: Callable[[], Container[str]],
         recover: Callable[[LegRun, grpc.StatusCode, str], Coroutine[None, None, None]],
+        did_well: Callable[[Backend], None],
     ) -> None:
-        """`regions`, `hidden`: as the driver's. `recover(run, code, details)` sees to a leg whose call failed."""
+        """`regions`, `hidden`: as the driver's. `recover(run, code, details)` sees to a leg whose call failed.
+
+        `did_well` is told of the Triton of every other.
+        """
         self._engine = engine
         self._directory = directory
         self._clients = clients
@@ -52,6 +56,7 @@ class Legs:
         self._regions = regions
         self.hidden = hidden
         self._recover = recover
+        self._did_well = did_well
         self._running: dict[int, LegRun] = {}
         """By batch."""
         self._between: dict[int, LegRun] = {}
@@ -224,6 +229,7 @@ class Legs:
             if refusal := run.clients[0].refusal:
                 refusal.answered()
         self._engine.perform(effects)
+        self._did_well(run.backend)
         self._observability.batch_ended(run.execution, ended_ns)
         return True
 

@@ -1,8 +1,10 @@
 """What the proxy holds at most, and what it says beyond."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
+
+from tidegate_proxy.configuration.config import Ejection
 
 LEG_FACTOR = 10
 LEG_FLOOR_S = 30.0
@@ -19,6 +21,8 @@ class Limits:
     leg_s: float | None = None
     """How long a batch may run before it counts as hung, though its Triton answers probes. None: ten times as long as
     planned, and `LEG_FLOOR_S` at least."""
+    ejection: Ejection = field(default_factory=Ejection)
+    """Which Tritons are given nothing for a while."""
     retry_share: float = 1.0
     """Requests that are tried again because another spoiled their batch, at most, per request that comes."""
     shed_status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE

@@ -4,6 +4,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+import grpc
+
 from tidegate.api import AnyEvent, PlanChanged, Profile, RequestCancelled, WorkerJoined, WorkerLost
 from tidegate.engine import AnyEffect
 from tidegate_proxy.backend import Backend
@@ -11,6 +13,7 @@ from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.client import Client
 from tidegate_proxy.legs import Legs
 from tidegate_proxy.locked_engine import LockedEngine
+from tidegate_proxy.outliers import Outliers, is_failure
 from tidegate_proxy.regions import Regions
 from tidegate_proxy.waiting_clients import WaitingClients
 
@@ -27,6 +30,7 @@ class Membership:
         clients: WaitingClients,
         legs: Legs,
         regions: Regions | None,
+        outliers: Outliers,
         pass_on: Callable[[Client], None],
     ) -> None:
         """`pass_on`: has a request answered that cannot be scheduled any more, as its model has become another."""
@@ -35,6 +39,8 @@ class Membership:
         self._clients = clients
         self._legs = legs
         self._regions = regions
+        self.outliers = outliers
+        """Those that fail while others do well."""
         self._pass_on = pass_on
 
     async def lost(self, backend: Backend, details: str) -> bool:
@@ -44,12 +50,31 @@ class Membership:
         self.give_up(backend, details)
         return True
 
+    def failed(self, backend: Backend, code: grpc.StatusCode, details: str) -> None:
+        """A call to a Triton has failed: one that fails while others do well is given nothing more for a while."""
+        if not is_failure(code, details):
+            return
+        catalog = self._directory.catalog
+        backends = list(catalog.loaded)
+        if (reason := self.outliers.failed(backend, time.monotonic_ns(), catalog, backends)) is not None:
+            log.error("Triton at %s: %s: %s", backend.address, reason, details)
+            self._withdraw(backend)
+
+    def is_ejected(self, backend: Backend) -> bool:
+        """Whether a Triton is to be given nothing, though it may answer."""
+        return self.outliers.is_out(backend, time.monotonic_ns(), self._directory.catalog)
+
     def give_up(self, backend: Backend, details: str) -> None:
         """A Triton is gone: tell the engine, once."""
         if not backend.alive:
             return
-        backend.alive = False
         log.error("Triton at %s is lost: %s", backend.address, details)
+        self._withdraw(backend)
+        backend.cut_off()
+
+    def _withdraw(self, backend: Backend) -> None:
+        """Give a Triton nothing more; what runs there is tried elsewhere."""
+        backend.alive = False
         mine = {worker_id for worker_id, other in self._directory.catalog.backend_of.items() if other is backend}
         with self._engine.lock:
             runs = self._legs.forget(mine)
@@ -69,7 +94,6 @@ class Membership:
             run.stop()
         if self._regions:
             self._regions.leave(backend)
-        backend.cut_off()
 
     def adopt(self, catalog: Catalog, profiles: Sequence[Profile], returning: Backend | None = None) -> None:
         """From now on this is what the Tritons serve; `returning` is one that was given up and answers again.

@@ -42,6 +42,8 @@ async def _look(backend: Backend, driver: Driver, discovery: Discovery, silence:
     began_ns = time.monotonic_ns()
     if not backend.alive:
         silence.probes = 0
+        if driver.membership.is_ejected(backend):
+            return
         if await backend.is_ready():
             await discovery.take_back(backend)
         elif not await backend.is_live():

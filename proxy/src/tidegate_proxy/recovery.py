@@ -50,6 +50,7 @@ class Recovery:
             if len(run.clients) == 1:
                 self._blame(run.clients[0])
             self._legs.fail(run, details, outcome=RequestFailed(code, details, reason="BACKEND"))
+        self._membership.failed(run.backend, code, details)
 
     async def _is_unloaded(self, run: LegRun) -> bool:
         """Whether what the leg runs, a version that was there, has gone from its Triton; if so that is taken up."""

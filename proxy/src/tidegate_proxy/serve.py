@@ -223,7 +223,12 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
         for work in (discovery.look_around(), proxy.look_at_files()):
             stack.push_async_callback(_cancelled, asyncio.create_task(work))
         if config.listen.metrics:
-            registry = registry_of(observability.metrics, driver.lock, config.policy.name)
+            registry = registry_of(
+                observability.metrics,
+                driver.lock,
+                config.policy.name,
+                ejections=lambda: driver.outliers.ejections(backends),
+            )
             page = MetricsPage(registry, observability, driver, directory, discovery)
             stack.push_async_callback(page.close)
             proxy.metrics_address = _bound(config.listen.metrics, await page.listen(config.listen.metrics))
@@ -281,6 +286,7 @@ def limits_of(config: ServeConfig) -> Limits:
         requests=config.limits.max_queue,
         bytes=int(config.limits.max_queue_bytes),
         leg_s=config.limits.leg_timeout_s,
+        ejection=config.ejection,
         retry_share=config.retries.budget,
         shed_status=grpc.StatusCode[config.shedding.status],
     )

@@ -180,6 +180,20 @@ class Retries(Section):
     )
 
 
+class Ejection(Section):
+    """Which Tritons are given nothing for a while, as they fail while others do well, though they answer probes."""
+
+    consecutive_errors: int = Field(default=5, ge=0, description="So many failures in a row; 0: they do not matter")
+    error_rate: float = Field(default=0.5, gt=0, le=1, description="Or such a share of its calls within `window_s`")
+    min_requests: int = Field(default=20, ge=1, description="That share counts from so many calls on")
+    window_s: Seconds = Field(default=10.0, description="How long calls are counted for that share")
+    base_s: Seconds = Field(default=10.0, description="How long the first ejection lasts; the second twice as long ...")
+    max_s: Seconds = Field(default=300.0, description="The longest; after so long without one it begins anew")
+    max_share: float = Field(
+        default=0.5, ge=0, le=1, description="Of all Tritons, at most so many are ejected at a time; 0: none ever"
+    )
+
+
 class ServerTls(Section):
     """TLS towards clients, gRPC and HTTP alike. The files are read again when they change."""
 
@@ -284,6 +298,7 @@ class ServeConfig(Section):
     limits: Limits = Field(default=Limits(), description="What is refused or given up")
     shedding: Shedding = Field(default=Shedding(), description="How a request is refused")
     retries: Retries = Field(default=Retries(), description="Requests on a Triton that is lost")
+    ejection: Ejection = Field(default=Ejection(), description="Tritons that fail though they answer probes")
     drain_s: float = Field(
         default=20.0, ge=0, le=1e6, description="How long what is under way may take when Tidegate is asked to end"
     )

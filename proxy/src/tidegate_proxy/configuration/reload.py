@@ -18,6 +18,7 @@ LIVE: Final = frozenset(
         "limits.max_shared_bytes",
         "shedding",
         "retries",
+        "ejection",
         "drain_s",
         "authentication",
         "restricted",

@@ -24,14 +24,16 @@ def registry_of(
     lock: AbstractContextManager[object],
     policy: str,
     now_ns: Callable[[], int] = time.monotonic_ns,
+    ejections: Callable[[], Mapping[str, tuple[int, bool]]] = dict,
 ) -> CollectorRegistry:
     """A registry with every `tidegate_` metric of an engine, and those of this process.
 
     `lock` guards the engine and its metrics; it is held only while the numbers are copied. `now_ns` is the clock of
-    the engine's events.
+    the engine's events. `ejections`: of each Triton, how often it was ejected, and whether it is.
     """
     registry = CollectorRegistry()
     registry.register(_EngineCollector(metrics, lock, policy, now_ns))
+    registry.register(_EjectionCollector(ejections))
     ProcessCollector(registry=registry)
     return registry
 
@@ -68,6 +70,28 @@ class _EngineCollector(Collector):
         )
         build.add_metric((version("tidegate-proxy"), self._policy), 1)
         yield build
+
+
+class _EjectionCollector(Collector):
+    def __init__(self, ejections: Callable[[], Mapping[str, tuple[int, bool]]]) -> None:
+        self._ejections = ejections
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        times = CounterMetricFamily(
+            "tidegate_triton_ejections",
+            "Times a Triton was given nothing for a while, as it failed.",
+            labels=("triton",),
+        )
+        out = GaugeMetricFamily(
+            "tidegate_triton_ejected", "1 while a Triton is given nothing, as it failed, else 0.", labels=("triton",)
+        )
+        for address, (count, is_out) in self._ejections().items():
+            times.add_metric((address,), count)
+            out.add_metric((address,), int(is_out))
+        return (times, out)
 
 
 def _about_requests(snapshot: Snapshot) -> Iterable[Metric]:
