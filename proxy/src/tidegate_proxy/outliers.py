@@ -115,7 +115,7 @@ class Outliers:
         }
 
     def _record(self, backend: Backend) -> _Record:
-        return self._records.setdefault(backend, _Record())
+        return self._records.get(backend) or self._records.setdefault(backend, _Record())
 
     def _why(self, backend: Backend, record: _Record, backends: Sequence[Backend]) -> str | None:
         others = [self._record(other) for other in backends if other is not backend and other.alive]

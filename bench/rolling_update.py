@@ -1,0 +1,113 @@
+"""A rolling update under load: Tritons restarted one after the other with another `max_batch_size`; how many are lost.
+
+    python -m bench.rolling_update [--requests N] [--killed]
+
+Each Triton is asked to end, or killed, and its successor serves the new model on the same port; the next one's turn
+comes when Tidegate uses it. It fails when a request was not answered.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+from rich.console import Console
+
+from bench.faults import Proxy
+from demo.emulated import Fleet, write_emulated
+from tidegate.api import ModelProfile, Point, write_profile
+from tidegate.workload.arrivals import NS_PER_S, Poisson
+from tidegate_loadtest.connection import Connection
+from tidegate_loadtest.model_inputs import RandomRequests
+from tidegate_loadtest.open_loop import run_open_loop
+from tidegate_proxy.embedded import EmbeddedTriton
+
+MODEL = "emulated"
+TRITONS, RATE_RPS = 3, 200.0
+ALPHA_MS, BETA_MS, SLO_MS = 1.0, 8.0, 10_000.0
+BATCHES = (8, 32)
+"""`max_batch_size` before and after."""
+GRACE_S = 10.0
+
+
+class Update:
+    """Tritons with the old model, one of which after the other gets the new one."""
+
+    def __init__(self, work: Path, running: ExitStack, *, killed: bool) -> None:
+        self._running = running
+        self._grace_s = 0.0 if killed else GRACE_S
+        self._log = work / "tidegate.log"
+        for folder, batch in zip(("old", "new"), BATCHES, strict=True):
+            write_emulated(work / folder, MODEL, Fleet(1, ALPHA_MS, BETA_MS, SLO_MS, batch))
+        self._new = work / "new"
+        self._tritons = [self._start(work / "old") for _ in range(TRITONS)]
+        points = [
+            Point(rows=rows, median_ms=ms, p95_ms=ms, samples=1)
+            for rows in range(1, max(BATCHES) + 1)
+            for ms in [ALPHA_MS * rows + BETA_MS]
+        ]
+        profiles = work / "profiles.json"
+        write_profile(profiles, ModelProfile(model=MODEL, alpha_ms=ALPHA_MS, beta_ms=BETA_MS, points=points))
+        self._proxy = Proxy([triton.grpc_address for triton in self._tritons], profiles, self._log)
+        running.callback(self._proxy.kill)
+
+    async def run(self, requests: int) -> tuple[Counter[str], float]:
+        """How the requests ended, and how long the update took, in seconds."""
+        window_ns = round(requests / RATE_RPS * NS_PER_S)
+        arrivals_ns = list(Poisson(RATE_RPS).instants_ns(window_ns, Random(1)))
+        updating = asyncio.create_task(self._update())
+        async with Connection(self._proxy.address) as connection:
+            inputs = await RandomRequests.for_model(connection, MODEL, rows=1, shapes={}, seed=1)
+            run = await run_open_loop(connection, arrivals_ns, inputs, window_ns=window_ns, timeout_s=60.0)
+        took_s = await updating
+        outcomes = Counter({"answered": int(run.ok.sum())})
+        outcomes.update({str(words): int(count) for words, count in run.messages.items()})
+        outcomes["sent"] = len(arrivals_ns)
+        return outcomes, took_s
+
+    async def _update(self) -> float:
+        began_s = time.monotonic()
+        for number, triton in enumerate(self._tritons):
+            await asyncio.sleep(2.0)
+            port = int(triton.grpc_address.rpartition(":")[2])
+            await asyncio.to_thread(triton.stop)
+            self._tritons[number] = await asyncio.to_thread(self._start, self._new, port)
+            while self._log.read_text().count("is back") <= number:
+                await asyncio.sleep(0.1)
+        return time.monotonic() - began_s
+
+    def _start(self, repository: Path, port: int = 0) -> EmbeddedTriton:
+        triton = EmbeddedTriton([repository], grpc_port=port, grace_s=self._grace_s)
+        self._running.callback(triton.stop)
+        return triton.start()
+
+
+def rolling_update(requests: int, *, killed: bool) -> tuple[Counter[str], float]:
+    """Run one; how the requests ended, and how long it took, in seconds."""
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as running:
+        return asyncio.run(Update(Path(folder), running, killed=killed).run(requests))
+
+
+def main() -> None:
+    """Run it and print what came of it."""
+    parser = argparse.ArgumentParser(prog="python -m bench.rolling_update", description=__doc__)
+    parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="under load (default: %(default)s)")
+    parser.add_argument("--killed", action="store_true", help="kill the Tritons instead of asking them to end")
+    arguments = parser.parse_args()
+    outcomes, took_s = rolling_update(arguments.requests, killed=arguments.killed)
+    lost = outcomes["sent"] - outcomes["answered"]
+    Console().print(
+        f"{TRITONS} Tritons updated in {took_s:.0f} s, max_batch_size {BATCHES[0]} to {BATCHES[1]}: "
+        f"{lost} of {outcomes['sent']} requests not answered"
+    )
+    if lost:
+        sys.exit(str(dict(outcomes)))
+
+
+if __name__ == "__main__":
+    main()
