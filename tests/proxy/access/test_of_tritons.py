@@ -4,7 +4,9 @@ import asyncio
 import http.client
 import json
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -15,7 +17,8 @@ import yaml
 from tritonclient.grpc import service_pb2
 from typer.testing import CliRunner
 
-from tidegate_proxy.access.apis import APIS
+from tidegate_proxy.access.apis import APIS, Api
+from tidegate_proxy.access.of_tritons import Restricted, problems
 from tidegate_proxy.access.restrictions import RestrictionError
 from tidegate_proxy.backend import SERVICE
 from tidegate_proxy.commands.check import check
@@ -158,6 +161,28 @@ def test_what_is_needed_is_asked_for(of_all: EmbeddedTriton, serve: Callable[...
     wrong.write_text("loud")
     with pytest.raises(RestrictionError, match=rf"tritons.N.headers gives does not open it .*protocol-{KEY}'"):
         serve(of_all, {KEY: wrong})
+
+
+@pytest.mark.parametrize(
+    ("api", "over_http"),
+    [
+        *product(("health", "model-repository", "model-config", "inference"), (False, True)),
+        *product(("statistics", "shared-memory"), (True,)),
+    ],
+)
+def test_whatever_is_needed_is_named(api: Api, over_http: bool) -> None:
+    words: dict[Api, str] = {api: f"This protocol is restricted, expecting header 'triton-grpc-protocol-{KEY}'"}
+    backend: Any = SimpleNamespace(address="a:1", headers=())
+    (problem, *_) = problems(backend, {"grpc": Restricted(words, words)}, [], over_http=over_http)
+    assert problem.startswith(f"Triton at a:1 restricts {api} over gRPC (--grpc-restricted-protocol), which Tidegate")
+    assert KEY in problem
+
+
+def test_what_triton_itself_refuses_is_none_of_our_business() -> None:
+    words: dict[Api, str] = {"logging": "This protocol is restricted"}
+    backend: Any = SimpleNamespace(address="a:1", headers=())
+    found = Restricted(words, words)
+    assert not [*problems(backend, {"grpc": found, "http": found}, [], over_http=True)]
 
 
 def test_nothing_is_opened_unasked(of_all: EmbeddedTriton, serve: Callable[..., Any], hush: Path) -> None:

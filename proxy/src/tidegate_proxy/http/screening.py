@@ -31,8 +31,8 @@ def _escaped(word: str) -> str:
 
 _USED: Final = re.compile(f'"{_escaped(reserved_names.REGION_PARAMETER)}"'.encode())
 _RESERVED: Final = re.compile(f'"({"|".join(map(_escaped, reserved_names.RESERVED))})'.encode())
-_HINTS: Final = (rb"\u00", *(name.encode() for name in (reserved_names.REGION_PARAMETER, *reserved_names.RESERVED)))
-"""Without one of these, which are quickly searched for, there is nothing to be found."""
+_HINTS: Final = (rb"\u00", reserved_names.REGION_PARAMETER.encode())
+"""Without one of these, which are quickly searched for, no region is named."""
 _LONGEST: Final = 6 * max(map(len, (reserved_names.REGION_PARAMETER, *reserved_names.RESERVED))) + 2
 
 
@@ -77,7 +77,7 @@ class Screen:
 
 
 class _Search:
-    """For the parameter that names a region, and for a name that is reserved, wherever they are."""
+    """For the parameter that names a region, and for a name behind it that is reserved."""
 
     def __init__(self, limit: int | None) -> None:
         """`limit`: how far to search, in bytes; None: to the end."""
@@ -96,10 +96,10 @@ class _Search:
             return
         text = self._end + piece if self._end else piece
         self._end = text[-_LONGEST:]
-        if not any(hint in text for hint in _HINTS):
-            return
-        self.used = self.used or _USED.search(text) is not None
-        if not self.reserved and (found := _RESERVED.search(text)):
+        if not self.used:
+            self.used = any(hint in text for hint in _HINTS) and _USED.search(text) is not None
+        # The name stands behind the parameter that it is the value of: what is before need not be searched again.
+        if self.used and not self.reserved and (found := _RESERVED.search(text)):
             self.reserved = json.loads(b'"%b"' % found[1])
 
 
