@@ -67,6 +67,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """Only requests of one model with equal keys can share a batch (the shapes of their tensors beyond the batch)."""
     app: str = ""
     """An application tag of the client's, for policies that learn a latency distribution per application."""
+    client: str = ""
+    """Whose it is: clients who wait for the same workers are served in turn."""
 
 
 class Leg(msgspec.Struct, frozen=True, gc=False):

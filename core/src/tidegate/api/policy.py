@@ -46,6 +46,9 @@ _HANDLERS: dict[type, str] = {
 }
 
 
+PATIENCE_NS = 1_000_000_000
+
+
 class Setup(msgspec.Struct, frozen=True):
     """What a policy knows when it is made. It never learns true service times."""
 
@@ -63,6 +66,8 @@ class Setup(msgspec.Struct, frozen=True):
     """
     network: Network | None = None
     """Between the nodes of the workers; None: what goes from leg to leg takes no time of its own."""
+    patience_ns: int = PATIENCE_NS
+    """How long requests without a deadline wait for those that have one; then workers are theirs in turn, too."""
 
 
 class PolicyOptions(BaseModel):

@@ -30,12 +30,15 @@ class Bookings:
     worker: Worker
     hosts: frozenset[str]
     """Its partitions, to look up."""
+    idle: set[int]
+    """The workers, of all, that have nothing to do."""
     legs: list[Leg] = field(default_factory=list)
     flights: list[Flight] = field(default_factory=list)
     """The flight of each leg."""
 
     def book(self, leg: Leg, flight: Flight) -> None:
         """Enter a leg where its planned start puts it."""
+        self.idle.discard(self.worker.id)
         position = len(self.legs)
         while position and self.legs[position - 1].start_ns > leg.start_ns:
             position -= 1
@@ -48,6 +51,7 @@ class Bookings:
             return False
         position = self.legs.index(leg)
         del self.legs[position], self.flights[position]
+        self._note_idle()
         return True
 
     def clear(self, flight: Flight) -> None:
@@ -55,6 +59,11 @@ class Bookings:
         kept = [(leg, other) for leg, other in zip(self.legs, self.flights, strict=True) if other is not flight]
         self.legs = [leg for leg, _ in kept]
         self.flights = [other for _, other in kept]
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if not self.legs:
+            self.idle.add(self.worker.id)
 
 
 class Fleet:
@@ -67,6 +76,8 @@ class Fleet:
         """Those that may be given work, by id."""
         self.bookings: dict[int, Bookings] = {}
         """Also of those that only finish what they have."""
+        self.idle_ids: set[int] = set()
+        """Those without bookings; perhaps also such as are there no more."""
         self._hosted: Counter[str] = Counter()
         self._host_sets: dict[tuple[str, ...], frozenset[str]] = {}
         self._served: dict[str, bool] = {}
@@ -81,7 +92,8 @@ class Fleet:
         self._served.clear()
         self.workers[worker.id] = worker
         if worker.id not in self.bookings or not self.bookings[worker.id].legs:
-            self.bookings[worker.id] = Bookings(worker, hosts)
+            self.bookings[worker.id] = Bookings(worker, hosts, self.idle_ids)
+            self.idle_ids.add(worker.id)
         self._hosted.update(worker.hosts)
 
     def idle(self, partition: str, kind: str) -> list[Worker]:

@@ -45,11 +45,14 @@ from tidegate.engine.effects import AnyEffect, CancelLeg, Fail, PolicyReplaced, 
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.flights import Flights
 from tidegate.engine.invariants import InvariantViolation, check_deadlines, check_legs, check_path, check_requests
+from tidegate.engine.sharing import Sharing
 from tidegate.engine.succession import Succession
 
 NO_WORKER = "no worker is left that hosts this model"
 MAX_TRIES = 2
 """Unless somebody decides otherwise, a request whose worker failed is tried once more."""
+OUT_OF_TURN = "share"
+"""Why a request is dropped whose time ran out while it was the turn of others: its client had more than they."""
 
 
 class Engine:
@@ -83,10 +86,12 @@ class Engine:
         self._bookings = self._fleet.bookings
         self.expectations = Expectations(setup.profiles, learn=learn)
         self._queued: dict[int, Request] = {}
+        """What waits and the policy knows of; `_sharing` holds the rest."""
         self._flights = Flights(self._fleet, self._leg_started)
         self._tries: dict[int, int] = {}
         self._batch_ids = setup.first_batch_id
         self._succession = Succession(policy, self._fleet, self.expectations)
+        self._sharing = Sharing(self._fleet, self.expectations, self._succession, self._queued, setup.patience_ns)
         self._effects: list[AnyEffect] = []
         self._commands: list[AnyCommand] = []
         self._reprieved: list[tuple[Request, list[Profile]]] = []
@@ -106,12 +111,14 @@ class Engine:
     def next_wake_ns(self) -> int | None:
         """When to call `handle(ClockAdvanced(...))`, unless an event comes before."""
         ours, theirs = self._flights.next_start_ns, self._succession.timers.next_ns
+        if (held := self._sharing.next_wake_ns) is not None:
+            ours = held if ours is None else min(held, ours)
         return theirs if ours is None else ours if theirs is None else min(ours, theirs)
 
     @property
     def queued(self) -> int:
         """Requests that wait for a batch."""
-        return len(self._queued)
+        return len(self._queued) + len(self._sharing)
 
     @property
     def in_flight(self) -> int:
@@ -146,10 +153,9 @@ class Engine:
         self._commands = []
         self._fire_timers(before_ns)
         self._take_in(event)
-        while released := self._succession.next_released():
-            self._tell(WorkerJoined(self.now_ns, released))
-        while self._reprieved or self._learned:
-            self._follow_doubts()
+        self._settle()
+        if self._sharing.is_contended:
+            self._take_turns()
         for observer in self._observers:
             observer.event_handled(event, self._commands)
         return self._effects
@@ -192,18 +198,53 @@ class Engine:
         elif request.rows > model.max_rows:
             self._fail(request, f"{request.rows} rows; {request.model!r} takes {model.max_rows}")
         else:
-            self._queued[request.id] = request
+            self._await_turn(event)
+
+    def _await_turn(self, event: RequestArrived) -> None:
+        """Let the policy know of a request at once, or when it is its turn."""
+        if self._sharing.admits(event.request):
+            self._queued[event.request.id] = event.request
             self._tell(event)
+        else:
+            self._sharing.contend(event.now_ns, event.request)
+
+    def _take_turns(self) -> None:
+        """Let the policy forget what is not its turn any more, and know of what was held, as it is the turn of that."""
+        now_ns = self.now_ns
+        called_back = []
+        for excess in reversed(self._sharing.excess(now_ns)):
+            if self._queued.pop(excess.id, None):  # unless the policy ran or dropped it when told of another
+                called_back.append(excess)
+                self._tell(RequestCancelled(now_ns, excess.id))
+        for excess in reversed(called_back):
+            self._sharing.call_back(excess)
+        for hopeless in self._sharing.hopeless(now_ns):
+            self._sharing.leave(hopeless)
+            dropped = Drop(hopeless.id, OUT_OF_TURN)
+            self._count_drop(hopeless, dropped)
+            self._commands.append(dropped)
+        while following := self._sharing.next(now_ns):
+            self._queued[following.id] = following
+            self._tell(RequestArrived(now_ns, following))
+            self._settle()
+
+    def _settle(self) -> None:
+        """Do what follows from what was just done."""
+        while released := self._succession.next_released():
+            self._tell(WorkerJoined(self.now_ns, released))
+        while self._reprieved or self._learned:
+            self._follow_doubts()
 
     def _cancel(self, event: RequestCancelled) -> None:
-        if self._queued.pop(event.request_id, None):
-            self.tally.cancelled += 1
-            self._tries.pop(event.request_id, None)
+        if request := self._queued.pop(event.request_id, None):
+            self._sharing.leave(request)
             self._tell(event)
+        elif held := self._sharing.get(event.request_id):
+            self._sharing.leave(held)
+        elif not self._flights.leave(event.request_id):
             return
-        if self._flights.leave(event.request_id):
-            self.tally.cancelled += 1
-            self._tries.pop(event.request_id, None)
+        self.tally.cancelled += 1
+        self._tries.pop(event.request_id, None)
 
     def _finish_leg(self, event: LegFinished) -> None:
         flight = self._flights.leg_over(event)
@@ -241,6 +282,7 @@ class Engine:
         self._lose_worker(WorkerLost(event.now_ns, worker.id))  # it was away, though nobody noticed
         self._fleet.add(worker)
         self._tell(event)
+        self._share_anew()
 
     def _lose_worker(self, event: WorkerLost) -> None:
         self.expectations.worker_lost(event.worker_id)
@@ -262,6 +304,26 @@ class Engine:
             if self._queued.pop(request.id, None):  # unless the policy dropped it when told of another
                 self._fail(request, NO_WORKER)
                 self._tell(RequestCancelled(event.now_ns, request.id))
+        self._share_anew()
+
+    def _share_anew(self) -> None:
+        """Workers came or went: let the policy know of all that waits, from which turns are taken anew."""
+        released = self._release_all()
+        self._sharing.workers_changed(self.now_ns)
+        for request in released:
+            if request.id in self._queued:
+                self._tell(RequestArrived(self.now_ns, request))
+
+    def _release_all(self) -> list[Request]:
+        """What was held and still has workers is queued."""
+        released = []
+        for request in self._sharing.release_all():
+            if self._fleet.serves(request.model):
+                self._queued[request.id] = request
+                released.append(request)
+            else:
+                self._fail(request, NO_WORKER)
+        return released
 
     def _change_plan(self, event: PlanChanged) -> None:
         """Another policy of the same kind goes on with the new models and workers; what runs is finished first."""
@@ -283,6 +345,8 @@ class Engine:
         for request in [request for request in self._queued.values() if not self._fleet.serves(request.model)]:
             del self._queued[request.id]
             self._fail(request, NO_WORKER)
+        self._release_all()
+        self._sharing.workers_changed(event.now_ns)
         policy = self.policy
         self._succeed(lambda setup: type(policy)(setup, policy.options))
 
@@ -302,8 +366,7 @@ class Engine:
         self._flights.start_next(event.now_ns, *(leg.worker_id for leg in flight.batch.legs))
         self._tell(event)
         for request in again:
-            self._queued[request.id] = request
-            self._tell(RequestArrived(event.now_ns, request))
+            self._await_turn(RequestArrived(event.now_ns, request))
 
     def _may_try_again(self, request: Request, flight: Flight, event: BatchFailed) -> bool:
         """Count a try. Preempted requests did nothing wrong and nothing failed: they come back as often as it takes."""
@@ -378,9 +441,8 @@ class Engine:
                 if doubted := self.expectations.doubt(self.now_ns, request, self._fleet.idle):
                     self._reprieved.append((request, doubted))
                     return
-                self.tally.dropped[command.reason] += 1
-                self._tries.pop(command.request_id, None)
-                self._effects.append(command)
+                self._sharing.leave(request)
+                self._count_drop(request, command)
             case Preempt():
                 self._preempt(command)
             case Reroute():
@@ -389,6 +451,11 @@ class Engine:
                 self._effects.append(command)
             case _:
                 raise InvariantViolation(1, f"{command!r} is no command")
+
+    def _count_drop(self, request: Request, command: Drop) -> None:
+        self.tally.dropped[command.reason] += 1
+        self._tries.pop(request.id, None)
+        self._effects.append(command)
 
     def _dispatch(self, command: Dispatch) -> None:
         batch = command.batch
@@ -404,6 +471,7 @@ class Engine:
         self._batch_ids = batch.id + 1
         for request in taken:
             del self._queued[request.id]
+        self._sharing.start(batch.model, taken, rows, sum(leg.duration_ns for leg in batch.legs))
         self._flights.depart(self.now_ns, batch, taken, rows)
 
     def _preempt(self, command: Preempt) -> None:

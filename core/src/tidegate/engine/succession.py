@@ -25,7 +25,7 @@ class Succession:
         """What the next policy plans transfers with."""
         self.lateness = Lateness(setup.wake_slack_ns)
         """How late its timers fire."""
-        self._seed = setup.seed
+        self._seed, self._patience_ns = setup.seed, setup.patience_ns
         self._fleet = fleet
         self._expectations = expectations
         self._busy: set[int] = set()
@@ -43,7 +43,9 @@ class Succession:
         idle = tuple(worker for worker in fleet.workers.values() if worker.id not in self._busy)
         profiles = tuple(self._expectations.profiles.values())
         models = tuple(fleet.models.values())
-        setup = Setup(models, idle, profiles, self._seed, first_batch_id, self.lateness.slack_ns, self.network)
+        setup = Setup(
+            models, idle, profiles, self._seed, first_batch_id, self.lateness.slack_ns, self.network, self._patience_ns
+        )
         self.policy = successor(setup)
 
     def forget(self, worker_id: int) -> None:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -66,12 +66,14 @@ def random_scenario(rng: random.Random, *, disturbances: bool = True, pipelines:
     events: list[AnyEvent] = [_arrival(rng, request_id, models) for request_id in range(rng.randint(0, 60))]
     if disturbances:
         events += _disturbances(rng, events, workers)
-    return Scenario(
-        setup=Setup(models, workers, profiles, seed=rng.randint(0, 9), network=network),
+    scenario = Scenario(
+        setup=Setup(models, workers, profiles, seed=rng.randint(0, 9), network=network, patience_ns=ms_to_ns(20)),
         events=tuple(sorted(events, key=lambda event: event.now_ns)),
         service_factors=tuple(rng.uniform(0.7, 1.6) for _ in range(7)) if disturbances else (1.0,),
         failures=frozenset(rng.sample(range(40), rng.randint(0, 3))) if disturbances else frozenset(),
     )
+    clients = rng.choice(("a", "ab", "aaaab", "aaaabc"))
+    return replace(scenario, events=tuple(_from_one_of(clients, rng, event) for event in scenario.events))
 
 
 class _Simulation(Simulation):
@@ -183,6 +185,13 @@ def _arrival(rng: random.Random, request_id: int, models: tuple[Model, ...]) -> 
     rows = rng.randint(1, min(3, model.max_rows))
     merge_key = rng.choice(("", "", "wide"))
     return RequestArrived(now_ns, Request(request_id, model.name, rows, now_ns, deadline_ns, merge_key))
+
+
+def _from_one_of(clients: str, rng: random.Random, event: AnyEvent) -> AnyEvent:
+    if not isinstance(event, RequestArrived):
+        return event
+    request = msgspec.structs.replace(event.request, client=rng.choice(clients))
+    return RequestArrived(event.now_ns, request)
 
 
 def _disturbances(rng: random.Random, arrivals: list[AnyEvent], workers: tuple[Worker, ...]) -> list[AnyEvent]:

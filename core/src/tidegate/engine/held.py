@@ -1,0 +1,143 @@
+"""Requests that are held back from the policy: found by their flow, or by what they could share a batch with."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+
+from tidegate.api import QueueKey, Request
+
+
+class Flow:
+    """The requests of one client for models that share workers; those with a deadline apart from those without."""
+
+    __slots__ = ("hurried", "number", "served_ns", "waiting")
+
+    def __init__(self, number: int, *, hurried: bool) -> None:
+        self.number = number
+        """In the order in which flows came."""
+        self.hurried = hurried
+        """Whether its requests have deadlines."""
+        self.served_ns = 0
+        """The worker time that it has had, on a scale that all flows share: the one with the least is next."""
+        self.waiting = 0
+        """Requests that have not started, whether the policy sees them or not."""
+
+
+class Ranking:
+    """Flows, the one that was served least first. `served_ns` only grows, so entries are mended as they surface."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Flow]] = []
+        self._ranked: set[int] = set()
+
+    def add(self, flow: Flow) -> None:
+        """Rank a flow, if it is not ranked yet."""
+        if flow.number not in self._ranked:
+            self._ranked.add(flow.number)
+            heappush(self._heap, (flow.served_ns, flow.number, flow))
+
+    @property
+    def first(self) -> Flow | None:
+        """The flow that was served least."""
+        while self._heap:
+            served_ns, number, flow = self._heap[0]
+            if served_ns == flow.served_ns:
+                return flow
+            heappop(self._heap)
+            heappush(self._heap, (flow.served_ns, number, flow))
+        return None
+
+    def drop_first(self) -> None:
+        """Rank the first flow no more."""
+        _, number, _ = heappop(self._heap)
+        self._ranked.remove(number)
+
+
+class HeldRequests:
+    """Those of one model. What left stays behind in the queues until it surfaces, so that leaving is O(1)."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[Request, Flow]] = {}
+        self._passed_over: dict[int, None] = {}
+        self._of_flow: dict[int, deque[Request]] = {}
+        self._of_key: dict[QueueKey, deque[Request]] = {}
+        self._flows = Ranking()
+        self._entries = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Request]:
+        return (request for request, _ in self._held.values())
+
+    def add(self, request: Request, flow: Flow) -> None:
+        """Hold a request, the youngest of its flow."""
+        self._held[request.id] = request, flow
+        self._of_flow.setdefault(flow.number, deque()).append(request)
+        self._of_key.setdefault((request.model, request.merge_key), deque()).append(request)
+        self._flows.add(flow)
+        self._entries += 1
+        if self._entries > 2 * len(self._held) + 64:
+            self._tidy()
+
+    def remove(self, request_id: int) -> Request | None:
+        """A request is held no more; None if it was not."""
+        request, _ = self._held.pop(request_id, (None, None))
+        self._passed_over.pop(request_id, None)
+        return request
+
+    def pass_over(self, request: Request) -> None:
+        """From now on a request is found by `youngest_passed_over` only."""
+        self._passed_over[request.id] = None
+
+    def get(self, request_id: int) -> Request | None:
+        """A held request by its id."""
+        return self._held[request_id][0] if request_id in self._held else None
+
+    def flow_of(self, request: Request) -> Flow:
+        """Whose a held request is."""
+        return self._held[request.id][1]
+
+    @property
+    def next_flow(self) -> Flow | None:
+        """The flow that was served least of those that have something here."""
+        while flow := self._flows.first:
+            if self._head(self._of_flow.get(flow.number)):
+                return flow
+            self._of_flow.pop(flow.number, None)
+            self._flows.drop_first()
+        return None
+
+    def oldest_of(self, flow: Flow) -> Request | None:
+        """The oldest request of a flow."""
+        return self._head(self._of_flow.get(flow.number))
+
+    def oldest_of_key(self, key: QueueKey) -> Request | None:
+        """The oldest request of a key, whose flow may be any."""
+        return self._head(self._of_key.get(key))
+
+    @property
+    def youngest_passed_over(self) -> Request | None:
+        """Of the requests that were passed over the one that was last."""
+        return self._held[next(reversed(self._passed_over))][0] if self._passed_over else None
+
+    @property
+    def keys(self) -> Iterable[QueueKey]:
+        """Those of which something is, or was, held."""
+        return self._of_key
+
+    def _head(self, requests: deque[Request] | None) -> Request | None:
+        while requests:
+            if requests[0].id in self._held and requests[0].id not in self._passed_over:
+                return requests[0]
+            requests.popleft()
+        return None
+
+    def _tidy(self) -> None:
+        """Forget what left: behind what is held for long it would not surface."""
+        for requests in (*self._of_flow.values(), *self._of_key.values()):
+            kept = [request for request in requests if request.id in self._held]
+            requests.clear()
+            requests.extend(kept)
+        self._of_key = {key: requests for key, requests in self._of_key.items() if requests}
+        self._entries = len(self._held)

@@ -1,0 +1,160 @@
+"""Whose turn it is on which workers: for each set of models that share workers, their `SharedWorkers`."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from tidegate.api import Model, Request, Worker
+from tidegate.engine.books import Fleet
+from tidegate.engine.expectations import Expectations
+from tidegate.engine.shared_workers import Place, SharedWorkers
+from tidegate.engine.succession import Succession
+
+
+class Sharing:
+    """What of the waiting requests the policy sees: `queued`, which the engine keeps; the others are held here.
+
+    The engine says what waits, starts and leaves, and after every event asks for what is next.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        expectations: Expectations,
+        succession: Succession,
+        queued: Mapping[int, Request],
+        patience_ns: int,
+    ) -> None:
+        self._fleet = fleet
+        self._expectations = expectations
+        self._succession = succession
+        self._queued = queued
+        self._patience_ns = patience_ns
+        self._shared_by: dict[str, SharedWorkers] = {}
+        self._contended: list[SharedWorkers] = []
+        """Those in which something may be held."""
+        self._group()
+
+    def __len__(self) -> int:
+        return sum(len(shared.held) for shared in self._contended)
+
+    @property
+    def is_contended(self) -> bool:
+        """Whether anything may be held: `next` and `hopeless` need not be asked otherwise."""
+        return bool(self._contended)
+
+    @property
+    def held(self) -> list[Request]:
+        """What the policy does not see."""
+        return [request for shared in self._contended for request in shared.held]
+
+    @property
+    def next_wake_ns(self) -> int | None:
+        """When something that is held cannot be in time any more."""
+        instants = [at_ns for shared in self._contended if (at_ns := shared.hopeless.next_ns) is not None]
+        return min(instants, default=None)
+
+    def admits(self, request: Request) -> bool:
+        """Whether the policy may see a request that waits from now on at once; else `contend` for it."""
+        return self._shared_by[request.model].admits(request)
+
+    def contend(self, now_ns: int, request: Request) -> None:
+        """Hold a request until its turn."""
+        shared = self._shared_by[request.model]
+        if not shared.contended:
+            self._contended.append(shared)
+        shared.contend(now_ns, request, self._queued_by(shared))
+
+    def excess(self, now_ns: int) -> list[Request]:
+        """What the policy must not see any more, oldest first; each is to be called back."""
+        return [request for shared in self._contended for request in shared.excess(now_ns, self._queued.values())]
+
+    def call_back(self, request: Request) -> None:
+        """Hold a request that the policy sees no more, behind all that is held."""
+        self._shared_by[request.model].call_back(request)
+
+    def next(self, now_ns: int) -> Request | None:
+        """The request that the policy is to see next, if it is the turn of one."""
+        for shared in self._contended:
+            if request := shared.next(now_ns):
+                return request
+        if any(not shared.contended for shared in self._contended):
+            self._contended = [shared for shared in self._contended if shared.contended]
+        return None
+
+    def hopeless(self, now_ns: int) -> Iterator[Request]:
+        """What is held and cannot be in time any more."""
+        for shared in self._contended:
+            yield from shared.pop_hopeless(now_ns)
+
+    def start(self, model: str, requests: list[Request], rows: int, duration_ns: int) -> None:
+        """A batch of these starts, that many rows, and is planned to take its workers so long."""
+        self._shared_by[model].start(requests, rows, duration_ns)
+
+    def leave(self, request: Request) -> None:
+        """A request waits no more, held or not, though it did not start."""
+        self._shared_by[request.model].leave(request)
+
+    def get(self, request_id: int) -> Request | None:
+        """A request that is held, by its id."""
+        return next((found for shared in self._contended if (found := shared.get(request_id))), None)
+
+    def release_all(self) -> list[Request]:
+        """Hold nothing any more. Returns what was held; to be followed by `workers_changed`."""
+        held = self.held
+        self._contended = []
+        return held
+
+    def workers_changed(self, now_ns: int) -> None:
+        """Other models share workers now; the policy sees all that waits, or is about to."""
+        self._group()
+        waiting = defaultdict(list)
+        for request in self._queued.values():
+            waiting[id(self._shared_by[request.model])].append(request)
+        for requests in waiting.values():
+            shared = self._shared_by[requests[0].model]
+            shared.begin(now_ns, requests)
+            if shared.contended:
+                self._contended.append(shared)
+
+    def _group(self) -> None:
+        """Put models together that share workers, be it by way of others."""
+        fleet = self._fleet
+        hosting: dict[str, list[Worker]] = defaultdict(list)
+        for worker in fleet.workers.values():
+            for partition in worker.hosts:
+                hosting[partition].append(worker)
+        places = {model.name: place for model in fleet.models.values() if (place := _place_of(model, hosting))}
+        groups: dict[str, set[str]] = {name: {name} for name in places}
+        of_partition: dict[str, set[str]] = defaultdict(set)
+        for name in places:
+            for path in fleet.models[name].paths:
+                for partition in path.partitions:
+                    of_partition[partition].add(name)
+        for hosts in {worker.hosts for worker in fleet.workers.values()}:
+            together = set().union(*(groups[name] for part in hosts for name in of_partition.get(part, ())))
+            for name in together:
+                groups[name] = together
+        self._shared_by = {}
+        for group in {id(group): group for group in groups.values()}.values():
+            of_group = {name: places[name] for name in places if name in group}
+            shared = SharedWorkers(fleet, self._expectations, of_group, self._patience_ns, self._is_best_effort)
+            self._shared_by.update(dict.fromkeys(of_group, shared))
+
+    def _is_best_effort(self) -> bool:
+        return self._succession.policy.best_effort
+
+    def _queued_by(self, shared: SharedWorkers) -> Iterator[Request]:
+        return (request for request in self._queued.values() if self._shared_by[request.model] is shared)
+
+
+def _place_of(model: Model, hosting: Mapping[str, list[Worker]]) -> Place | None:
+    """Where a model runs; None where no pipeline of it can."""
+    served = [path for path in model.paths if all(hosting.get(partition) for partition in path.partitions)]
+    if not served:
+        return None
+    widest = max(served, key=lambda path: path.max_rows)
+    return Place(
+        frozenset(worker.id for worker in hosting[widest.partitions[0]]),
+        tuple(tuple(sorted({(part, worker.kind) for worker in hosting[part]})) for part in widest.partitions),
+        widest.max_rows,
+    )
