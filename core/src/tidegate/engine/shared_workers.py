@@ -96,8 +96,8 @@ class SharedWorkers:
         """Where a flow begins that did not wait: nobody can save up turns."""
         self._unhurried: deque[Request] = deque()
         """Those that wait without a deadline, oldest first; what left stays until it surfaces."""
-        self._ripe_id = -1
-        """The request that let its flow's patience end."""
+        self._ripe_number = -1
+        """The flow without deadlines that has waited too long."""
         self._shown: Counter[tuple[int, str]] = Counter()
         """How many requests, by flow and model, the policy sees."""
         self._seen: dict[str, dict[QueueKey, int]] = {}
@@ -285,10 +285,11 @@ class SharedWorkers:
         while unhurried and unhurried[0].id not in self._flow_of:
             unhurried.popleft()
         if not unhurried or now_ns - unhurried[0].arrival_ns <= self._patience_ns:
+            self._ripe_number = -1
             return None
         flow = self._flow_of[unhurried[0].id]
-        if self._ripe_id != unhurried[0].id:
-            self._ripe_id = unhurried[0].id
+        if self._ripe_number != flow.number:
+            self._ripe_number = flow.number
             flow.served_ns = max(flow.served_ns, first.served_ns if first else 0)
         return flow
 

@@ -1,0 +1,229 @@
+"""Workers are shared in turn: a neighbour's flood costs a client two batches at most, and nobody throughput."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tidegate.api import (
+    NEVER,
+    AnyEvent,
+    Drop,
+    LegFinished,
+    Model,
+    Profile,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    Setup,
+    Worker,
+    ms_to_ns,
+)
+from tidegate.engine import Engine, StartLeg
+from tidegate.host import Plugins, make_policy
+from tidegate.sim import Simulation
+from tidegate.testing import random_scenario
+
+PLUGINS = Plugins.installed()
+BATCH = 8
+ALPHA_MS, BETA_MS = 2.0, 12.0
+FULL_MS = ALPHA_MS * BATCH + BETA_MS
+SECONDS = 2
+END_NS = SECONDS * 1_000_000_000
+
+
+class Client:
+    """One that keeps so many requests of a model under way: an answer, or a refusal, is followed by the next."""
+
+    def __init__(self, under_way: int, *, model: str = "m", slo_ms: float | None = None, pause_ms: float = 0.0) -> None:
+        self.under_way = under_way
+        self.model = model
+        self.slo_ms = slo_ms
+        self.pause_ns = ms_to_ns(pause_ms)
+        self.waited_ms: list[float] = []
+        self.dropped = 0
+        self.while_loaded = 0
+        """Answers while the load lasted."""
+
+    @property
+    def p50_ms(self) -> float:
+        return sorted(self.waited_ms)[len(self.waited_ms) // 2]
+
+
+class ClosedLoop(Simulation):
+    """Clients before an engine, for some seconds."""
+
+    def __init__(self, policy: str, clients: Mapping[str, Client], *, workers: int = 1, tagged: bool = True) -> None:
+        """`tagged`: whether their requests say whose they are."""
+        slos = {client.model: client.slo_ms for client in clients.values()}
+        models = [Model(name, BATCH, slo_ms and ms_to_ns(slo_ms)) for name, slo_ms in sorted(slos.items())]
+        names = tuple(model.name for model in models)
+        profiles = [Profile.linear(name, alpha_ms=ALPHA_MS, beta_ms=BETA_MS, max_rows=BATCH) for name in names]
+        everywhere = [Worker(number, f"w{number}", names) for number in range(workers)]
+        setup = Setup(tuple(models), tuple(everywhere), tuple(profiles))
+        spec = PLUGINS.policy(policy)
+        super().__init__(Engine(make_policy(spec, setup, {}), name=policy, strict=True))
+        self.clients = clients
+        self._tagged = tagged
+        self._requests: dict[int, tuple[str, Request]] = {}
+        self._running: dict[int, tuple[int, ...]] = {}
+        self._seen = 0
+        for name, client in clients.items():
+            for number in range(client.under_way):
+                self._send(number * 1000, name)
+        self.run()
+
+    @property
+    def answered(self) -> int:
+        return sum(client.while_loaded for client in self.clients.values())
+
+    def _send(self, at_ns: int, name: str) -> None:
+        client, request_id = self.clients[name], len(self._requests)
+        if at_ns < END_NS:
+            due_ns = NEVER if client.slo_ms is None else at_ns + ms_to_ns(client.slo_ms)
+            request = Request(request_id, client.model, 1, at_ns, due_ns, client=name if self._tagged else "")
+            self._requests[request_id] = name, request
+            self._schedule(RequestArrived(at_ns, request))
+
+    def _handle(self, event: AnyEvent) -> None:
+        super()._handle(event)
+        if isinstance(event, LegFinished):
+            for request_id in self._running.pop(event.batch_id):
+                name, request = self._requests[request_id]
+                client = self.clients[name]
+                client.waited_ms.append((event.now_ns - request.arrival_ns) / 1e6)
+                client.while_loaded += event.now_ns < END_NS
+                self._send(event.now_ns + client.pause_ns, name)
+        for _, effect in self.effects[self._seen :]:
+            if isinstance(effect, StartLeg):
+                self._running[effect.batch.id] = effect.batch.request_ids
+            elif isinstance(effect, Drop):
+                name, _ = self._requests[effect.request_id]
+                self.clients[name].dropped += 1
+                self._send(event.now_ns + ms_to_ns(1) + self.clients[name].pause_ns, name)
+        self._seen = len(self.effects)
+
+
+def crowd(slo_ms: float | None = None, model: str = "m") -> dict[str, Client]:
+    return {"crowd": Client(400, slo_ms=slo_ms), "neighbour": Client(1, slo_ms=slo_ms, pause_ms=5, model=model)}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("policy", "slo_ms"), [("fifs", None), ("fifs", 100), ("symphony", None), ("symphony", 100)])
+def test_four_hundred_under_way_cost_a_neighbour_less_than_three_batches(
+    policy: str, slo_ms: float | None, workers: int
+) -> None:
+    run = ClosedLoop(policy, crowd(slo_ms), workers=workers)
+    neighbour = run.clients["neighbour"]
+    assert neighbour.p50_ms < 3 * FULL_MS
+    assert neighbour.dropped == 0
+    assert len(neighbour.waited_ms) > SECONDS * 1000 / (3 * FULL_MS + 5)
+    untagged = ClosedLoop(policy, crowd(slo_ms), workers=workers, tagged=False)
+    before = untagged.clients["neighbour"]
+    assert before.dropped > len(before.waited_ms) or before.p50_ms > 10 * FULL_MS, "it harms nobody"
+    assert run.answered > 0.99 * untagged.answered
+
+
+@pytest.mark.parametrize("policy", ["fifs", "eager", "symphony", "clockwork", "timeout"])
+def test_a_neighbour_that_uses_another_model_of_the_same_worker_has_its_turn(policy: str) -> None:
+    run = ClosedLoop(policy, crowd(model="n"))
+    assert run.clients["neighbour"].p50_ms < 4 * FULL_MS
+    assert run.answered > 0.9 * ClosedLoop(policy, {"crowd": Client(400)}).answered * (BATCH / (BATCH + 2))
+
+
+@pytest.mark.parametrize("policy", ["fifs", "eager", "symphony", "clockwork", "timeout"])
+def test_two_clients_that_ask_for_more_than_there_is_get_the_same(policy: str) -> None:
+    run = ClosedLoop(policy, {"many": Client(300), "few": Client(60)})
+    many, few = (client.while_loaded for client in run.clients.values())
+    assert abs(many - few) < 0.05 * (many + few)
+
+
+@pytest.mark.parametrize("policy", ["fifs", "eager", "symphony", "clockwork", "timeout"])
+def test_requests_without_a_deadline_neither_starve_nor_take_more_than_their_turn(policy: str) -> None:
+    # The one with an SLO alone could keep the worker busy.
+    clients = {"hurried": Client(30, slo_ms=400, model="slo"), "patient": Client(64, model="any")}
+    run = ClosedLoop(policy, clients)
+    hurried, patient = clients["hurried"], clients["patient"]
+    in_turn_ms = 2 * FULL_MS * patient.under_way / BATCH
+    assert max(patient.waited_ms) < 1000 + 400 + in_turn_ms
+    assert hurried.while_loaded > 0.45 * run.answered
+    assert hurried.dropped == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(rng=st.randoms(use_true_random=False), name=st.sampled_from(sorted(PLUGINS.policies)))
+def test_one_client_alone_is_never_held_back(rng: random.Random, name: str) -> None:
+    scenario = random_scenario(rng, disturbances=False)
+    told: list[AnyEvent] = []
+    policy = make_policy(PLUGINS.policy(name), scenario.setup, {})
+    handle = policy.handle
+
+    def listening(event: AnyEvent) -> Any:  # noqa: ANN401
+        told.append(event)
+        return handle(event)
+
+    policy.handle = listening  # type: ignore[method-assign]
+    simulation = Simulation(Engine(policy, name=name, strict=True))
+    alone = [
+        RequestArrived(event.now_ns, replace(event.request, client="me"))
+        for event in scenario.events
+        if isinstance(event, RequestArrived) and event.request.deadline_ns < NEVER
+    ]
+    simulation.schedule(alone)
+    simulation.run()
+    # A policy that preempts is told once more of what it preempted.
+    first = {event.request.id: event for event in reversed(told) if isinstance(event, RequestArrived)}
+    assert [first[event.request.id] for event in alone] == alone
+    assert not any(isinstance(event, RequestCancelled) for event in told)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rng=st.randoms(use_true_random=False), name=st.sampled_from(sorted(PLUGINS.policies)))
+def test_whatever_happens_every_request_is_told_or_held_and_ends_once(rng: random.Random, name: str) -> None:
+    scenario = random_scenario(rng, disturbances=True)
+    engine = Engine(make_policy(PLUGINS.policy(name), scenario.setup, {}), name=name, strict=True)
+    counted = Counted(engine)
+    counted.schedule(scenario.events)
+    counted.run()
+    assert engine.queued == engine.in_flight == 0
+    assert engine.tally.ended == engine.tally.accepted
+
+
+class Counted(Simulation):
+    """Looks after every event whether the books agree, and that no worker is idle while all of a model is held."""
+
+    def _handle(self, event: AnyEvent) -> None:
+        super()._handle(event)
+        engine = self.engine
+        held, seen = engine._sharing.held, engine._queued
+        assert not {request.id for request in held} & seen.keys()
+        assert engine.queued == len(held) + len(seen)
+        for model in {request.model for request in held}:
+            shared = engine._sharing._shared_by[model]
+            workers = shared._places[model].workers
+            assert engine._fleet.idle.isdisjoint(workers) or any(request.model == model for request in seen.values())
+
+
+def test_thousands_of_cancellations_of_what_is_held_are_cheap_and_leave_nothing() -> None:
+    setup = Setup(
+        (Model("m", BATCH),), (Worker(0, "w0", ("m",)),), (Profile.linear("m", alpha_ms=1, beta_ms=1, max_rows=BATCH),)
+    )
+    engine = Engine(make_policy(PLUGINS.policy("fifs"), setup, {}), name="fifs", strict=True)
+    engine.handle(RequestArrived(0, Request(-1, "m", 1, 0, client="neighbour")))
+    engine.handle(RequestArrived(0, Request(-2, "m", 1, 0, client="neighbour")))
+    for number in range(5000):
+        engine.handle(RequestArrived(0, Request(number, "m", 1, 0, client="crowd")))
+    assert len(engine._queued) <= BATCH + 1
+    for number in range(5000):
+        engine.handle(RequestCancelled(1, number))
+    assert (engine.queued, engine.tally.cancelled) == (1, 5000)
+
+
+def test_the_reason_of_what_ran_out_of_time_behind_others_is_said() -> None:
+    run = ClosedLoop("symphony", crowd(100))
+    assert run.engine.tally.dropped["share"] > run.clients["crowd"].while_loaded
+    assert run.clients["neighbour"].dropped == 0
