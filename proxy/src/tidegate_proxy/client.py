@@ -43,12 +43,14 @@ class Client(ABC):
     """One who waits for the answer to one request."""
 
     __slots__ = (
-        "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "refusal", "request_id", "runs_alone", "span",
+        "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "owner", "refusal", "request_id", "runs_alone", "span",
         "started_ns",
     )  # fmt: skip
 
-    def __init__(self, envelope: Envelope) -> None:
+    def __init__(self, envelope: Envelope, owner: str = "") -> None:
         self.envelope = envelope
+        self.owner = owner
+        """Whose request it is (`access.owners`)."""
         self.request_id = -1
         self.arrival_ns = 0
         self.due_ns = 0
@@ -71,11 +73,6 @@ class Client(ABC):
         """What came along with the request: gRPC metadata, or HTTP headers."""
         return ()
 
-    @property
-    def peer(self) -> str:
-        """Whom it came from, as far as its transport knows: the address of the connection. "" where it does not."""
-        return ""
-
     @abstractmethod
     def resolve(self, outcome: Outcome) -> None:
         """Take the answer, or what there is instead. Called once, from any thread; must not block."""
@@ -86,8 +83,8 @@ class AwaitingClient(Client):
 
     __slots__ = ("_loop", "_metadata", "answer")
 
-    def __init__(self, envelope: Envelope, metadata: Metadata) -> None:
-        super().__init__(envelope)
+    def __init__(self, envelope: Envelope, metadata: Metadata, owner: str = "") -> None:
+        super().__init__(envelope, owner)
         self._metadata = metadata
         self._loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[bytes] = self._loop.create_future()

@@ -88,9 +88,9 @@ class Driver:
         due_ns = NEVER if deadline_ns == NEVER else self._headroom.before(deadline_ns, arrival_ns)
         client.request_id = request_id = self._last_id = next(self._ids)
         merge_key = envelope.merge_key
-        if self._spoilers and self._spoilers.runs_alone((client.peer, envelope.model)):
+        if self._spoilers and self._spoilers.runs_alone((client.owner, envelope.model)):
             client.runs_alone, merge_key = True, f"{merge_key}/alone {request_id}"
-        request = Request(request_id, envelope.model, envelope.rows, arrival_ns, due_ns, merge_key)
+        request = Request(request_id, envelope.model, envelope.rows, arrival_ns, due_ns, merge_key, client=client.owner)
         with self.lock:
             stray = not self._directory.catalog.schedules(envelope) and envelope.model in self._directory.catalog.hosts
             admitted = not stray and self.clients.admit(client, limits)

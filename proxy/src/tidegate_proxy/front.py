@@ -91,7 +91,8 @@ class Front:
             arrival_ns = time.monotonic_ns()
             call.receive(lambda message: self._infer(call, message, arrival_ns))
         elif call.method == STREAM_INFER:
-            stream = InferStream(call, self._inference, self._driver, self._control, self._in_loop)
+            owner = self._gate.owner(call.metadata, call.peer)
+            stream = InferStream(call, owner, self._inference, self._driver, self._control, self._in_loop)
             with self._streams_lock:
                 self._streams.add(stream)
             stream.begin()
@@ -107,7 +108,7 @@ class Front:
         except NotSchedulable:
             self._forward(call, message)
             return
-        client = _UnaryClient(envelope, call, self._driver)
+        client = _UnaryClient(envelope, call, self._driver, self._gate.owner(call.metadata, call.peer))
         call.on_gone = client.leave
         self._inference.submit(client, arrival_ns, call.remaining_s())
         if call.gone:  # it left before it could be told to whom
@@ -170,18 +171,14 @@ class _UnaryClient(Client):
 
     __slots__ = ("_call", "_driver")
 
-    def __init__(self, envelope: Envelope, call: Call, driver: Driver) -> None:
-        super().__init__(envelope)
+    def __init__(self, envelope: Envelope, call: Call, driver: Driver, owner: str) -> None:
+        super().__init__(envelope, owner)
         self._call = call
         self._driver = driver
 
     @property
     def metadata(self) -> Metadata:
         return self._call.metadata
-
-    @property
-    def peer(self) -> str:
-        return self._call.peer()
 
     def resolve(self, outcome: Outcome) -> None:
         if isinstance(outcome, RequestFailed):

@@ -38,8 +38,8 @@ class Inference:
         slo_ns = model.slo_ns if model else None  # gone since it was opened: the engine says so
         self._driver.submit(client, arrival_ns, deadline_ns(arrival_ns, slo_ns, envelope.header, remaining_s))
 
-    async def infer(self, message: bytes, remaining_s: float | None, metadata: Metadata = ()) -> bytes:
-        """Have a request scheduled and await its answer, a serialized ModelInferResponse.
+    async def infer(self, message: bytes, remaining_s: float | None, metadata: Metadata = (), owner: str = "") -> bytes:
+        """Have a request of an owner scheduled and await its answer, a serialized ModelInferResponse.
 
         Raises NotSchedulable and RequestFailed. Cancelling it is how a client leaves.
         """
@@ -49,7 +49,7 @@ class Inference:
             if envelope.model not in self._directory.catalog.split:
                 raise NotSchedulable("its headers are more than gRPC takes")
             metadata = ()  # no Triton has the model: what else could be done with them?
-        client = AwaitingClient(envelope, metadata)
+        client = AwaitingClient(envelope, metadata, owner)
         self.submit(client, arrival_ns, remaining_s)
         try:
             answer = await client.answer

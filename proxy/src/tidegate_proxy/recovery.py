@@ -62,7 +62,7 @@ class Recovery:
         return self._legs.catalog is not catalog
 
     def _blame(self, client: Client) -> None:
-        sender = (client.peer, client.envelope.model)
+        sender = (client.owner, client.envelope.model)
         if client.refusal:
             client.refusal.failed(sender)
         elif client.runs_alone:

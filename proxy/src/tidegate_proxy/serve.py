@@ -285,6 +285,8 @@ def limits_of(config: ServeConfig) -> Limits:
     return Limits(
         requests=config.limits.max_queue,
         bytes=int(config.limits.max_queue_bytes),
+        client_share=config.limits.client_share,
+        model_share=config.limits.model_share,
         leg_s=config.limits.leg_timeout_s,
         ejection=config.ejection,
         retry_share=config.retries.budget,
@@ -308,6 +310,7 @@ def _setup(config: ServeConfig, catalog: Catalog, measured: Mapping[tuple[str, s
         seed=config.seed,
         wake_slack_ns=WAKE_SLACK_NS,
         network=catalog.network,
+        patience_ns=round(config.limits.patience_s * 1e9),
     )
 
 

@@ -48,6 +48,7 @@ class InferStream:
     def __init__(
         self,
         call: Call,
+        owner: str,
         inference: Inference,
         driver: Driver,
         control: Control,
@@ -55,6 +56,7 @@ class InferStream:
     ) -> None:
         self.driver = driver
         self._call = call
+        self._owner = owner
         self._inference = inference
         self._control = control
         self._in_loop = in_loop
@@ -120,7 +122,7 @@ class InferStream:
             self._send()
             return
         try:
-            client = _StreamClient(self._inference.open(message), self, self._call)
+            client = _StreamClient(self._inference.open(message), self, self._call, self._owner)
         except NotSchedulable:
             self._forward(message)
             return
@@ -253,8 +255,8 @@ class _StreamClient(Client):
 
     __slots__ = ("_call", "_stream", "outcome")
 
-    def __init__(self, envelope: Envelope, stream: InferStream, call: Call) -> None:
-        super().__init__(envelope)
+    def __init__(self, envelope: Envelope, stream: InferStream, call: Call, owner: str) -> None:
+        super().__init__(envelope, owner)
         self.outcome: Outcome | None = None
         self._stream = stream
         self._call = call
@@ -262,10 +264,6 @@ class _StreamClient(Client):
     @property
     def metadata(self) -> Metadata:
         return self._call.metadata
-
-    @property
-    def peer(self) -> str:
-        return self._call.peer()
 
     def resolve(self, outcome: Outcome) -> None:
         self.outcome = outcome

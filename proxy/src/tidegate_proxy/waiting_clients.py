@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tidegate_proxy.client import Client, Outcome, RequestFailed
 from tidegate_proxy.leg_run import LegRun
-from tidegate_proxy.limits import Limits
+from tidegate_proxy.limits import Limits, Load
 from tidegate_proxy.observability.observability import Observability
 
 
@@ -16,8 +16,9 @@ class WaitingClients:
         self._lock = lock
         self._observability = observability
         self._by_request: dict[int, Client] = {}
-        self.held_bytes = 0
-        """Of their requests."""
+        self._load = Load()
+        self._load_of_owner: dict[str, Load] = {}
+        self._load_of_model: dict[str, Load] = {}
 
     def __len__(self) -> int:
         return len(self._by_request)
@@ -32,19 +33,36 @@ class WaitingClients:
         """Those of a batch who still wait."""
         return [client for request_id in request_ids if (client := self._by_request.get(request_id))]
 
+    @property
+    def held_bytes(self) -> int:
+        """Of their requests."""
+        return self._load.bytes
+
     def admit(self, client: Client, limits: Limits) -> bool:
         """With the lock held: one more waits, unless too many do."""
-        if len(self._by_request) >= limits.requests or self.held_bytes >= limits.bytes:
+        model = client.envelope.model
+        of_owner = self._load_of_owner.get(client.owner) or Load()
+        of_model = self._load_of_model.get(model) or Load()
+        if refusal := limits.refusal(self._load, of_owner, of_model):
+            self._observability.metrics.refused[model, refusal] += 1
             return False
         self._by_request[client.request_id] = client
-        self.held_bytes += len(client.envelope.message)
+        self._load_of_owner[client.owner], self._load_of_model[model] = of_owner, of_model
+        for load in (self._load, of_owner, of_model):
+            load.requests += 1
+            load.bytes += len(client.envelope.message)
         return True
 
     def remove(self, request_id: int) -> Client | None:
         """With the lock held: the client of a request does not wait any more; None if it did not."""
         client = self._by_request.pop(request_id, None)
         if client:
-            self.held_bytes -= len(client.envelope.message)
+            of_owner = self._load_of_owner[client.owner]
+            for load in (self._load, of_owner, self._load_of_model[client.envelope.model]):
+                load.requests -= 1
+                load.bytes -= len(client.envelope.message)
+            if not of_owner.requests:  # connections come and go
+                del self._load_of_owner[client.owner]
         return client
 
     def resolve(self, request_id: int, outcome: Outcome) -> None:

@@ -205,7 +205,9 @@ class Counted(Simulation):
         for model in {request.model for request in held}:
             shared = engine._sharing._shared_by[model]
             workers = shared._places[model].workers
-            assert engine._fleet.idle_ids.isdisjoint(workers) or any(request.model == model for request in seen.values())
+            assert engine._fleet.idle_ids.isdisjoint(workers) or any(
+                request.model == model for request in seen.values()
+            )
 
 
 def test_thousands_of_cancellations_of_what_is_held_are_cheap_and_leave_nothing() -> None:

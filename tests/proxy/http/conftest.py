@@ -161,7 +161,7 @@ class OverGrpc:
         """What it was given and took."""
         self._call: Any = None
 
-    async def infer(self, message: bytes, remaining_s: float | None, metadata: object = ()) -> bytes:
+    async def infer(self, message: bytes, remaining_s: float | None, metadata: object = (), owner: str = "") -> bytes:
         """Of Scheduling."""
         assert remaining_s is None
         open_envelope(message, self.signatures[first_string(message)])

@@ -1,8 +1,9 @@
 """Who gets in: authentication first, then the APIs that are not for everybody."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from tidegate_proxy.access.authentication import Authenticator
+from tidegate_proxy.access.owners import Owners
 from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal
 from tidegate_proxy.access.restrictions import Restrictions
 from tidegate_proxy.configuration.config import ServeConfig
@@ -19,12 +20,21 @@ class Gate:
         """Take up other rules, or the same from changed files. Raises as at the start, and changes nothing."""
         authenticator = Authenticator(config.authentication) if config.authentication else None
         self._rules = (authenticator, Restrictions(config.restricted))
+        self._owners = Owners(config)
 
     @property
     def credential_headers(self) -> frozenset[str]:
         """Lower-case names of headers that are meant for this gate: no Triton needs to see them."""
         authenticator, _ = self._rules
         return authenticator.headers if authenticator else frozenset()
+
+    def owner(self, metadata: Iterable[tuple[str, str | bytes]], peer: Callable[[], str]) -> str:
+        """Whose a gRPC call is; `peer` gives its connection."""
+        return self._owners.of(lambda name: next((value for key, value in metadata if key == name), None), peer)
+
+    def http_owner(self, header: Callable[[str], str | None], peer: Callable[[], str]) -> str:
+        """Whose an HTTP request is; `header` finds its headers by their lower-case names."""
+        return self._owners.of(header, peer)
 
     def refusal(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> GrpcRefusal | None:
         """Why a gRPC call is refused; None: it is not."""

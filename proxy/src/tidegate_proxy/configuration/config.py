@@ -127,12 +127,40 @@ class ModelConfig(Section):
     slo_ms: float | None = Field(default=None, gt=0, lt=1e12, description="Replaces `slo_ms` of its config.pbtxt")
 
 
+class ClientsConfig(Section):
+    """Who counts as one client: clients who wait for the same workers are served in turn."""
+
+    by: Literal["connection", "token", "metadata"] = Field(
+        default="connection", description="One connection; one bearer token or API key; or one value of `key`"
+    )
+    key: HeaderName | None = Field(default=None, description="Name of the gRPC metadata, or HTTP header, of `metadata`")
+
+    @model_validator(mode="after")
+    def _key_of_metadata(self) -> Self:
+        if (self.key is None) == (self.by == "metadata"):
+            raise ValueError("key: by: metadata needs one, the others have none")
+        return self
+
+
 class Limits(Section):
     """What is refused or given up so that the rest goes on."""
 
     max_queue: int = Field(default=100_000, ge=1, description="Requests queued in all; those above are shed")
     max_queue_bytes: ByteSize = Field(
         default=ByteSize(4 << 30), ge=1, description="Their bytes in all, as a number or with a unit (`512MiB`)"
+    )
+    client_share: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="Of both: a client with less than that is not refused because others fill the queue, up to a tenth "
+        "more in all",
+    )
+    model_share: float = Field(default=0.1, ge=0, le=1, description="The same for a model")
+    patience_s: Seconds = Field(
+        default=1.0,
+        description="So long requests without an SLO or a time limit give way to those that have one; then it is their "
+        "turn, too",
     )
     max_message_bytes: ByteSize = Field(
         default=ByteSize(INT32_MAX), ge=1, le=INT32_MAX, description="Of one request or answer; the default is Triton's"
@@ -295,6 +323,7 @@ class ServeConfig(Section):
     observers: tuple[Name, ...] = Field(default=(), description="Observers; `tidegate plugins` lists them")
     seed: int = Field(default=0, ge=0, description="Of the policy's random generator")
     wait_s: Seconds = Field(default=10.0, description="How long to wait at start for the Tritons to become ready")
+    clients: ClientsConfig = Field(default=ClientsConfig(), description="Who counts as one client")
     limits: Limits = Field(default=Limits(), description="What is refused or given up")
     shedding: Shedding = Field(default=Shedding(), description="How a request is refused")
     retries: Retries = Field(default=Retries(), description="Requests on a Triton that is lost")

@@ -25,6 +25,7 @@ from tidegate_proxy.http.interface import (
     Guard,
     Handler,
     Limits,
+    Owner,
     PassedThrough,
     Receive,
     Routing,
@@ -53,6 +54,7 @@ class HttpFront(Generic[AnyTriton]):
     model that is scheduled, None for others. `overrides`: handlers, by method and pattern (`routes.match`), that answer
     in place of a Triton; they win over those of `several`, which are there when there are several Tritons. `guard`
     may refuse a request before its body is read; `hidden` names the headers that were meant for it.
+    `owner` says whose a request is.
     `passed_through` is told of every inference that a Triton answered. `refuses_shared_memory`: whether tensors there
     are refused rather than left to a Triton.
     """
@@ -67,6 +69,7 @@ class HttpFront(Generic[AnyTriton]):
         overrides: Mapping[tuple[str, str], Handler] | None = None,
         guard: Guard | None = None,
         hidden: Callable[[], frozenset[str]] = frozenset,
+        owner: Owner = lambda _header, _peer: "",
         limits: Limits | None = None,
         passed_through: PassedThrough | None = None,
         refuses_shared_memory: Callable[[], bool] = bool,
@@ -80,6 +83,7 @@ class HttpFront(Generic[AnyTriton]):
         self._overrides = dict(overrides or {})
         self._guard = guard
         self._hidden = hidden
+        self._owner = owner
         self._passed_through = passed_through
         self._refuses_shared_memory = refuses_shared_memory
         self._limit = (limits or Limits()).body_bytes
@@ -102,6 +106,7 @@ class HttpFront(Generic[AnyTriton]):
                 headers = [(name.encode(), value.encode()) for name, value in refusal.headers]
                 await exchange.reply(Answer(refusal.status, headers, refusal.body))
             else:
+                exchange.owner = self._owner(exchange.header, exchange.peer)
                 exchange.hide(self._hidden())
                 await self._answer(exchange)
         except TooLarge:
@@ -163,7 +168,7 @@ class HttpFront(Generic[AnyTriton]):
         exchange.watch()
         try:
             message, form = await self._translate(exchange, content, signature, version)
-            answer = await self._scheduling.infer(message, None, exchange.metadata)
+            answer = await self._scheduling.infer(message, None, exchange.metadata, exchange.owner)
         except NotSchedulable:
             await self._pass_on(exchange, content, signature.model, version)
             return

@@ -33,8 +33,11 @@ class Exchange:
         self.client_left = False
         self.status = 0
         """Of the response, once it is sent."""
+        self.owner = ""
+        """Whose request it is, once the front has found out."""
         self.body_error: Exception | None = None
         """Why the body could not be passed on to its end."""
+        self._peer: tuple[str, int] | None = scope.get("client")
         self._query: bytes = scope["query_string"]
         self._headers: Headers = scope["headers"]
         """As they came. Blanks behind a value are not a part of it (RFC 9110, section 5.5), but Triton keeps them."""
@@ -69,6 +72,15 @@ class Exchange:
             # The chunks say where the body ends (RFC 9112, section 6.3), here and to whom it is passed on.
             self.content_length = None
             self._headers = [pair for pair in self._headers if pair[0] != b"content-length"]
+
+    def header(self, name: str) -> str | None:
+        """A header by its lower-case name: the first one, as for Triton."""
+        wanted = name.encode()
+        return next((value.decode("latin1") for key, value in self._headers if key == wanted), None)
+
+    def peer(self) -> str:
+        """The connection that it came by."""
+        return "{}:{}".format(*self._peer) if self._peer else ""
 
     @property
     def content_encoding(self) -> bytes:

@@ -67,13 +67,17 @@ class Scheduling(Protocol):
     """The scheduler."""
 
     async def infer(
-        self, message: bytes, remaining_s: float | None, metadata: Sequence[tuple[str, str | bytes]] = ()
+        self,
+        message: bytes,
+        remaining_s: float | None,
+        metadata: Sequence[tuple[str, str | bytes]] = (),
+        owner: str = "",
     ) -> bytes:
         """Have a request scheduled; cancelling the call cancels the request.
 
         `message`: a serialized inference.ModelInferRequest with raw_input_contents. `remaining_s`: how long the client
         waits; None, always so over HTTP, where only the model and the request's parameters limit it.
-        `metadata`: headers by which the client's trace goes on.
+        `metadata`: headers by which the client's trace goes on. `owner`: whose request it is.
         Gives a serialized ModelInferResponse with raw_output_contents. Raises NotSchedulable where Triton has to see
         the request as it came, RequestFailed where the client gets an error instead.
         """
@@ -111,6 +115,9 @@ class Answer:
 
 Guard = Callable[[str, Mapping[str, str]], HttpRefusal | None]
 """Why a request is refused, by its path and headers, before its body is read; None if it is not."""
+
+Owner = Callable[[Callable[[str], str | None], Callable[[], str]], str]
+"""Whose a request is, by what finds its headers and by what names its connection."""
 
 Handler = Callable[[Call], Awaitable[Answer]]
 """Answers a route in Tidegate itself."""

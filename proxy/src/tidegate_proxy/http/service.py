@@ -49,6 +49,7 @@ class HttpService:
             self._signature,
             guard=gate.http_refusal,
             hidden=lambda: gate.credential_headers,
+            owner=gate.http_owner,
             overrides={
                 ("GET", "/v2/health/live"): self._live,
                 ("GET", "/v2/health/ready"): self._ready,

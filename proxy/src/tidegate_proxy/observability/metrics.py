@@ -118,6 +118,7 @@ class Snapshot:
     """Workers to add; below zero: to release."""
     advised_at_ns: int | None
     policies_replaced: int
+    refused: Counter[tuple[str, str]]
 
 
 class Metrics:
@@ -129,6 +130,8 @@ class Metrics:
         self._open: dict[int, Request] = {}
         self._running: dict[int, StartLeg] = {}
         """By batch."""
+        self.refused: Counter[tuple[str, str]] = Counter()
+        """Requests that found the queues full, by model and by what they were full of."""
         self._decisions = Times(DECISION_BOUNDS_NS)
         self._advised = 0
         self._advised_at_ns: int | None = None
@@ -161,6 +164,7 @@ class Metrics:
             advised=self._advised,
             advised_at_ns=self._advised_at_ns,
             policies_replaced=self._policies_replaced,
+            refused=self.refused.copy(),
         )
 
     def _start_leg(self, effect: StartLeg, now_ns: int) -> None:

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tidegate_proxy.limits import FULL_OF
 from tidegate_proxy.observability.metrics import Metrics, ModelCounts, Snapshot, Times
 
 ADVICE_HOLDS_S = 60.0
@@ -105,6 +106,11 @@ def _about_requests(snapshot: Snapshot) -> Iterable[Metric]:
         "Requests that wait: for a batch, or between two partitions for the next worker.",
         labels=("model",),
     )
+    refused = CounterMetricFamily(
+        "tidegate_refused",
+        "Requests that were not even queued, by what the queues were full of: requests or bytes.",
+        labels=("model", "reason"),
+    )
     queued = HistogramMetricFamily(
         "tidegate_queue_seconds", "From a request's arrival until its batch starts.", labels=("model",)
     )
@@ -121,7 +127,9 @@ def _about_requests(snapshot: Snapshot) -> Iterable[Metric]:
         answered.add_metric((name,), *_classes(counts.answered))
         rows.add_metric((name,), *_size_classes(counts.batch_rows))
         sizes.add_metric((name,), *_size_classes(counts.batch_requests))
-    return (requests, waiting, queued, answered, rows, sizes)
+        for reason in FULL_OF:
+            refused.add_metric((name, reason), snapshot.refused[name, reason])
+    return (requests, waiting, refused, queued, answered, rows, sizes)
 
 
 def _about_workers(snapshot: Snapshot, now_ns: int) -> Iterable[Metric]:

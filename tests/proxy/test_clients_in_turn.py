@@ -1,0 +1,168 @@
+"""A client with many requests under way does not keep its neighbour waiting; who counts as a client is configured."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from prometheus_client import generate_latest
+
+from tidegate_proxy.access.owners import Owners
+from tidegate_proxy.backend import CHANNEL_OPTIONS, INFER
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.limits import Limits, Load
+from tidegate_proxy.observability.metrics_registry import registry_of
+
+Make = Callable[..., Any]
+BATCH = 4
+MANY = 60
+ROW = np.ones((1, 3), np.float32)
+
+
+@pytest.fixture
+def new_connection() -> Iterator[Make]:
+    """`new_connection(proxy)`: what sends over a connection of its own."""
+    channels: list[grpc.Channel] = []
+
+    def connected(proxy: Any) -> Any:  # noqa: ANN401
+        options = [*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
+        channels.append(grpc.insecure_channel(proxy.address, options=options))
+        return channels[-1].unary_unary(INFER).future
+
+    yield connected
+    for channel in channels:
+        channel.close()
+
+
+TENANTS = {"by": "metadata", "key": "tenant-id"}
+
+
+@pytest.mark.parametrize(
+    ("clients", "crowd", "neighbour", "connections", "apart"),
+    [
+        ({"by": "connection"}, (), (), 2, True),
+        ({"by": "connection"}, (), (), 1, False),
+        (TENANTS, (("tenant-id", "a"),), (("tenant-id", "b"),), 1, True),
+        (TENANTS, (("tenant-id", "a"),), (("tenant-id", "a"),), 2, False),
+        ({"by": "token"}, (("authorization", "Bearer a"),), (("authorization", "Bearer b"),), 1, True),
+    ],
+)
+def test_a_neighbour_is_in_one_of_the_next_batches(
+    clients: dict[str, str],
+    crowd: Any,  # noqa: ANN401
+    neighbour: Any,  # noqa: ANN401
+    connections: int,
+    apart: bool,
+    policy: str,
+    triton: EmbeddedTriton,
+    gate: Any,  # noqa: ANN401
+    serve_here: Make,
+    new_connection: Make,
+    request_of: Make,
+    eventually: Make,
+) -> None:
+    proxy = serve_here([triton], policy=policy, clients=clients)
+    one = new_connection(proxy)
+    other = new_connection(proxy) if connections > 1 else one
+    message = request_of("gated", {"X": ROW}).SerializeToString()
+    answered: list[str] = []
+    lock = threading.Lock()
+
+    def ask(send: Make, metadata: Any, name: str) -> Any:  # noqa: ANN401
+        under_way = send(message, metadata=metadata, timeout=60)
+
+        def note(_call: object) -> None:
+            with lock:
+                answered.append(name)
+
+        under_way.add_done_callback(note)
+        return under_way
+
+    calls = [ask(one, crowd, "crowd") for _ in range(MANY)]
+    eventually(lambda: proxy.engine.tally.accepted == MANY, "the crowd to arrive")
+    eventually(gate.somebody_waits, "the model to run")
+    calls.append(ask(other, neighbour, "neighbour"))
+    eventually(lambda: proxy.engine.tally.accepted == MANY + 1, "the neighbour to arrive")
+    gate.open()
+    for under_way in calls:
+        under_way.result()
+    eventually(lambda: len(answered) == MANY + 1, "all to be told")
+    before = answered.index("neighbour")
+    # The batch that runs, the one that was seen already, and its own: of those that run at a time, some.
+    if apart:
+        assert before <= MANY // 2
+    else:
+        assert before > MANY // 2
+    assert proxy.stop().answered == MANY + 1
+
+
+def _metrics(proxy: Any) -> str:  # noqa: ANN401
+    driver = proxy.serving.driver
+    registry = registry_of(driver._observability.metrics, driver.lock, "fifs")
+    return generate_latest(registry).decode()
+
+
+def _owner(clients: dict[str, str], metadata: dict[str, str | bytes], **more: Any) -> str:  # noqa: ANN401
+    config = ServeConfig.model_validate({"tritons": ({"grpc": "localhost:8001"},), "clients": clients, **more})
+    return Owners(config).of(metadata.get, lambda: "ipv4:10.0.0.1:5000")
+
+
+def test_owners_are_told_apart_without_telling_their_secrets() -> None:
+    assert _owner({"by": "connection"}, {"authorization": "Bearer x"}) == "ipv4:10.0.0.1:5000"
+    assert _owner(TENANTS, {"tenant-id": "a"}) == "a"
+    assert _owner(TENANTS, {"tenant-id": b"a"}) == "a"
+    assert _owner(TENANTS, {}) == ""
+    assert len(_owner(TENANTS, {"tenant-id": "x" * 1000})) < 100
+    tokens = [_owner({"by": "token"}, {"authorization": f"Bearer secret{number}"}) for number in range(2)]
+    assert tokens[0] != tokens[1]
+    assert "secret" not in tokens[0]
+    keys = [_owner({"by": "token"}, {"x-api-key": f"secret{number}"}) for number in range(2)]
+    assert len({*keys, *tokens}) == 4
+    assert _owner({"by": "token"}, {}) == ""
+
+
+@pytest.mark.parametrize("clients", [{"by": "metadata"}, {"by": "token", "key": "x"}])
+def test_a_key_belongs_to_metadata(clients: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="key: by: metadata needs one, the others have none"):
+        _owner(clients, {})
+
+
+def test_full_queues_refuse_those_who_filled_them_first() -> None:
+    limits = Limits(requests=1000, bytes=10_000, client_share=0.01, model_share=0.1)
+    full, little, much = Load(1000, 0), Load(9, 0), Load(500, 0)
+    assert limits.refusal(Load(999, 9_999), much, much) == ""
+    assert limits.refusal(full, much, much) == "requests"
+    assert limits.refusal(full, little, much) == ""
+    assert limits.refusal(full, much, little) == ""
+    assert limits.refusal(Load(1100, 0), little, little) == "requests"
+    assert limits.refusal(Load(10, 10_000), Load(10, 5_000), Load(10, 5_000)) == "bytes"
+    assert limits.refusal(Load(10, 10_000), Load(5, 99), Load(10, 5_000)) == ""
+    assert limits.refusal(Load(10, 11_000), Load(5, 99), Load(10, 5_000)) == "bytes"
+
+
+def test_a_newcomer_is_admitted_to_full_queues_and_the_crowd_is_counted_as_refused(
+    triton: EmbeddedTriton,
+    gate: Any,  # noqa: ANN401
+    serve_here: Make,
+    new_connection: Make,
+    request_of: Make,
+    eventually: Make,
+) -> None:
+    proxy = serve_here([triton], limits=Limits(requests=20, client_share=0.1, model_share=0.0))
+    crowd, neighbour = new_connection(proxy), new_connection(proxy)
+    message = request_of("gated", {"X": ROW}).SerializeToString()
+    calls = [crowd(message, timeout=60) for _ in range(20)]
+    eventually(lambda: proxy.engine.tally.accepted == 20, "the queue to be full")
+    refused = crowd(message, timeout=60)
+    assert refused.code() is grpc.StatusCode.UNAVAILABLE
+    assert "Exceeds maximum queue size" in refused.details()
+    calls.append(neighbour(message, timeout=60))
+    eventually(lambda: proxy.engine.tally.accepted == 21, "the neighbour to be admitted")
+    gate.open()
+    for under_way in calls:
+        under_way.result()
+    assert proxy.serving.driver.clients.held_bytes == 0
+    assert _metrics(proxy).count('tidegate_refused_total{model="gated",reason="requests"} 1.0') == 1
