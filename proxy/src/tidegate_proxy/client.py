@@ -43,8 +43,8 @@ class Client(ABC):
     """One who waits for the answer to one request."""
 
     __slots__ = (
-        "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "owner", "refusal", "request_id", "runs_alone", "span",
-        "started_ns",
+        "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "owner", "refusal", "request_id", "runs_alone",
+        "span", "started_ns",
     )  # fmt: skip
 
     def __init__(self, envelope: Envelope, owner: str = "") -> None:

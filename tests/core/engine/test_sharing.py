@@ -60,7 +60,9 @@ class ClosedLoop(Simulation):
     def __init__(self, policy: str, clients: Mapping[str, Client], *, workers: int = 1, tagged: bool = True) -> None:
         """`tagged`: whether their requests say whose they are."""
         slos = {client.model: client.slo_ms for client in clients.values()}
-        models = [Model(name, BATCH, slo_ms and ms_to_ns(slo_ms)) for name, slo_ms in sorted(slos.items())]
+        models = [
+            Model(name, BATCH, None if slo_ms is None else ms_to_ns(slo_ms)) for name, slo_ms in sorted(slos.items())
+        ]
         names = tuple(model.name for model in models)
         profiles = [Profile.linear(name, alpha_ms=ALPHA_MS, beta_ms=BETA_MS, max_rows=BATCH) for name in names]
         everywhere = [Worker(number, f"w{number}", names) for number in range(workers)]
