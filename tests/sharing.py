@@ -3,11 +3,13 @@
 import pytest
 
 
-@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Say which group it belongs to: xdist looks as soon as all are collected."""
+    item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what waits for servers; what only computes fills the gaps."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
     items.sort(key=lambda item: _fixture(item, "start_triton") is None)
 
 

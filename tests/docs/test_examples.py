@@ -21,7 +21,14 @@ NEEDS_THE_READERS_MODEL = {
 """Only compiled."""
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+SERVES_LOADS = {"docs/how-to/compare.md", "docs/how-to/loadtest.md"}
+"""Against real servers, for many seconds."""
+
+
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(path, marks=pytest.mark.slow if path in SERVES_LOADS else ()) for path in DOCUMENTS],
+)
 def test_examples_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     examples = list(Sybil([PythonCodeBlockParser()]).parse(ROOT / document).examples())

@@ -136,6 +136,7 @@ def test_triton_by_itself_runs_no_pipelines() -> None:
     assert not needs_layout(scenario(workers=[{"count": 2, "gpu": "fast"}], models=SPLIT["models"][1:], network=None))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("start_triton")
 def test_live_on_emulated_gpus_of_two_kinds(tmp_path: Path) -> None:
     document = scenario()

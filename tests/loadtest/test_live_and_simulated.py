@@ -43,7 +43,7 @@ def document(tmp_path: Path) -> Scenario:
     return read_scenario(scenario(tmp_path, 3))
 
 
-@pytest.mark.parametrize("policy", ["symphony", "triton"])
+@pytest.mark.parametrize("policy", ["symphony", pytest.param("triton", marks=pytest.mark.slow)])
 def test_simulated_is_live(document: Scenario, policy: str) -> None:
     (run,) = plan_runs(document, [policy], [5], Sending({}), gantt_s=1)
     live = run_live(run).result
@@ -81,7 +81,7 @@ def command_of(pid: int) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_whoever_interrupts_it_leaves_nothing_running(
     tmp_path: Path, number: signal.Signals, eventually: Callable[[Callable[[], object], str], None]
 ) -> None:

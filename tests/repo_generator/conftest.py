@@ -55,12 +55,8 @@ def ocr_models() -> dict[str, Path]:
     }
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: takes long or much memory; run with `-m slow`")
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "slow" not in config.getoption("markexpr"):
+    if "huge" not in config.getoption("markexpr"):
         for item in items:
-            if "slow" in item.keywords:
-                item.add_marker(pytest.mark.skip(reason="slow; run with `-m slow`"))
+            if "huge" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="needs gigabytes; run with `-m huge`"))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+import pytest
 import tritonclient.grpc as triton_grpc
 from onnx import TensorProto, helper
 
@@ -55,6 +56,7 @@ def test_generated_models_answer_as_onnxruntime_does(
         assert config.parameters["slo_ms"].string_value == "70"
 
 
+@pytest.mark.slow
 def test_partitions_in_a_row_answer_as_the_whole_does(
     start_triton: Callable[..., Any], ocr_models: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def test_the_scenario_in_the_results_can_be_run_again(scenario: Path, tmp_path: 
     assert first.read_bytes() == again.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_in_every_process(scenario: Path, tmp_path: Path) -> None:
     written = []
     for hash_seed in ("1", "2"):

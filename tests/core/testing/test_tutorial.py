@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TUTORIAL = Path(__file__).parents[3] / "docs" / "tutorials" / "first-policy.md"
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_tutorial_pass(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", TUTORIAL.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     (tmp_path / "test_patient.py").write_text("\n".join(blocks), encoding="utf-8")

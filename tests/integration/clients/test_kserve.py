@@ -41,6 +41,7 @@ def seen_by(python: Path, server: Any, model: str) -> dict[str, Any]:  # noqa: A
     return seen
 
 
+@pytest.mark.slow
 def test_the_kserve_client(kserve_python: Path, echo_triton: Any, start_front: Callable[..., Any]) -> None:  # noqa: ANN401
     through = seen_by(kserve_python, start_front(echo_triton), "echo")
     assert through == seen_by(kserve_python, echo_triton, "echo")

@@ -62,7 +62,7 @@ def deploy(blocks: Path, folder: Path) -> Path:
     return folder / "deployment"
 
 
-@pytest.fixture(scope="module", params=["shared", "sent"])
+@pytest.fixture(scope="module", params=["shared", pytest.param("sent", marks=pytest.mark.slow)])
 def deployment(request: pytest.FixtureRequest, blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """What `tidegate up --json` says, with tensors in shared memory or without."""
     folder = deploy(blocks, tmp_path_factory.mktemp(request.param))
@@ -152,7 +152,7 @@ def test_a_worker_that_does_not_start_leaves_nothing_and_is_named(blocks: Path, 
     assert not processes_about(folder)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_whoever_interrupts_up_leaves_nothing_running(
     blocks: Path, tmp_path: Path, number: signal.Signals, eventually: Callable[..., None]
 ) -> None:

@@ -50,6 +50,7 @@ def mean_of(compared: Comparison, target: Target, name: str) -> float:
     return interval.mean
 
 
+@pytest.mark.slow
 def test_who_batches_wins_whatever_its_place(start_triton: StartTriton, tmp_path: Path) -> None:
     scenario = scenario_at(60, 1.5)  # one by one it can answer 24 a second
     alone = Target("alone", serve(start_triton, scenario, tmp_path / "alone", batching=False).grpc_address)
@@ -103,6 +104,7 @@ policies: [{name: symphony}, {name: triton}, {name: fifs}]
 """
 
 
+@pytest.mark.slow
 def test_without_targets_the_policies_get_emulated_clusters(tmp_path: Path) -> None:
     path, document = tmp_path / "scenario.yaml", tmp_path / "c.json"
     path.write_text(SCENARIO)

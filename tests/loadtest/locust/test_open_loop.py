@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import tritonclient.grpc as triton_grpc
 from typer.testing import CliRunner
 
@@ -77,6 +78,7 @@ def test_a_scenario_has_the_columns_of_its_simulation(
     assert "generator late p50, p99 ms" in (tmp_path / "live.html").read_text()
 
 
+@pytest.mark.slow
 def test_requests_leave_on_time_whatever_the_server_does(
     triton: "FakeTriton", start_locust: "StartLocust", results: Results, requests_sent: Sent
 ) -> None:
@@ -92,6 +94,7 @@ def test_requests_leave_on_time_whatever_the_server_does(
     assert results()["summary"]["p99_ms"] > 400  # counted from the schedule
 
 
+@pytest.mark.slow
 def test_a_silent_server_costs_the_timeout(triton: "FakeTriton", start_locust: "StartLocust", results: Results) -> None:
     load = ("--model", "silent", "--rate", 20, "--duration-s", 0.5, "--slo-ms", 1000, "--timeout-s", 0.3)
     locust = start_locust(*HEADLESS, "--host", triton.target, *load)
@@ -101,6 +104,7 @@ def test_a_silent_server_costs_the_timeout(triton: "FakeTriton", start_locust: "
     assert "first CLIENT_TIMEOUT: no answer within 0.3 s" in locust.output
 
 
+@pytest.mark.slow
 def test_a_generator_that_fell_behind_says_so(
     triton: "FakeTriton", start_locust: "StartLocust", results: Results
 ) -> None:
@@ -116,6 +120,7 @@ def inferences(server: EmbeddedTriton) -> int:
         return int(client.get_inference_statistics("echo").model_stats[0].inference_count)
 
 
+@pytest.mark.slow
 def test_http_and_a_server_that_is_killed_half_way(
     start_triton: Callable[..., EmbeddedTriton],
     start_locust: "StartLocust",
@@ -153,6 +158,7 @@ def test_http_and_a_server_that_is_killed_half_way(
         assert summary["attainment"] < 1
 
 
+@pytest.mark.slow
 def test_a_closed_loop_lasts_as_long_as_locust_is_told(
     triton: "FakeTriton", start_locust: "StartLocust", results: Results
 ) -> None:
@@ -238,6 +244,7 @@ def test_options_that_do_not_go_together_are_refused() -> None:
         assert line.startswith(expected)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_said_before_any_load(
     triton: "FakeTriton", start_locust: "StartLocust", scenario: Callable[..., Path], free_port: int
 ) -> None:

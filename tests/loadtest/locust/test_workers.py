@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tidegate.workload import draw_requests, read_scenario
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ def test_two_workers_send_the_schedule_without_overlap(
     assert results()["rows"][0]["attainment"] == 1
 
 
+@pytest.mark.slow
 def test_what_a_lost_worker_should_have_sent_is_not_forgotten(
     triton: "FakeTriton",
     start_locust: "StartLocust",

@@ -35,6 +35,7 @@ def test_nothing_keeps_the_old_name(renamed: Path) -> None:
     assert [path for path in files if "template" in f"{path.relative_to(renamed)} {path.read_text()}".lower()] == []
 
 
+@pytest.mark.slow
 def test_its_own_tests_pass(renamed: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],

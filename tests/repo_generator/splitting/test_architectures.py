@@ -38,13 +38,11 @@ def check(path: Path, shapes: dict[str, tuple[int, ...]], *, batch_dim: bool) ->
     [
         "squeezenet",
         "shufflenet",
-        "inception_v1",
-        "inception_v2",
-        "resnet50",
-        "densenet121",
-        pytest.param("bvlc_alexnet", marks=pytest.mark.slow),
-        pytest.param("zfnet512", marks=pytest.mark.slow),
-        pytest.param("vgg19", marks=pytest.mark.slow),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("inception_v1", "inception_v2", "resnet50", "densenet121")
+        ),
+        *(pytest.param(name, marks=pytest.mark.huge) for name in ("bvlc_alexnet", "zfnet512", "vgg19")),
     ],
 )
 def test_light_models(light_model: Callable[[str], Path], name: str) -> None:
