@@ -79,8 +79,8 @@ class asking:
 
     def _ask(self, method: str, path: str, body: Any = None, headers: Any = None, **how: Any) -> tuple[int, bytes]:  # noqa: ANN401
         self._connection.request(method, path, body, headers or {}, **how)
-        response = self._connection.getresponse()
-        return response.status, response.read()
+        with self._connection.getresponse() as response:
+            return response.status, response.read()
 
 
 def own(triton: EmbeddedTriton, connect: Callable[..., Any]) -> list[str]:

@@ -100,7 +100,9 @@ def over_http() -> Iterator[Ask]:
     def ask(proxy: Any, method: str, path: str, body: bytes | None = None, headers: Any = None) -> int:  # noqa: ANN401
         connections.append(http.client.HTTPConnection(proxy.serving.http_address, timeout=20))
         connections[-1].request(method, path, body, headers or {})
-        return connections[-1].getresponse().status
+        with connections[-1].getresponse() as response:
+            response.read()
+            return response.status
 
     yield ask
     for connection in connections:
