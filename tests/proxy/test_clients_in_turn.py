@@ -1,7 +1,10 @@
 """A client with many requests under way does not keep its neighbour waiting; who counts as a client is configured."""
 
+import http.client
+import json
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -9,6 +12,8 @@ import numpy as np
 import pytest
 from prometheus_client import generate_latest
 
+from tidegate.api import RequestArrived
+from tidegate.engine import read_log
 from tidegate_proxy.access.owners import Owners
 from tidegate_proxy.backend import CHANNEL_OPTIONS, INFER
 from tidegate_proxy.configuration.config import ServeConfig
@@ -166,3 +171,34 @@ def test_a_newcomer_is_admitted_to_full_queues_and_the_crowd_is_counted_as_refus
         under_way.result()
     assert proxy.serving.driver.clients.held_bytes == 0
     assert _metrics(proxy).count('tidegate_refused_total{model="gated",reason="requests"} 1.0') == 1
+
+
+def test_owners_of_http_requests_are_those_of_their_headers_and_are_recorded(
+    triton: EmbeddedTriton,
+    serve_here: Make,
+    call: Make,
+    open_stream: Make,
+    rest_of: Make,
+    request_of: Make,
+    tmp_path: Path,
+) -> None:
+    proxy = serve_here(
+        [triton],
+        tritons=[{"grpc": triton.grpc_address, "http": triton.http_address}],
+        listen={"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"},
+        clients=TENANTS,
+        record=tmp_path / "log",
+    )
+    body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]})
+    for headers in ({"Tenant-ID": "over http"}, {}):
+        connection = http.client.HTTPConnection(proxy.serving.http_address, timeout=20)
+        connection.request("POST", "/v2/models/echo/infer", body, headers)
+        assert connection.getresponse().status == 200
+        connection.close()
+    stream = open_stream(proxy, [request_of("echo", {"X": ROW})], metadata=(("tenant-id", "by stream"),))
+    assert rest_of(stream)[1] is grpc.StatusCode.OK
+    proxy.stop()
+    with (tmp_path / "log").open("rb") as lines:
+        _, entries = read_log(lines)
+        owners = [entry.event.request.client for entry in entries if isinstance(entry.event, RequestArrived)]
+    assert owners == ["over http", "", "by stream"]
