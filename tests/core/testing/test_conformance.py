@@ -19,6 +19,7 @@ from tidegate.api import (
     PolicyOptions,
     PolicySpec,
     RequestArrived,
+    RequestCancelled,
     RequestQueue,
     Worker,
 )
@@ -52,6 +53,9 @@ class Hoards(FirstComeFirstServed):
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         return () if event.request.id % 5 == 4 else super().on_request_arrived(event)
+
+    def on_request_cancelled(self, event: RequestCancelled) -> Commands:
+        return () if event.request_id % 5 == 4 else super().on_request_cancelled(event)
 
 
 class DropsTwice(FirstComeFirstServed):
