@@ -76,6 +76,10 @@ class Triton:
     def cancel(self) -> None:
         """Of a call."""
 
+    def opened(self, metadata: Any) -> Any:  # noqa: ANN401
+        """Of a Backend."""
+        return metadata
+
     def cut_off(self) -> None:
         """Of a Backend."""
 
