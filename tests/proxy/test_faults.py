@@ -141,10 +141,13 @@ def test_a_hung_triton_is_given_up_and_taken_back(
     config.write_text(json.dumps({"tritons": addresses, "listen": listen, "policy": policy_name}))
     tidegate = start_tidegate([], config=config)
     go_on = hung(first)
-    calls = [start_call(tidegate, "ModelInfer", request_of("echo", {"X": ROW})) for _ in range(20)]
-    # What is not scheduled goes to the Tritons by turns.
-    forwarded = [start_call(tidegate, "ModelInfer", request_of("flat", {"X": ROW[0]})) for _ in range(2)]
+    # What is not scheduled goes to the Tritons by turns: the first of two streams to the one that hangs.
     streams = [open_stream(tidegate, [request_of("flat", {"X": ROW[0]})]) for _ in range(2)]
+    watching = ThreadPoolExecutor(2)
+    ended = [watching.submit(rest_of, stream) for stream in streams]
+    eventually(lambda: any(one.done() for one in ended), "the other one to be answered")
+    calls = [start_call(tidegate, "ModelInfer", request_of("echo", {"X": ROW})) for _ in range(20)]
+    forwarded = [start_call(tidegate, "ModelInfer", request_of("flat", {"X": ROW[0]})) for _ in range(2)]
     with ThreadPoolExecutor(3) as pool:
         over_http = [pool.submit(_over_http, tidegate, "POST", "flat/infer", FLAT) for _ in range(2)]
         about = pool.submit(_over_http, tidegate, "GET", "flat/config")
@@ -154,7 +157,8 @@ def test_a_hung_triton_is_given_up_and_taken_back(
     assert [outcome(one)[0] for one in calls] == [OK] * 20
     assert [outcome(one)[0] for one in forwarded] == [OK] * 2
     told = (UNAVAILABLE, f"Triton at {first.grpc_address} does not answer")
-    assert ([], *told) in [rest_of(stream) for stream in streams]
+    assert ([], *told) in [one.result(30) for one in ended]
+    watching.shutdown()
     assert f"Triton at {first.grpc_address} is lost: it did not answer" in tidegate.log
     assert call(tidegate, "ModelInfer", request_of("flat", {"X": ROW[0]}))[0] is OK
     go_on()

@@ -163,6 +163,26 @@ class Backend:
         if not task.cancelled():
             task.exception()  # those who wait for it see it, too, if any
 
+    async def is_connected(self) -> bool:
+        """Whether the channel of the hot path has found it, too: after a restart it may look for it a while longer."""
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[bool] = loop.create_future()
+
+        def settle(connected: bool) -> None:
+            if not found.done():
+                found.set_result(connected)
+
+        def ended(_answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
+            connected = code is not grpc.StatusCode.UNAVAILABLE or is_restricted(details)
+            loop.call_soon_threadsafe(settle, connected)
+
+        call = self.channel.unary(SERVICE + "ServerLive", b"", ended, tuple(self.opened(())))
+        try:
+            return await asyncio.wait_for(found, self.health_timeout_s)
+        except TimeoutError:
+            call.cancel()
+            return False
+
     async def models(self) -> list[LoadedModel]:
         """All models that are ready, by name. Raises BackendError when it cannot be asked."""
         versions = await self.ready_versions()
