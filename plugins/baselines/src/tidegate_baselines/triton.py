@@ -63,6 +63,7 @@ class Triton(Policy):
     Options = TritonOptions
     options: TritonOptions
     best_effort = True
+    drops_in_time = "what its queue is configured to refuse or to give up is dropped, whoever is idle, as in Triton"
 
     def __init__(self, setup: Setup, options: TritonOptions) -> None:
         super().__init__(setup, options)
