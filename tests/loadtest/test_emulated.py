@@ -42,6 +42,7 @@ def test_a_model_takes_the_true_time_and_has_an_instance_for_each_worker(tmp_pat
     config = config_of(tmp_path, scenario(simulation=simulation), None)
     parameters = {key: value.string_value for key, value in config.parameters.items()}
     assert json.loads(parameters.pop("table_ms")) == {str(rows): 2 * rows + 4 for rows in range(1, 9)}
+    assert parameters.pop("tidegate_batch") == "merge"
     assert parameters == {"slo_ms": "30.0", "jitter": "0.1", "jitter_kind": "gamma", "seed": "1"}
     assert (config.max_batch_size, config.instance_group[0].count) == (8, 3)
     assert not config.HasField("dynamic_batching")

@@ -154,7 +154,8 @@ def write_emulated_model(
     warmup.inputs["INPUT0"].zero_data = True
     if batching is not None:
         group.rate_limiter.resources.add(name=GPUS, count=1)
-        _set_batching(config.dynamic_batching, batching)
+        if model.batch == "merge":
+            _set_batching(config.dynamic_batching, batching)
     version = repository / model.name / "1"
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").write_text(text_format.MessageToString(config), encoding="utf-8")
@@ -175,7 +176,7 @@ def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
 
 def _parameters(scenario: Scenario, model: ModelSpec, pool: WorkerSpec, seed: int) -> dict[str, str]:
     times_ms = {rows: ns / NS_PER_MS for rows, ns in enumerate(true_times_ns(scenario, model.name, pool.gpu), 1)}
-    parameters = {"table_ms": json.dumps(times_ms)}
+    parameters = {"table_ms": json.dumps(times_ms), "tidegate_batch": model.batch}
     if model.slo_ms is not None:
         parameters["slo_ms"] = str(model.slo_ms)
     if jitter := scenario.simulation.jitter:

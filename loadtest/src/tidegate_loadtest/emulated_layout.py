@@ -170,7 +170,8 @@ def _write_partition(repository: Path, scenario: Scenario, name: str, kind: str,
     config.output.add(name=given, data_type=model_config_pb2.TYPE_UINT8, dims=[-1])
     sent = _ANSWER_BYTES if step.last else _bytes_out(scenario, name)
     times_ms = {rows: ns / NS_PER_MS for rows, ns in enumerate(true_times_ns(scenario, name, kind), 1)}
-    parameters = {"table_ms": json.dumps(times_ms), "output_bytes": str(sent)}
+    model = next(model for model in scenario.models if name in model.partitions)
+    parameters = {"table_ms": json.dumps(times_ms), "output_bytes": str(sent), "tidegate_batch": model.batch}
     if jitter := scenario.simulation.jitter:
         parameters |= {"jitter": str(jitter.cv), "jitter_kind": jitter.distribution, "seed": str(seed)}
     for key, value in parameters.items():

@@ -68,7 +68,7 @@ from tidegate.api.profile_file import (
     read_profiles,
     write_profile,
 )
-from tidegate.api.queueing import IdleWorkers, QueueingPolicy, QueueKey, RequestQueue
+from tidegate.api.queueing import IdleWorkers, QueueingPolicy, QueueKey, RequestQueue, queue_key
 
 __all__ = [
     "DEPLOYMENT_FILE",
@@ -151,6 +151,7 @@ __all__ = [
     "WorkerLost",
     "hookimpl",
     "ms_to_ns",
+    "queue_key",
     "read_deployment",
     "read_document",
     "read_profiles",

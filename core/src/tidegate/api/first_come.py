@@ -22,8 +22,8 @@ class FirstComeFirstServed(QueueingPolicy):
         """The workers of the legs, of batches that have several; None for one that was lost since."""
 
     def largest_batch(self, queue: RequestQueue) -> int:
-        """The most rows that a batch of this queue may have."""
-        return queue.model.max_rows
+        """The most rows that a batch of several requests of this queue may have."""
+        return queue.model.merged_rows
 
     def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
         """Run it if workers are idle."""

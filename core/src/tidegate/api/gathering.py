@@ -33,7 +33,7 @@ class Gathering:
         self, queue: RequestQueue, profile: Profile, now_ns: int, *, most_rows: int | None = None
     ) -> Gathered | None:
         """Begin at the head, however small the batch becomes. None when not even the head is in time."""
-        return self.longest_run(queue, most_rows or queue.model.max_rows, profile, now_ns)
+        return self.longest_run(queue, most_rows or queue.model.merged_rows, profile, now_ns)
 
     def window(
         self, queue: RequestQueue, profile: Profile, now_ns: int, target_rows: int, *, most_rows: int | None = None
@@ -44,10 +44,11 @@ class Gathering:
         They stay queued: whether they are dropped or may still run is the policy's to say.
         """
         rest = queue.rows
+        target_rows = min(target_rows, most_rows or queue.model.merged_rows)
         for start, request in enumerate(queue):
             size = max(request.rows, min(target_rows, rest))
             if now_ns + profile.latency_ns(size) <= self.due_ns(request):
-                return self.longest_run(queue, most_rows or queue.model.max_rows, profile, now_ns, start=start)
+                return self.longest_run(queue, most_rows or queue.model.merged_rows, profile, now_ns, start=start)
             rest -= request.rows
         return None
 

@@ -26,11 +26,23 @@ class Model(msgspec.Struct, frozen=True):
 
     name: str
     max_rows: int
-    """The largest batch, in rows: Triton's `max_batch_size`, or that of its widest pipeline."""
+    """The largest request or batch, in rows: Triton's `max_batch_size`, or that of its widest pipeline."""
     slo_ns: int | None = None
     """How long after its arrival a request may be answered; None: as soon as possible, and never too late."""
     pipelines: tuple[Pipeline, ...] = ()
     """Empty for a model that is not split: then it is one partition of its own name."""
+    merge_limit: int | None = None
+    """The most rows of a batch of several requests. None: `max_rows`; 1: each request runs alone."""
+
+    @property
+    def merges(self) -> bool:
+        """Whether its requests may share batches."""
+        return self.merge_limit != 1
+
+    @property
+    def merged_rows(self) -> int:
+        """The size up to which a batch may grow by one more request; a single request may have more rows."""
+        return self.max_rows if self.merge_limit is None else min(self.merge_limit, self.max_rows)
 
     @property
     def paths(self) -> tuple[Pipeline, ...]:
@@ -64,7 +76,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     deadline_ns: int = NEVER
     """The instant by which the answer must be back."""
     merge_key: str = ""
-    """Only requests of one model with equal keys can share a batch (the shapes of their tensors beyond the batch)."""
+    """Only requests of one model that merges, with equal keys, can share a batch (the shapes beyond the batch)."""
     app: str = ""
     """An application tag of the client's, for policies that learn a latency distribution per application."""
     client: str = ""

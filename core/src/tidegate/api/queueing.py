@@ -24,7 +24,15 @@ from tidegate.api.policy import Commands, Policy, PolicyOptions, Setup
 from tidegate.api.profile import Profile
 
 QueueKey = tuple[str, str]
-"""(model, merge key): requests of one queue can share a batch, requests of two never do."""
+"""(model, merge key): requests of one queue can share a batch, requests of two never do.
+
+A model whose requests run alone has one queue, however they differ.
+"""
+
+
+def queue_key(request: Request, model: Model) -> QueueKey:
+    """The queue that a request of this model belongs to."""
+    return request.model, request.merge_key if model.merges else ""
 
 
 class RequestQueue:
@@ -251,10 +259,11 @@ class QueueingPolicy(Policy, Generic[Queue]):
 
     def enqueue(self, request: Request) -> Queue:
         """Put a request into its queue; returns the queue."""
-        key = (request.model, request.merge_key)
+        model = self.models[request.model]
+        key = queue_key(request, model)
         queue = self.queues.get(key)
         if queue is None:
-            queue = self.queues[key] = self.new_queue(key, self.models[request.model])
+            queue = self.queues[key] = self.new_queue(key, model)
         queue.push(request)
         self._queue_of[request.id] = key
         return queue

@@ -38,6 +38,11 @@ def check_requests(batch: Batch, requests: list[Request | None], model: Model | 
         rows += request.rows
     if rows > model.max_rows:
         raise InvariantViolation(1, f"batch {batch.id} has {rows} rows; {batch.model!r} takes {model.max_rows}")
+    if rows > model.merged_rows and len(requests) > 1:
+        merges = f"merges up to {model.merged_rows} rows" if model.merges else "runs each request alone"
+        raise InvariantViolation(
+            1, f"batch {batch.id} has {len(requests)} requests of {rows} rows; {batch.model!r} {merges}"
+        )
     return rows
 
 

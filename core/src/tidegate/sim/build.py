@@ -57,6 +57,7 @@ def _model_of(spec: ModelSpec) -> Model:
         tuple(
             Pipeline(tuple(part.name for part in pipeline.partitions), pipeline.batch) for pipeline in spec.pipelines
         ),
+        1 if spec.batch == "alone" else None,
     )
 
 

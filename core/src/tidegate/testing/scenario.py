@@ -73,7 +73,10 @@ def random_scenario(rng: random.Random, *, disturbances: bool = True, pipelines:
         failures=frozenset(rng.sample(range(40), rng.randint(0, 3))) if disturbances else frozenset(),
     )
     clients = rng.choice(("a", "ab", "aaaab", "aaaabc"))
-    return replace(scenario, events=tuple(_from_one_of(clients, rng, event) for event in scenario.events))
+    events = [_from_one_of(clients, rng, event) for event in scenario.events]
+    models = tuple(msgspec.structs.replace(model, merge_limit=rng.choice((None, None, 1, 3))) for model in models)
+    setup = msgspec.structs.replace(scenario.setup, models=models)
+    return replace(scenario, setup=setup, events=tuple(events))
 
 
 class _Simulation(Simulation):

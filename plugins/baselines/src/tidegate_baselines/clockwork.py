@@ -40,7 +40,7 @@ class Clockwork(EarlyDrop):
         while start + count <= len(queue):
             run = list(islice(queue, start, start + count))
             rows = sum(request.rows for request in run)
-            if rows > queue.model.max_rows:
+            if rows > queue.model.merged_rows and count > 1:
                 return None
             due_ns = min(request.deadline_ns for request in run)
             if now_ns + profile.latency_ns(rows) <= due_ns:

@@ -128,7 +128,7 @@ class DynamicBatcher:
                 following.sealed
                 or following.requests[0].merge_key != key
                 or now_ns - following.since_ns <= self.config.delay_ns
-                or rows + following.rows > self.model.max_rows
+                or rows + following.rows > self.model.merged_rows
             ):
                 break
             self.payloads.popleft()
@@ -148,7 +148,7 @@ class DynamicBatcher:
         for request in self._in_order():
             if rows + request.rows > largest_preferred and not best_count and (count or payload.requests):
                 best_count, payload.closed = count, True
-            if key is not None and rows + request.rows > self.model.max_rows:
+            if key is not None and rows + request.rows > self.model.merged_rows:
                 cannot_grow = True
                 break
             if key is not None and request.merge_key != key:

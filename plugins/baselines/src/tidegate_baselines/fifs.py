@@ -19,4 +19,4 @@ class Fifs(FirstComeFirstServed):
 
     def largest_batch(self, queue: RequestQueue) -> int:
         """The model's own limit, or the option where it is smaller."""
-        return min(queue.model.max_rows, self.options.max_rows or queue.model.max_rows)
+        return min(queue.model.merged_rows, self.options.max_rows or queue.model.max_rows)

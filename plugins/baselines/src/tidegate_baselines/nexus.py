@@ -32,6 +32,7 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
     ms_to_ns,
+    queue_key,
 )
 from tidegate_baselines.squishy import Plan, largest_batch, static_plan
 
@@ -195,10 +196,11 @@ class Nexus(Policy):
         if worker_id is None:
             return ()  # the engine is about to say that no worker is left
         backend = self._backends[worker_id]
-        key = (request.model, request.merge_key)
+        model = self._models[request.model]
+        key = queue_key(request, model)
         queue = backend.queues.get(key)
         if queue is None:
-            queue = backend.queues[key] = RequestQueue(key, self._models[request.model])
+            queue = backend.queues[key] = RequestQueue(key, model)
         queue.push(request)
         self._where[request.id] = (worker_id, key)
         return self._serve(now_ns, backend)

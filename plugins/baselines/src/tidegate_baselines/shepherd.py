@@ -171,7 +171,7 @@ class Shepherd(EarlyDrop):
         fastest = self.fastest_profile(queue.model.name)
         if fastest is None:
             return []
-        ratio, largest = self.options.preempt_ratio, queue.model.max_rows
+        ratio, largest = self.options.preempt_ratio, queue.model.merged_rows
         candidate = self.candidate(now_ns, queue, fastest)
         found = self._small.of_others(queue.key, ROUNDING * candidate.rows / ratio) if candidate else []
 
@@ -191,5 +191,5 @@ class Shepherd(EarlyDrop):
             return False
         requests = chain(running.requests if same else (), queue)
         profile = self.profile(model, worker)
-        candidate = GATHERING.longest_run(requests, queue.model.max_rows, profile, now_ns)
+        candidate = GATHERING.longest_run(requests, queue.model.merged_rows, profile, now_ns)
         return candidate is not None and candidate.rows >= least

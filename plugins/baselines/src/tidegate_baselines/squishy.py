@@ -81,8 +81,8 @@ def static_plan(
 def largest_batch(model: Model, profile: Profile) -> int:
     """The largest batch of which one can run while the next one waits: `2*l(b) <= SLO`; at least 1."""
     if model.slo_ns is None:
-        return model.max_rows
-    return max(1, min(model.max_rows, profile.largest_rows_within(model.slo_ns // 2)))
+        return model.merged_rows
+    return max(1, min(model.merged_rows, profile.largest_rows_within(model.slo_ns // 2)))
 
 
 def _pack(models: list[Model], workers: list[Worker], profiles: Profiles, rates: Mapping[str, float]) -> Plan | None:
@@ -148,9 +148,9 @@ def _merge(node: _Node, model: Model, rate: float, profiles: Profiles) -> _Node 
 def _duty_ns(model: Model, profile: Profile, rate: float) -> float:
     """The longest duty cycle in which a model of this rate meets its SLO: the largest b with `l(b) + b/rate <= SLO`."""
     if model.slo_ns is None:
-        return model.max_rows / rate
+        return model.merged_rows / rate
     rows = 1
-    while rows < model.max_rows and profile.latency_ns(rows + 1) + (rows + 1) / rate <= model.slo_ns:
+    while rows < model.merged_rows and profile.latency_ns(rows + 1) + (rows + 1) / rate <= model.slo_ns:
         rows += 1
     # Requests that come less often than that are not waited for: the worker looks often enough.
     return min(rows / rate, max(1, model.slo_ns - profile.latency_ns(rows)))

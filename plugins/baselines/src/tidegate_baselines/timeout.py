@@ -43,4 +43,4 @@ class Timeout(Eager):
 
     def _exec_ns(self, queue: RequestQueue, batch: Gathered) -> int:
         oldest = next(islice(queue, batch.start, None))
-        return oldest.arrival_ns + (0 if batch.rows == queue.model.max_rows else self._timeouts[queue.model.name])
+        return oldest.arrival_ns + (0 if batch.rows >= queue.model.merged_rows else self._timeouts[queue.model.name])

@@ -116,9 +116,9 @@ class Triton(Policy):
         return ()
 
     def _config(self, model: Model) -> BatcherConfig:
-        sizes = {size for size in self.options.preferred_batch_size if size <= model.max_rows}
+        sizes = {size for size in self.options.preferred_batch_size if size <= model.merged_rows}
         return BatcherConfig(
-            preferred=frozenset(sizes or {model.max_rows}),
+            preferred=frozenset(sizes or {model.merged_rows}),
             delay_ns=ms_to_ns(self.options.max_queue_delay_ms),
             timeout_ns=ms_to_ns(self.options.default_timeout_ms),
             allow_timeout_override=self.options.allow_timeout_override,

@@ -32,6 +32,7 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
     ms_to_ns,
+    queue_key,
 )
 from tidegate_ppipe.paths import Flight, Path, Stop, legs_of
 from tidegate_ppipe.places import Place
@@ -116,10 +117,11 @@ class Ppipe(Policy):
         """Look for a path, unless the batch that it joins gathers on."""
         request = event.request
         queues = self._queues[request.model]
-        key = (request.model, request.merge_key)
+        model = self._models[request.model]
+        key = queue_key(request, model)
         queue = queues.get(key)
         if queue is None:
-            queue = queues[key] = Queue(key, self._models[request.model])
+            queue = queues[key] = Queue(key, model)
         queue.push(request)
         self._queue_of[request.id] = queue
         self._routes[request.model].rate.observe(event.now_ns, request.rows)
@@ -250,21 +252,22 @@ class Ppipe(Policy):
             usable = self._by_waiting(now_ns, usable)
         for route in usable:
             if queue.head.rows <= route.max_rows and (found := self._largest(now_ns, queue, route)):
-                least = needed if self._least_part is None else self._least_part * route.max_rows
-                if found.size >= min(least, route.max_rows, queue.rows):
+                least = needed if self._least_part is None else self._least_part * route.merged_rows
+                if found.size >= min(least, route.merged_rows, queue.rows):
                     return found
         return None
 
     def _by_waiting(self, now_ns: int, routes: list[Route]) -> list[Route]:
         """Step 1: the pipeline first whose links and workers keep a batch of its planned size waiting least."""
         waiting = [
-            (self._probe(now_ns, route, route.max_rows).waiting_ns, number) for number, route in enumerate(routes)
+            (self._probe(now_ns, route, route.merged_rows).waiting_ns, number) for number, route in enumerate(routes)
         ]
         return [routes[number] for _, number in sorted(waiting)]
 
     def _largest(self, now_ns: int, queue: Queue, route: Route) -> Found | None:
         """Step 2: the most rows that meet the earliest deadline among them. None: not even the head's."""
-        work_ns, size = route.work_ns, route.max_rows
+        # What nobody may join is as large as it will be.
+        work_ns, size = route.work_ns, max(route.merged_rows, queue.head.rows)
         while size >= queue.head.rows:
             count, rows, due_ns = self._prefix(queue, route, size)
             if due_ns != NEVER and work_ns[size - 1] > due_ns - now_ns:

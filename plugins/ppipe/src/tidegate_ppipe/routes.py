@@ -16,11 +16,13 @@ LIGHT_PART = 0.5
 class Route:
     """A pipeline."""
 
-    __slots__ = ("budget", "max_rows", "partitions", "planned", "work_ns")
+    __slots__ = ("budget", "max_rows", "merged_rows", "partitions", "planned", "work_ns")
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.partitions = pipeline.partitions
         self.max_rows = pipeline.max_rows
+        self.merged_rows = pipeline.max_rows
+        """The most rows of a batch of several requests: its model may set less."""
         self.planned = pipeline.partitions
         """Those that a batch is planned through before it leaves."""
         self.budget = 1.0
@@ -38,6 +40,8 @@ class Routes:
         """Those whose partitions are all hosted somewhere."""
         self.rate = ArrivalRate(0)
         self._all = [route(pipeline) for pipeline in model.paths]
+        for each in self._all:
+            each.merged_rows = min(each.max_rows, model.merged_rows)
         self._bears_at_most = 0.0
         self._bears: list[float] = []
         """Rows per nanosecond with batches of so many rows less one: rising, or made so."""
@@ -52,9 +56,9 @@ class Routes:
         for route in self.usable:
             route.work_ns = resources.work_ns(route.planned, route.max_rows)
         self._bears = []
-        for rows in range(1, max((route.max_rows for route in self.usable), default=0) + 1):
+        for rows in range(1, max((route.merged_rows for route in self.usable), default=0) + 1):
             bears = sum(
-                min(resources.rows_per_ns(name, min(rows, route.max_rows)) for name in route.partitions)
+                min(resources.rows_per_ns(name, min(rows, route.merged_rows)) for name in route.partitions)
                 for route in self.usable
             )
             self._bears.append(max([bears, *self._bears[-1:]]))
@@ -73,5 +77,5 @@ class Routes:
 
 def _bears_at_most(route: Route, resources: Resources) -> float:
     """Rows per nanosecond with batches of the planned size, of its slowest pool or of the links between two."""
-    pools = (resources.rows_per_ns(name, route.max_rows) for name in route.partitions)
+    pools = (resources.rows_per_ns(name, route.merged_rows) for name in route.partitions)
     return min([*pools, *starmap(resources.link_rows_per_ns, pairwise(route.partitions))])

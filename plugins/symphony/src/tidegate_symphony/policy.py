@@ -221,6 +221,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         rows = profile.max_rows  # without an SLO they have time to gather
         if slo_ns is not None:
             rows = target.rows(now_ns, profile, slo_ns - self._gathering.reserve_ns, outlook.workers)
+        rows = min(rows, self.models[request.model].merged_rows)
         if self._needed is None:
             self._needed = ArrivalRate(now_ns)
         self._needed.observe(now_ns, request.rows * profile.table_ns[rows - 1] // rows)
@@ -237,7 +238,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         """What there is for a model; None while no worker hosts it."""
         outlook = self._outlooks.get(model)
         if outlook is None and (fastest := self.fastest_profile(model)):
-            most_rows = min(self.models[model].max_rows, fastest.worthwhile_rows)
+            most_rows = min(self.models[model].merged_rows, fastest.worthwhile_rows)
             outlook = Outlook(fastest, self.idle.count_hosting(model), fastest.fixed_cost_ns, most_rows)
             self._outlooks[model] = outlook
         return outlook
