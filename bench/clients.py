@@ -31,6 +31,7 @@ max_batch_size: 8
 input {{ name: "INPUT" data_type: {0} dims: [ 16 ] }}
 output {{ name: "OUTPUT" data_type: {0} dims: [ 16 ] }}
 """
+MERGED = 'parameters { key: "tidegate_batch" value: { string_value: "merge" } }\n'
 SEQUENCE = BATCHED.format("TYPE_FP32") + "sequence_batching { direct { } }\n"
 ENSEMBLE = """
 platform: "ensemble"
@@ -66,8 +67,8 @@ class TritonPythonModel:
             sender.send(flags=pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 MODELS = {
-    "floats": (BATCHED.format("TYPE_FP32"), ECHO),
-    "words": (BATCHED.format("TYPE_STRING"), ECHO),
+    "floats": (BATCHED.format("TYPE_FP32") + MERGED, ECHO),
+    "words": (BATCHED.format("TYPE_STRING") + MERGED, ECHO),
     "sequence": (SEQUENCE, ECHO),
     "ensemble": (ENSEMBLE, None),
     "decoupled": (DECOUPLED, THREE_TIMES),

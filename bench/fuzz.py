@@ -47,6 +47,7 @@ backend: "python"
 max_batch_size: 8
 input {{ name: "X" data_type: TYPE_{0} dims: [ {1} ] }}
 output {{ name: "Y" data_type: TYPE_{0} dims: [ {1} ] }}
+parameters {{ key: "tidegate_batch" value: {{ string_value: "merge" }} }}
 """
 ECHO = """
 import triton_python_backend_utils as pb

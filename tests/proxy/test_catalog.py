@@ -10,6 +10,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from tidegate.api import Model
 from tidegate_proxy.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.catalog import Catalog, discover
+from tidegate_proxy.configuration.config import ModelConfig
 
 TENSORS = """
 input { name: "X" data_type: TYPE_STRING dims: [ -1, 3 ] }
@@ -41,7 +42,11 @@ class _Triton:
 
 
 def _discover(*tritons: _Triton, **slos_ms: float) -> Catalog:
-    return asyncio.run(discover(cast("tuple[Backend, ...]", tritons), slos_ms))
+    return _told(*tritons, **{name: ModelConfig(slo_ms=slo_ms) for name, slo_ms in slos_ms.items()})
+
+
+def _told(*tritons: _Triton, **told: ModelConfig) -> Catalog:
+    return asyncio.run(discover(cast("tuple[Backend, ...]", tritons), told))
 
 
 def _again(before: Catalog, *tritons: _Triton, returning: _Triton | None = None) -> Catalog:
@@ -55,13 +60,16 @@ def _slo(text: str) -> str:
 
 def test_models_signatures_and_slos() -> None:
     catalog = _discover(_Triton("a:1", fast=_slo("2.5"), slow="max_batch_size: 8"))
-    assert catalog.models == {"fast": Model("fast", 4, 2_500_000), "slow": Model("slow", 8)}
+    assert catalog.models == {
+        "fast": Model("fast", 4, 2_500_000, merge_limit=1),
+        "slow": Model("slow", 8, merge_limit=1),
+    }
     signature = catalog.signatures["fast"]
     assert (signature.model, signature.max_rows, signature.outputs) == ("fast", 4, frozenset({"Y"}))
     assert signature.inputs["X"].accepts("BYTES", [2, 0, 3])
     assert not signature.inputs["X"].accepts("BYTES", [2, -1, 3])
     assert signature.inputs["MAYBE"].optional
-    assert _discover(_Triton("a:1", fast=_slo("2.5")), fast=7).models["fast"].slo_ns == 7_000_000
+    assert _discover(_Triton("a:1", fast=_slo("2.5")), fast=7.0).models["fast"].slo_ns == 7_000_000
 
 
 @pytest.mark.parametrize(
@@ -80,24 +88,24 @@ def test_what_passes_straight_through(config: str, reason: str) -> None:
     catalog = _discover(triton)
     assert not catalog.models
     assert not catalog.workers
-    assert reason in catalog.passed_through["m"]
+    assert (catalog.consents["m"].batch, catalog.consents["m"].warning) == ("pass", "")
+    assert reason in catalog.consents["m"].why
     assert catalog.hosts["m"] == [cast("Backend", triton)]
 
 
-@pytest.mark.parametrize(
-    "asked", ["default_queue_policy { max_queue_size: 8 }", "priority_levels: 2", "preserve_ordering: true"]
-)
-def test_what_only_tritons_batcher_does_is_left_to_it_unless_there_is_an_slo(asked: str) -> None:
-    config = f"max_batch_size: 4 dynamic_batching {{ {asked} }}"
-    name = asked.removeprefix("default_queue_policy { ").partition(":")[0]
-    assert f"dynamic_batching asks for {name}, which" in _discover(_Triton("a:1", m=config)).passed_through["m"]
-    assert "m" in _discover(_Triton("a:1", m=config), m=20).models
-    slo = 'parameters { key: "slo_ms" value: { string_value: "20" } }'
-    assert "m" in _discover(_Triton("a:1", m=config + slo)).models
-    assert (
-        "m"
-        in _discover(_Triton("a:1", m="max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 9 }")).models
-    )
+def test_a_word_for_a_model_that_no_triton_has() -> None:
+    with pytest.raises(BackendError, match="batch is given for nope, which no Triton has; these models are: m"):
+        _told(_Triton("a:1", m="max_batch_size: 4"), nope=ModelConfig(batch="pass"))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_every_triton_consents_to_is_done(first: int) -> None:
+    batching = 'backend: "onnxruntime" dynamic_batching { }'
+    tritons = [_Triton("a:1", m=f"max_batch_size: 4 {batching}"), _Triton("b:1", m="max_batch_size: 4")]
+    assert _discover(tritons[0]).models["m"].merges
+    catalog = _discover(tritons[first], tritons[1 - first])
+    assert not catalog.models["m"].merges
+    assert catalog.consents["m"].batch == "alone"
 
 
 def test_a_worker_is_a_lane_of_a_triton() -> None:
@@ -206,5 +214,8 @@ def test_an_slo_in_a_config_that_is_none(text: str) -> None:
 
 def test_an_slo_of_a_model_that_is_not_scheduled() -> None:
     triton = _Triton("a:1", m="max_batch_size: 4", flat="max_batch_size: 0")
-    with pytest.raises(BackendError, match="an SLO is given for flat, nope, which is not scheduled; these mod"):
-        _discover(triton, flat=3, nope=4)
+    with pytest.raises(
+        BackendError,
+        match="an SLO is given for flat, nope, which is not scheduled; these models are: m; flat: max_batch_size is 0",
+    ):
+        _discover(triton, flat=3.0, nope=4.0)

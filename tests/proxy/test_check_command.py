@@ -132,16 +132,22 @@ def test_the_schema_is_one(tmp_path: Path) -> None:
 
 def test_online_the_tritons_say_what_they_serve(tmp_path: Path, triton: EmbeddedTriton) -> None:
     addresses = {"grpc": triton.grpc_address, "http": triton.http_address, "metrics": triton.metrics_address}
-    path = _write(tmp_path, tritons=[addresses], models={"echo": {"slo_ms": 5}})
+    path = _write(
+        tmp_path, tritons=[addresses], models={"echo": {"slo_ms": 5, "batch": "alone"}, "repeater": {"batch": "merge"}}
+    )
     document = _json(path, "--online")
     assert document["ok"], document["errors"]
     (report,) = document["tritons"]
-    assert {"echo", "mixer"} <= set(report["scheduled"])
-    assert "flat" in report["passed_through"]
+    said = {name: model["batch"] for name, model in report["models"].items()}
+    assert said.items() >= {"echo": "alone", "mixer": "merge", "flat": "pass", "counter": "pass"}.items()
+    assert report["models"]["echo"]["why"] == "the configuration says so"
+    warned = {warning["where"]: warning["what"] for warning in document["warnings"]}
+    assert "cannot be scheduled (batch: merge): decoupled" in warned["models.repeater"]
     status, out, _ = _run(path, "--online")
     assert status == 0
-    assert f"{triton.grpc_address} scheduled: echo, " in " ".join(out.split())
-    assert "flat passes straight through: " in out
+    assert "alone: echo (the configuration says so)" in out
+    assert "merged: gated, mixer, picky, watchful (tidegate_batch of its config says so)" in out
+    assert "passed through: flat (max_batch_size is 0: the model has no batch dimension)" in out
 
 
 def test_online_all_that_cannot_be_reached_is_named(tmp_path: Path, triton: EmbeddedTriton) -> None:

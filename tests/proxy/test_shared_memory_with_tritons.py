@@ -22,7 +22,7 @@ input { name: "A" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "MORE" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] }
 output { name: "LONG" data_type: TYPE_FP32 dims: [ -1 ] }
-parameters { key: "x" value: { string_value: "y" } }
+parameters { key: "tidegate_batch" value: { string_value: "merge" } }
 """
 SOURCE = """
 import numpy as np

@@ -27,6 +27,7 @@ max_batch_size: 4
 input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "HALF" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "SIGN" data_type: TYPE_STRING dims: [ 1 ] }
+parameters { key: "tidegate_batch" value: { string_value: "merge" } }
 """
 TAIL = """
 backend: "python"
@@ -35,6 +36,7 @@ input { name: "HALF" data_type: TYPE_FP32 dims: [ -1 ] }
 input { name: "SIGN" data_type: TYPE_STRING dims: [ 1 ] }
 output { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "SAID" data_type: TYPE_STRING dims: [ 1 ] }
+parameters { key: "tidegate_batch" value: { string_value: "merge" } }
 """
 HEAD_MODEL = """
 import numpy as np

@@ -23,6 +23,8 @@ CHANNEL_OPTIONS: Final = (
 GRPC_PREFIX: Final = "triton-grpc-protocol-"
 """What Triton puts before the name of a header that opens an API, over gRPC."""
 HEALTH_TIMEOUT_S: Final = 4.0
+LOAD_TIMEOUT_S: Final = 600.0
+"""Large models take minutes to load."""
 CANCEL_AFTER_S: Final = 0.1
 """How long an inference that nobody waits for may go on before its Triton is told.
 
@@ -201,6 +203,15 @@ class Backend:
         for model in service_pb2.RepositoryIndexResponse.FromString(answer).models:
             versions[model.name] = (*versions.get(model.name, ()), model.version)
         return versions
+
+    async def load(self, name: str, config: str) -> None:
+        """Have it load a model again, with this config (JSON) for its own. Raises BackendError where it does not."""
+        request = service_pb2.RepositoryModelLoadRequest(model_name=name)
+        request.parameters["config"].string_param = config
+        try:
+            await self.unary(SERVICE + "RepositoryModelLoad")(request.SerializeToString(), timeout=LOAD_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise BackendError(f"Triton at {self.address} does not load {name!r}: {error.details()}") from error
 
     async def _config(self, name: str) -> model_config_pb2.ModelConfig:
         answer = await self._ask("ModelConfig", service_pb2.ModelConfigRequest(name=name))

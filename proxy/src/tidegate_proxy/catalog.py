@@ -8,6 +8,8 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate.api import Layout, Model, Network, Worker, ms_to_ns
 from tidegate_proxy.backend import Backend, BackendError, LoadedModel
+from tidegate_proxy.configuration.config import ModelConfig
+from tidegate_proxy.consent import Consent, consent_of
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.signature import Signature, instances_of
 from tidegate_proxy.split_models import VERSION, SplitModel, find_layout
@@ -26,8 +28,8 @@ class Catalog:
     signatures: dict[str, Signature] = field(default_factory=dict)
     partitions: dict[str, Signature] = field(default_factory=dict)
     """What batches run through, by its name; a model that is not split is one partition of its own name."""
-    passed_through: dict[str, str] = field(default_factory=dict)
-    """The others, each with the reason."""
+    consents: dict[str, Consent] = field(default_factory=dict)
+    """What happens to the requests of every model, scheduled or not, and why."""
     versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Of every model, all that some Triton has ready."""
     ensembles: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
@@ -104,18 +106,19 @@ class Directory:
 
 async def discover(
     backends: Sequence[Backend],
-    slos_ms: Mapping[str, float],
+    told: Mapping[str, ModelConfig],
     before: Catalog | None = None,
     returning: Backend | None = None,
     layout: Layout | None = None,
 ) -> Catalog:
     """Ask every Triton what it serves. With a `layout` each of them is one of its workers, and serves nothing else.
 
-    `slos_ms` overrides the SLOs of the models' configs, or of the layout. `before`: the catalog so far, in which
-    workers that are the same keep their ids, and what a Triton that is given up had loaded is taken to be there still,
-    unless it is `returning`.
-    Raises BackendError for a Triton that does not answer at first, or when it is `returning`, for an SLO that is no
-    positive number, (at first) for one of a model that is not scheduled, and for a layout that the Tritons do not have.
+    `told`: what the configuration says of models; it goes before their configs, or the layout. `before`: the catalog so
+    far, in which workers that are the same keep their ids, and what a Triton that is given up had loaded is taken to be
+    there still, unless it is `returning`.
+    Raises BackendError for a Triton that does not answer at first, or when it is `returning`, for parameters of a config
+    that make no sense, (at first) for an SLO of a model that is not scheduled, and for a layout that the Tritons do not
+    have.
     """
     catalog = Catalog()
     known = _known_workers(before)
@@ -126,26 +129,37 @@ async def discover(
     loaded = {backend: answers.get(backend, loaded_before.get(backend, [])) for backend in backends}
     catalog.loaded = _latest_last(loaded, loaded_before)
     if layout is None:
-        forms = _forms(catalog, slos_ms)
+        forms = _forms(catalog, told)
         agreements = {name: agree(forms[name], answers) for name in sorted(forms)}
         for name, agreement in agreements.items():
             hosts = [backend for backend in backends if any(form.backend is backend for form in forms[name])]
             catalog.hosts[name] = sorted(hosts, key=lambda backend: backend not in agreement.followers)
-            _add_model(catalog, name, agreement, slos_ms)
+            _add_model(catalog, name, agreement, told.get(name, ModelConfig()))
         for backend in backends:
             _add_workers(catalog, backend, agreements, known)
     if layout is not None:
-        _follow(catalog, layout, slos_ms, known)
+        _follow(catalog, layout, told, known)
     for name, signature in catalog.signatures.items():
         if before and before.signatures.get(name) == signature:
             catalog.signatures[name] = before.signatures[name]  # so that what has not changed is seen at a glance
-    unknown = sorted(set(slos_ms) - set(catalog.models))
-    if unknown and before is None:
-        scheduled = ", ".join(sorted(catalog.models)) or "none"
-        raise BackendError(
-            f"an SLO is given for {', '.join(unknown)}, which is not scheduled; these models are: {scheduled}"
-        )
+    if before is None:
+        _check_told(catalog, told)
     return catalog
+
+
+def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
+    unknown = sorted(name for name, model in told.items() if model.batch and name not in catalog.consents)
+    if unknown:
+        served = ", ".join(sorted(catalog.consents)) or "none"
+        raise BackendError(f"batch is given for {', '.join(unknown)}, which no Triton has; these models are: {served}")
+    unscheduled = sorted(name for name, model in told.items() if model.slo_ms and name not in catalog.models)
+    if unscheduled:
+        scheduled = ", ".join(sorted(catalog.models)) or "none"
+        reasons = [f"; {name}: {catalog.consents[name].why}" for name in unscheduled if name in catalog.consents]
+        raise BackendError(
+            f"an SLO is given for {', '.join(unscheduled)}, which is not scheduled; these models are: {scheduled}"
+            + "".join(reasons)
+        )
 
 
 async def _ask(
@@ -174,17 +188,19 @@ def _latest_last(
     return {backend: loaded[backend] for backend in (*stayed, *(other for other in loaded if other not in stayed))}
 
 
-def _forms(catalog: Catalog, slos_ms: Mapping[str, float]) -> dict[str, list[Form]]:
+def _forms(catalog: Catalog, told: Mapping[str, ModelConfig]) -> dict[str, list[Form]]:
     """What the Tritons have of each model, those that changed last at the end."""
     forms: dict[str, list[Form]] = {}
     for backend, models in catalog.loaded.items():
         for config in (model.config for model in models):
-            has_slo = config.name in slos_ms or SLO_PARAMETER in config.parameters
-            forms.setdefault(config.name, []).append(Form.of(backend, config, has_slo=has_slo))
+            said = told.get(config.name, ModelConfig())
+            has_slo = said.slo_ms is not None or SLO_PARAMETER in config.parameters
+            consent = consent_of(config, said.batch, has_slo=has_slo)
+            forms.setdefault(config.name, []).append(Form.of(backend, config, consent))
     return forms
 
 
-def _add_model(catalog: Catalog, name: str, agreement: Agreement, slos_ms: Mapping[str, float]) -> None:
+def _add_model(catalog: Catalog, name: str, agreement: Agreement, said: ModelConfig) -> None:
     config, signature = agreement.leading.config, agreement.signature
     versions = {
         version
@@ -203,13 +219,13 @@ def _add_model(catalog: Catalog, name: str, agreement: Agreement, slos_ms: Mappi
             (step.model_name, "" if step.model_version < 0 else str(step.model_version))
             for step in config.ensemble_scheduling.step
         )
+    catalog.consents[name] = agreement.consent
     if signature is None:
-        catalog.passed_through[name] = str(agreement.leading.reason)
         return
     catalog.signatures[name] = catalog.partitions[name] = signature
-    slo_ms = slos_ms.get(name, _slo_of(config, agreement.leading.backend))
+    slo_ms = said.slo_ms or _slo_of(config, agreement.leading.backend)
     slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
-    catalog.models[name] = Model(name, signature.max_rows, slo_ns)
+    catalog.models[name] = Model(name, signature.max_rows, slo_ns, merge_limit=agreement.consent.merge_limit)
 
 
 def _add_workers(
@@ -233,9 +249,9 @@ def _add_workers(
 
 
 def _follow(
-    catalog: Catalog, layout: Layout, slos_ms: Mapping[str, float], known: Mapping[tuple[str, tuple[str, ...]], int]
+    catalog: Catalog, layout: Layout, told: Mapping[str, ModelConfig], known: Mapping[tuple[str, tuple[str, ...]], int]
 ) -> None:
-    found = find_layout(layout, catalog.loaded, slos_ms, known, max(catalog.backend_of, default=-1) + 1)
+    found = find_layout(layout, catalog.loaded, told, known, max(catalog.backend_of, default=-1) + 1)
     catalog.layout = layout
     catalog.partitions = dict(found.partitions)
     for worker, backend in found.workers:
@@ -244,6 +260,7 @@ def _follow(
     for name, split in found.models.items():
         catalog.models[name] = split.model
         catalog.signatures[name] = split.signature
+        catalog.consents[name] = split.consent
         catalog.versions[name] = (VERSION,)
         ends = {name for path in split.model.paths for name in (path.partitions[0], path.partitions[-1])}
         catalog.hosts[name] = [backend for worker, backend in found.workers if ends.intersection(worker.hosts)]

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from tidegate.api import Layout, ModelProfile, Profile
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.catalog import Catalog, Directory, discover
+from tidegate_proxy.configuration.config import ModelConfig
+from tidegate_proxy.consent import lines_of
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.observability.statistics import Statistics
+from tidegate_proxy.queue_delay import drop_delays
 
 log = logging.getLogger(__name__)
 
@@ -26,13 +29,13 @@ class Discovery:
         driver: Driver,
         statistics: Statistics,
         measured: Mapping[tuple[str, str], ModelProfile],
-        slos_ms: Mapping[str, float],
+        told: Mapping[str, ModelConfig],
         layout: Layout | None = None,
     ) -> None:
         self.backends = backends
         """All Tritons; may change."""
-        self.slos_ms = slos_ms
-        """By model, in place of those of the configs; may be replaced."""
+        self.told = told
+        """What the configuration says of models, in place of their configs; may be replaced."""
         self.layout = layout
         """What the Tritons follow; may be replaced."""
         self._directory = directory
@@ -42,6 +45,7 @@ class Discovery:
         self._one_at_a_time = asyncio.Lock()
         driver.recovery.look_again = self._look_at
         declare(statistics, directory.catalog)
+        tell(directory.catalog)
 
     async def refresh(self) -> None:
         """Ask every living Triton; a catalog that does not add up changes nothing, and is said so."""
@@ -75,7 +79,8 @@ class Discovery:
         async with self._one_at_a_time:
             before = self._directory.catalog
             try:
-                catalog = await discover(self.backends, self.slos_ms, before, returning, self.layout)
+                await drop_delays([each for each in self.backends if each.alive or each is returning], self.told)
+                catalog = await discover(self.backends, self.told, before, returning, self.layout)
                 self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured), returning)
             except (BackendError, ValueError) as error:
                 log.error("what the Tritons serve has changed and cannot be taken up: %s", error)
@@ -84,6 +89,7 @@ class Discovery:
             if catalog.disagreements != before.disagreements:
                 for words in catalog.disagreements or ["all Tritons have the same models again"]:
                     log.warning("%s", words)
+            tell(catalog, before)
             return True
 
 
@@ -112,6 +118,17 @@ def declare(statistics: Statistics, catalog: Catalog) -> None:
         statistics.declare(model, versions if model in counted else ())
     for ensemble in ensembles:
         statistics.declare_ensemble(ensemble, catalog.ensembles[ensemble])
+
+
+def tell(catalog: Catalog, before: Catalog | None = None) -> None:
+    """Log what happens to the requests of every model, and why, where that is not as before."""
+    known = before.consents if before else {}
+    changed = {name: consent for name, consent in sorted(catalog.consents.items()) if known.get(name) != consent}
+    for line in lines_of(changed):
+        log.info("%s", line)
+    for name, consent in changed.items():
+        if consent.warning:
+            log.warning("%s: %s", name, consent.warning)
 
 
 def _known(catalog: Catalog, backend: Backend) -> dict[str, tuple[str, ...]]:

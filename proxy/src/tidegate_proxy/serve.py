@@ -34,6 +34,7 @@ from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.tracing import otlp_tracing
 from tidegate_proxy.probing import watch
+from tidegate_proxy.queue_delay import drop_delays
 from tidegate_proxy.regions import Regions
 
 log = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ class Proxy:
             if backend.alive and self.driver.regions:
                 await self.driver.regions.share_with(backend)
             self._watch(backend)
-        self._discovery.slos_ms = slos_of(self.config)
+        self._discovery.told = self.config.models
         self._discovery.layout = layout
         await self._discovery.refresh()
         for backend in leaving:
@@ -201,8 +202,7 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
         backends = [backend_of(triton, config.limits) for triton in config.tritons]
         stack.push_async_callback(_close_all, backends)
         await _await_tritons(config, backends)
-        layout = read_document(config.layout, Layout) if config.layout else None
-        directory = Directory(await discover(backends, slos_of(config), layout=layout))
+        directory = Directory(await _first_look(backends, config))
         observers: list[Observer] = [plugins.observer(name).make() for name in config.observers]
         if record:
             observers.append(Recorder(record))
@@ -214,7 +214,15 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
         regions = await _regions_with(backends, int(config.limits.max_shared_bytes))
         stack.push_async_callback(regions.close)
         driver = Driver(engine, directory, limits_of(config), observability, regions, lambda: gate.credential_headers)
-        discovery = Discovery(backends, directory, driver, observability.statistics, measured, slos_of(config), layout)
+        discovery = Discovery(
+            backends,
+            directory,
+            driver,
+            observability.statistics,
+            measured,
+            config.models,
+            directory.catalog.layout,
+        )
         control = Control(directory, discovery, driver, observability, gate)
         control.refuses_shared_memory = config.shared_memory == "refuse"
         inference = Inference(directory, driver)
@@ -294,11 +302,6 @@ def limits_of(config: ServeConfig) -> Limits:
     )
 
 
-def slos_of(config: ServeConfig) -> dict[str, float]:
-    """SLOs in ms of the models that a configuration gives one."""
-    return {name: model.slo_ms for name, model in config.models.items() if model.slo_ms is not None}
-
-
 def _setup(config: ServeConfig, catalog: Catalog, measured: Mapping[tuple[str, str], ModelProfile]) -> Setup:
     for model in catalog.models:
         if catalog.layout is None and (model, "default") not in measured:
@@ -312,6 +315,13 @@ def _setup(config: ServeConfig, catalog: Catalog, measured: Mapping[tuple[str, s
         network=catalog.network,
         patience_ns=round(config.limits.patience_s * 1e9),
     )
+
+
+async def _first_look(backends: Sequence[Backend], config: ServeConfig) -> Catalog:
+    """What the Tritons serve, once they are as the configuration wants them."""
+    await drop_delays(backends, config.models)
+    layout = read_document(config.layout, Layout) if config.layout else None
+    return await discover(backends, config.models, layout=layout)
 
 
 def _measured(path: Path | None) -> dict[tuple[str, str], ModelProfile]:

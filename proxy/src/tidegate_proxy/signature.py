@@ -1,4 +1,4 @@
-"""What a model's config says about its requests: whether they can be batched, and what a well-formed one looks like."""
+"""What a model's config says about its requests: what a well-formed one looks like, and how many run at a time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The inputs and outputs of a model that can be batched."""
+    """The inputs and outputs of a model that is scheduled."""
 
     model: str
     inputs: dict[str, TensorSpec]
@@ -43,38 +43,8 @@ class Signature:
     max_rows: int
 
 
-def why_not_batchable(config: model_config_pb2.ModelConfig, *, has_slo: bool = True) -> str | None:
-    """Why requests of a model pass straight through, or None: they are scheduled.
-
-    What its config asks of Triton's own batcher is Triton's to keep, unless an SLO says that it is Tidegate's to serve.
-    """
-    batching = config.dynamic_batching
-    queue = batching.default_queue_policy
-    asked = {
-        "priority_levels": batching.priority_levels,
-        "preserve_ordering": batching.preserve_ordering,
-        "max_queue_size": queue.max_queue_size,
-        "default_timeout_microseconds": queue.default_timeout_microseconds,
-        "allow_timeout_override": queue.allow_timeout_override,
-    }
-    of_tritons_batcher = [name for name, value in asked.items() if value]
-    obstacles = {
-        "max_batch_size is 0: the model has no batch dimension": config.max_batch_size < 1,
-        "sequence_batching: requests of one sequence belong to one instance, in order": config.HasField(
-            "sequence_batching"
-        ),
-        "decoupled: a request may have any number of responses": config.model_transaction_policy.decoupled,
-        "ensemble: its steps are scheduled by Triton": config.HasField("ensemble_scheduling"),
-        "shape tensors have no rows": any(tensor.is_shape_tensor for tensor in (*config.input, *config.output)),
-        "batch_input or batch_output: Triton itself must form the batch": config.batch_input or config.batch_output,
-        f"dynamic_batching asks for {', '.join(of_tritons_batcher)}, which Triton's batcher keeps: an SLO for this "
-        "model has Tidegate schedule it in its own way": of_tritons_batcher and not has_slo,
-    }
-    return next((reason for reason, stands in obstacles.items() if stands), None)
-
-
 def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
-    """The signature of a batchable model."""
+    """The signature of a model with a batch dimension."""
     return Signature(
         model=config.name,
         inputs={

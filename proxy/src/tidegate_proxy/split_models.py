@@ -8,7 +8,9 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate.api import Layout, Model, Worker, ms_to_ns
 from tidegate_proxy.backend import Backend, BackendError, LoadedModel
-from tidegate_proxy.signature import Signature, signature_of, why_not_batchable
+from tidegate_proxy.configuration.config import ModelConfig
+from tidegate_proxy.consent import Consent, consent_of, most_careful
+from tidegate_proxy.signature import Signature, signature_of
 
 VERSION = "1"
 """Of every split model: partitions are written as version 1."""
@@ -22,6 +24,7 @@ class SplitModel:
     signature: Signature
     config: model_config_pb2.ModelConfig
     """That of its first partition, with the outputs of the whole."""
+    consent: Consent
 
     @property
     def outputs(self) -> list[str]:
@@ -56,7 +59,7 @@ class FoundLayout:
 def find_layout(
     layout: Layout,
     loaded: Mapping[Backend, Iterable[LoadedModel]],
-    slos_ms: Mapping[str, float],
+    told: Mapping[str, ModelConfig],
     known: Mapping[tuple[str, tuple[str, ...]], int],
     first_new_id: int,
 ) -> FoundLayout:
@@ -74,12 +77,16 @@ def find_layout(
     found: list[tuple[Worker, Backend]] = []
     partitions: dict[str, Signature] = {}
     configs: dict[str, model_config_pb2.ModelConfig] = {}
+    consents: dict[str, Consent] = {}
+    models_of = {partition.name: partition.model for partition in layout.partitions}
     for worker in workers:
         if backend := backends.get(worker.name):
             worker_id = known.get((worker.name, worker.hosts), first_new_id + len(found))
             found.append((msgspec.structs.replace(worker, id=worker_id), backend))
             for name in worker.hosts:
                 config = _config_of(name, worker, backend, loaded[backend])
+                consent = _consent_of(config, backend, told.get(models_of[name], ModelConfig()))
+                consents[name] = most_careful((consent, consents.get(name, consent)))
                 signature = signature_of(config)
                 known_signature = partitions.setdefault(name, signature)
                 narrower = replace(signature, max_rows=min(signature.max_rows, known_signature.max_rows))
@@ -90,7 +97,10 @@ def find_layout(
                 partitions[name] = narrower
                 configs[name] = config
     outputs = {model.name: model.outputs for model in layout.models}
-    fitted = {model.name: _fit(model, partitions, configs, slos_ms, outputs[model.name]) for model in models}
+    fitted = {
+        model.name: _fit(model, partitions, configs, consents, told.get(model.name, ModelConfig()), outputs[model.name])
+        for model in models
+    }
     return FoundLayout(fitted, found, partitions)
 
 
@@ -114,16 +124,23 @@ def _config_of(
             f"Triton at {backend.address} is worker {worker.name!r}, which hosts {name!r} in the layout, but it has "
             f"{', '.join(sorted(configs)) or 'nothing'}: was its repository generated from this layout?"
         )
-    if reason := why_not_batchable(configs[name]):
-        raise BackendError(f"partition {name!r} at {backend.address} cannot be batched: {reason}")
     return configs[name]
+
+
+def _consent_of(config: model_config_pb2.ModelConfig, backend: Backend, said: ModelConfig) -> Consent:
+    """Whether batches may run through a partition: its layout is a plan of what is scheduled, as an SLO is."""
+    consent = consent_of(config, said.batch, has_slo=True)
+    if consent.batch == "pass":
+        raise BackendError(f"partition {config.name!r} at {backend.address} cannot be batched: {consent.why}")
+    return consent
 
 
 def _fit(
     model: Model,
     partitions: Mapping[str, Signature],
     configs: Mapping[str, model_config_pb2.ModelConfig],
-    slos_ms: Mapping[str, float],
+    consents: Mapping[str, Consent],
+    said: ModelConfig,
     asked: Sequence[str],
 ) -> SplitModel:
     """A model over the pipelines that are there. `asked`: its outputs, as far as the layout says which those are."""
@@ -155,6 +172,7 @@ def _fit(
         given = set[str]().union(*(partitions[name].outputs for name in path.partitions))
         if partitions[path.partitions[0]].inputs != signature.inputs or not signature.outputs <= given:
             raise BackendError(f"model {model.name!r}: its pipelines take or give different tensors")
-    slo_ms = slos_ms.get(model.name)
-    slo_ns = model.slo_ns if slo_ms is None else ms_to_ns(slo_ms)
-    return SplitModel(msgspec.structs.replace(model, slo_ns=slo_ns), signature, config)
+    slo_ns = model.slo_ns if said.slo_ms is None else ms_to_ns(said.slo_ms)
+    consent = most_careful(consents[name] for path in ways for name in path.partitions)
+    model = msgspec.structs.replace(model, slo_ns=slo_ns, merge_limit=consent.merge_limit)
+    return SplitModel(model, signature, config, consent)

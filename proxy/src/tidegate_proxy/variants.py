@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate_proxy.backend import Backend
-from tidegate_proxy.signature import Signature, datatype_of, signature_of, why_not_batchable
+from tidegate_proxy.consent import Consent, most_careful
+from tidegate_proxy.signature import Signature, datatype_of, signature_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +22,25 @@ class Form:
 
     backend: Backend
     config: model_config_pb2.ModelConfig
-    reason: str | None
-    """Why its requests pass straight through; None: they are scheduled."""
+    consent: Consent
+    """What happens to its requests, as far as this Triton is concerned."""
     tensors: Signature
     """Also of a model whose requests are not scheduled."""
 
     @classmethod
-    def of(cls, backend: Backend, config: model_config_pb2.ModelConfig, *, has_slo: bool) -> "Form":
-        """What a Triton's config makes of a model; `has_slo`: it has one, in its config or ours."""
-        return cls(backend, config, why_not_batchable(config, has_slo=has_slo), signature_of(config))
+    def of(cls, backend: Backend, config: model_config_pb2.ModelConfig, consent: Consent) -> "Form":
+        """What a Triton's config makes of a model."""
+        return cls(backend, config, consent, signature_of(config))
+
+    @property
+    def passes(self) -> bool:
+        """Whether its requests pass straight through."""
+        return self.consent.batch == "pass"
 
     def agrees_with(self, other: "Form") -> bool:
         """Whether requests for the one are requests for the other, but for their number of rows."""
-        if self.reason is not None or other.reason is not None:
-            return self.reason is not None and other.reason is not None
+        if self.passes or other.passes:
+            return self.passes and other.passes
         return replace(self.tensors, max_rows=other.tensors.max_rows) == other.tensors
 
 
@@ -46,6 +52,8 @@ class Agreement:
     """The one that counts where they differ."""
     signature: Signature | None
     """Of the requests that are scheduled, with as many rows as each of `followers` takes; None: none are."""
+    consent: Consent
+    """What all of those that agree consent to."""
     followers: tuple[Backend, ...]
     """The Tritons that requests of the leading form go to."""
     variants: tuple["Variant", ...]
@@ -91,7 +99,8 @@ def agree(forms: Sequence[Form], voters: Container[Backend]) -> Agreement:
     signature = min((form.tensors for form in agreeing), key=lambda tensors: tensors.max_rows)
     return Agreement(
         leading,
-        signature if leading.reason is None else None,
+        None if leading.passes else signature,
+        leading.consent if leading.passes else most_careful(form.consent for form in agreeing),
         tuple(form.backend for form in forms if form.agrees_with(leading)),
         _variants(forms, leading),
     )

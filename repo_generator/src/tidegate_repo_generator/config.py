@@ -10,7 +10,8 @@ from tidegate_repo_generator.onnx_file import OnnxFile
 
 _HEADER: Final = """\
 # Written by `tidegate generate` from {source!r}.
-# There is no dynamic_batching on purpose: Tidegate forms the batches, and Triton runs each as it comes.
+# There is no dynamic_batching on purpose: Tidegate forms the batches (tidegate_batch says that it may), and Triton runs
+# each as it comes.
 """
 
 
@@ -33,6 +34,8 @@ def model_config(
         _fill(config.input.add(), tensor, batched=max_batch_size > 0)
     for tensor in model.outputs:
         _fill(config.output.add(), tensor, batched=max_batch_size > 0)
+    if max_batch_size > 0:
+        config.parameters["tidegate_batch"].string_value = "merge"
     if slo_ms is not None:
         config.parameters["slo_ms"].string_value = str(int(slo_ms) if slo_ms == int(slo_ms) else slo_ms)
     return config

@@ -119,8 +119,10 @@ def test_the_longest_prefix_within_a_number_of_rows(sizes: list[int], max_rows: 
     for number, rows in enumerate(sizes):
         queue.push(Request(number, "m", rows, arrival_ns=number))
     count, rows = queue.prefix_within(max_rows)
-    assert rows == sum(sizes[:count]) <= max_rows
+    assert rows == sum(sizes[:count])
+    assert rows <= max_rows or count == 1
     assert count == len(sizes) or rows + sizes[count] > max_rows
+    assert count or not sizes
 
 
 @given(st.permutations(range(10)), st.sets(st.integers(0, 9)))

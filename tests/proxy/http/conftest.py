@@ -16,10 +16,11 @@ import uvloop
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate_proxy.client import RequestFailed
+from tidegate_proxy.consent import consent_of
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.envelope import open_envelope
 from tidegate_proxy.http import Guard, Handler, HttpFront, HttpServer, Limits, Scheduling, start_server
-from tidegate_proxy.signature import Signature, signature_of, why_not_batchable
+from tidegate_proxy.signature import Signature, signature_of
 from tidegate_proxy.wire import first_string
 
 DATATYPES = (
@@ -138,7 +139,7 @@ def signatures(triton: EmbeddedTriton) -> dict[str, Signature]:
             ).config
             for model in index.models
         ]
-    return {config.name: signature_of(config) for config in configs if not why_not_batchable(config)}
+    return {config.name: signature_of(config) for config in configs if consent_of(config).batch != "pass"}
 
 
 @dataclass

@@ -74,8 +74,8 @@ class FirstComeFirstServed(QueueingPolicy):
             count, _ = queue.prefix_within(min(self.largest_batch(queue), path.max_rows))
             present = [worker for worker in workers if worker is not None]
             if path.partitions == (queue.model.name,):
-                return [self.dispatch(now_ns, queue, max(count, 1), present[0])]
-            return [self._dispatch_along(now_ns, queue, max(count, 1), path.partitions, present)]
+                return [self.dispatch(now_ns, queue, count, present[0])]
+            return [self._dispatch_along(now_ns, queue, count, path.partitions, present)]
         return ()
 
     def _dispatch_along(

@@ -88,10 +88,10 @@ class RequestQueue:
                 return
 
     def prefix_within(self, max_rows: int) -> tuple[int, int]:
-        """The longest prefix of at most `max_rows` rows, as (requests, rows)."""
+        """The longest prefix of at most `max_rows` rows, as (requests, rows). The head is in it, however large."""
         count = rows = 0
         for request in self._requests:
-            if rows + request.rows > max_rows:
+            if rows + request.rows > max_rows and count:
                 break
             count += 1
             rows += request.rows

@@ -41,7 +41,13 @@ def check(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors come to us as exceptions; read when it is imported
 
     from tidegate.host import Plugins
-    from tidegate_proxy.configuration.config_check import TritonReport, ask_tritons, check_offline, warnings
+    from tidegate_proxy.configuration.config_check import (
+        TritonReport,
+        ask_tritons,
+        check_offline,
+        model_warnings,
+        warnings,
+    )
     from tidegate_proxy.configuration.config_file import ConfigError, Problem, read_config
 
     resolved: dict[str, Any] | None = None
@@ -57,6 +63,7 @@ def check(
         notices = warnings(read)
         if online and not problems:
             tritons, problems = asyncio.run(ask_tritons(read))
+            notices += model_warnings(tritons)
     if as_json:
         document = {
             "ok": not problems,
@@ -79,15 +86,16 @@ def _show(resolved: dict[str, Any] | None, tritons: "Sequence[TritonReport]") ->
     from rich.console import Console
     from rich.markup import escape
 
+    from tidegate_proxy.consent import lines_of
+
     console = Console(soft_wrap=True, highlight=False)
     if resolved is not None:
         console.print(escape(yaml.safe_dump(resolved, sort_keys=False).rstrip()))
     for triton in tritons:
         if triton.answers:
-            models = ", ".join(triton.scheduled) or "no model"
-            console.print(f"[bold]{escape(triton.address)}[/]   scheduled: {escape(models)}")
-        for name, reason in triton.passed_through.items():
-            console.print(f"[dim]{escape(name)} passes straight through: {escape(reason)}[/]")
+            console.print(f"[bold]{escape(triton.address)}[/]")
+            for line in lines_of(triton.models) or ["no model"]:
+                console.print(f"  {escape(line)}")
 
 
 def _complain(config: Path, notices: "Sequence[Problem]", problems: "Sequence[Problem]") -> None:

@@ -39,6 +39,13 @@ def serve(
         list[str] | None,
         typer.Option(metavar="MODEL=MS", help="SLO of a model in ms; replaces the one in its config.pbtxt."),
     ] = None,
+    batch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL=WORD",
+            help="A model's requests: merge, alone or pass; replaces `tidegate_batch` of its config.pbtxt.",
+        ),
+    ] = None,
     profiles: Annotated[Path | None, typer.Option(help="Profile file written by `tidegate profile`.")] = None,
     listen: Annotated[
         str | None,
@@ -77,7 +84,7 @@ def serve(
     flags = {
         "tritons": [_triton(text) for text in triton] if triton else None,
         "policy": {"name": policy, "options": _pairs(option, "--option") or None},
-        "models": {model: {"slo_ms": _milliseconds(model, text)} for model, text in _pairs(slo, "--slo").items()},
+        "models": _models(_pairs(slo, "--slo"), _pairs(batch, "--batch")),
         "profiles": profiles,
         "listen": {"grpc": listen, "http": listen_http, "metrics": listen_metrics},
         "record": record,
@@ -145,11 +152,8 @@ async def run_proxy(
 
 def _announce(proxy: "Proxy") -> None:
     from rich.console import Console
-    from rich.markup import escape
 
     console = Console(soft_wrap=True, highlight=False)
-    for name, reason in proxy.catalog.passed_through.items():
-        console.print(f"[dim]{escape(name)} passes straight through: {reason}[/]")
     scheduled = ", ".join(proxy.catalog.models) or "no model"
     console.print(
         f"[bold]policy[/]   {proxy.config.policy.name} over {len(proxy.catalog.workers)} workers: {scheduled}"
@@ -190,6 +194,13 @@ def _pairs(texts: list[str] | None, flag: str) -> dict[str, str]:
             raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=flag)
         pairs[name] = value
     return pairs
+
+
+def _models(slos: dict[str, str], words: dict[str, str]) -> dict[str, dict[str, Any]]:
+    models: dict[str, dict[str, Any]] = {name: {"slo_ms": _milliseconds(name, text)} for name, text in slos.items()}
+    for name, word in words.items():
+        models.setdefault(name, {})["batch"] = word
+    return models
 
 
 def _milliseconds(model: str, text: str) -> float:

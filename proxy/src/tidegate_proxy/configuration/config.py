@@ -28,6 +28,7 @@ TRITON_GRPC_PORT: Final = 8001
 
 Seconds = Annotated[float, Field(gt=0, le=1e6)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+BatchWord = Literal["merge", "alone", "pass"]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=100), AfterValidator(str.lower)]
 
 
@@ -125,6 +126,15 @@ class ModelConfig(Section):
     """What Tidegate knows of a model beside its config.pbtxt."""
 
     slo_ms: float | None = Field(default=None, gt=0, lt=1e12, description="Replaces `slo_ms` of its config.pbtxt")
+    batch: BatchWord | None = Field(
+        default=None,
+        description="Its requests share batches (merge), run one by one (alone), or are not scheduled at all (pass). "
+        "Replaces `tidegate_batch` of its config.pbtxt; default: merge only what Triton would merge",
+    )
+    load_without_delay: bool = Field(
+        default=False,
+        description="Have a Triton under explicit model control load it without `max_queue_delay_microseconds`",
+    )
 
 
 class ClientsConfig(Section):

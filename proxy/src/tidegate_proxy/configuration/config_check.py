@@ -1,7 +1,7 @@
 """What can be wrong with a configuration beyond its fields: what it names cannot be used."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -15,10 +15,11 @@ from tidegate_proxy.access.authentication import Authenticator, CredentialFileEr
 from tidegate_proxy.access.restrictions import RestrictionError, Restrictions, headers_of
 from tidegate_proxy.access.tls import TlsError, channel_credentials, channel_options, server_context
 from tidegate_proxy.backend import Backend, BackendError
-from tidegate_proxy.catalog import discover
+from tidegate_proxy.catalog import Catalog, discover
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
 from tidegate_proxy.configuration.config_file import Problem
+from tidegate_proxy.consent import Consent
 
 CONNECT_TIMEOUT_S: Final = 1.0
 TRITON_PING_INTERVAL_S: Final = 300
@@ -71,6 +72,17 @@ def warnings(config: ServeConfig) -> list[Problem]:
     return found
 
 
+def model_warnings(reports: Sequence["TritonReport"]) -> list[Problem]:
+    """What the Tritons' configs make of the operator's words, and likely was not meant."""
+    found = {
+        (name, consent.warning): Problem(f"models.{name}", consent.warning)
+        for report in reports
+        for name, consent in report.models.items()
+        if consent.warning
+    }
+    return list(found.values())
+
+
 @dataclass(frozen=True)
 class TritonReport:
     """What one Triton answered."""
@@ -79,10 +91,8 @@ class TritonReport:
     answers: bool
     problems: tuple[tuple[str, str], ...]
     """What cannot be reached (`grpc`, `http` or `metrics`), and why."""
-    scheduled: tuple[str, ...] = ()
-    """The models whose requests the policy schedules."""
-    passed_through: Mapping[str, str] = field(default_factory=dict)
-    """The other models, each with the reason."""
+    models: Mapping[str, Consent] = field(default_factory=dict)
+    """What happens to the requests of each of its models, and why."""
 
 
 async def ask_tritons(config: ServeConfig) -> tuple[list[TritonReport], list[Problem]]:
@@ -99,10 +109,9 @@ async def ask_tritons(config: ServeConfig) -> tuple[list[TritonReport], list[Pro
         ]
         # What only shows over all of them: models that are not the same, an SLO of a model that nobody schedules.
         if all(report.answers for report in reports):
-            slos_ms = {name: model.slo_ms for name, model in config.models.items() if model.slo_ms is not None}
             try:
                 layout = read_document(config.layout, Layout) if config.layout else None
-                catalog = await discover(backends, slos_ms, layout=layout)
+                catalog = await discover(backends, config.models, layout=layout)
                 problems += [Problem("models", words) for words in catalog.disagreements]
             except (BackendError, DocumentError) as error:
                 problems.append(Problem("models", str(error)))
@@ -131,12 +140,10 @@ async def _report(backend: Backend, triton: TritonAddress, config: ServeConfig) 
         words = f"no Triton is ready at {triton.grpc}: does it run, and is this its gRPC port?"
         return TritonReport(triton.grpc, False, (("grpc", words), *problems))
     try:
-        catalog = await discover([backend], {})
+        catalog = await discover([backend], config.models, Catalog())
     except BackendError as error:
         return TritonReport(triton.grpc, False, (("grpc", str(error)), *problems))
-    return TritonReport(
-        triton.grpc, True, tuple(problems), tuple(sorted(catalog.models)), dict(sorted(catalog.passed_through.items()))
-    )
+    return TritonReport(triton.grpc, True, tuple(problems), dict(sorted(catalog.consents.items())))
 
 
 async def _listens(address: str) -> bool:

@@ -7,6 +7,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from tidegate.api import NS_PER_MS
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.discovery import Discovery
@@ -16,7 +17,7 @@ from tidegate_proxy.observability.triton_metrics import merge, request_metrics, 
 
 
 class MetricsPage:
-    """Serves GET /metrics; lives in one event loop."""
+    """Serves GET /metrics, and GET /models: what happens to the requests of each. Lives in one event loop."""
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class MetricsPage:
         """Bind and serve; the port. Raises OSError when the address cannot be bound."""
         application = web.Application()
         application.router.add_get("/metrics", self._page)
+        application.router.add_get("/models", self._models)
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host_of(address).strip("[]"), port_of(address))
@@ -57,6 +59,23 @@ class MetricsPage:
         pages = await scrape(addresses)
         body = await asyncio.to_thread(self._render, pages)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _models(self, _request: web.Request) -> web.Response:
+        catalog = self._directory.catalog
+        models = [
+            {
+                "name": name,
+                "batch": consent.batch,
+                "why": consent.why,
+                "max_rows": model.max_rows if model else None,
+                "merged_rows": model.merged_rows if model else None,
+                "slo_ms": None if model is None or model.slo_ns is None else model.slo_ns / NS_PER_MS,
+                "warning": consent.warning or None,
+            }
+            for name, consent in sorted(catalog.consents.items())
+            for model in [catalog.models.get(name)]
+        ]
+        return web.json_response(models)
 
     def _render(self, pages: Mapping[str, str | None]) -> bytes:
         statistics = self._observability.statistics

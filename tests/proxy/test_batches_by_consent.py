@@ -1,0 +1,167 @@
+"""A model whose answer depends on all rows of its request: merged without consent its answers would be wrong."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+
+from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.serve import Proxy
+
+Make = Callable[..., Any]
+NORMALISED = """
+import time
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            time.sleep(0.002)
+            x = pb.get_input_tensor_by_name(request, "X").as_numpy()
+            answers.append(pb.InferenceResponse([pb.Tensor("Y", x / x.sum())]))
+        return answers
+"""
+CONFIG = """
+backend: "python"
+max_batch_size: 8
+input { name: "X" data_type: TYPE_FP32 dims: [ 2 ] }
+output { name: "Y" data_type: TYPE_FP32 dims: [ 2 ] }
+instance_group { count: 2 kind: KIND_CPU }
+"""
+DELAYED = "dynamic_batching { max_queue_delay_microseconds: 200000 }"
+CLIENTS, EACH = 12, 20
+
+
+@pytest.fixture(scope="module")
+def normalising(start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
+    """A Triton with the model as `unbatched`, as `batched` by Triton, and as `delayed` by it."""
+    repository = tmp_path_factory.mktemp("normalising")
+    for name, more in (("unbatched", ""), ("batched", "dynamic_batching { }"), ("delayed", DELAYED)):
+        version = repository / name / "1"
+        version.mkdir(parents=True)
+        (version.parent / "config.pbtxt").write_text(CONFIG + more)
+        (version / "model.py").write_text(NORMALISED)
+    server: EmbeddedTriton = start_triton([repository], options=["--model-control-mode=explicit", "--load-model=*"])
+    return server
+
+
+def unary(address: str, model: str, arrays: list[Any]) -> Iterator[Any]:
+    """The answers over gRPC."""
+    with triton_grpc.InferenceServerClient(address) as client:
+        for array in arrays:
+            given = triton_grpc.InferInput("X", array.shape, "FP32")
+            given.set_data_from_numpy(array)
+            yield client.infer(model, [given]).as_numpy("Y")
+
+
+def streamed(address: str, model: str, arrays: list[Any]) -> Iterator[Any]:
+    """The answers of a stream, in which all is sent before anything is read."""
+    with triton_grpc.InferenceServerClient(address) as client:
+        answers: list[Any] = []
+        client.start_stream(lambda result, error: answers.append(error or result))
+        for array in arrays:
+            given = triton_grpc.InferInput("X", array.shape, "FP32")
+            given.set_data_from_numpy(array)
+            client.async_stream_infer(model, [given])
+        client.stop_stream()
+        yield from (answer.as_numpy("Y") for answer in answers)
+
+
+def http(address: str, model: str, arrays: list[Any]) -> Iterator[Any]:
+    """The answers over HTTP."""
+    with triton_http.InferenceServerClient(address) as client:
+        for array in arrays:
+            given = triton_http.InferInput("X", array.shape, "FP32")
+            given.set_data_from_numpy(array)
+            yield client.infer(model, [given]).as_numpy("Y")
+
+
+def judge(proxy: Proxy, model: str) -> Counter[str]:
+    """How many answers are right and wrong, of many clients at once, a third of them each way."""
+    ways = (unary, streamed, http)
+
+    def ask(number: int) -> Counter[str]:
+        rng = np.random.default_rng(number)
+        arrays = [rng.random((int(rng.integers(1, 4)), 2), np.float32) for _ in range(EACH)]
+        way = ways[number % len(ways)]
+        address = proxy.http_address if way is http else proxy.address
+        answers = list(way(address, model, arrays))
+        assert len(answers) == EACH
+        return Counter(
+            "right" if np.allclose(answer, array / array.sum()) else "wrong"
+            for array, answer in zip(arrays, answers, strict=True)
+        )
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        return sum(pool.map(ask, range(CLIENTS)), Counter())
+
+
+def front(serve_here: Make, triton: EmbeddedTriton, policy: str, **options: Any) -> Proxy:  # noqa: ANN401
+    """A proxy over gRPC and HTTP."""
+    listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
+    tritons = [{"grpc": triton.grpc_address, "http": triton.http_address}]
+    serving: Proxy = serve_here([], policy, tritons=tritons, listen=listen, **options).serving
+    return serving
+
+
+@pytest.mark.parametrize("policy", ["fifs", "symphony"])
+@pytest.mark.parametrize(
+    ("model", "said", "batch"),
+    [
+        ("unbatched", {}, "alone"),
+        ("unbatched", {"slo_ms": 60_000}, "alone"),
+        ("batched", {}, "pass"),
+        ("batched", {"slo_ms": 60_000}, "alone"),
+        ("batched", {"batch": "alone"}, "alone"),
+    ],
+    ids=["unbatched", "unbatched-slo", "batched", "batched-slo", "batched-alone"],
+)
+def test_no_answer_is_wrong(
+    model: str, said: dict[str, Any], batch: str, policy: str, normalising: EmbeddedTriton, serve_here: Make
+) -> None:
+    proxy = front(serve_here, normalising, policy, models={model: said})
+    assert proxy.catalog.consents[model].batch == batch
+    assert judge(proxy, model) == {"right": CLIENTS * EACH}
+    assert proxy.engine.tally.answered == (0 if batch == "pass" else CLIENTS * EACH)
+
+
+@pytest.mark.parametrize("model", ["unbatched", "batched"])
+def test_what_the_operator_has_merged_is_merged(model: str, normalising: EmbeddedTriton, serve_here: Make) -> None:
+    proxy = front(serve_here, normalising, "fifs", models={model: {"batch": "merge"}})
+    assert judge(proxy, model)["wrong"] > CLIENTS  # which is why it takes a word
+
+
+def test_a_model_is_loaded_without_its_delay_where_that_is_wanted(
+    normalising: EmbeddedTriton, serve_here: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    merged = {"batch": "merge"}
+    proxy = front(serve_here, normalising, "fifs", models={"delayed": merged})
+    assert "drop `max_queue_delay_microseconds: 200000` from" in proxy.catalog.consents["delayed"].warning
+    assert "delayed/config.pbtxt" in caplog.text
+    with triton_grpc.InferenceServerClient(normalising.grpc_address) as client:
+        try:
+            proxy = front(serve_here, normalising, "fifs", models={"delayed": {**merged, "load_without_delay": True}})
+            assert proxy.catalog.consents["delayed"].warning == ""
+            config = client.get_model_config("delayed", as_json=True)["config"]
+            assert config["dynamic_batching"].get("max_queue_delay_microseconds", "0") == "0"
+            assert judge(proxy, "delayed").total() == CLIENTS * EACH
+        finally:
+            client.load_model("delayed")  # as its file says
+
+
+def test_a_triton_that_loads_nothing_keeps_the_delay_and_is_told_of(
+    add_model: Make, start_triton: Make, serve_here: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_model(tmp_path, "delayed", "max_batch_size: 4 " + DELAYED)
+    said = {"delayed": {"batch": "merge", "load_without_delay": True}}
+    proxy = serve_here([start_triton([tmp_path])], models=said).serving
+    assert proxy.catalog.consents["delayed"].warning
+    assert "does not load 'delayed': explicit model load / unload is not allowed" in caplog.text

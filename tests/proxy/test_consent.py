@@ -1,0 +1,135 @@
+"""Nothing is merged that Triton would not merge, and the operator's word goes before what a config says."""
+
+from typing import get_args
+
+import pytest
+from google.protobuf import text_format
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import model_config_pb2
+
+from tidegate_proxy.backend import BackendError
+from tidegate_proxy.configuration.config import BatchWord
+from tidegate_proxy.consent import Consent, consent_of, lines_of, most_careful
+
+ONNX = 'backend: "onnxruntime" max_batch_size: 8 '
+PYTHON = 'backend: "python" max_batch_size: 8 '
+BATCHING = "dynamic_batching { }"
+X = 'input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] %s }'
+
+
+def config_of(text: str) -> model_config_pb2.ModelConfig:
+    return text_format.Parse('name: "m" ' + text, model_config_pb2.ModelConfig())
+
+
+def consents(text: str, told: BatchWord | None = None, *, has_slo: bool = False) -> Consent:
+    return consent_of(config_of(text), told, has_slo=has_slo)
+
+
+def says(word: str) -> str:
+    return f'parameters {{ key: "tidegate_batch" value: {{ string_value: "{word}" }} }}'
+
+
+def test_dynamic_batching_is_consent() -> None:
+    assert consents(ONNX + BATCHING) == Consent("merge", "dynamic_batching")
+
+
+@pytest.mark.parametrize("text", [ONNX, PYTHON], ids=["onnx", "python"])
+@pytest.mark.parametrize("has_slo", [False, True])
+def test_without_it_requests_run_alone(text: str, has_slo: bool) -> None:
+    consent = consents(text, has_slo=has_slo)
+    assert (consent.batch, consent.merge_limit) == ("alone", 1)
+    assert "no dynamic_batching" in consent.why
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (PYTHON + BATCHING, "backend python"),
+        ('backend: "mine" max_batch_size: 8 ' + BATCHING, "backend mine"),
+        ('runtime: "model.py" backend: "pytorch" max_batch_size: 8 ' + BATCHING, "backend model.py"),
+        (ONNX + BATCHING + X % "allow_ragged_batch: true", "allow_ragged_batch"),
+        (ONNX + BATCHING + 'parameters { key: "TRITON_BATCH_STRATEGY_PATH" }', "strategy of its own"),
+        (ONNX + BATCHING + "response_cache { enable: true }", "response_cache"),
+    ],
+    ids=["python", "unknown", "python-runtime", "ragged", "strategy", "cache"],
+)
+def test_where_the_request_is_the_unit_triton_batches_unless_somebody_says_so(text: str, why: str) -> None:
+    assert consents(text).batch == "pass"
+    assert why in consents(text).why
+    with_slo = consents(text, has_slo=True)
+    assert (with_slo.batch, with_slo.merge_limit) == ("alone", 1)
+    assert consents(text, "merge") == Consent("merge", "the configuration says so")
+
+
+@pytest.mark.parametrize(
+    "asked", ["default_queue_policy { max_queue_size: 8 }", "priority_levels: 2", "preserve_ordering: true"]
+)
+def test_what_only_tritons_batcher_does_is_left_to_it_unless_there_is_an_slo(asked: str) -> None:
+    text = f"{ONNX} dynamic_batching {{ {asked} }}"
+    name = asked.removeprefix("default_queue_policy { ").partition(":")[0]
+    assert consents(text).batch == "pass"
+    assert f"dynamic_batching asks for {name}, which" in consents(text).why
+    assert consents(text, has_slo=True).batch == "merge"
+    assert consents(text, "merge").batch == "merge"
+
+
+def test_batches_are_no_larger_than_the_largest_that_triton_prefers() -> None:
+    text = ONNX + "dynamic_batching { preferred_batch_size: [ 2, 4 ] }"
+    assert consents(text) == Consent("merge", "dynamic_batching", 4)
+    assert lines_of({"m": consents(text)}) == ["merged: m (dynamic_batching; up to 4 rows, its largest preferred size)"]
+    assert consents(text, has_slo=True).merge_limit is None
+    assert consents(text, "merge").merge_limit is None
+
+
+@pytest.mark.parametrize("has_slo", [False, True])
+def test_a_delay_that_every_batch_pays_is_not_paid_unless_somebody_says_so(has_slo: bool) -> None:
+    text = ONNX + "dynamic_batching { max_queue_delay_microseconds: 100000 }"
+    consent = consents(text, has_slo=has_slo)
+    assert (consent.batch, consent.warning) == ("pass", "")
+    assert "max_queue_delay_microseconds: 100000" in consent.why
+    for word in ("merge", "alone"):
+        consent = consents(text, word, has_slo=has_slo)
+        assert consent.batch == word
+        assert "drop `max_queue_delay_microseconds: 100000` from dynamic_batching in m/config.pbtxt" in consent.warning
+
+
+@given(
+    text=st.sampled_from([ONNX, PYTHON, ONNX + BATCHING, PYTHON + BATCHING, "max_batch_size: 0", ONNX + X % ""]),
+    in_config=st.sampled_from([None, *get_args(BatchWord)]),
+    told=st.sampled_from([None, *get_args(BatchWord)]),
+    has_slo=st.booleans(),
+)
+def test_the_configuration_goes_before_the_config(
+    text: str, in_config: BatchWord | None, told: BatchWord | None, has_slo: bool
+) -> None:
+    consent = consents(f"{text} {says(in_config) if in_config else ''}", told, has_slo=has_slo)
+    word = told or in_config
+    if text == "max_batch_size: 0":
+        assert consent.batch == "pass"
+        assert bool(consent.warning) == (word in ("merge", "alone"))
+    elif word:
+        assert consent.batch == word
+        assert ("configuration" in consent.why) == (told is not None)
+    assert (consent.merge_limit == 1) == (consent.batch == "alone")
+
+
+def test_a_word_that_is_none() -> None:
+    with pytest.raises(
+        BackendError, match=r"'m': its config's parameter 'tidegate_batch' is 'yes': say merge, alone or"
+    ):
+        consents(ONNX + says("yes"))
+
+
+def test_several_agree_on_the_most_careful() -> None:
+    free, limited, alone = Consent("merge", ""), Consent("merge", "", 4), Consent("alone", "", 1)
+    assert most_careful([free, limited]) is limited
+    assert most_careful([limited, alone, free]) is alone
+
+
+def test_models_are_told_of_by_reason() -> None:
+    every = {"a": consents(ONNX + BATCHING), "b": consents("max_batch_size: 0"), "c": consents(ONNX + BATCHING)}
+    assert lines_of(every) == [
+        "merged: a, c (dynamic_batching)",
+        "passed through: b (max_batch_size is 0: the model has no batch dimension)",
+    ]
