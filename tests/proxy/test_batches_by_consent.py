@@ -1,5 +1,9 @@
 """A model whose answer depends on all rows of its request: merged without consent its answers would be wrong."""
 
+import asyncio
+import json
+import logging
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +15,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
+from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.serve import Proxy
 
@@ -137,6 +142,43 @@ def test_no_answer_is_wrong(
 def test_what_the_operator_has_merged_is_merged(model: str, normalising: EmbeddedTriton, serve_here: Make) -> None:
     proxy = front(serve_here, normalising, "fifs", models={model: {"batch": "merge"}})
     assert judge(proxy, model)["wrong"] > CLIENTS  # which is why it takes a word
+
+
+def test_what_happens_to_every_model_is_told(
+    normalising: EmbeddedTriton, serve_here: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    here = serve_here(
+        [],
+        tritons=[normalising.grpc_address],
+        listen={"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"},
+        models={"batched": {"batch": "merge", "slo_ms": 50}},
+    )
+    proxy = here.serving
+
+    def page() -> dict[str, dict[str, Any]]:
+        with urllib.request.urlopen(f"http://{proxy.metrics_address}/models", timeout=20) as answer:
+            return {model["name"]: model for model in json.load(answer)}
+
+    models = page()
+    assert {name: model["batch"] for name, model in models.items()} == {
+        "batched": "merge",
+        "delayed": "pass",
+        "unbatched": "alone",
+    }
+    assert (models["batched"]["max_rows"], models["batched"]["merged_rows"], models["batched"]["slo_ms"]) == (8, 8, 50)
+    assert (models["unbatched"]["max_rows"], models["unbatched"]["merged_rows"]) == (8, 1)
+    assert "max_queue_delay_microseconds: 200000" in models["delayed"]["why"]
+    assert "merged: batched (the configuration says so)" in caplog.messages
+    assert any(line.startswith("alone: unbatched (no dynamic_batching") for line in caplog.messages)
+    assert any(line.startswith("passed through: delayed (max_queue_delay") for line in caplog.messages)
+    caplog.clear()
+    changed = proxy.config.model_copy(update={"models": {"batched": ModelConfig(batch="alone")}})
+    asyncio.run_coroutine_threadsafe(proxy.reconfigure(changed), here.loop).result(60)
+    assert page()["batched"]["batch"] == "alone"
+    assert [line for line in caplog.messages if line.startswith(("alone", "merged", "passed"))] == [
+        "alone: batched (the configuration says so)"
+    ]
 
 
 def test_a_model_is_loaded_without_its_delay_where_that_is_wanted(
