@@ -146,7 +146,7 @@ def test_online_the_tritons_say_what_they_serve(tmp_path: Path, triton: Embedded
     status, out, _ = _run(path, "--online")
     assert status == 0
     assert "alone: echo (the configuration says so)" in out
-    assert "merged: gated, mixer, picky, watchful (tidegate_batch of its config says so)" in out
+    assert "merged: gated, mixer, patient, picky, watchful (tidegate_batch of its config says so)" in out
     assert "passed through: flat (max_batch_size is 0: the model has no batch dimension)" in out
 
 
