@@ -48,6 +48,12 @@ def test_a_model_takes_the_true_time_and_has_an_instance_for_each_worker(tmp_pat
     assert not config.HasField("dynamic_batching")
 
 
+def test_a_model_of_which_nothing_merges_says_so_to_either(tmp_path: Path) -> None:
+    model = {"name": "m", "slo_ms": 30, "profile": POINTS, "batch": "alone"}
+    assert config_of(tmp_path, scenario(models=[model]), None).parameters["tidegate_batch"].string_value == "alone"
+    assert not config_of(tmp_path / "own", scenario(models=[model]), {}).HasField("dynamic_batching")
+
+
 def test_the_policy_triton_becomes_its_dynamic_batcher(tmp_path: Path) -> None:
     options = {
         "preferred_batch_size": [2, 4],
