@@ -144,7 +144,7 @@ def test_tritons_that_differ_in_the_rows_they_take_share_what_all_of_them_take()
     tritons = [_Triton("a:1", m="max_batch_size: 4"), _Triton("b:1", m="max_batch_size: 6")]
     for pair in (tritons, tritons[::-1]):
         catalog = _discover(*pair)
-        assert catalog.models == {"m": Model("m", 4)}
+        assert catalog.models == {"m": Model("m", 4, merge_limit=1)}
         assert sorted(worker.name for worker in catalog.workers) == ["a:1/0", "b:1/0"]
         assert sorted(_takers(catalog, _request(4))) == ["a:1", "b:1"]
         assert _takers(catalog, _request(5)) == ["b:1"]
@@ -176,7 +176,7 @@ def test_of_two_tritons_the_newer_form_leads_and_goes_on_to() -> None:
     old.change_to(new)
     for _ in range(2):
         before = _again(before, old, other)
-        assert before.passed_through.keys() == {"m"}
+        assert before.consents["m"].batch == "pass"
         assert not before.workers
     other.change_to(new)
     assert not _again(before, old, other).disagreements
@@ -199,7 +199,7 @@ def test_a_triton_that_does_not_answer_hinders_no_other() -> None:
     before = _discover(first, second)
     second.broken = True
     first.change_to(_Triton("a:1", m="max_batch_size: 8"))
-    assert _again(before, first, second, returning=first).models == {"m": Model("m", 8)}
+    assert _again(before, first, second, returning=first).models == {"m": Model("m", 8, merge_limit=1)}
     with pytest.raises(BackendError, match="it is broken"):
         _again(before, first, second, returning=second)
     with pytest.raises(BackendError, match="it is broken"):

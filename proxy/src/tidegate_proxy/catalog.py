@@ -116,9 +116,9 @@ async def discover(
     `told`: what the configuration says of models; it goes before their configs, or the layout. `before`: the catalog so
     far, in which workers that are the same keep their ids, and what a Triton that is given up had loaded is taken to be
     there still, unless it is `returning`.
-    Raises BackendError for a Triton that does not answer at first, or when it is `returning`, for parameters of a config
-    that make no sense, (at first) for an SLO of a model that is not scheduled, and for a layout that the Tritons do not
-    have.
+    Raises BackendError for a Triton that does not answer at first, or when it is `returning`, for parameters of a
+    config that make no sense, (at first) for an SLO of a model that is not scheduled, and for a layout that the Tritons
+    do not have.
     """
     catalog = Catalog()
     known = _known_workers(before)
