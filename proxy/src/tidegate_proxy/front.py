@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -13,8 +13,10 @@ import grpc
 from tidegate_proxy import control
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.backend import CANCEL_AFTER_S, CHANNEL_OPTIONS, INFER, SERVICE
+from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed
 from tidegate_proxy.completion_queue import Call, Metadata, Server
+from tidegate_proxy.configuration.config import INT32_MAX, Limits, ServeConfig
 from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, NotSchedulable
@@ -40,9 +42,10 @@ class Front:
         driver: Driver,
         control: Control,
         gate: Gate,
-        options: Sequence[tuple[str, int]] = (),
+        config: ServeConfig,
+        bounds: Bounds,
     ) -> None:
-        """`options` are gRPC's, beside or in place of those that are always used."""
+        """`bounds` counts what clients hold."""
         self._inference = inference
         self._driver = driver
         self._control = control
@@ -52,7 +55,14 @@ class Front:
         self._streams: WeakSet[InferStream] = WeakSet()
         self._streams_lock = threading.Lock()
         self._draining = False
-        self._server = Server(self._accept, [*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0), *options])
+        limits = config.limits
+        self._body_timeout_s = limits.body_timeout_s
+        self._server = Server(
+            self._accept,
+            [*CHANNEL_OPTIONS, ("grpc.so_reuseport", int(config.listen.reuse_port)), *_options(limits)],
+            bounds,
+            send_timeout_s=limits.send_timeout_s,
+        )
 
     def listen(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
         """Bind and serve; the port. Raises OSError when the address cannot be bound."""
@@ -60,23 +70,27 @@ class Front:
         self._server.start()
         return port
 
-    async def close(self, drain_s: float) -> None:
-        """Refuse what comes, let what is under way be answered, and tell those that are not in time.
+    async def drain(self, until: float, serve_until: float) -> None:
+        """Let what is under way be answered, until an instant of the loop's clock; refuse what comes.
 
-        The server stops last: what arrives while it does is cut off, and its client learns no reason.
+        Until `serve_until` nothing is refused: connections that get old meanwhile go elsewhere by themselves.
         """
+        while self._loop.time() < min(serve_until, until):
+            await asyncio.sleep(POLL_S)
         self._draining = True
         with self._streams_lock:
             streams = list(self._streams)
         for stream in streams:
             stream.drain()
-        give_up = self._loop.time() + drain_s
         under_load = self._server.open_calls > 0
-        while self._server.open_calls and self._loop.time() < give_up:
+        while self._server.open_calls and self._loop.time() < until:
             await asyncio.sleep(POLL_S)
         if under_load:
             await asyncio.sleep(LINGER_S)
-        self._driver.dismiss()
+
+    async def close(self) -> None:
+        """Stop. What arrives while it does is cut off, and its client learns no reason: drain first."""
+        self._draining = True
         for task in self._tasks:
             task.cancel()
         await asyncio.to_thread(self._server.stop, LAST_WORDS_S)
@@ -89,7 +103,7 @@ class Front:
             call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
         elif call.method == INFER:
             arrival_ns = time.monotonic_ns()
-            call.receive(lambda message: self._infer(call, message, arrival_ns))
+            call.receive(lambda message: self._infer(call, message, arrival_ns), self._body_timeout_s)
         elif call.method == STREAM_INFER:
             owner = self._gate.owner(call.metadata, call.peer)
             stream = InferStream(call, owner, self._inference, self._driver, self._control, self._in_loop)
@@ -97,7 +111,7 @@ class Front:
                 self._streams.add(stream)
             stream.begin()
         else:
-            call.receive(lambda message: self._forward(call, message))
+            call.receive(lambda message: self._forward(call, message), self._body_timeout_s)
 
     def _infer(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
         if message is None:
@@ -191,3 +205,20 @@ class _UnaryClient(Client):
 
     def _delivered(self, _event: object) -> None:
         self._driver.delivered(self)
+
+
+def _options(limits: Limits) -> list[tuple[str, int]]:
+    """gRPC's names for what clients are held to."""
+    options: dict[str, float] = {
+        "grpc.max_receive_message_length": int(limits.max_message_bytes),
+        "grpc.max_concurrent_streams": limits.max_streams,
+        "grpc.max_allowed_incoming_connections": limits.max_connections,
+        "grpc.keepalive_time_ms": limits.keepalive_s * 1000,
+        "grpc.http2.min_ping_interval_without_data_ms": limits.min_ping_interval_s * 1000,
+        "grpc.server_handshake_timeout_ms": limits.head_timeout_s * 1000,
+        "grpc.http2.settings_timeout": limits.head_timeout_s * 1000,
+        "grpc.max_connection_idle_ms": limits.idle_timeout_s * 1000,
+    }
+    if limits.max_connection_age_s is not None:
+        options["grpc.max_connection_age_ms"] = limits.max_connection_age_s * 1000
+    return [(name, round(min(value, INT32_MAX))) for name, value in options.items()]

@@ -17,6 +17,7 @@ from tidegate_proxy.access.restrictions import headers_of
 from tidegate_proxy.access.tls import channel_credentials, channel_options, server_credentials
 from tidegate_proxy.access.watched import WatchedFiles
 from tidegate_proxy.backend import Backend, BackendError
+from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.configuration.addresses import host_of
 from tidegate_proxy.configuration.config import Limits as LimitsConfig
@@ -26,7 +27,7 @@ from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery, starting_profiles
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.front import Front
-from tidegate_proxy.http.service import HttpService
+from tidegate_proxy.http.service import HttpService, http_limits
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.limits import Limits
 from tidegate_proxy.observability.metrics_page import MetricsPage
@@ -40,6 +41,8 @@ from tidegate_proxy.regions import Regions
 log = logging.getLogger(__name__)
 
 LOOK_AT_FILES_EVERY_S = 1.0
+AGE_JITTER = 1.2
+"""gRPC ends connections up to a tenth later than at their age, and tells their clients first."""
 WAKE_SLACK_NS = 30_000_000
 """How late a thread that sleeps may be woken, until that was seen: 0.2 ms on an idle machine, this on a busy one."""
 
@@ -55,9 +58,11 @@ class Proxy:
         discovery: Discovery,
         control: Control,
         gate: Gate,
+        bounds: Bounds,
     ) -> None:
         self.config = config
         self.driver = driver
+        self.bounds = bounds
         self.address = ""
         """Where the gRPC service is."""
         self.http_address = ""
@@ -68,6 +73,8 @@ class Proxy:
         self._discovery = discovery
         self._control = control
         self._gate = gate
+        self._fronts: list[Front | HttpService] = []
+        """Where clients come in."""
         self._watches: dict[Backend, asyncio.Task[None]] = {}
         self._retiring: set[asyncio.Task[None]] = set()
         for backend in discovery.backends:
@@ -82,6 +89,27 @@ class Proxy:
     def catalog(self) -> Catalog:
         """What the Tritons serve."""
         return self._directory.catalog
+
+    async def show_metrics(self, page: MetricsPage, address: str, stack: AsyncExitStack) -> None:
+        """Listen for those who ask for metrics; the stack closes what is opened, here and below."""
+        stack.push_async_callback(page.close)
+        port = await page.listen(address, reuse_port=self.config.listen.reuse_port)
+        self.metrics_address = _bound(address, port)
+
+    async def serve_grpc(self, front: Front, credentials: grpc.ServerCredentials | None, stack: AsyncExitStack) -> None:
+        """Listen for clients over gRPC."""
+        address = self.config.listen.grpc
+        port = front.listen(address, credentials)
+        stack.push_async_callback(front.close)
+        self._fronts.append(front)
+        self.address = _bound(address, port)
+
+    async def serve_http(self, service: HttpService, address: str, stack: AsyncExitStack) -> None:
+        """Listen for clients over HTTP."""
+        stack.push_async_callback(service.close)
+        port = await service.listen(address)
+        self._fronts.append(service)
+        self.http_address = _bound(address, port)
 
     async def reconfigure(self, config: ServeConfig) -> None:
         """Take up what can change while requests are under way; say what cannot.
@@ -105,6 +133,7 @@ class Proxy:
             backend.health_timeout_s = self.config.limits.health_timeout_s
         if self.driver.regions:
             self.driver.regions.limit_bytes = int(self.config.limits.max_shared_bytes)
+        self.bounds.limit(*_bytes_of(self.config))
         self.engine.max_tries = self.config.retries.max + 1
         self._control.refuses_shared_memory = self.config.shared_memory == "refuse"
         logging.getLogger().setLevel(self.config.log.level.upper())
@@ -147,6 +176,16 @@ class Proxy:
                     log.info("credentials were read again")
                 except Exception as error:  # the rules that were in force stay
                     log.error("credentials were not read again: %s", error)
+
+    async def drain(self) -> None:
+        """Let what is under way end, whichever way it came in, within `drain_s` in all.
+
+        Where connections have a limited age, clients are served until all of them have had it, so that they find their
+        way elsewhere before they are refused anything; but no longer than half of the time.
+        """
+        now, age_s = asyncio.get_running_loop().time(), self.config.limits.max_connection_age_s
+        serve_s = 0.0 if age_s is None else min(AGE_JITTER * age_s, self.config.drain_s / 2)
+        await asyncio.gather(*(front.drain(now + self.config.drain_s, now + serve_s) for front in self._fronts))
 
     async def close(self) -> None:
         """Stop what looks after the Tritons, and forget what is still under way."""
@@ -210,6 +249,7 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
         policy = plugins.make_policy(config.policy.name, setup, dict(config.policy.options))
         engine = Engine(policy, name=config.policy.name, observers=observers, max_tries=config.retries.max + 1)
         observability = Observability(setup, tracing)
+        bounds = Bounds(*_bytes_of(config))
         stack.callback(observability.close)
         regions = await _regions_with(backends, int(config.limits.max_shared_bytes))
         stack.push_async_callback(regions.close)
@@ -226,7 +266,7 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
         control = Control(directory, discovery, driver, observability, gate)
         control.refuses_shared_memory = config.shared_memory == "refuse"
         inference = Inference(directory, driver)
-        proxy = Proxy(config, directory, driver, discovery, control, gate)
+        proxy = Proxy(config, directory, driver, discovery, control, gate, bounds)
         stack.push_async_callback(proxy.close)
         for work in (discovery.look_around(), proxy.look_at_files()):
             stack.push_async_callback(_cancelled, asyncio.create_task(work))
@@ -236,26 +276,20 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
                 driver.lock,
                 config.policy.name,
                 ejections=lambda: driver.outliers.ejections(backends),
+                bounds=bounds,
             )
-            page = MetricsPage(registry, observability, driver, directory, discovery)
-            stack.push_async_callback(page.close)
-            proxy.metrics_address = _bound(config.listen.metrics, await page.listen(config.listen.metrics))
-        options = [
-            ("grpc.max_receive_message_length", int(config.limits.max_message_bytes)),
-            ("grpc.keepalive_time_ms", round(config.limits.keepalive_s * 1000)),
-        ]
-        front = Front(inference, driver, control, gate, options)
-        port = front.listen(config.listen.grpc, credentials)
-        stack.push_async_callback(lambda: front.close(proxy.config.drain_s))
-        proxy.address = _bound(config.listen.grpc, port)
+            page = MetricsPage(registry, observability, driver, directory, discovery, gate, bounds, http_limits(config))
+            await proxy.show_metrics(page, config.listen.metrics, stack)
+        await proxy.serve_grpc(Front(inference, driver, control, gate, config, bounds), credentials, stack)
         if config.listen.http and _serves_http(config, backends):
-            http = HttpService(config, inference, directory, discovery, control, gate)
-            stack.push_async_callback(http.close)
-            proxy.http_address = _bound(config.listen.http, await http.listen(config.listen.http))
+            http = HttpService(config, inference, directory, discovery, control, gate, bounds)
+            await proxy.serve_http(http, config.listen.http, stack)
         try:
             yield proxy
         finally:
             control.draining = True
+            await proxy.drain()
+            driver.dismiss()
 
 
 def backend_of(triton: TritonAddress, limits: LimitsConfig) -> Backend:
@@ -299,6 +333,16 @@ def limits_of(config: ServeConfig) -> Limits:
         ejection=config.ejection,
         retry_share=config.retries.budget,
         shed_status=grpc.StatusCode[config.shedding.status],
+    )
+
+
+def _bytes_of(config: ServeConfig) -> tuple[int, int, int]:
+    """What clients may hold, as `Bounds.limit` takes it."""
+    limits = config.limits
+    return (
+        int(limits.max_bytes_in_flight),
+        int(limits.max_unread_bytes),
+        int(limits.max_unread_bytes_per_connection),
     )
 
 

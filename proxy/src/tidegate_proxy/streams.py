@@ -153,10 +153,15 @@ class InferStream:
             relay = self._relays.get(key)
             is_new = relay is None
             if relay is None:
-                relay = self._relays[key] = _Relay(self._read)
+                relay = self._relays[key] = _Relay(self._taken)
             relay.put(message)
         if is_new:
             self._in_loop(self._call, self._run_relay(key, relay))
+        self._read()
+
+    def _taken(self, size: int) -> None:
+        """A request is on its way to a Triton."""
+        self._call.release(size)
         self._read()
 
     async def _run_relay(self, key: tuple[Backend, str], relay: "_Relay") -> None:
@@ -199,6 +204,7 @@ class InferStream:
                     self._error = outcome
                 else:
                     self._outbox.append(_wrapped(outcome, client.envelope))
+                self._call.release(len(client.envelope.message))
             failed = self._error is not None
         if failed:
             self._abandon()
@@ -274,8 +280,8 @@ class _StreamClient(Client):
 class _Relay:
     """What goes on to one Triton, from the server's thread into the loop."""
 
-    def __init__(self, taken: Callable[[], None]) -> None:
-        """`taken` is called when a message is on its way."""
+    def __init__(self, taken: Callable[[int], None]) -> None:
+        """`taken` is called when a message is on its way, with its size."""
         self._taken = taken
         self._messages: deque[bytes | None] = deque()
         self._more = asyncio.Event()
@@ -321,7 +327,7 @@ class _Relay:
                     return
                 self._unanswered.append((message, time.monotonic_ns()))
                 yield message
-                self._taken()
+                self._taken(len(message))
             await self._more.wait()
 
     def answered(self, control: Control, *, ok: bool) -> None:

@@ -15,6 +15,7 @@ import pytest
 import uvloop
 from tritonclient.grpc import model_config_pb2, service_pb2
 
+from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.client import RequestFailed
 from tidegate_proxy.consent import consent_of
 from tidegate_proxy.embedded import EmbeddedTriton
@@ -188,7 +189,9 @@ class RunningFront:
         limits: Limits | None = None,
         guard: Guard | None = None,
         tls: ssl.SSLContext | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
+        self.bounds = bounds or Bounds()
         self.tritons = [HttpTriton(url) for url in urls]
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -201,6 +204,7 @@ class RunningFront:
             overrides=overrides,
             guard=guard,
             limits=limits,
+            bounds=self.bounds,
         )
         self._server: HttpServer = self.run(self._start(limits, tls))
 
@@ -225,7 +229,7 @@ class RunningFront:
 
     async def _start(self, limits: Limits | None, tls: ssl.SSLContext | None) -> HttpServer:
         await self._front.__aenter__()
-        return await start_server(self._front, "127.0.0.1", 0, limits=limits, tls=tls, grace_s=0)
+        return await start_server(self._front, "127.0.0.1", 0, limits=limits, tls=tls, bounds=self.bounds)
 
     async def _stop(self) -> None:
         await self._server.stop()

@@ -373,7 +373,7 @@ def narrow(triton: EmbeddedTriton, start_front: Callable[..., Any]) -> Any:  # n
 @pytest.mark.parametrize("path", ["/v2/models/echo/infer", "/v2/models/nope/infer"])
 def test_announced_bodies_beyond_the_limit_are_not_awaited(narrow: Any, path: str) -> None:  # noqa: ANN401
     received = exchange(narrow, post("Content-Length: 1001", body=b"", path=path, close=False))
-    assert received.startswith(b"HTTP/1.1 400 ")
+    assert received.startswith(b"HTTP/1.1 413 ")
     assert received.endswith(b'{"error":"the request\'s body exceeds the maximum of 1000 bytes"}')
 
 
@@ -381,7 +381,7 @@ def test_announced_bodies_beyond_the_limit_are_not_awaited(narrow: Any, path: st
 def test_chunked_bodies_end_at_the_limit(narrow: Any, path: str) -> None:  # noqa: ANN401
     chunk = b"64\r\n" + bytes(100) + b"\r\n"
     assert exchange(narrow, post("Transfer-Encoding: chunked", body=11 * chunk, path=path, close=False)).startswith(
-        b"HTTP/1.1 400 "
+        b"HTTP/1.1 413 "
     )
 
 
@@ -392,7 +392,7 @@ def test_large_forwarded_bodies_end_at_the_limit(
     front = start_front([upstream.http_url], None, {}.get, limits=Limits(body_bytes=2 << 20))
     chunk = b"100000\r\n" + bytes(1 << 20) + b"\r\n"
     received = exchange(front, post("Transfer-Encoding: chunked", body=3 * chunk, path="/v2/models/nope/infer"))
-    assert received.startswith(b"HTTP/1.1 400 ")
+    assert received.startswith(b"HTTP/1.1 413 ")
     assert upstream.left.wait(120)
 
 
@@ -400,7 +400,7 @@ def test_what_unpacks_beyond_the_limit_is_not_unpacked(narrow: Any) -> None:  # 
     packed = gzip.compress(bytes(100_000))
     assert len(packed) < 1000
     received = exchange(narrow, post("Content-Encoding: gzip", f"Content-Length: {len(packed)}", body=packed))
-    assert received.startswith(b"HTTP/1.1 400 ")
+    assert received.startswith(b"HTTP/1.1 413 ")
 
 
 def test_endless_heads_are_cut_off(narrow: Any, front: Any) -> None:  # noqa: ANN401

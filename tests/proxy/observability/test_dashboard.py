@@ -16,6 +16,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidegate.api import Model, Setup, Worker
+from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.statistics import Statistics
@@ -32,7 +33,10 @@ TARGETS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.g
 def _exported() -> dict[str, set[str]]:
     """Every series' name on a page of Tidegate, with its labels."""
     setup = Setup((Model("m", 4),), (Worker(0, "w", ("m",)),), ())
-    own = generate_latest(registry_of(Metrics(setup), threading.Lock(), "fifs")).decode()
+    bounds = Bounds()
+    bounds.count("http", "max_connections")
+    bounds.connections["http"] = 1
+    own = generate_latest(registry_of(Metrics(setup), threading.Lock(), "fifs", bounds=bounds)).decode()
     statistics = Statistics()
     statistics.declare("m", ["1"])
     page = merge(own, request_metrics(statistics.snapshot(), {}), {"h:1": None}, ["m"])

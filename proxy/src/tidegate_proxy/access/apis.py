@@ -1,6 +1,6 @@
-"""The APIs that Triton's methods and routes belong to, by Triton's names for them.
+"""The APIs that Triton's methods and routes belong to, by Triton's names for them, and the metrics page.
 
-As Triton 2.51 maps them for `--grpc-restricted-protocol` and `--http-restricted-api`.
+As Triton 2.51 maps them for `--grpc-restricted-protocol` and `--http-restricted-api`; `metrics` is ours.
 """
 
 import re
@@ -17,8 +17,10 @@ Api = Literal[
     "statistics",
     "trace",
     "logging",
+    "metrics",
 ]
-APIS: Final[tuple[Api, ...]] = get_args(Api)
+APIS: Final[tuple[Api, ...]] = tuple(api for api in get_args(Api) if api != "metrics")
+"""Those that Triton itself can restrict."""
 Protocol = Literal["grpc", "http"]
 PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
 
@@ -34,6 +36,7 @@ _OF_METHOD: Final[dict[Api, tuple[str, ...]]] = {
     "statistics": ("ModelStatistics",),
     "trace": ("TraceSetting",),
     "logging": ("LogSettings",),
+    "metrics": (),
 }
 METHOD_API: Final[dict[str, Api]] = {
     "/grpc.health.v1.Health/Check": "health",
@@ -55,6 +58,7 @@ _PATTERNS: Final[dict[Api, str]] = {
     "logging": "/v2/logging",
     "model-repository": "/v2/repository(?:/[^/]+)?/(?:index|models/[^/]+/(?:load|unload))",
     "shared-memory": "/v2/(?:system|cuda)sharedmemory(?:/region/[^/]+)?/(?:status|register|unregister)",
+    "metrics": "/metrics|/models",
 }
 """In this order: `/v2/models/stats` are statistics, not a model's metadata."""
 _ROUTES: Final = tuple((api, re.compile(pattern)) for api, pattern in _PATTERNS.items())

@@ -9,12 +9,17 @@ from typing import Any, Final
 import grpc
 from grpc._cython import cygrpc
 
+from tidegate_proxy.bounds import Bounds
+
 log = logging.getLogger(__name__)
 
 Metadata = Sequence[tuple[str, str | bytes]]
 Options = Sequence[tuple[str, int | str]]
 _NONE: Final = ()
-_LONG_S: Final = 3600.0
+_LONG_S: Final = 1e9
+SWEEP_S: Final = 0.25
+"""How often calls are looked at that take too long."""
+TOO_MUCH: Final = "too many bytes of requests are in flight (limits.max_bytes_in_flight)"
 
 
 def settled(options: Options) -> Options:
@@ -25,7 +30,10 @@ def settled(options: Options) -> Options:
 class Call:
     """One RPC of a client. Its methods may be called from any thread; its callbacks run in the server's."""
 
-    __slots__ = ("_began", "_call", "_ended", "_event", "_lock", "_server", "gone", "method", "on_gone")
+    __slots__ = (
+        *("_began", "_call", "_ended", "_event", "_held", "_lock", "_server", "_unread"),
+        *("gone", "method", "on_gone"),
+    )
 
     def __init__(self, server: "Server", event: Any) -> None:  # noqa: ANN401 - cygrpc is untyped
         self.method: str = event.call_details.method.decode("utf-8", "replace")
@@ -39,6 +47,10 @@ class Call:
         self._call = event.call
         self._began = False
         self._ended = False
+        self._held = 0
+        """Bytes of its requests that count as in flight."""
+        self._unread = 0
+        """Bytes of the message that is being sent."""
         self._lock = threading.Lock()
         self._call.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(0),), self._closed)
 
@@ -47,6 +59,11 @@ class Call:
         """The client's metadata, keys in lower case."""
         metadata: Metadata = self._event.invocation_metadata
         return metadata
+
+    @property
+    def unread_bytes(self) -> int:
+        """Of the message that its client has not taken; 0 when there is none."""
+        return self._unread
 
     def peer(self) -> str:
         """The client's address."""
@@ -58,31 +75,44 @@ class Call:
         remaining_s = deadline_s - time.time()
         return max(0.0, remaining_s) if remaining_s < 1e9 else None  # more than that is the core's infinite future
 
-    def receive(self, then: Callable[[bytes | None], None]) -> None:
-        """Have `then` called with the next message, or with None when the client sends no more. One at a time."""
-        self._call.start_server_batch(
-            (cygrpc.ReceiveMessageOperation(0),), lambda event: then(event.batch_operations[0].message())
-        )
+    def receive(self, then: Callable[[bytes | None], None], within_s: float | None = None) -> None:
+        """Have `then` called with the next message, or with None when the client sends no more. One at a time.
+
+        The call ends instead where too much is in flight, or where the message is not whole in time.
+        """
+        if within_s is not None:
+            self._server.awaits(self, within_s)
+        self._call.start_server_batch((cygrpc.ReceiveMessageOperation(0),), lambda event: self._received(event, then))
+
+    def release(self, size: int) -> None:
+        """So many bytes of what was received are not held any more."""
+        with self._lock:
+            size = min(size, self._held)
+            self._held -= size
+        self._server.bounds.give_back(size)
 
     def answer(self, message: bytes, then: Callable[[Any], None] | None = None) -> None:
         """End a unary call well. `then` is called, with something of no meaning, once the answer is on its way."""
         if self._end():
-            self._call.start_server_batch(
+            self._send(
                 (
                     cygrpc.SendInitialMetadataOperation(_NONE, 0),
                     cygrpc.SendMessageOperation(message, 0),
                     cygrpc.SendStatusFromServerOperation(_NONE, cygrpc.StatusCode.ok, b"", 0),
                 ),
+                len(message),
                 then or _ignore,
             )
 
     def send(self, message: bytes, then: Callable[[Any], None]) -> None:
         """Send one message of a stream; `then` is called, as by `answer`, when the next one may be sent."""
+        if self._ended:
+            return
         operations: tuple[Any, ...] = (cygrpc.SendMessageOperation(message, 0),)
         if not self._began:
             self._began = True
             operations = (cygrpc.SendInitialMetadataOperation(_NONE, 0), *operations)
-        self._call.start_server_batch(operations, then)
+        self._send(operations, len(message), then)
 
     def end(self, code: grpc.StatusCode = grpc.StatusCode.OK, details: str = "") -> None:
         """End a call without a further message. Only the first end of a call counts."""
@@ -94,14 +124,58 @@ class Call:
                 operations = (cygrpc.SendInitialMetadataOperation(_NONE, 0), *operations)
             self._call.start_server_batch(operations, _ignore)
 
+    def refuse(self, code: grpc.StatusCode, details: str) -> None:
+        """End it from this side, as if the client had gone: whoever works for it is told to stop."""
+        self.end(code, details)
+        self.gone = True
+        if self.on_gone:
+            self.on_gone()
+
+    def cut_off(self) -> None:
+        """End it whatever it sends: its client takes nothing."""
+        self._call.cancel()
+
+    def _received(self, event: Any, then: Callable[[bytes | None], None]) -> None:  # noqa: ANN401 - cygrpc is untyped
+        message: bytes | None = event.batch_operations[0].message()
+        self._server.awaits_no_more(self)
+        if message is not None and not self._hold(len(message)):
+            self._server.bounds.count("grpc", "max_bytes_in_flight")
+            self.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MUCH)
+        elif not self._ended or message is None:
+            then(message)
+
+    def _hold(self, size: int) -> bool:
+        if not self._server.bounds.take(size):
+            return False
+        with self._lock:
+            self._held += size
+        return True
+
+    def _send(self, operations: tuple[Any, ...], size: int, then: Callable[[Any], None]) -> None:
+        self._unread = size
+        self._server.sends(self, size)
+
+        def sent(event: Any) -> None:  # noqa: ANN401 - cygrpc is untyped
+            self._server.has_sent(self, size)
+            then(event)
+
+        try:
+            self._call.start_server_batch(operations, sent)
+        except BaseException:
+            self._server.has_sent(self, size)
+            raise
+
     def _end(self) -> bool:
         with self._lock:
             first = not self._ended
             self._ended = True
+        if first:
+            self.release(self._held)
         return first
 
     def _closed(self, event: Any) -> None:  # noqa: ANN401 - cygrpc is untyped
         self._server.closed(self)
+        self.release(self._held)
         if event.batch_operations[0].cancelled():
             self.gone = True
             if not self._ended and self.on_gone:
@@ -112,8 +186,23 @@ class Call:
 class Server:
     """Listens, and gives every call to `accept` in its own thread."""
 
-    def __init__(self, accept: Callable[[Call], None], options: Options) -> None:
+    def __init__(
+        self,
+        accept: Callable[[Call], None],
+        options: Options,
+        bounds: Bounds | None = None,
+        *,
+        send_timeout_s: float = _LONG_S,
+    ) -> None:
+        """`bounds` counts what is received and sent. `send_timeout_s`: how long a message may wait for its reader."""
         self._accept = accept
+        self.bounds = bounds or Bounds()
+        self._send_timeout_s = send_timeout_s
+        self._awaited: dict[Call, float] = {}
+        """Calls whose message is not whole yet, and until when it has to be; those that came first, first."""
+        self._sending: dict[Call, float] = {}
+        """Calls with a message that its reader has not taken, and since when."""
+        self._sweep_at = 0.0
         self._queue = cygrpc.CompletionQueue()
         self._server = cygrpc.Server(settled(options), False)
         self._server.register_completion_queue(self._queue)
@@ -157,21 +246,84 @@ class Server:
         """Calls that have not ended."""
         return len(self._open)
 
+    def awaits(self, call: Call, within_s: float) -> None:
+        """A call's message has to be whole by then; the same for all calls."""
+        self._awaited[call] = time.monotonic() + within_s
+
+    def awaits_no_more(self, call: Call) -> None:
+        """It has come."""
+        self._awaited.pop(call, None)
+
+    def sends(self, call: Call, size: int) -> None:
+        """A message is on its way to a reader who may be slow. From any thread."""
+        self._sending[call] = time.monotonic()
+        self.bounds.unread(size)
+        if self.bounds.unread_bytes > self.bounds.max_unread_bytes:
+            self._sweep_at = 0.0
+
+    def has_sent(self, call: Call, size: int) -> None:
+        """It was taken, or will not be."""
+        self._sending.pop(call, None)
+        self.bounds.unread(-size)
+
     def closed(self, call: Call) -> None:
         """A call is over."""
+        self._awaited.pop(call, None)
         self._open.discard(call)
         if not self._open:
             self._idle.set()
 
     def _serve(self) -> None:
         while not self._stopped:
-            event = self._queue.poll(time.time() + _LONG_S)
-            if event.completion_type is not cygrpc.CompletionType.queue_timeout:
-                try:
+            event = self._queue.poll(time.time() + SWEEP_S)
+            try:
+                if event.completion_type is not cygrpc.CompletionType.queue_timeout:
                     event.tag(event)
-                except Exception:  # one call's fault must not end the service for all others
-                    log.exception("a call's callback failed")
+                if (now := time.monotonic()) >= self._sweep_at:
+                    self._sweep_at = now + SWEEP_S
+                    self._sweep(now)
+            except Exception:  # one call's fault must not end the service for all others
+                log.exception("a call's callback failed")
             del event  # its call is not freed while it is referred to, and the queue spins until it is
+
+    def _sweep(self, now: float) -> None:
+        """End calls whose clients are too slow, or hold too much."""
+        while self._awaited:
+            call, until = next(iter(self._awaited.items()))
+            if now <= until:
+                break
+            self._awaited.pop(call, None)
+            self.bounds.count("grpc", "body_timeout_s")
+            call.refuse(grpc.StatusCode.DEADLINE_EXCEEDED, "the request did not come within its time limit")
+        sending = list(self._sending.items())
+        for call, since in sending:
+            if now - since <= self._send_timeout_s:
+                break  # those behind began to be sent later
+            self._cut_off(call, "send_timeout_s")
+        if self.bounds.unread_bytes > min(self.bounds.max_unread_bytes_per_connection, self.bounds.max_unread_bytes):
+            self._look_for_slow_readers([call for call, _ in sending])
+
+    def _look_for_slow_readers(self, calls: Sequence[Call]) -> None:
+        readers: dict[str, list[Call]] = {}
+        for call in calls:
+            readers.setdefault(call.peer(), []).append(call)
+        unread = {reader: sum(call.unread_bytes for call in its) for reader, its in readers.items()}
+        too_much = self.bounds.unread_bytes - self.bounds.max_unread_bytes
+        for reader in sorted(unread, key=unread.__getitem__, reverse=True):
+            if unread[reader] > self.bounds.max_unread_bytes_per_connection and len(readers[reader]) > 1:
+                limit = "max_unread_bytes_per_connection"
+            elif too_much > 0:
+                limit = "max_unread_bytes"
+            else:
+                continue
+            too_much -= unread[reader]
+            for call in readers[reader]:
+                self._cut_off(call, limit)
+
+    def _cut_off(self, call: Call, limit: str) -> None:
+        if self._sending.pop(call, None) is not None:
+            self.bounds.count("grpc", limit)
+            call.cut_off()
 
     def _called(self, event: Any) -> None:  # noqa: ANN401 - cygrpc is untyped
         if not event.success:

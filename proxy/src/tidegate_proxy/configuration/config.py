@@ -113,6 +113,9 @@ class Listen(Section):
     grpc: ListenAddress = Field(description="HOST:PORT of the gRPC service; port 0 takes a free one")
     http: ListenAddress | None = Field(default=None, description="HOST:PORT of the HTTP service")
     metrics: ListenAddress | None = Field(default=None, description="HOST:PORT of the metrics page")
+    reuse_port: bool = Field(
+        default=False, description="Another Tidegate may listen on the same ports, to take over: SO_REUSEPORT"
+    )
 
 
 class PolicyChoice(Section):
@@ -173,8 +176,24 @@ class Limits(Section):
         "turn, too",
     )
     max_message_bytes: ByteSize = Field(
-        default=ByteSize(INT32_MAX), ge=1, le=INT32_MAX, description="Of one request or answer; the default is Triton's"
+        default=ByteSize(INT32_MAX),
+        ge=1,
+        le=INT32_MAX,
+        description="Of one request, as it comes and inflated; the default is Triton's",
     )
+    max_bytes_in_flight: ByteSize = Field(
+        default=ByteSize(8 << 30), ge=1, description="Of requests that are read or not answered yet, in all"
+    )
+    max_unread_bytes: ByteSize = Field(
+        default=ByteSize(4 << 30), ge=1, description="Of answers that their clients have not taken, in all"
+    )
+    max_unread_bytes_per_connection: ByteSize = Field(
+        default=ByteSize(1 << 30), ge=1, description="The same of one gRPC connection, where it is more than one answer"
+    )
+    max_connections: int = Field(
+        default=10_000, ge=1, description="Over HTTP, and as many over gRPC; over HTTP the slowest makes room"
+    )
+    max_streams: int = Field(default=10_000, ge=1, le=INT32_MAX, description="Calls at a time on a gRPC connection")
     max_shared_bytes: ByteSize = Field(
         default=ByteSize(1 << 30), ge=0, description="Shared memory with Tritons on this machine, in all; 0: none"
     )
@@ -190,6 +209,26 @@ class Limits(Section):
         ge=10,
         le=1e6,
         description="A connection that is silent for so long is pinged; default: Triton's",
+    )
+    min_ping_interval_s: float = Field(
+        default=300.0,
+        ge=0,
+        le=1e6,
+        description="A gRPC client without calls that pings more often is cut off; default: Triton's",
+    )
+    head_timeout_s: Seconds = Field(
+        default=60.0, description="From a request's first byte to the end of its headers; a handshake of TLS or gRPC"
+    )
+    body_timeout_s: Seconds = Field(default=600.0, description="From there until the request is whole")
+    send_timeout_s: Seconds = Field(
+        default=600.0, description="How long a client may leave an answer that waits for it (HTTP: take nothing of it)"
+    )
+    idle_timeout_s: Seconds = Field(
+        default=3600.0, description="A connection without a request for so long is closed, gently over gRPC"
+    )
+    max_connection_age_s: Seconds | None = Field(
+        default=None,
+        description="A connection so old ends when it is answered, and its client makes another one; default: none",
     )
 
 
@@ -248,7 +287,7 @@ class AuthenticationConfig(Section):
     tokens_file: InputFile | None = Field(default=None, description="Tokens, sent as `Authorization: Bearer TOKEN`")
     api_keys_file: InputFile | None = Field(default=None, description="API keys, sent in `header`")
     header: HeaderName = Field(default="x-api-key", description="Header, or gRPC metadata key, of API keys")
-    open: tuple[Api, ...] = Field(default=("health",), description="APIs that need no credential")
+    open: tuple[Api, ...] = Field(default=("health", "metrics"), description="APIs that need no credential")
 
     @model_validator(mode="after")
     def _some_file(self) -> Self:
@@ -277,7 +316,7 @@ class HeaderKey(Section):
 class Restriction(Section):
     """APIs that are not for everybody."""
 
-    apis: tuple[Api, ...] = Field(min_length=1, description="Which; the names are Triton's")
+    apis: tuple[Api, ...] = Field(min_length=1, description="Which; the names are Triton's, and `metrics`")
     protocols: tuple[Protocol, ...] = Field(default=PROTOCOLS, min_length=1, description="Over which")
     header: HeaderKey | None = Field(default=None, description="Only with this header")
     closed: bool = Field(default=False, description="For nobody")

@@ -12,6 +12,7 @@ from typing import Final, Generic, Self
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.affinity import sequence_in_json
+from tidegate_proxy.bounds import Bounds, TooMuchInFlight
 from tidegate_proxy.client import RequestFailed
 from tidegate_proxy.envelope import NotSchedulable
 from tidegate_proxy.http import compression, infer_request, infer_response, routes
@@ -45,6 +46,8 @@ _STREAMED_FROM: Final = 1 << 20
 """Bodies of this size are passed on while they come; smaller ones are read first."""
 _COMPRESSED_ASIDE: Final = 1 << 16
 """Bodies of this size are compressed and decompressed in a thread, so that other clients do not wait."""
+_HEAR_OUT_S: Final = 1.0
+"""How long a client may go on sending a body that is refused, so that it comes to read why."""
 
 
 class HttpFront(Generic[AnyTriton]):
@@ -73,6 +76,7 @@ class HttpFront(Generic[AnyTriton]):
         limits: Limits | None = None,
         passed_through: PassedThrough | None = None,
         refuses_shared_memory: Callable[[], bool] = bool,
+        bounds: Bounds | None = None,
     ) -> None:
         self._routing = routing
         self._scheduling = scheduling
@@ -87,6 +91,7 @@ class HttpFront(Generic[AnyTriton]):
         self._passed_through = passed_through
         self._refuses_shared_memory = refuses_shared_memory
         self._limit = (limits or Limits()).body_bytes
+        self._bounds = bounds or Bounds()
 
     async def __aenter__(self) -> Self:
         await self._forwarder.__aenter__()
@@ -101,6 +106,8 @@ class HttpFront(Generic[AnyTriton]):
         """Answer one request."""
         assert scope["type"] == "http", "the server is configured to speak nothing else"
         exchange = Exchange(scope, receive, send)
+        body = RequestBody(receive, exchange.content_length, self._limit, self._bounds)
+        exchange.hold = body.hold
         try:
             if refusal := self._guard and self._guard(exchange.path.decode("latin1"), exchange.first_headers()):
                 headers = [(name.encode(), value.encode()) for name, value in refusal.headers]
@@ -108,18 +115,15 @@ class HttpFront(Generic[AnyTriton]):
             else:
                 exchange.owner = self._owner(exchange.header, exchange.peer)
                 exchange.hide(self._hidden())
-                await self._answer(exchange)
+                await self._answer(exchange, body)
         except TooLarge:
-            await exchange.reply(
-                infer_response.error(
-                    400,
-                    f"the request's body exceeds the maximum of {self._limit} bytes",
-                    (b"connection", b"close"),  # what is left of it is not read
-                )
-            )
+            words = f"the request's body exceeds the maximum of {self._limit} bytes"
+            await _refuse(exchange, body, 413, words)
         except Refused as refused:
             json_error = infer_response.error(refused.status, str(refused))
             await exchange.reply(replace(json_error, headers=infer_response.JSON))
+        except TooMuchInFlight:
+            await _refuse(exchange, body, 429, "too many bytes of requests are in flight (limits.max_bytes_in_flight)")
         except ClientLeft:
             pass
         except asyncio.CancelledError:
@@ -132,9 +136,9 @@ class HttpFront(Generic[AnyTriton]):
                 await exchange.reply(infer_response.error(500, "internal error of Tidegate; its log says more"))
         finally:
             exchange.end_watch()
+            body.close()
 
-    async def _answer(self, exchange: Exchange) -> None:
-        body = RequestBody(exchange.receive, exchange.content_length, self._limit)
+    async def _answer(self, exchange: Exchange, body: RequestBody) -> None:
         route = routes.match(exchange.path)
         if route is None:
             await self._forward(exchange, body, "")
@@ -240,8 +244,8 @@ class HttpFront(Generic[AnyTriton]):
         """A body as it was before it was compressed. Raises NotSchedulable for an unknown encoding, TooLarge."""
         if exchange.content_encoding in (b"gzip", b"deflate"):
             if len(content) < _COMPRESSED_ASIDE:
-                return compression.decompress(content, self._limit)
-            return await asyncio.to_thread(compression.decompress, content, self._limit)
+                return compression.decompress(content, self._limit, exchange.hold)
+            return await asyncio.to_thread(compression.decompress, content, self._limit, exchange.hold)
         if exchange.content_encoding not in (b"", b"identity"):
             raise NotSchedulable("an unknown encoding")
         return content
@@ -295,7 +299,18 @@ async def _then_watched(exchange: Exchange, pieces: AsyncIterator[bytes]) -> Asy
     try:
         async for piece in pieces:
             yield piece
-    except (TooLarge, ClientLeft) as error:
+    except (TooLarge, TooMuchInFlight, ClientLeft) as error:
         exchange.body_error = error  # the HTTP client that asks for the pieces would hide it
         raise
     exchange.watch()
+
+
+async def _refuse(exchange: Exchange, body: RequestBody, status: int, words: str) -> None:
+    """Answer before the body is there: its rest is thrown away, and for a while only."""
+    body.release()
+    if exchange.started:  # by a Triton that did not wait for the body either
+        return
+    answer = infer_response.error(status, words, (b"connection", b"close"))
+    with suppress(TimeoutError):
+        async with exchange.replying(answer), asyncio.timeout(_HEAR_OUT_S):
+            await body.discard()

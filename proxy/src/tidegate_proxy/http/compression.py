@@ -2,14 +2,18 @@
 
 import re
 import zlib
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from tidegate_proxy.envelope import NotSchedulable
 
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
-EITHER: Final = 47
+_EITHER: Final = 47
 """Tells zlib to see for itself which of the two it has before it, as Triton does."""
+
+_STEP: Final = 1 << 18
+"""Bytes that are inflated, and held beside the result, at a time."""
 
 
 class TooLarge(Exception):
@@ -38,18 +42,54 @@ def compress(pieces: list[bytes | memoryview], encoding: bytes) -> bytes:
     return b"".join([*map(compressor.compress, pieces), compressor.flush()])
 
 
-def decompress(body: bytes, limit: int | None) -> bytes:
-    """The content of a gzip or deflate body; stops at `limit` bytes, so that a small body cannot fill the memory.
+def decompress(body: bytes, limit: int | None, hold: Callable[[int], None]) -> bytes:
+    """The content of a gzip or deflate body, inflated piece by piece, so that a small body cannot fill the memory.
 
-    Raises TooLarge beyond the limit, NotSchedulable for what is not one whole compressed stream.
+    `hold` is told of every piece before the next one, and may raise. Raises TooLarge beyond `limit` bytes,
+    NotSchedulable for what is not one whole compressed stream.
     """
-    stream = zlib.decompressobj(wbits=EITHER)
-    try:
-        content = stream.decompress(body, 0 if limit is None else limit + 1)
-    except zlib.error as error:
-        raise NotSchedulable("the body is not compressed as its header says") from error
-    if limit is not None and len(content) > limit:
-        raise TooLarge
-    if not stream.eof or stream.unused_data:
+    pieces: list[bytes] = []
+    inflation = Inflation(limit)
+    for piece in inflation.pieces(body):
+        hold(len(piece))
+        pieces.append(piece)
+    if not inflation.is_whole:
         raise NotSchedulable("the compressed body is truncated, or something follows it")
-    return content
+    return b"".join(pieces)
+
+
+class Inflation:
+    """A compressed body that is inflated while it comes. Raises TooLarge where that yields more than a limit."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._stream = zlib.decompressobj(wbits=_EITHER)
+        self._limit = limit
+        self._inflated = 0
+        self._is_followed = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one whole stream was read and nothing after it."""
+        return self._stream.eof and not self._stream.unused_data and not self._is_followed
+
+    def pieces(self, compressed: bytes) -> Iterator[bytes]:
+        """What so much of the body yields, in pieces of bounded size. Raises NotSchedulable for what is not compressed.
+
+        Nothing comes after the end of the stream.
+        """
+        view = memoryview(compressed)
+        for start in range(0, len(view), _STEP):
+            left: bytes | memoryview = view[start : start + _STEP]
+            self._is_followed |= self._stream.eof
+            while not self._stream.eof:
+                try:
+                    piece = self._stream.decompress(left, _STEP)
+                except zlib.error as error:
+                    raise NotSchedulable("the body is not compressed as its header says") from error
+                self._inflated += len(piece)
+                if self._limit is not None and self._inflated > self._limit:
+                    raise TooLarge
+                yield piece
+                left = self._stream.unconsumed_tail
+                if not left and len(piece) < _STEP:
+                    break

@@ -1,6 +1,8 @@
 """One request and its response, between the server library and the front."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from tidegate_proxy.completion_queue import Metadata
 from tidegate_proxy.forwarded import metadata_of
@@ -35,6 +37,8 @@ class Exchange:
         """Of the response, once it is sent."""
         self.owner = ""
         """Whose request it is, once the front has found out."""
+        self.hold: Callable[[int], None] = lambda _size: None
+        """Told of every so many bytes that are made of the body; may raise."""
         self.body_error: Exception | None = None
         """Why the body could not be passed on to its end."""
         self._peer: tuple[str, int] | None = scope.get("client")
@@ -129,6 +133,19 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
         self._answered = True
         await self._send({"type": "http.response.body", "body": answer.body})
+
+    @asynccontextmanager
+    async def replying(self, answer: Answer) -> AsyncIterator[None]:
+        """Send a whole response, but end it only with the block: until then the client may go on sending."""
+        self.started = True
+        headers = [*answer.headers, (b"content-length", str(len(answer.body)).encode())]
+        await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": answer.body, "more_body": True})
+        try:
+            yield
+        finally:
+            self._answered = True
+            await self._send({"type": "http.response.body", "body": b""})
 
     async def _cancel_when_client_leaves(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":

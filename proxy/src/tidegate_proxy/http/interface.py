@@ -125,9 +125,21 @@ Handler = Callable[[Call], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of a request is taken; None is no limit, as Triton has none."""
+    """How much of a client is taken, and for how long; None is no limit, as Triton has none."""
 
     body_bytes: int | None = None
-    """Size of a body, compressed and decompressed. Larger ones are refused with 400, before they are read."""
+    """Size of a body, compressed and inflated. Larger ones are refused with 413, before they are read."""
     head_bytes: int = 1 << 20
     """Size of the request line and headers, give or take one read. Connections that send more are closed."""
+    connections: int = 1 << 30
+    """How many may be open. The slowest makes room for the next one."""
+    head_s: float | None = None
+    """From the first byte of a request to the end of its headers."""
+    body_s: float | None = None
+    """From there to the end of its body."""
+    idle_s: float | None = None
+    """From an answer to the next request."""
+    send_s: float | None = None
+    """How long a client may take nothing of an answer that waits for it."""
+    age_s: float | None = None
+    """With the first answer after so long a connection ends, so that its client makes another one."""

@@ -6,13 +6,13 @@ for is a name as RapidJSON would read it, each letter as it is or as an escape.
 
 import json
 import re
-import zlib
 from collections.abc import Iterable
 from typing import Final
 from urllib.parse import unquote
 
 from tidegate_proxy import reserved_names
-from tidegate_proxy.http.compression import EITHER, TooLarge
+from tidegate_proxy.envelope import NotSchedulable
+from tidegate_proxy.http.compression import Inflation
 from tidegate_proxy.http.json_data import Refused
 from tidegate_proxy.http.routes import Route
 
@@ -21,8 +21,6 @@ CHANGES: Final = frozenset(
 )
 """Routes that change the regions of a Triton."""
 _BAD_REQUEST: Final = 400
-_AT_A_TIME: Final = 1 << 20
-"""Bytes that are decompressed at once."""
 
 
 def _escaped(word: str) -> str:
@@ -49,26 +47,18 @@ class Screen:
         self._plain = _Search(json_bytes)
         self._inside = _Search(json_bytes)
         compressed = any(encoding in (b"gzip", b"deflate") for encoding in encodings)
-        self._inflate = zlib.decompressobj(wbits=EITHER) if compressed else None
+        self._inflation = Inflation(limit) if compressed else None
         self.takes_time = compressed
         """Whether looking is better done in a thread."""
-        self._room = limit
 
     def look(self, piece: bytes) -> None:
         """At the next piece. Raises Refused where the request must not go on, TooLarge."""
         self._judge(self._plain, piece)
-        while self._inflate and piece and not self._inflate.eof:
-            try:
-                content = self._inflate.decompress(piece, _AT_A_TIME)
-            except zlib.error:
-                self._inflate = None  # a Triton reads no further, either
-                return
-            piece = self._inflate.unconsumed_tail
-            if self._room is not None:
-                self._room -= len(content)
-                if self._room < 0:
-                    raise TooLarge
-            self._judge(self._inside, content)
+        try:
+            for content in self._inflation.pieces(piece) if self._inflation else ():
+                self._judge(self._inside, content)
+        except NotSchedulable:
+            self._inflation = None  # a Triton reads no further, either
 
     def _judge(self, search: "_Search", piece: bytes) -> None:
         search.go_on(piece)

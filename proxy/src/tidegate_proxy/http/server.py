@@ -1,41 +1,68 @@
-"""The HTTP server in front of the application: uvicorn, with Triton's manners."""
+"""The HTTP server in front of the application: uvicorn's protocol under listeners of our own."""
 
 import asyncio
-import logging
+import json
 import socket
 import ssl
 from typing import Final
 
-import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
-from tidegate_proxy.http.interface import Application, Limits
+from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.bounds import Protocol as Served
+from tidegate_proxy.http.connection import HttpConnection
+from tidegate_proxy.http.connections import Connections
+from tidegate_proxy.http.interface import Application, Limits, Receive, Scope, Send
 
-log = logging.getLogger(__name__)
-
-_FOREVER_S: Final = 10 * 365 * 24 * 3600
-"""Triton never closes a connection because it is idle, and clients that keep them in pools rely on it."""
 _BACKLOG: Final = 1024
-_OFFERS: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
+_POLL_S: Final = 0.01
+_HEALTH: Final = b"/v2/health/"
+_LAST_WORDS_S: Final = 1.0
+"""How long it may take to tell clients that they will not be answered before their connections are cut."""
 
 
 class HttpServer:
     """A listening server; lives in one event loop."""
 
-    def __init__(self, server: uvicorn.Server, listener: socket.socket) -> None:
-        self._server = server
+    def __init__(self, listener: asyncio.Server, state: ServerState, connections: Connections) -> None:
         self._listener = listener
-
-    @property
-    def port(self) -> int:
+        self._state = state
+        self._connections = connections
+        self.port = int(listener.sockets[0].getsockname()[1])
         """Where it listens."""
-        return int(self._listener.getsockname()[1])
+
+    async def drain(self, until: float, serve_until: float = 0.0) -> None:
+        """Let what is under way be answered, until an instant of the loop's clock.
+
+        Every answer from now on ends its connection. Until `serve_until` connections that are open may ask for more,
+        and new ones come in; then no more are let in, and those that are idle are closed.
+        """
+        loop = asyncio.get_running_loop()
+        self._connections.retiring = True
+        for connection in self._connections:
+            connection.retire()
+        while len(self._connections) and loop.time() < min(serve_until, until):
+            await asyncio.sleep(_POLL_S)
+        self._listener.close()
+        for connection in self._connections:
+            connection.shutdown()
+        while (len(self._connections) or self._state.tasks) and loop.time() < until:
+            await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> None:
-        """Take no more requests, give those under way the grace to end, and close."""
-        await self._server.shutdown(sockets=[self._listener])
-        await asyncio.gather(*self._server.server_state.tasks, return_exceptions=True)
+        """Take no more requests, tell those under way that they will not be answered, and close."""
+        self._listener.close()
+        for connection in self._connections:
+            connection.shutdown()
+        for task in self._state.tasks:
+            task.cancel()
+        give_up = asyncio.get_running_loop().time() + _LAST_WORDS_S
+        while (len(self._connections) or self._state.tasks) and asyncio.get_running_loop().time() < give_up:
+            await asyncio.sleep(_POLL_S)
+        self._connections.close()
+        for connection in self._connections:
+            connection.abort()
 
 
 async def start_server(
@@ -45,43 +72,52 @@ async def start_server(
     *,
     limits: Limits | None = None,
     tls: ssl.SSLContext | None = None,
-    grace_s: int = 5,
+    bounds: Bounds | None = None,
+    served: Served = "http",
+    reuse_port: bool = False,
 ) -> HttpServer:
     """Listen; a port of 0 is a free one. Raises OSError when the address cannot be bound.
 
-    `grace_s`: how long `stop` waits for requests under way, in seconds.
+    `served`: as what its connections are counted in `bounds`. `reuse_port`: another process may listen there, too.
     """
-    listener = _listen(host, port)
+    limits = limits or Limits()
+    connections = Connections(limits, bounds or Bounds(), served)
     config = uvicorn.Config(
         application,
-        http=_protocol(limits or Limits()),
+        http=HttpConnection,
         ws="none",
         lifespan="off",
+        interface="asgi3",
         loop="none",  # the one that runs
         log_config=None,
         access_log=False,
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=_FOREVER_S,
-        timeout_graceful_shutdown=grace_s,
     )
     config.load()
-    config.ssl = tls
-    server = uvicorn.Server(config)
-    server.lifespan = config.lifespan_class(config)
-    # Not `serve`: that takes the signals of the process, which belong to others, and ends by itself.
-    await server.startup(sockets=[listener])
-    return HttpServer(server, listener)
+    state = ServerState()
+    health_only = _health_only(application)
+    listener = _listen(host, port, reuse_port=reuse_port)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: HttpConnection(config, state, connections, limits, health_only),
+        sock=listener,
+        ssl=tls,
+        ssl_handshake_timeout=limits.head_s if tls else None,
+        backlog=_BACKLOG,
+    )
+    return HttpServer(server, state, connections)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, *, reuse_port: bool) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
         listener.listen(_BACKLOG)
     except OSError as error:
@@ -91,76 +127,20 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _protocol(limits: Limits) -> type[HttpToolsProtocol]:
-    class Protocol(HttpToolsProtocol):
-        """One connection: its heads have a limit, and what is no HTTP ends it without a word, as with Triton."""
+def _health_only(application: Application) -> Application:
+    """The application for connections beyond the limit: how Tidegate is, can be asked even then."""
+    body = json.dumps({"error": "too many connections (limits.max_connections)"}).encode()
+    headers = [
+        (b"content-type", b"text/plain"),
+        (b"connection", b"close"),
+        (b"content-length", str(len(body)).encode()),
+    ]
 
-        _head_bytes = 0
-        _in_head = False
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["raw_path"].startswith(_HEALTH):
+            await application(scope, receive, send)
+        else:
+            await send({"type": "http.response.start", "status": 503, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            self._take_both_lengths()
-            super().connection_made(transport)
-
-        def _take_both_lengths(self) -> None:
-            """Triton takes a request with Content-Length and chunks: the chunks count, and it is the last one here."""
-            self.parser.set_dangerous_leniencies(lenient_chunked_length=True)
-
-        def data_received(self, data: bytes) -> None:
-            self._unset_keepalive_if_required()
-            size = len(data)
-            while data and not self.transport.is_closing():
-                try:
-                    self.parser.feed_data(data)
-                    break
-                except httptools.HttpParserUpgrade as offer:
-                    data = self._declined() + data[offer.args[0] :]
-                except httptools.HttpParserError:
-                    self.transport.close()
-                    return
-            # The parser collects an unfinished head, so that is bounded by the limit and one read.
-            self._head_bytes = self._head_bytes + size if self._in_head else 0
-            if self._head_bytes > limits.head_bytes:
-                log.warning("a client sent more than %d bytes of headers", limits.head_bytes)
-                self.transport.close()
-
-        def _declined(self) -> bytes:
-            """The head of a request that offers another protocol, without the offer; the parser starts anew with it.
-
-            Some clients offer HTTP/2 with every first request. The parser would take the request's body for the
-            beginning of the other protocol. A tunnel is refused as Triton does it, by closing.
-            """
-            method, version = self.parser.get_method(), self.parser.get_http_version()
-            self.parser = httptools.HttpRequestParser(self)
-            self._take_both_lengths()
-            if method == b"CONNECT":
-                self.transport.close()
-                return b""
-            lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
-            lines += [b"%b: %b" % header for header in self.headers if header[0] not in _OFFERS]
-            if any(name == b"connection" and b"close" in value.lower() for name, value in self.headers):
-                lines.append(b"connection: close")
-            return b"\r\n".join([*lines, b"", b""])
-
-        def on_message_begin(self) -> None:
-            self._in_head = True
-            super().on_message_begin()
-
-        def on_headers_complete(self) -> None:
-            self._in_head = False
-            if self.parser.should_upgrade():
-                return
-            if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
-                self.transport.close()
-                return
-            super().on_headers_complete()
-            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in self.headers}:
-                self.cycle.keep_alive = False  # RFC 9112, section 6.1: whoever took the length at its word is cut off
-            if b"#" in self.url:  # no fragment in a request, and so to Triton a part of the path like any other
-                self.scope["raw_path"], _, self.scope["query_string"] = self.url.partition(b"?")
-
-        def on_message_complete(self) -> None:
-            if not self.parser.should_upgrade():
-                super().on_message_complete()
-
-    return Protocol
+    return answer

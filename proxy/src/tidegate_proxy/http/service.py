@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-from math import ceil
 
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.tls import server_context
+from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import RequestFailed
 from tidegate_proxy.configuration.addresses import host_of, port_of
@@ -37,8 +37,11 @@ class HttpService:
         discovery: Discovery,
         control: Control,
         gate: Gate,
+        bounds: Bounds,
     ) -> None:
         self._config = config
+        self._bounds = bounds
+        self._limits = http_limits(config)
         self._directory = directory
         self._control = control
         self._discovery = discovery
@@ -59,9 +62,10 @@ class HttpService:
                 ("POST", "/v2/systemsharedmemory/unregister"): self._unregister_shared_memory,
                 **(split_handlers(directory, control) if directory.catalog.layout else {}),
             },
-            limits=Limits(body_bytes=int(config.limits.max_message_bytes)),
+            limits=self._limits,
             passed_through=control.passed_through_http,
             refuses_shared_memory=lambda: control.refuses_shared_memory,
+            bounds=bounds,
         )
         self._server: HttpServer | None = None
         self._refreshes: set[asyncio.Task[None]] = set()
@@ -78,12 +82,19 @@ class HttpService:
             host_of(address).strip("[]"),
             port_of(address),
             tls=server_context(tls) if tls else None,
-            grace_s=ceil(self._config.drain_s),
+            limits=self._limits,
+            bounds=self._bounds,
+            reuse_port=self._config.listen.reuse_port,
         )
         return self._server.port
 
+    async def drain(self, until: float, serve_until: float) -> None:
+        """Let what is under way be answered, as `HttpServer.drain`."""
+        if self._server:
+            await self._server.drain(until, serve_until)
+
     async def close(self) -> None:
-        """Take no more requests, and let those under way end."""
+        """Take no more requests, and end those under way."""
         if self._server:
             await self._server.stop()
         await self._front.__aexit__(None, None, None)
@@ -141,3 +152,17 @@ class HttpService:
         except RequestFailed as failed:
             return failure(failed.code, failed.details)
         return Answer(200, [*JSON], statistics_json(response))
+
+
+def http_limits(config: ServeConfig) -> Limits:
+    """What clients over HTTP are held to."""
+    limits = config.limits
+    return Limits(
+        body_bytes=int(limits.max_message_bytes),
+        connections=limits.max_connections,
+        head_s=limits.head_timeout_s,
+        body_s=limits.body_timeout_s,
+        idle_s=limits.idle_timeout_s,
+        send_s=limits.send_timeout_s,
+        age_s=limits.max_connection_age_s,
+    )

@@ -1,19 +1,29 @@
 """The metrics page: Tidegate's own numbers and those of the Tritons behind it, on a port of its own."""
 
 import asyncio
+import json
 from collections.abc import Mapping
+from typing import Final
 
-from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from tidegate.api import NS_PER_MS
+from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
+from tidegate_proxy.http.exchange import Exchange
+from tidegate_proxy.http.infer_response import error
+from tidegate_proxy.http.interface import Answer, Limits, Receive, Scope, Send
+from tidegate_proxy.http.server import HttpServer, start_server
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.triton_metrics import merge, request_metrics, scrape
+
+METRICS: Final = b"/metrics"
+MODELS: Final = b"/models"
 
 
 class MetricsPage:
@@ -26,41 +36,57 @@ class MetricsPage:
         driver: Driver,
         directory: Directory,
         discovery: Discovery,
+        gate: Gate,
+        bounds: Bounds,
+        limits: Limits,
     ) -> None:
         self._registry = registry
         self._observability = observability
         self._driver = driver
         self._directory = directory
         self._discovery = discovery
-        self._runner: web.AppRunner | None = None
+        self._gate = gate
+        self._bounds = bounds
+        self._limits = limits
+        self._server: HttpServer | None = None
 
-    async def listen(self, address: str) -> int:
+    async def listen(self, address: str, *, reuse_port: bool = False) -> int:
         """Bind and serve; the port. Raises OSError when the address cannot be bound."""
-        application = web.Application()
-        application.router.add_get("/metrics", self._page)
-        application.router.add_get("/models", self._models)
-        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, host_of(address).strip("[]"), port_of(address))
-        try:
-            await site.start()
-        except OSError as error:
-            raise OSError(f"cannot listen on {address}: is the port taken?") from error
-        port: int = self._runner.addresses[0][1]
-        return port
+        self._server = await start_server(
+            self._answer,
+            host_of(address).strip("[]"),
+            port_of(address),
+            limits=self._limits,
+            bounds=self._bounds,
+            served="metrics",
+            reuse_port=reuse_port,
+        )
+        return self._server.port
 
     async def close(self) -> None:
         """Stop serving."""
-        if self._runner:
-            await self._runner.cleanup()
+        if self._server:
+            await self._server.stop()
 
-    async def _page(self, _request: web.Request) -> web.Response:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        if refusal := self._gate.http_refusal(exchange.path.decode("latin1"), exchange.first_headers()):
+            headers = [(name.encode(), value.encode()) for name, value in refusal.headers]
+            await exchange.reply(Answer(refusal.status, headers, refusal.body))
+        elif exchange.path not in {METRICS, MODELS}:
+            await exchange.reply(error(404, "metrics are at /metrics, what happens to each model at /models"))
+        elif exchange.method not in ("GET", "HEAD"):
+            await exchange.reply(error(405, "this is read with GET", (b"allow", b"GET, HEAD")))
+        else:
+            await exchange.reply(await self._page() if exchange.path == METRICS else self._models())
+
+    async def _page(self) -> Answer:
         addresses = {backend.address: backend.metrics for backend in self._discovery.backends if backend.metrics}
         pages = await scrape(addresses)
         body = await asyncio.to_thread(self._render, pages)
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Answer(200, [(b"content-type", CONTENT_TYPE_LATEST.encode())], body)
 
-    async def _models(self, _request: web.Request) -> web.Response:
+    def _models(self) -> Answer:
         catalog = self._directory.catalog
         models = [
             {
@@ -75,7 +101,7 @@ class MetricsPage:
             for name, consent in sorted(catalog.consents.items())
             for model in [catalog.models.get(name)]
         ]
-        return web.json_response(models)
+        return Answer(200, [(b"content-type", b"application/json")], json.dumps(models).encode())
 
     def _render(self, pages: Mapping[str, str | None]) -> bytes:
         statistics = self._observability.statistics

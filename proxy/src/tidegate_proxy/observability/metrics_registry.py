@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.limits import FULL_OF
 from tidegate_proxy.observability.metrics import Metrics, ModelCounts, Snapshot, Times
 
@@ -26,17 +27,54 @@ def registry_of(
     policy: str,
     now_ns: Callable[[], int] = time.monotonic_ns,
     ejections: Callable[[], Mapping[str, tuple[int, bool]]] = dict,
+    bounds: Bounds | None = None,
 ) -> CollectorRegistry:
     """A registry with every `tidegate_` metric of an engine, and those of this process.
 
     `lock` guards the engine and its metrics; it is held only while the numbers are copied. `now_ns` is the clock of
     the engine's events. `ejections`: of each Triton, how often it was ejected, and whether it is.
+    `bounds`: what clients hold.
     """
     registry = CollectorRegistry()
+    if bounds:
+        registry.register(_BoundsCollector(bounds))
     registry.register(_EngineCollector(metrics, lock, policy, now_ns))
     registry.register(_EjectionCollector(ejections))
     ProcessCollector(registry=registry)
     return registry
+
+
+class _BoundsCollector(Collector):
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        bounds = self._bounds
+        ended = CounterMetricFamily(
+            "tidegate_limited",
+            "Connections and calls that a limit of the configuration ended or refused.",
+            labels=("protocol", "limit"),
+        )
+        for (protocol, limit), count in sorted(bounds.ended.copy().items()):
+            ended.add_metric((protocol, limit), count)
+        yield ended
+        connections = GaugeMetricFamily(
+            "tidegate_connections", "Connections of clients that are open.", labels=("protocol",)
+        )
+        for protocol, count in sorted(bounds.connections.copy().items()):
+            connections.add_metric((protocol,), count)
+        yield connections
+        in_flight = GaugeMetricFamily(
+            "tidegate_in_flight_bytes", "Bytes of requests that were read and are not answered yet."
+        )
+        in_flight.add_metric((), bounds.in_flight_bytes)
+        yield in_flight
+        unread = GaugeMetricFamily("tidegate_unread_bytes", "Bytes of answers that their clients have not taken.")
+        unread.add_metric((), bounds.unread_bytes)
+        yield unread
 
 
 class _EngineCollector(Collector):

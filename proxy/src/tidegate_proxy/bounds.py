@@ -1,0 +1,61 @@
+"""What clients may hold of Tidegate's memory in all, and how often a limit ended or refused something of theirs."""
+
+import threading
+from collections import Counter
+from typing import Final, Literal
+
+Protocol = Literal["grpc", "http", "metrics"]
+NO_BOUND: Final = 1 << 63
+
+
+class TooMuchInFlight(Exception):
+    """What clients have sent and Tidegate still holds has reached its limit: this one has to wait for another time."""
+
+
+class Bounds:
+    """Counts bytes that clients have handed over and bytes that they have not taken. May be called from any thread."""
+
+    def __init__(
+        self,
+        in_flight_bytes: int = NO_BOUND,
+        unread_bytes: int = NO_BOUND,
+        unread_bytes_per_connection: int = NO_BOUND,
+    ) -> None:
+        self.limit(in_flight_bytes, unread_bytes, unread_bytes_per_connection)
+        self.in_flight_bytes = 0
+        self.unread_bytes = 0
+        self.ended: Counter[tuple[Protocol, str]] = Counter()
+        """How often a limit was exceeded, by protocol and the limit's name in the configuration."""
+        self.connections: dict[Protocol, int] = {}
+        """How many are open, for the protocols whose connections are known."""
+        self._lock = threading.Lock()
+
+    def limit(self, in_flight_bytes: int, unread_bytes: int, unread_bytes_per_connection: int) -> None:
+        """From now on: bytes of requests that are read or not answered yet; of answers not taken, and of those of one
+        connection, where they are more than one answer."""
+        self.max_in_flight_bytes = in_flight_bytes
+        self.max_unread_bytes = unread_bytes
+        self.max_unread_bytes_per_connection = unread_bytes_per_connection
+
+    def take(self, size: int) -> bool:
+        """So many bytes of a request have come; False, and nothing is counted, where they are too many."""
+        with self._lock:
+            if self.in_flight_bytes + size > self.max_in_flight_bytes:
+                return False
+            self.in_flight_bytes += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """So many bytes that were taken are not held any more."""
+        with self._lock:
+            self.in_flight_bytes -= size
+
+    def unread(self, size: int) -> None:
+        """So many more bytes of answers wait for their readers; negative: so many fewer."""
+        with self._lock:
+            self.unread_bytes += size
+
+    def count(self, protocol: Protocol, limit: str) -> None:
+        """A limit, by its name in the configuration, has ended or refused something."""
+        with self._lock:
+            self.ended[protocol, limit] += 1

@@ -1,0 +1,182 @@
+"""One connection of an HTTP client: uvicorn's protocol, with Triton's manners and with limits."""
+
+import asyncio
+import logging
+from typing import Final
+
+import httptools
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from tidegate_proxy.http.connections import Connections
+from tidegate_proxy.http.interface import Application, Limits
+
+log = logging.getLogger(__name__)
+
+_OFFERS: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
+_TIMED_OUT: Final = (
+    b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: 58\r\n\r\n"
+    b'{"error":"the request did not come within its time limit"}'
+)
+
+
+class HttpConnection(HttpToolsProtocol):
+    """Its heads have a limit, and what is no HTTP ends it without a word, as with Triton."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        state: ServerState,
+        connections: Connections,
+        limits: Limits,
+        health_only: Application,
+    ) -> None:
+        """`health_only` answers in place of the application on connections that were let in for that alone."""
+        super().__init__(config, state, {})
+        self._connections = connections
+        self._limits = limits
+        self._health_only = health_only
+        self._head_bytes = 0
+        self._in_head = False
+        self._opened_at = 0.0
+
+    # What the connections' books ask ------------------------------------------------------------------------------
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is Tidegate that does not read at present."""
+        return self.flow.read_paused
+
+    @property
+    def unread_bytes(self) -> int:
+        """Written for the client, and not taken."""
+        return self.transport.get_write_buffer_size()
+
+    def turn_away(self) -> None:
+        """End it; a client that is in the middle of a request is told so."""
+        answering = self.cycle and not self.cycle.response_complete
+        awaited = not self.cycle.response_started and self.cycle.more_body if answering else self._in_head
+        if awaited and not self.transport.is_closing():
+            self.transport.write(_TIMED_OUT)
+        self.transport.close()
+
+    def abort(self) -> None:
+        """End it without a word, whatever it holds."""
+        self.transport.abort()
+
+    # The transport ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """It is open."""
+        self._take_both_lengths()
+        super().connection_made(transport)
+        self._opened_at = self.loop.time()
+        if not self._connections.opened(self):
+            self.app = self._health_only
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is no more."""
+        self._connections.closed(self)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """More was written than the client takes at once."""
+        super().pause_writing()
+        self._connections.has_unread(self)
+
+    def resume_writing(self) -> None:
+        """The client has taken most of it."""
+        super().resume_writing()
+        self._connections.all_read(self)
+
+    def data_received(self, data: bytes) -> None:
+        """The client has sent something."""
+        size = len(data)
+        while data and not self.transport.is_closing():
+            try:
+                self.parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as offer:
+                data = self._declined() + data[offer.args[0] :]
+            except httptools.HttpParserError:
+                self.transport.close()
+                return
+        # The parser collects an unfinished head, so that is bounded by the limit and one read.
+        self._head_bytes = self._head_bytes + size if self._in_head else 0
+        if self._head_bytes > self._limits.head_bytes:
+            log.warning("a client sent more than %d bytes of headers", self._limits.head_bytes)
+            self.transport.close()
+
+    def retire(self) -> None:
+        """End it with the answer that is under way; one to a later request knows by itself."""
+        if self.cycle and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+
+    # The parser ---------------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._in_head = True
+        self._connections.awaits_head(self)
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Its head is there: it is on its way to the application."""
+        self._in_head = False
+        self._connections.awaits_body(self)
+        if self.parser.should_upgrade():
+            return
+        if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
+            self.transport.close()
+            return
+        super().on_headers_complete()
+        if self._connections.retiring or self._is_old() or self._has_both_lengths():
+            self.cycle.keep_alive = False
+        if b"#" in self.url:  # no fragment in a request, and so to Triton a part of the path like any other
+            self.scope["raw_path"], _, self.scope["query_string"] = self.url.partition(b"?")
+
+    def on_message_complete(self) -> None:
+        """All of it is there."""
+        self._connections.owes_nothing(self)
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+            if self.cycle.response_complete:
+                self._connections.is_idle(self)
+
+    def on_response_complete(self) -> None:
+        """It is answered."""
+        super().on_response_complete()
+        self._unset_keepalive_if_required()  # the connections' books know how long it may be idle
+        if not self.pipeline:
+            self._connections.is_idle(self)
+
+    def _is_old(self) -> bool:
+        age_s = self._limits.age_s
+        return age_s is not None and self.loop.time() - self._opened_at > age_s
+
+    def _has_both_lengths(self) -> bool:
+        """RFC 9112, section 6.1: whoever took the length at its word is cut off."""
+        return {b"content-length", b"transfer-encoding"} <= {name for name, _ in self.headers}
+
+    def _take_both_lengths(self) -> None:
+        """Triton takes a request with Content-Length and chunks: the chunks count, and it is the last one here."""
+        self.parser.set_dangerous_leniencies(lenient_chunked_length=True)
+
+    def _declined(self) -> bytes:
+        """The head of a request that offers another protocol, without the offer; the parser starts anew with it.
+
+        Some clients offer HTTP/2 with every first request. The parser would take the request's body for the
+        beginning of the other protocol. A tunnel is refused as Triton does it, by closing.
+        """
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        self.parser = httptools.HttpRequestParser(self)
+        self._take_both_lengths()
+        if method == b"CONNECT":
+            self.transport.close()
+            return b""
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] not in _OFFERS]
+        if any(name == b"connection" and b"close" in value.lower() for name, value in self.headers):
+            lines.append(b"connection: close")
+        return b"\r\n".join([*lines, b"", b""])

@@ -1,0 +1,258 @@
+"""Slow and greedy HTTP clients: limits end what exceeds them, and who asks for health is answered meanwhile."""
+
+import asyncio
+import contextlib
+import gzip
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.http import Limits
+from tidegate_proxy.http.connections import RESERVE
+from tidegate_proxy.signature import Signature, TensorSpec
+
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+HALF_A_HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nX-Slow: "
+HALF_A_BODY = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf"
+WAIT = b"GET /v2/wait HTTP/1.1\r\nHost: x\r\n\r\n"
+BIG = b"GET /v2/big HTTP/1.1\r\nHost: x\r\n\r\n"
+BIG_BYTES = 64 << 20
+SIGNATURE = Signature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
+Connect = Callable[..., socket.socket]
+
+
+class Peer:
+    """A client of one front; what it opens is closed at the end."""
+
+    def __init__(self, front: Any) -> None:  # noqa: ANN401
+        self.front = front
+        self.bounds: Bounds = front.bounds
+        self._opened: list[socket.socket] = []
+
+    def connect(self, sent: bytes = b"") -> socket.socket:
+        """A connection on which something was sent."""
+        host, _, port = self.front.http_address.rpartition(":")
+        connection = socket.create_connection((host, int(port)), timeout=20)
+        self._opened.append(connection)
+        connection.sendall(sent)
+        return connection
+
+    def status(self, sent: bytes) -> bytes:
+        """The status of the answer on a connection of its own; empty where it was closed instead."""
+        with contextlib.suppress(ConnectionError):
+            return self.connect(sent).recv(1 << 16)[9:12]
+        return b""
+
+    def close(self) -> None:
+        """End them all."""
+        for connection in self._opened:
+            connection.close()
+
+
+@pytest.fixture
+def limited(start_front: Callable[..., Any]) -> Iterator[Callable[..., Peer]]:
+    """`limited(Limits(...), Bounds(...))`: a client of a front with such limits, before no Triton at all."""
+    peers: list[Peer] = []
+
+    async def live(_call: object) -> Any:  # noqa: ANN401
+        return _answer(b"")
+
+    async def big(_call: object) -> Any:  # noqa: ANN401
+        return _answer(bytes(BIG_BYTES))
+
+    async def wait(_call: object) -> Any:  # noqa: ANN401
+        await asyncio.Event().wait()
+
+    def start(limits: Limits, bounds: Bounds | None = None, **more: Any) -> Peer:  # noqa: ANN401
+        handlers: dict[tuple[str, str], Callable[[object], Awaitable[Any]]] = {
+            ("GET", "/v2/health/live"): live,
+            ("GET", "/v2"): big,
+            ("GET", "/v2/models/stats"): wait,
+        }
+        more = {"overrides": handlers, "scheduling": None, "scheduled": {}.get} | more
+        front = start_front(["http://127.0.0.1:1"], limits=limits, bounds=bounds or Bounds(), **more)
+        peers.append(Peer(front))
+        return peers[-1]
+
+    yield start
+    for peer in peers:
+        peer.close()
+        peer.front.stop()
+
+
+def _answer(body: bytes) -> Any:  # noqa: ANN401
+    from tidegate_proxy.http import Answer
+
+    return Answer(200, [], body)
+
+
+def _everything(connection: socket.socket) -> bytes:
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := connection.recv(1 << 16):
+            received += piece
+    return received
+
+
+@pytest.mark.parametrize(
+    ("limits", "sent", "limit", "told"),
+    [
+        (Limits(head_s=0.3), HALF_A_HEAD, "head_timeout_s", b"408"),
+        (Limits(body_s=0.3), HALF_A_BODY, "body_timeout_s", b"408"),
+        (Limits(idle_s=0.3), b"", "idle_timeout_s", b""),
+        (Limits(idle_s=0.3), LIVE, "idle_timeout_s", b"200"),
+    ],
+)
+def test_what_takes_too_long_ends(
+    limited: Callable[..., Peer], limits: Limits, sent: bytes, limit: str, told: bytes
+) -> None:
+    peer = limited(limits)
+    assert _everything(peer.connect(sent))[9:12] == told
+    assert peer.bounds.ended == {("http", limit): 1}
+
+
+def test_a_trickle_is_no_progress(limited: Callable[..., Peer]) -> None:
+    """Bytes that come one by one do not make a head or a body last for ever."""
+    peer = limited(Limits(head_s=0.5, body_s=0.5))
+    for begun in (HALF_A_HEAD, HALF_A_BODY):
+        connection = peer.connect(begun)
+        give_up = time.monotonic() + 20
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < give_up:
+                connection.sendall(b"x")
+                connection.settimeout(0.02)
+                with contextlib.suppress(TimeoutError):
+                    if not connection.recv(1 << 16):
+                        break
+        assert time.monotonic() < give_up
+    assert peer.bounds.ended.keys() == {("http", "head_timeout_s"), ("http", "body_timeout_s")}
+
+
+def test_who_waits_for_tidegate_is_not_hurried(limited: Callable[..., Peer], eventually: Callable[..., None]) -> None:
+    peer = limited(Limits(head_s=0.2, body_s=0.2, idle_s=0.2, send_s=0.2))
+    waiting = peer.connect(WAIT.replace(b"/v2/wait", b"/v2/models/stats"))
+    for _ in range(4):
+        peer.connect(HALF_A_HEAD)
+        eventually(lambda: len(_open(peer)) == 1, "the slow one to be ended")
+    waiting.settimeout(0.01)
+    with pytest.raises(TimeoutError):
+        waiting.recv(1)
+
+
+def _open(peer: Peer) -> list[None]:
+    return [None] * peer.bounds.connections["http"]
+
+
+@pytest.mark.parametrize("sent", [HALF_A_HEAD, HALF_A_BODY, b""])
+def test_the_slowest_makes_room(limited: Callable[..., Peer], sent: bytes) -> None:
+    """Three hundred half-sent requests, three times as many as may be open: health is answered all the while."""
+    peer = limited(Limits(connections=100))
+    for number in range(300):
+        peer.connect(sent)
+        if number % 20 == 0:
+            assert peer.status(LIVE) == b"200"
+    assert peer.status(LIVE) == b"200"
+    assert peer.bounds.connections["http"] <= 100
+    assert peer.bounds.ended["http", "max_connections"] >= 200
+
+
+def test_where_nobody_can_make_room_there_is_a_reserve_for_health(
+    limited: Callable[..., Peer], eventually: Callable[..., None]
+) -> None:
+    peer = limited(Limits(connections=20))
+    ask = WAIT.replace(b"/v2/wait", b"/v2/models/stats")
+    for _ in range(20):
+        peer.connect(ask)
+    eventually(lambda: peer.bounds.connections["http"] == 20, "them to come")
+    assert peer.status(LIVE) == b"200"
+    assert peer.status(ask) == b"503"
+    eventually(lambda: peer.bounds.connections["http"] <= 21, "the refused one to be closed")
+    for _ in range(2 * RESERVE):
+        peer.connect(b"")
+    eventually(lambda: peer.bounds.connections["http"] <= 20 + RESERVE, "what is beyond the reserve to be closed")
+    assert peer.status(LIVE) == b"200"
+
+
+def test_a_reader_that_takes_nothing_is_cut_off(limited: Callable[..., Peer], eventually: Callable[..., None]) -> None:
+    peer = limited(Limits(send_s=0.5))
+    request = BIG.replace(b"/v2/big", b"/v2")
+    peer.connect(request)
+    eventually(lambda: peer.bounds.unread_bytes > BIG_BYTES // 2, "the answer to wait")
+    eventually(lambda: peer.bounds.connections["http"] == 0, "its connection to end")
+    assert peer.bounds.unread_bytes == 0
+    assert peer.bounds.ended == {("http", "send_timeout_s"): 1}
+
+
+def test_a_reader_that_takes_its_time_is_not(limited: Callable[..., Peer]) -> None:
+    """Its answer takes many times as long as it may take nothing."""
+    peer = limited(Limits(send_s=0.5))
+    connection = peer.connect(BIG.replace(b"/v2/big", b"/v2"))
+    received, began = 0, time.monotonic()
+    while received < BIG_BYTES:
+        piece = connection.recv(4 << 20)
+        assert piece
+        received += len(piece)
+        if time.monotonic() - began < 2:
+            time.sleep(0.05)  # a slow reader
+    assert not peer.bounds.ended
+    assert peer.bounds.unread_bytes == 0
+
+
+def test_answers_that_nobody_reads_are_bounded_in_all(
+    limited: Callable[..., Peer], eventually: Callable[..., None]
+) -> None:
+    peer = limited(Limits(), Bounds(unread_bytes=3 * BIG_BYTES))
+    for _ in range(10):
+        peer.connect(BIG.replace(b"/v2/big", b"/v2"))
+    eventually(lambda: peer.bounds.ended["http", "max_unread_bytes"] >= 7, "those beyond to be cut off")
+    assert peer.bounds.unread_bytes <= 3 * BIG_BYTES
+    assert peer.status(LIVE) == b"200"
+
+
+def test_bytes_in_flight_are_bounded(limited: Callable[..., Peer], eventually: Callable[..., None]) -> None:
+    """Bodies that are sent halfway hold memory; who comes when too much is held is told so, and others go on."""
+    peer = limited(Limits(), Bounds(in_flight_bytes=1 << 20), scheduled={"echo": SIGNATURE}.get)
+    half = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + bytes(500_000)
+    first, second = peer.connect(half), peer.connect(half)
+    eventually(lambda: peer.bounds.in_flight_bytes == 1_000_000, "both to be read")
+    assert peer.status(half) == b"429"
+    assert peer.bounds.ended == {("http", "max_bytes_in_flight"): 1}
+    assert peer.status(LIVE) == b"200"
+    first.close()
+    second.close()
+    eventually(lambda: peer.bounds.in_flight_bytes == 0, "what they held to be given back")
+
+
+@pytest.mark.parametrize("model", ["echo", "nope"])
+def test_bombs_are_cut_off_while_they_are_inflated(limited: Callable[..., Peer], model: str) -> None:
+    """Whether they are for the scheduler or on their way to a Triton."""
+    peer = limited(Limits(body_bytes=8 << 20), scheduled={"echo": SIGNATURE}.get)
+    bomb = gzip.compress(bytes(1 << 30), compresslevel=6)
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: {len(bomb)}"
+    received = _everything(peer.connect(head.encode() + b"\r\n\r\n" + bomb))
+    assert received.startswith(b"HTTP/1.1 413 ")
+    assert received.endswith(b'{"error":"the request\'s body exceeds the maximum of 8388608 bytes"}')
+    assert peer.bounds.in_flight_bytes == 0
+
+
+def test_a_client_that_is_refused_while_it_sends_reads_why(limited: Callable[..., Peer]) -> None:
+    peer = limited(Limits(body_bytes=1000))
+    length = 20 << 20
+    connection = peer.connect(
+        f"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+    )
+    connection.sendall(bytes(length))
+    assert connection.recv(1 << 16).startswith(b"HTTP/1.1 413 ")
+
+
+def test_an_old_connection_ends_with_its_answer(limited: Callable[..., Peer]) -> None:
+    peer = limited(Limits(age_s=0.2))
+    connection = peer.connect(LIVE)
+    assert b"connection: close" not in connection.recv(1 << 16)
+    time.sleep(0.25)  # its age
+    connection.sendall(LIVE)
+    assert b"connection: close" in _everything(connection)

@@ -1,0 +1,243 @@
+"""gRPC clients that send without end, never end, or read nothing: what they may hold is bounded, and given back."""
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from tidegate_proxy.backend import CHANNEL_OPTIONS
+from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.completion_queue import Call, Server
+
+METHOD = "/test.Service/Method"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+MIB = 1 << 20
+DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
+END_STREAM, END_HEADERS, ACK = 1, 4, 1
+Eventually = Callable[[Callable[[], object], str], None]
+
+
+class Wire:
+    """A client that speaks HTTP/2 with its bare hands, and never opens its window: it takes 64 KiB and no more."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=20)
+        self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
+
+    def ask(self, stream: int, method: str = METHOD) -> None:
+        """A unary call with an empty message."""
+        fields = {":method": "POST", ":scheme": "http", ":path": method, ":authority": "x"}
+        fields |= {"te": "trailers", "content-type": "application/grpc"}
+        block = b"".join(b"\0%c%b%c%b" % (len(n), n.encode(), len(v), v.encode()) for n, v in fields.items())
+        self.socket.sendall(frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, END_STREAM, stream, bytes(5)))
+
+    def frames(self) -> Iterator[tuple[int, int, bytes]]:
+        """What the server sends: type, flags and payload; settings are acknowledged."""
+        with contextlib.suppress(ConnectionError), self.socket.makefile("rb") as file:
+            while head := file.read(9):
+                kind, flags = head[3], head[4]
+                payload = file.read(int.from_bytes(head[:3], "big"))
+                if kind == SETTINGS and not flags & ACK:
+                    self.socket.sendall(frame(SETTINGS, ACK, 0))
+                yield kind, flags, payload
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """An HTTP/2 frame."""
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., str]]:
+    """`serve(accept, Bounds(...), options, ...)`: a server, as HOST:PORT."""
+    servers: list[Server] = []
+
+    def start(
+        accept: Callable[[Call], None],
+        bounds: Bounds | None = None,
+        options: Any = (),  # noqa: ANN401
+        **more: float,
+    ) -> str:
+        options = [*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0), *options]
+        servers.append(Server(accept, options, bounds, **more))
+        port = servers[-1].listen("127.0.0.1:0")
+        servers[-1].start()
+        return f"127.0.0.1:{port}"
+
+    yield start
+    for server in servers:
+        server.stop(0)
+
+
+@pytest.fixture
+def wire() -> Iterator[Callable[[str], Wire]]:
+    """`wire(address)`: such a client, closed at the end."""
+    wires: list[Wire] = []
+
+    def connect(address: str) -> Wire:
+        wires.append(Wire(address))
+        return wires[-1]
+
+    yield connect
+    for one in wires:
+        one.socket.close()
+
+
+def test_bytes_in_flight_are_bounded_and_given_back(serve: Callable[..., str], eventually: Eventually) -> None:
+    bounds = Bounds(in_flight_bytes=MIB)
+    taken: list[Call] = []
+
+    def accept(call: Call) -> None:
+        def received(message: bytes | None) -> None:
+            if message == b"health":
+                call.answer(b"well")
+            elif message:
+                taken.append(call)
+
+        call.receive(received)
+
+    with grpc.insecure_channel(serve(accept, bounds)) as channel:
+        method = channel.unary_unary(METHOD)
+        held = [method.future(bytes(400_000), timeout=60) for _ in range(2)]
+        eventually(lambda: len(taken) == 2, "two messages to be held")
+        assert bounds.in_flight_bytes == 800_000
+        with pytest.raises(grpc.RpcError) as refused:
+            method(bytes(400_000), timeout=60)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert refused.value.details() == "too many bytes of requests are in flight (limits.max_bytes_in_flight)"
+        assert method(b"health", timeout=60) == b"well"
+        assert bounds.ended == {("grpc", "max_bytes_in_flight"): 1}
+        held[1].cancel()
+        eventually(lambda: bounds.in_flight_bytes == 400_000, "what the cancelled one held to be given back")
+        for call in taken:
+            call.answer(b"")
+        eventually(lambda: bounds.in_flight_bytes == 0, "what the other one held to be given back")
+
+
+def test_a_stream_that_sends_too_much_ends(serve: Callable[..., str], eventually: Eventually) -> None:
+    bounds = Bounds(in_flight_bytes=MIB)
+    gone = threading.Event()
+
+    def accept(call: Call) -> None:
+        def received(message: bytes | None) -> None:
+            if message:
+                call.receive(received)
+
+        call.on_gone = gone.set
+        call.receive(received)
+
+    with grpc.insecure_channel(serve(accept, bounds)) as channel:
+        with pytest.raises(grpc.RpcError) as refused:
+            list(channel.stream_stream(METHOD)(iter([bytes(400_000)] * 5), timeout=60))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert gone.wait(20), "who works for it is told"
+        eventually(lambda: bounds.in_flight_bytes == 0, "what it held to be given back")
+
+
+def test_a_message_that_never_comes_ends_its_call(serve: Callable[..., str]) -> None:
+    bounds = Bounds()
+    address = serve(lambda call: call.receive(lambda message: call.answer(message or b""), 0.3), bounds)
+    never = threading.Event()
+    with grpc.insecure_channel(address) as channel:
+        with pytest.raises(grpc.RpcError) as ended:
+            channel.stream_unary(METHOD)((b"" for _ in iter(never.wait, True)), timeout=60)
+        assert ended.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert ended.value.details() == "the request did not come within its time limit"
+        assert channel.unary_unary(METHOD)(b"in time", timeout=60) == b"in time"
+        never.set()
+    assert bounds.ended == {("grpc", "body_timeout_s"): 1}
+
+
+def _answers(size: int) -> Callable[[Call], None]:
+    return lambda call: call.receive(lambda _: call.answer(bytes(size)))
+
+
+def test_an_answer_that_nobody_takes_ends_its_call(
+    serve: Callable[..., str], wire: Callable[[str], Wire], eventually: Eventually
+) -> None:
+    bounds = Bounds()
+    client = wire(serve(_answers(4 * MIB), bounds, send_timeout_s=0.5))
+    client.ask(1)
+    eventually(lambda: bounds.unread_bytes == 4 * MIB, "the answer to wait")
+    assert RESET in (kind for kind, _, _ in client.frames())
+    eventually(lambda: bounds.unread_bytes == 0, "it to be forgotten")
+    assert bounds.ended == {("grpc", "send_timeout_s"): 1}
+
+
+def test_what_waits_for_one_connection_is_bounded(
+    serve: Callable[..., str], wire: Callable[[str], Wire], eventually: Eventually
+) -> None:
+    """Others are left alone, and so is one who waits for a single answer, however large."""
+    bounds = Bounds(unread_bytes_per_connection=3 * MIB)
+    address = serve(_answers(4 * MIB), bounds)
+    single, greedy = wire(address), wire(address)
+    single.ask(1)
+    eventually(lambda: bounds.unread_bytes == 4 * MIB, "the answer to wait")
+    for stream in (1, 3, 5):
+        greedy.ask(stream)
+    eventually(lambda: bounds.ended["grpc", "max_unread_bytes_per_connection"] == 3, "the greedy one to be cut off")
+    eventually(lambda: bounds.unread_bytes == 4 * MIB, "its answers to be forgotten")
+
+
+def test_answers_that_nobody_takes_are_bounded_in_all(
+    serve: Callable[..., str], wire: Callable[[str], Wire], eventually: Eventually
+) -> None:
+    bounds = Bounds(unread_bytes=10 * MIB)
+    address = serve(_answers(4 * MIB), bounds)
+    for _ in range(8):
+        wire(address).ask(1)
+    eventually(lambda: bounds.ended["grpc", "max_unread_bytes"] == 6, "those beyond to be cut off")
+    eventually(lambda: bounds.unread_bytes == 8 * MIB, "two to be left")
+    with grpc.insecure_channel(address) as channel:
+        assert len(channel.unary_unary(METHOD)(b"", timeout=60)) == 4 * MIB
+
+
+# The whole proxy ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def limited(serve_here: Callable[..., Any], triton: Any) -> Callable[..., Any]:  # noqa: ANN401
+    """`limited(max_streams=..., ...)`: a proxy in this process with such limits."""
+    return lambda **limits: serve_here([triton], client_limits=limits)
+
+
+def test_settings_carry_the_limit_of_streams(limited: Callable[..., Any], wire: Callable[[str], Wire]) -> None:
+    client = wire(limited(max_streams=77).address)
+    payload = next(payload for kind, _, payload in client.frames() if kind == SETTINGS)
+    settings = dict(struct.unpack_from(">HI", payload, at) for at in range(0, len(payload), 6))
+    assert settings[3] == 77
+
+
+def test_connections_are_bounded_and_handshakes_end(limited: Callable[..., Any], eventually: Eventually) -> None:
+    host, _, port = limited(max_connections=5, head_timeout_s=0.5).address.rpartition(":")
+    silent = [socket.create_connection((host, int(port)), timeout=20) for _ in range(20)]
+    began = time.monotonic()
+
+    def ended(connection: socket.socket) -> bool:
+        with contextlib.suppress(ConnectionError), connection:
+            while connection.recv(1 << 16):
+                pass
+        return True
+
+    assert all(map(ended, silent))
+    assert time.monotonic() - began < 15
+    with grpc.insecure_channel(f"{host}:{port}") as channel:
+        assert channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=60)
+
+
+def test_pings_without_need_end_a_connection(limited: Callable[..., Any], wire: Callable[[str], Wire]) -> None:
+    client = wire(limited().address)
+    client.socket.sendall(20 * frame(PING, 0, 0, bytes(8)))
+    assert GOAWAY in (kind for kind, _, _ in client.frames())
+
+
+def test_an_old_connection_is_told_to_go(limited: Callable[..., Any], wire: Callable[[str], Wire]) -> None:
+    client = wire(limited(max_connection_age_s=0.3).address)
+    assert GOAWAY in (kind for kind, _, _ in client.frames())
