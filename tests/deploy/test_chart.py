@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.serve import AGE_JITTER
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/tidegate"
@@ -26,9 +27,11 @@ EVERYTHING = {
             "policy": {"name": "symphony", "options": {"gathering": "window"}},
             "models": {"resnet50": {"slo_ms": 25}},
             "drain_s": 7.5,
+            "limits": {"max_connection_age_s": 3},
             "tls": {"cert": "/etc/tidegate/secrets/tls/tls.crt", "key": "/etc/tidegate/secrets/tls/tls.key"},
             "authentication": {"tokens_file": "/etc/tidegate/secrets/tokens/tokens"},
         },
+        "preStopSeconds": 3,
         "profiles": {"configMap": "measured"},
         "secrets": ["tls", "tokens"],
         "env": [{"name": "TZ", "value": "UTC"}],
@@ -115,7 +118,7 @@ def test_everything_switched_on_hangs_together(render: Callable[..., Documents])
     ]
     assert {s["metadata"]["name"] for s in chosen} == {"front", "front-triton"}
     pod = _one(documents, "Deployment", "front")["spec"]["template"]["spec"]
-    assert pod["terminationGracePeriodSeconds"] == 18
+    assert pod["terminationGracePeriodSeconds"] == 3 + 8 + 10
     assert _container(_one(documents, "Deployment", "front"))["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
 
 
@@ -159,6 +162,44 @@ def test_where_clients_must_show_certificates_kubelet_only_connects(render: Call
     documents = render({"tidegate": {"config": {"tls": tls}}})
     _hangs_together(documents)
     assert _container(_one(documents, "Deployment"))["readinessProbe"]["tcpSocket"] == {"port": "http"}
+
+
+@pytest.mark.parametrize("drain_s", [None, 0, 0.5, 20, 300])
+@pytest.mark.parametrize("pre_stop_s", [0, 5, 60])
+def test_kubelet_waits_longer_than_a_drain_takes(
+    render: Callable[..., Documents], drain_s: float | None, pre_stop_s: int
+) -> None:
+    config = {"drain_s": drain_s}
+    _waits_longer(render({"tidegate": {"config": config, "preStopSeconds": pre_stop_s}}))
+
+
+def test_so_it_does_with_the_plain_manifests() -> None:
+    _waits_longer(MANIFESTS)
+
+
+def _waits_longer(documents: Documents) -> None:
+    """Pre-stop and drain together, and what the end itself takes: last words, and the way out."""
+    pod = _one(documents, "Deployment")["spec"]["template"]["spec"]
+    (command, seconds) = _container(_one(documents, "Deployment"))["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == "sleep"
+    config = _config(documents)
+    assert pod["terminationGracePeriodSeconds"] >= int(seconds) + config.drain_s + 5
+
+
+def test_connections_of_the_default_get_old_within_half_of_a_drain(render: Callable[..., Documents]) -> None:
+    """Only then are all clients elsewhere before anything is refused."""
+    config = _config(render())
+    assert config.limits.max_connection_age_s is not None
+    assert AGE_JITTER * config.limits.max_connection_age_s <= config.drain_s / 2
+
+
+def test_the_documentation_says_the_same(render: Callable[..., Documents]) -> None:
+    text = (ROOT / "docs/how-to/production.md").read_text(encoding="utf-8")
+    config, values = _config(render()), VALUES["tidegate"]
+    assert f"`tidegate.preStopSeconds`, {values['preStopSeconds']} s" in text
+    assert f"`drain_s`, {config.drain_s:g} s" in text
+    assert f"`max_connection_age_s`, {config.limits.max_connection_age_s:g} s" in text
+    assert VALUES["triton"]["image"]["tag"].removesuffix("-py3") in text
 
 
 def test_a_changed_configuration_restarts_the_pod(render: Callable[..., Documents]) -> None:

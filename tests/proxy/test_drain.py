@@ -1,6 +1,9 @@
 """A Tidegate that is told to stop answers what it has accepted, refuses what comes, and says how it went."""
 
+import http.client
+import json
 import queue
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -109,3 +112,48 @@ def test_under_load_nothing_is_lost(
     assert refused
     tally = tidegate.stop()
     assert tally["accepted"] == tally["answered"] == answered
+
+
+def test_all_clients_share_one_budget(
+    gate: Any,  # noqa: ANN401
+    triton: EmbeddedTriton,
+    serve_here: Make,
+    start_call: Make,
+    request_of: Make,
+    outcome: Make,
+    eventually: Make,
+) -> None:
+    """What hangs over HTTP and what hangs over gRPC are waited for at the same time, and both are told."""
+    drain_s = 4.0
+    listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    tritons = [{"grpc": triton.grpc_address, "http": triton.http_address}]
+    proxy = serve_here([triton], drain_s=drain_s, listen=listen, tritons=tritons)
+    over_grpc = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
+    connection = http.client.HTTPConnection(proxy.serving.http_address, timeout=60)
+    body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]}
+    connection.request("POST", "/v2/models/gated/infer", json.dumps(body))
+    idle = http.client.HTTPConnection(proxy.serving.http_address, timeout=60)
+    idle.request("GET", "/v2/health/live")
+    idle.getresponse().read()
+    eventually(lambda: proxy.engine.tally.accepted == 2, "both to arrive")
+    began = time.monotonic()
+    proxy.stop()
+    took_s = time.monotonic() - began
+    assert drain_s <= took_s < 1.75 * drain_s
+    assert outcome(over_grpc) == (UNAVAILABLE, SHUTTING_DOWN)
+    answer = connection.getresponse()
+    assert (answer.status, json.loads(answer.read())) == (503, {"error": SHUTTING_DOWN})
+    connection.close()
+    idle.close()
+
+
+def test_idle_connections_do_not_keep_it_from_ending(triton: EmbeddedTriton, serve_here: Make) -> None:
+    listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    tritons = [{"grpc": triton.grpc_address, "http": triton.http_address}]
+    proxy = serve_here([triton], drain_s=600.0, listen=listen, tritons=tritons)
+    idle = http.client.HTTPConnection(proxy.serving.http_address, timeout=60)
+    for _ in range(2):  # the second on the same connection
+        idle.request("GET", "/v2/health/live")
+        idle.getresponse().read()
+    proxy.stop()  # or pytest's limit ends this
+    idle.close()

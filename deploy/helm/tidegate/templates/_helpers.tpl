@@ -39,6 +39,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- toYaml (merge $own .Values.tidegate.config) -}}
 {{- end -}}
 
+{{/* `drain_s`, whose default is Tidegate's own. */}}
+{{- define "tidegate.drain" -}}
+{{- if hasKey .Values.tidegate.config "drain_s" }}{{ .Values.tidegate.config.drain_s }}{{ else }}20{{ end -}}
+{{- end -}}
+
 {{/* How kubelet asks: over TLS it cannot show a certificate, so then it only connects. */}}
 {{- define "tidegate.probe" -}}
 {{- $tls := .root.Values.tidegate.config.tls -}}
