@@ -68,10 +68,11 @@ class ProxyProcess:
 def proxy_before(triton: EmbeddedTriton, folder: Path, *flags: str, policy: str = "symphony") -> Iterator[ProxyProcess]:
     """All three services on free ports; its output goes to the folder."""
     output, errors = folder / "tidegate.out", folder / "tidegate.log"
-    command = [TIDEGATE, "serve", "--policy", policy, "--drain-s", "1", *flags]
+    command = [TIDEGATE, "serve", "--policy", policy, "--drain-s", "1"]
     command += ["--triton", f"{triton.grpc_address},http={triton.http_address},metrics={triton.metrics_address}"]
     for service in ("", "-http", "-metrics"):
         command += [f"--listen{service}", "127.0.0.1:0"]
+    command += flags  # of those given twice the last one counts
     with output.open("w") as out, errors.open("w") as err:
         process = subprocess.Popen(command, stdout=out, stderr=err, text=True)
     try:

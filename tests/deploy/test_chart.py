@@ -10,8 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.serve import AGE_JITTER
+from tidegate_proxy.configuration.config import AGE_JITTER, ServeConfig
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/tidegate"

@@ -20,8 +20,8 @@ from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.configuration.addresses import host_of
+from tidegate_proxy.configuration.config import AGE_JITTER, ServeConfig, TritonAddress
 from tidegate_proxy.configuration.config import Limits as LimitsConfig
-from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery, starting_profiles
@@ -37,12 +37,11 @@ from tidegate_proxy.observability.tracing import otlp_tracing
 from tidegate_proxy.probing import watch
 from tidegate_proxy.queue_delay import drop_delays
 from tidegate_proxy.regions import Regions
+from tidegate_proxy.take_over import prefer_newest
 
 log = logging.getLogger(__name__)
 
 LOOK_AT_FILES_EVERY_S = 1.0
-AGE_JITTER = 1.2
-"""gRPC ends connections up to a tenth later than at their age, and tells their clients first."""
 WAKE_SLACK_NS = 30_000_000
 """How late a thread that sleeps may be woken, until that was seen: 0.2 ms on an idle machine, this on a busy one."""
 
@@ -94,7 +93,7 @@ class Proxy:
         """Listen for those who ask for metrics; the stack closes what is opened, here and below."""
         stack.push_async_callback(page.close)
         port = await page.listen(address, reuse_port=self.config.listen.reuse_port)
-        self.metrics_address = _bound(address, port)
+        self.metrics_address = self._bound(address, port)
 
     async def serve_grpc(self, front: Front, credentials: grpc.ServerCredentials | None, stack: AsyncExitStack) -> None:
         """Listen for clients over gRPC."""
@@ -102,14 +101,19 @@ class Proxy:
         port = front.listen(address, credentials)
         stack.push_async_callback(front.close)
         self._fronts.append(front)
-        self.address = _bound(address, port)
+        self.address = self._bound(address, port)
 
     async def serve_http(self, service: HttpService, address: str, stack: AsyncExitStack) -> None:
         """Listen for clients over HTTP."""
         stack.push_async_callback(service.close)
         port = await service.listen(address)
         self._fronts.append(service)
-        self.http_address = _bound(address, port)
+        self.http_address = self._bound(address, port)
+
+    def _bound(self, address: str, port: int) -> str:
+        if self.config.listen.reuse_port:
+            prefer_newest(port)
+        return f"{host_of(address)}:{port}"
 
     async def reconfigure(self, config: ServeConfig) -> None:
         """Take up what can change while requests are under way; say what cannot.
@@ -378,10 +382,6 @@ async def _regions_with(backends: Sequence[Backend], limit_bytes: int) -> Region
     for backend in backends:
         await regions.share_with(backend)
     return regions
-
-
-def _bound(address: str, port: int) -> str:
-    return f"{host_of(address)}:{port}"
 
 
 async def _await_ready(backend: Backend, wait_s: float) -> None:

@@ -89,6 +89,10 @@ def test_sizes_may_have_units() -> None:
         ({"seed": "1"}, "seed: Input should be a valid integer"),
         ({"wait_s": 0}, "wait_s: Input should be greater than 0"),
         ({"drain_s": float("nan")}, "drain_s: Input should be a finite number"),
+        (
+            {"listen": {"grpc": "0.0.0.0:1", "reuse_port": True}},
+            "listen.reuse_port: set limits.max_connection_age_s to",
+        ),
         ({"limits": {"max_queue": 0}}, "limits.max_queue: Input should be greater than or equal to 1"),
         ({"limits": {"max_message_bytes": "3GiB"}}, "limits.max_message_bytes: Input should be less than or equal to"),
         ({"limits": {"max_queue_bytes": "many"}}, "limits.max_queue_bytes: could not parse value and unit"),

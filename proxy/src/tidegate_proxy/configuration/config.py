@@ -25,6 +25,8 @@ from tidegate_proxy.configuration.addresses import Address, ListenAddress, besid
 VERSION: Literal[1] = 1
 INT32_MAX: Final = 2**31 - 1
 TRITON_GRPC_PORT: Final = 8001
+AGE_JITTER: Final = 1.2
+"""gRPC ends connections up to a tenth later than at their age, and tells their clients first."""
 
 Seconds = Annotated[float, Field(gt=0, le=1e6)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -396,6 +398,7 @@ class ServeConfig(Section):
             if count > 1:
                 raise ValueError(f"tritons: {address} stands there {count} times")
         self._check_ports()
+        self._check_take_over()
         self._check_workers()
         decided = Counter(
             (api, protocol) for entry in self.restricted for api in entry.apis for protocol in entry.protocols
@@ -414,6 +417,15 @@ class ServeConfig(Section):
                 )
             if triton.worker is not None and workers[triton.worker] > 1:
                 raise ValueError(f"tritons: {workers[triton.worker]} of them are worker {triton.worker!r}")
+
+    def _check_take_over(self) -> None:
+        """Clients have to leave the old process while it still answers."""
+        age_s = self.limits.max_connection_age_s
+        if self.listen.reuse_port and (age_s is None or AGE_JITTER * age_s > self.drain_s / 2):
+            raise ValueError(
+                "listen.reuse_port: set limits.max_connection_age_s to less than "
+                f"{self.drain_s / 2 / AGE_JITTER:g} s (drain_s / {2 * AGE_JITTER:g}), for clients to come over in time"
+            )
 
     def _check_ports(self) -> None:
         own = [

@@ -1,0 +1,176 @@
+"""Tidegate replaced under load, again and again: a second process on the same ports takes over, and nobody notices.
+
+    python -m bench.replacement [--requests N] [--replacements N] [--json FILE]
+
+Clients over gRPC and HTTP ask one request after the other and never try one again; their libraries make new connections
+when they are told to, as gRPC and HTTP have it. It fails when a single request does.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import grpc
+from rich.console import Console
+
+from bench.fuzz import CONFIG, ECHO
+from bench.fuzz_inputs import MODEL, good_request
+from bench.proxy_process import ProxyProcess, proxy_before
+from tidegate_proxy.embedded import EmbeddedTriton
+
+CALLERS = 4
+"""Over gRPC, and as many over HTTP."""
+DRAIN_S = 6.0
+AGE_S = 2.0
+SERVE = f"""
+version: 1
+listen: {{grpc: "127.0.0.1:0", reuse_port: true}}
+limits: {{max_connection_age_s: {AGE_S}}}
+drain_s: {DRAIN_S}
+"""
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+JSON_BODY = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]})
+
+
+@dataclass
+class Findings:
+    """What came of it."""
+
+    answered: Counter[str] = field(default_factory=Counter)
+    """By protocol."""
+    failed: Counter[str] = field(default_factory=Counter)
+    """By protocol and what was said."""
+    replacements: int = 0
+    longest_ms: float = 0.0
+    """That one request took."""
+
+
+class Load:
+    """Callers that ask without a pause, until so many requests are done and they are told to stop."""
+
+    def __init__(self, grpc_address: str, http_address: str) -> None:
+        self.findings = Findings()
+        self._grpc, self._http = grpc_address, http_address
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=way) for way in (self._over_grpc, self._over_http) * CALLERS]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def done(self) -> int:
+        """Requests that ended, well or not."""
+        return self.findings.answered.total() + self.findings.failed.total()
+
+    def stop(self) -> Findings:
+        """Let the callers end."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        return self.findings
+
+    def _over_grpc(self) -> None:
+        message = good_request().SerializeToString()
+        # A connection of its own: channels to one address share theirs otherwise.
+        with grpc.insecure_channel(self._grpc, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+            infer = channel.unary_unary(INFER)
+            while not self._stop.is_set():
+                began = time.monotonic()
+                try:
+                    infer(message, timeout=60)
+                    self._note("gRPC", began)
+                except grpc.RpcError as error:
+                    self._note("gRPC", began, f"{error.code().name} {error.details()}")
+
+    def _over_http(self) -> None:
+        connection = http.client.HTTPConnection(self._http, timeout=60)
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                connection.request("POST", f"/v2/models/{MODEL}/infer", JSON_BODY)
+                answer = connection.getresponse()
+                body = answer.read()
+                self._note("HTTP", began, "" if answer.status == 200 else f"{answer.status} {body.decode()}")
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                self._note("HTTP", began, repr(error))
+        connection.close()
+
+    def _note(self, protocol: str, began: float, failure: str = "") -> None:
+        with self._lock:
+            took_ms = (time.monotonic() - began) * 1e3
+            self.findings.longest_ms = max(self.findings.longest_ms, took_ms)
+            if failure:
+                self.findings.failed[f"{protocol}: {failure}"] += 1
+            else:
+                self.findings.answered[protocol] += 1
+
+
+def replace_under_load(requests: int, replacements: int, console: Console) -> Findings:
+    """Replace a Tidegate so many times while so many requests are asked, or more."""
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as running:
+        work = Path(folder)
+        version = work / "models" / MODEL / "1"
+        version.mkdir(parents=True)
+        (version.parent / "config.pbtxt").write_text(CONFIG.format("FP32", "-1"))
+        (version / "model.py").write_text(ECHO)
+        config = work / "tidegate.yaml"
+        config.write_text(SERVE + "tritons: [localhost:8001]\n")
+        triton = running.enter_context(EmbeddedTriton([work / "models"]))
+        flags = ["--config", str(config), "--drain-s", str(DRAIN_S)]
+
+        def start(number: int, *more: str) -> tuple[ExitStack, ProxyProcess]:
+            home = work / str(number)
+            home.mkdir()
+            one = running.enter_context(ExitStack())
+            return one, one.enter_context(proxy_before(triton, home, *flags, *more))
+
+        old, proxy = start(0)
+        addresses = ["--listen", proxy.grpc, "--listen-http", proxy.http, "--listen-metrics", proxy.metrics]
+        load = Load(proxy.grpc, proxy.http)
+        try:
+            for number in range(1, replacements + 1):
+                while load.done < requests * number / (replacements + 1):
+                    time.sleep(0.05)
+                new, _ = start(number, *addresses)
+                old.close()
+                old = new
+                load.findings.replacements += 1
+                console.print(f"replaced {number} times: {load.done} requests, {load.findings.failed.total()} failed")
+            while load.done < requests:
+                time.sleep(0.05)
+        finally:
+            findings = load.stop()
+    return findings
+
+
+def main() -> None:
+    """Run it, print it, write the figures."""
+    parser = argparse.ArgumentParser(prog="python -m bench.replacement", description=__doc__)
+    parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="at least so many [10000]")
+    parser.add_argument("--replacements", type=int, default=3, metavar="N", help="[3]")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    arguments = parser.parse_args()
+    console = Console(width=None if os.isatty(1) else 120)
+    findings = replace_under_load(arguments.requests, arguments.replacements, console)
+    console.print(
+        f"{findings.replacements} replacements, {dict(findings.answered)} answered, {dict(findings.failed)} failed; "
+        f"the longest took {findings.longest_ms:.0f} ms"
+    )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(asdict(findings), indent=2) + "\n")
+    if findings.failed:
+        sys.exit(f"{findings.failed.total()} requests failed")
+
+
+if __name__ == "__main__":
+    main()
