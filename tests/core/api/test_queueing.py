@@ -135,3 +135,52 @@ def test_idle_workers_come_smallest_first_whoever_was_taken_from_among_them(orde
         idle.occupy(worker.id)
         came.append(worker.id)
     assert came == sorted(set(order) - taken)
+
+
+class _Watched:
+    """In place of a request: counts how often anybody looks at its id."""
+
+    looks = 0
+    rows = 1
+
+    def __init__(self, number: int) -> None:
+        self.arrival_ns = number
+        self._id = number
+
+    @property
+    def id(self) -> int:
+        _Watched.looks += 1
+        return self._id
+
+
+def test_thousands_leave_at_once_without_a_search_each() -> None:
+    queue = RequestQueue(("m", ""), Model("m", 8))
+    for number in range(2000):
+        queue.push(_Watched(number))  # type: ignore[arg-type]
+    _Watched.looks = 0
+    for number in reversed(range(2000)):
+        queue.remove(number)
+    assert (len(queue), queue.rows) == (0, 0)
+    assert _Watched.looks <= 2 * 2000
+
+
+@given(st.lists(st.tuples(st.sampled_from(["push", "remove", "pop"]), st.integers(0, 12), st.integers(0, 3))))
+def test_a_queue_is_a_list_in_the_order_of_arrival(steps: list[tuple[str, int, int]]) -> None:
+    queue, model = RequestQueue(("m", ""), Model("m", 8)), list[Request]()
+    for number, (step, which, start) in enumerate(steps):
+        if step == "push":
+            request = Request(number, "m", 1 + which % 3, which)
+            queue.push(request)
+            model.append(request)
+            model.sort(key=lambda one: one.arrival_ns)
+        elif step == "remove":
+            queue.remove(which)
+            model = [request for request in model if request.id != which]
+        else:
+            taken = queue.pop(which, start)
+            assert taken == model[start : start + which]
+            del model[start : start + which]
+        assert list(queue) == model
+        assert (len(queue), queue.rows) == (len(model), sum(request.rows for request in model))
+        if model:
+            assert queue.head == model[0]

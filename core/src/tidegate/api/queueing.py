@@ -1,10 +1,11 @@
 """A base for policies that keep one first-in-first-out queue per kind of batch: most of them."""
 
 from abc import abstractmethod
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Generic, cast
 
 from typing_extensions import TypeVar
@@ -45,52 +46,51 @@ class RequestQueue:
         self.model = model
         self.rows = 0
         """The sum of the rows of what waits."""
-        self._requests: deque[Request] = deque()
+        self._requests: OrderedDict[int, Request] = OrderedDict()
+        """By id: any of them may leave at any time, and thousands at once."""
 
     def __len__(self) -> int:
         return len(self._requests)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
+        return iter(self._requests.values())
 
     @property
     def head(self) -> Request:
         """The oldest request. Raises IndexError when the queue is empty."""
-        return self._requests[0]
+        for request in self._requests.values():
+            return request
+        raise IndexError("the queue is empty")
 
     def push(self, request: Request) -> None:
         """Queue a request: behind the others, or where its arrival puts it when it is tried again."""
         self.rows += request.rows
         requests = self._requests
         behind: list[Request] = []
-        while requests and requests[-1].arrival_ns > request.arrival_ns:
-            behind.append(requests.pop())
-        requests.append(request)
-        if behind:
-            requests.extend(reversed(behind))
+        while requests and (last := next(reversed(requests.values()))).arrival_ns > request.arrival_ns:
+            behind.append(last)
+            del requests[last.id]
+        requests[request.id] = request
+        for later in reversed(behind):
+            requests[later.id] = later
 
     def pop(self, count: int, start: int = 0) -> list[Request]:
         """Take `count` requests, the oldest first, after the oldest `start`."""
-        requests = self._requests
-        requests.rotate(-start)
-        taken = [requests.popleft() for _ in range(count)]
-        requests.rotate(start)
+        taken = list(islice(self._requests.values(), start, start + count))
         for request in taken:
+            del self._requests[request.id]
             self.rows -= request.rows
         return taken
 
     def remove(self, request_id: int) -> None:
-        """Take one request out, wherever it stands."""
-        for index, request in enumerate(self._requests):
-            if request.id == request_id:
-                del self._requests[index]
-                self.rows -= request.rows
-                return
+        """Take one request out, wherever it stands: O(1)."""
+        if request := self._requests.pop(request_id, None):
+            self.rows -= request.rows
 
     def prefix_within(self, max_rows: int) -> tuple[int, int]:
         """The longest prefix of at most `max_rows` rows, as (requests, rows). The head is in it, however large."""
         count = rows = 0
-        for request in self._requests:
+        for request in self._requests.values():
             if rows + request.rows > max_rows and count:
                 break
             count += 1
