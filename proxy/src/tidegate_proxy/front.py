@@ -20,7 +20,7 @@ from tidegate_proxy.configuration.config import INT32_MAX, Limits, ServeConfig
 from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, NotSchedulable
-from tidegate_proxy.inference import Inference
+from tidegate_proxy.inference import OPENED_ASIDE_FROM, Inference
 from tidegate_proxy.streams import InferStream
 
 log = logging.getLogger(__name__)
@@ -114,6 +114,16 @@ class Front:
             call.receive(lambda message: self._forward(call, message), self._body_timeout_s)
 
     def _infer(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
+        if message is not None and len(message) >= OPENED_ASIDE_FROM:
+            self._loop.call_soon_threadsafe(self._infer_aside, call, message, arrival_ns)
+        else:
+            self._infer_now(call, message, arrival_ns)
+
+    def _infer_aside(self, call: Call, message: bytes, arrival_ns: int) -> None:
+        """In the loop: have a large message opened in a thread of its own."""
+        self._spawn(call, asyncio.to_thread(self._infer_now, call, message, arrival_ns))
+
+    def _infer_now(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
         if message is None:
             self._forward(call, message)
             return

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Final
 
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import AwaitingClient, Client
@@ -11,6 +12,9 @@ from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, NotSchedulable, open_envelope
 from tidegate_proxy.forwarded import fits
 from tidegate_proxy.wire import first_string
+
+OPENED_ASIDE_FROM: Final = 1 << 20
+"""Size in bytes of a message whose strings may take so long to count that others should not wait for it."""
 
 
 class Inference:

@@ -16,6 +16,7 @@ from tidegate_proxy.bounds import Bounds, TooMuchInFlight
 from tidegate_proxy.client import RequestFailed
 from tidegate_proxy.envelope import NotSchedulable
 from tidegate_proxy.http import compression, infer_request, infer_response, routes
+from tidegate_proxy.http.aside import Aside
 from tidegate_proxy.http.body import ClientLeft, RequestBody
 from tidegate_proxy.http.compression import TooLarge
 from tidegate_proxy.http.exchange import Exchange
@@ -82,6 +83,7 @@ class HttpFront(Generic[AnyTriton]):
         self._scheduling = scheduling
         self._scheduled = scheduled
         self._forwarder = Forwarder()
+        self._aside = Aside()
         self._tritons = tritons
         self._merged = merged_handlers(tritons, self._forwarder)
         self._overrides = dict(overrides or {})
@@ -100,6 +102,7 @@ class HttpFront(Generic[AnyTriton]):
     async def __aexit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._aside.close()
         await self._forwarder.__aexit__(kind, raised, trace)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -179,7 +182,7 @@ class HttpFront(Generic[AnyTriton]):
         except RequestFailed as failed:
             await exchange.reply(infer_response.failure(failed.code, failed.details))
             return
-        await exchange.reply(await _response(exchange, answer, form))
+        await exchange.reply(await self._response(exchange, answer, form))
 
     async def _translate(
         self, exchange: Exchange, content: bytes, signature: Signature, version: str
@@ -190,7 +193,20 @@ class HttpFront(Generic[AnyTriton]):
         json_bytes = len(content) if exchange.json_length is None else exchange.json_length
         if json_bytes > len(content):
             raise NotSchedulable("less body than JSON")
-        return infer_request.translate(signature, version, content, json_bytes)
+        return await self._aside.translate(signature, version, content, json_bytes)
+
+    async def _response(self, exchange: Exchange, answer: bytes, form: infer_request.ResponseForm) -> Answer:
+        try:
+            rendered = await self._aside.render(answer, form)
+        except Refused as refused:
+            return infer_response.error(refused.status, str(refused))
+        headers, pieces = rendered.headers(), rendered.pieces
+        if exchange.accept_encoding and (encoding := compression.response_encoding(exchange.accept_encoding)):
+            headers.append((b"content-encoding", encoding))
+            if sum(map(len, pieces)) < _COMPRESSED_ASIDE:
+                return Answer(200, headers, compression.compress(pieces, encoding))
+            return Answer(200, headers, await asyncio.to_thread(compression.compress, pieces, encoding))
+        return Answer(200, headers, b"".join(pieces))
 
     async def _forward(self, exchange: Exchange, body: RequestBody, model: str, version: str | None = None) -> None:
         whole = version is not None and self._routing.looks_inside(model)  # a sequence's id may stand at the end
@@ -279,20 +295,6 @@ async def _looked_at(screen: Screen, pieces: AsyncIterator[bytes], exchange: Exc
             exchange.body_error = error  # the HTTP client that asks for the pieces would hide it
             raise
         yield piece
-
-
-async def _response(exchange: Exchange, answer: bytes, form: infer_request.ResponseForm) -> Answer:
-    try:
-        rendered = infer_response.render(answer, form)
-    except Refused as refused:
-        return infer_response.error(refused.status, str(refused))
-    headers, pieces = rendered.headers(), rendered.pieces
-    if exchange.accept_encoding and (encoding := compression.response_encoding(exchange.accept_encoding)):
-        headers.append((b"content-encoding", encoding))
-        if sum(map(len, pieces)) < _COMPRESSED_ASIDE:
-            return Answer(200, headers, compression.compress(pieces, encoding))
-        return Answer(200, headers, await asyncio.to_thread(compression.compress, pieces, encoding))
-    return Answer(200, headers, b"".join(pieces))
 
 
 async def _then_watched(exchange: Exchange, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -33,6 +33,9 @@ class Refused(Exception):
         super().__init__(message)
         self.status = status
 
+    def __reduce__(self) -> tuple[type["Refused"], tuple[int, str]]:
+        return Refused, (self.status, str(self))
+
 
 def read(datatype: str, shape: list[int], data: object) -> bytes:
     """The raw contents of a tensor given as JSON: nested in any way, as long as it has as many elements as its shape.

@@ -1,0 +1,109 @@
+"""Large JSON holds nobody up: it is read and written in another process, and says the same."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy.envelope import NotSchedulable
+from tidegate_proxy.http import infer_request, infer_response
+from tidegate_proxy.http.aside import FROM_BYTES, Aside
+from tidegate_proxy.http.infer_request import ResponseForm
+from tidegate_proxy.http.json_data import Refused
+from tidegate_proxy.signature import Signature, TensorSpec, split_elements
+
+SIGNATURE = Signature("m", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
+NESTED = b'{"id":"a:b","inputs":[{"name":"X","datatype":"FP32","shape":[1,%d],"data":[%b]}]}'
+TEXT = ResponseForm(binary=False, named={})
+
+
+@pytest.fixture
+def aside() -> Iterator[Aside]:
+    """One whose processes end with the test."""
+    made = Aside()
+    yield made
+    made.close()
+
+
+def _request(elements: int) -> bytes:
+    return NESTED % (elements, b",".join([b"[[1]]"] * elements))
+
+
+def test_it_says_the_same_and_holds_nobody_up(aside: Aside) -> None:
+    body = _request(1 << 20)
+    began = time.monotonic()
+    expected = infer_request.translate(SIGNATURE, "", body, len(body))
+    took_s = time.monotonic() - began
+
+    async def ask() -> tuple[Any, float]:
+        gap_s = 0.0
+        work = asyncio.create_task(aside.translate(SIGNATURE, "", body, len(body)))
+        while not work.done():
+            before = time.monotonic()
+            await asyncio.sleep(0.005)
+            gap_s = max(gap_s, time.monotonic() - before)
+        return work.result(), gap_s
+
+    result, gap_s = asyncio.run(ask())
+    assert result == expected
+    assert gap_s < took_s / 2, "the loop goes on meanwhile"
+
+
+def test_answers_are_written_so_too(aside: Aside) -> None:
+    answer = service_pb2.ModelInferResponse(model_name="m", model_version="1")
+    tensor = np.arange(FROM_BYTES, dtype=np.float32)
+    answer.outputs.add(name="Y", datatype="FP32", shape=[1, FROM_BYTES])
+    answer.raw_output_contents.append(tensor.tobytes())
+    message = answer.SerializeToString()
+    body = asyncio.run(aside.render(message, TEXT))
+    assert body == infer_response.render(message, TEXT)
+    assert json.loads(bytes(body.pieces[0]))["outputs"][0]["data"][-1] == FROM_BYTES - 1
+
+
+@pytest.mark.parametrize(
+    ("body", "raised"),
+    [
+        (b'{"inputs":' + b" " * FROM_BYTES + b"oops}", NotSchedulable),
+        (b"[" * FROM_BYTES, Refused),
+    ],
+)
+def test_so_are_errors(aside: Aside, body: bytes, raised: type[Exception]) -> None:
+    with pytest.raises(raised) as expected:
+        infer_request.translate(SIGNATURE, "", body, len(body))
+    with pytest.raises(raised) as told:
+        asyncio.run(aside.translate(SIGNATURE, "", body, len(body)))
+    assert str(told.value) == str(expected.value)
+    assert getattr(told.value, "status", None) == getattr(expected.value, "status", None)
+
+
+def test_small_ones_need_no_process(aside: Aside) -> None:
+    body = _request(10)
+    asyncio.run(aside.translate(SIGNATURE, "", body, len(body)))
+    assert aside._pool is None
+
+
+def _strings(sizes: list[int]) -> bytes:
+    return b"".join(size.to_bytes(4, "little") + bytes(size) for size in sizes)
+
+
+@given(st.integers(0, 9), st.integers(0, 300))
+def test_strings_of_one_size_are_split_at_a_glance(size: int, count: int) -> None:
+    tensor = _strings([size] * count)
+    assert split_elements(tensor, count) == list(range(4 + size, len(tensor) + 1, 4 + size))[:count]
+
+
+@given(st.lists(st.integers(0, 5), min_size=64, max_size=200), st.integers(-1, 1))
+def test_strings_of_several_sizes_are_split_one_by_one(sizes: list[int], more: int) -> None:
+    tensor = _strings(sizes)
+    if more:
+        with pytest.raises(ValueError, match="BYTES tensor"):
+            split_elements(tensor, len(sizes) + more)
+    else:
+        assert split_elements(tensor, len(sizes)) == np.cumsum([4 + size for size in sizes]).tolist()
