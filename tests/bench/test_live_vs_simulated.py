@@ -19,7 +19,7 @@ from bench.live_vs_simulated import (
     print_pairs,
     scenario_of,
 )
-from tidegate.api import NS_PER_MS, Batch, Dispatch, Leg, LegFinished, Request, RequestArrived
+from tidegate.api import NS_PER_MS, Batch, Dispatch, EngineSettings, Leg, LegFinished, Request, RequestArrived
 from tidegate.engine import Recorder
 from tidegate.sim.build import setup_of
 from tidegate.sim.run import Run, simulate
@@ -59,7 +59,7 @@ def test_what_live_adds_is_read_from_the_event_log(tmp_path: Path) -> None:
     took_ns = round((nominal_ms(2) + 1.5) * NS_PER_MS)
     with (tmp_path / "events.jsonl").open("wb") as out:
         recorder = Recorder(out)
-        recorder.engine_started("fifs", {}, setup_of(SCENARIO, 1))
+        recorder.engine_started("fifs", {}, setup_of(SCENARIO, 1), EngineSettings(learn=True, max_tries=2))
         due_ns = began_ns + round((SLO_MS - 0.5) * NS_PER_MS)
         for number in range(2):
             recorder.event_handled(RequestArrived(began_ns, Request(number, MODEL, 1, began_ns, due_ns)), [])

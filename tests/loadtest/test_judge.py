@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tidegate.api import Advise, Batch, BatchFailed, Dispatch, Leg, LegFinished, RequestArrived
+from tidegate.api import Advise, Batch, BatchFailed, Dispatch, EngineSettings, Leg, LegFinished, RequestArrived
 from tidegate.engine import Recorder
 from tidegate.sim.build import setup_of
 from tidegate.sim.result import RunResult as Figures
@@ -81,7 +81,7 @@ def test_batches_of_the_event_log_are_put_on_the_clock_of_the_run(tmp_path: Path
 
     with (tmp_path / "events.jsonl").open("wb") as out:
         recorder = Recorder(out)
-        recorder.engine_started("p", {}, setup_of(SCENARIO, 1))
+        recorder.engine_started("p", {}, setup_of(SCENARIO, 1), EngineSettings(learn=True, max_tries=2))
         for request in list(REQUESTS)[:3]:
             recorder.event_handled(RequestArrived(CLOCK_NS, request), [])
         arrived = RequestArrived(CLOCK_NS, list(REQUESTS)[3])

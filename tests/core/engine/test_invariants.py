@@ -23,6 +23,7 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
+    EngineSettings,
     LegFinished,
     PolicySpec,
     Request,
@@ -139,11 +140,14 @@ class Watch:
     def __init__(self) -> None:
         self.seen: list[tuple[AnyEvent, list[AnyCommand]]] = []
 
-    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup) -> None:
+    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
         pass
 
     def event_handled(self, event: AnyEvent, commands: list[AnyCommand]) -> None:
         self.seen.append((event, commands))
+
+    def close(self) -> None:
+        pass
 
     def dispatches(self) -> Iterator[tuple[int, Dispatch]]:
         for event, commands in self.seen:

@@ -32,7 +32,7 @@ def test_a_log_reads_back_as_it_was_written() -> None:
     [
         ([], "line 1 is no header of an event log"),
         ([b"{}"], "line 1 is no header of an event log"),
-        ([recorded()[0].replace(b'"version":1', b'"version":99')], "version 99, this Tidegate reads 1: record it anew"),
+        ([recorded()[0].replace(b'"version":2', b'"version":99')], "version 99, this Tidegate reads 2: record it anew"),
         ([recorded()[0], recorded()[1], b'{"event":'], "line 3 is no entry of an event log"),
         ([recorded()[0], recorded()[1].replace(b"RequestArrived", b"Invented")], "line 2 is no entry"),
     ],

@@ -13,6 +13,7 @@ from tidegate.api import (
     AnyEvent,
     CommandSpec,
     Document,
+    EngineSettings,
     FirstComeFirstServed,
     Model,
     ObserverSpec,
@@ -42,10 +43,13 @@ class Tunable(FirstComeFirstServed):
 class Watch:
     """An observer that looks away."""
 
-    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup) -> None:
+    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
         pass
 
     def event_handled(self, event: AnyEvent, commands: list[AnyCommand]) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 

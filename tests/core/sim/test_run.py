@@ -11,6 +11,7 @@ from tidegate.api import (
     AnyEvent,
     Commands,
     Drop,
+    EngineSettings,
     FirstComeFirstServed,
     LegFinished,
     PolicyOptions,
@@ -36,11 +37,14 @@ class Seen:
     def __init__(self) -> None:
         self.events: list[AnyEvent] = []
 
-    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup) -> None:
+    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
         self.setup = setup
 
     def event_handled(self, event: AnyEvent, commands: list[AnyCommand]) -> None:
         self.events.append(event)
+
+    def close(self) -> None:
+        pass
 
     def arrivals(self) -> list[tuple[int, str, int]]:
         return [(e.now_ns, e.request.model, e.request.rows) for e in self.events if isinstance(e, RequestArrived)]

@@ -31,13 +31,22 @@ from tidegate.api.events import (
     RequestsEnded,
     TimerFired,
     TimerKey,
+    TriesChanged,
     WakeSlackUpdated,
     WorkerJoined,
     WorkerLost,
 )
 from tidegate.api.first_come import FirstComeFirstServed
 from tidegate.api.gathering import Gathered, Gathering
-from tidegate.api.hookspecs import CommandSpec, Observer, ObserverSpec, PlannerSpec, PolicySpec, hookimpl
+from tidegate.api.hookspecs import (
+    CommandSpec,
+    EngineSettings,
+    Observer,
+    ObserverSpec,
+    PlannerSpec,
+    PolicySpec,
+    hookimpl,
+)
 from tidegate.api.layout import (
     Layout,
     LayoutModel,
@@ -99,6 +108,7 @@ __all__ = [
     "Document",
     "DocumentError",
     "Drop",
+    "EngineSettings",
     "Event",
     "FirstComeFirstServed",
     "Gathered",
@@ -145,6 +155,7 @@ __all__ = [
     "Setup",
     "TimerFired",
     "TimerKey",
+    "TriesChanged",
     "WakeSlackUpdated",
     "Worker",
     "WorkerJoined",

@@ -1,8 +1,8 @@
 """What happened, told to a policy. Past tense; every event carries the instant at which it is told.
 
-`ClockAdvanced`, `RequestsEnded` and `PlanChanged` stay with the engine: the first makes due timers fire, each as a
-`TimerFired`; the second settles requests that no policy has in its hands; the third makes the engine begin anew with
-another policy of the same kind.
+`ClockAdvanced`, `RequestsEnded`, `TriesChanged` and `PlanChanged` stay with the engine: the first makes due timers
+fire, each as a `TimerFired`; the second settles requests that no policy has in its hands; the last makes the engine
+begin anew with another policy of the same kind.
 """
 
 import msgspec
@@ -135,6 +135,12 @@ class ClockAdvanced(Event, frozen=True, tag=True):
     """Time passed: from a driver to the engine, which fires the timers that are due."""
 
 
+class TriesChanged(Event, frozen=True, tag=True):
+    """From a driver to the engine: how often a request is tried, from now on, whose workers fail."""
+
+    max_tries: int
+
+
 AnyEvent = (
     RequestArrived
     | RequestCancelled
@@ -148,5 +154,6 @@ AnyEvent = (
     | WakeSlackUpdated
     | PlanChanged
     | ClockAdvanced
+    | TriesChanged
 )
 """The closed union, for decoding and for exhaustive matches."""

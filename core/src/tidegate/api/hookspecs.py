@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 import pluggy
 
 from tidegate.api.commands import AnyCommand
@@ -55,14 +56,29 @@ class CommandSpec:
     run: Callable[..., Any]
 
 
-class Observer(Protocol):
-    """Watches an engine: sees every stimulus with the commands that the policy answered it with."""
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine does besides what its policy says; the same events have the same answers only with the same."""
 
-    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup) -> None:
+    learn: bool
+    """Whether profiles are corrected by what is observed."""
+    max_tries: int
+    """How often a request is tried whose workers fail; then the failure is its answer."""
+
+
+class Observer(Protocol):
+    """Watches an engine: sees every stimulus with the commands that the policy answered it with.
+
+    One that raises is removed, which the log says once and a metric counts; nothing else happens.
+    """
+
+    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
         """Called once, before the first event."""
 
     def event_handled(self, event: AnyEvent, commands: list[AnyCommand]) -> None:
         """Called after each stimulus; on the hot path, so be quick."""
+
+    def close(self) -> None:
+        """Called once, after the last event."""
 
 
 @dataclass(frozen=True)

@@ -41,5 +41,25 @@ class PolicyReplaced(Effect, frozen=True, tag=True):
     reason: str
 
 
-AnyEffect = StartLeg | CancelLeg | Fail | PolicyReplaced | Drop | Advise
+class ObserverRemoved(Effect, frozen=True, tag=True):
+    """An observer raised; it sees nothing more. Say so."""
+
+    observer: str
+    """Its class."""
+    reason: str
+
+
+class EngineRestarted(Effect, frozen=True, tag=True):
+    """The engine itself broke and began anew, with idle workers, nothing queued, and first come, first served.
+
+    Tell every client that waits; forget every leg that runs: the engine knows of neither any more. What else the
+    event asked for is void. Say so loudly.
+    """
+
+    policy: str
+    """The name under which it runs."""
+    reason: str
+
+
+AnyEffect = StartLeg | CancelLeg | Fail | PolicyReplaced | ObserverRemoved | EngineRestarted | Drop | Advise
 """What a driver handles; Drop and Advise are the policy's own commands, checked and passed on."""

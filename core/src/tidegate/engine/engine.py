@@ -13,11 +13,13 @@ from tidegate.api import (
     Advise,
     AnyCommand,
     AnyEvent,
+    Batch,
     BatchFailed,
     CancelTimer,
     ClockAdvanced,
     Dispatch,
     Drop,
+    EngineSettings,
     FirstComeFirstServed,
     LegFinished,
     Observer,
@@ -35,16 +37,19 @@ from tidegate.api import (
     SetTimer,
     Setup,
     TimerFired,
+    TriesChanged,
     WakeSlackUpdated,
     Worker,
     WorkerJoined,
     WorkerLost,
 )
 from tidegate.engine.books import Fleet, Flight, Tally
-from tidegate.engine.effects import AnyEffect, CancelLeg, Fail, PolicyReplaced, StartLeg
+from tidegate.engine.effects import AnyEffect, CancelLeg, EngineRestarted, Fail, PolicyReplaced, StartLeg
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.flights import Flights
-from tidegate.engine.invariants import InvariantViolation, check_deadlines, check_legs, check_path, check_requests
+from tidegate.engine.invariants import BooksBroken, InvariantViolation, check_deadlines, check_dispatch
+from tidegate.engine.observers import Observers
+from tidegate.engine.refusals import REFUSABLE, check_event
 from tidegate.engine.sharing import Sharing
 from tidegate.engine.succession import Succession
 
@@ -75,37 +80,44 @@ class Engine:
         setup = policy.setup
         self.name = name
         self.tally = Tally()
-        self.max_tries = max_tries
-        """May be changed at any time."""
         self.now_ns = 0
         self._strict = strict
-        self._observers = observers
+        self._settings = EngineSettings(learn=learn, max_tries=max_tries)
+        self._batch_ids = setup.first_batch_id
+        self._effects: list[AnyEffect] = []
+        self._commands: list[AnyCommand] = []
+        self._open_books(policy)
+        self.expectations.check(setup.workers, self._models)
+        self._observers = Observers(observers, strict=strict)
+        self._observers.started(name, policy.options.model_dump(mode="json"), setup, self._settings)
+
+    def _open_books(self, policy: Policy) -> None:
+        setup = policy.setup
         self._models = {model.name: model for model in setup.models}
         self._fleet = Fleet(setup.workers, self._models)
         self._workers = self._fleet.workers
         self._bookings = self._fleet.bookings
-        self.expectations = Expectations(setup.profiles, learn=learn)
+        self.expectations = Expectations(setup.profiles, learn=self._settings.learn)
         self._queued: dict[int, Request] = {}
         """What waits and the policy knows of; `_sharing` holds the rest."""
         self._flights = Flights(self._fleet, self._leg_started)
         self._tries: dict[int, int] = {}
-        self._batch_ids = setup.first_batch_id
         self._succession = Succession(policy, self._fleet, self.expectations)
         self._sharing = Sharing(self._fleet, self.expectations, self._succession, self._queued, setup.patience_ns)
-        self._effects: list[AnyEffect] = []
-        self._commands: list[AnyCommand] = []
         self._reprieved: list[tuple[Request, list[Profile]]] = []
         """Dropped in this event because of expectations that are doubted, which give them another chance."""
         self._learned: list[ProfileUpdated | WakeSlackUpdated] = []
         """What legs that start teach: told at the end of this event, as the policy's commands are not all applied."""
-        self.expectations.check(setup.workers, self._models)
-        for observer in observers:
-            observer.engine_started(name, policy.options.model_dump(mode="json"), setup)
 
     @property
     def policy(self) -> Policy:
         """The one that decides."""
         return self._succession.policy
+
+    @property
+    def max_tries(self) -> int:
+        """How often a request is tried whose workers fail; `TriesChanged` changes it."""
+        return self._settings.max_tries
 
     @property
     def next_wake_ns(self) -> int | None:
@@ -143,22 +155,38 @@ class Engine:
     def handle(self, event: AnyEvent) -> list[AnyEffect]:
         """Take in what happened; returns what the driver has to do, in order.
 
-        Raises InvariantViolation when the clock runs backwards, or (strict) for a policy's fault; ValueError for a
-        worker that joins without the profiles to plan with, or a plan that does not add up.
+        Raises, and takes nothing in: InvariantViolation when the clock runs backwards or a driver fires a timer;
+        ValueError for a worker that joins without the profiles to plan with, or a plan that does not add up. Strict
+        engines raise a policy's fault, and their own.
         """
         if event.now_ns < self.now_ns:
             raise InvariantViolation(4, f"an event of {event.now_ns} came after {self.now_ns}")
+        if type(event) in REFUSABLE:
+            check_event(event, self.policy, self._models, self._bookings, self.expectations)
         before_ns, self.now_ns = self.now_ns, event.now_ns
         self._effects = []
         self._commands = []
-        self._fire_timers(before_ns)
-        self._take_in(event)
-        self._settle()
-        if self._sharing.is_contended:
-            self._take_turns()
-        for observer in self._observers:
-            observer.event_handled(event, self._commands)
+        accepted = self.tally.accepted
+        try:
+            if type(event) is PlanChanged:  # another policy follows, which has set no timers yet
+                self._flights.start_due(event.now_ns)
+            else:
+                self._fire_timers(before_ns)
+            self._take_in(event)
+            self._settle()
+            if self._sharing.is_contended:
+                self._take_turns()
+        except Exception as fault:
+            if self._strict:
+                raise
+            self.tally.accepted = accepted + isinstance(event, RequestArrived)
+            return self.start_anew(event, fault)
+        self._effects += self._observers.handled(event, self._commands)
         return self._effects
+
+    def close(self) -> list[AnyEffect]:
+        """The last event is past: observers close what they have open. What the driver has to know of that."""
+        return self._observers.close()
 
     # What happened -----------------------------------------------------------------------------------------------
 
@@ -184,10 +212,10 @@ class Engine:
                 self._tell(event)
             case PlanChanged():
                 self._change_plan(event)
-            case ClockAdvanced():
+            case TriesChanged():
+                self._settings = msgspec.structs.replace(self._settings, max_tries=event.max_tries)
+            case ClockAdvanced() | TimerFired():
                 pass
-            case TimerFired():
-                raise InvariantViolation(3, "timers are fired by the engine, not by its driver")
 
     def _arrive(self, event: RequestArrived) -> None:
         request = event.request
@@ -278,7 +306,6 @@ class Engine:
 
     def _join_worker(self, event: WorkerJoined) -> None:
         worker = event.worker
-        self.expectations.check([worker], self._models)
         self._lose_worker(WorkerLost(event.now_ns, worker.id))  # it was away, though nobody noticed
         self._fleet.add(worker)
         self._tell(event)
@@ -328,13 +355,8 @@ class Engine:
     def _change_plan(self, event: PlanChanged) -> None:
         """Another policy of the same kind goes on with the new models and workers; what runs is finished first."""
         wanted = {worker.id: worker for worker in event.workers}
-        for worker_id, booked in self._bookings.items():
-            if booked.legs and wanted.get(worker_id, booked.worker) != booked.worker:
-                raise ValueError(f"{booked.worker.name!r} is busy and is to be another worker: give that a new id")
         models = {model.name: model for model in event.models}
-        self.policy.check_models(event.models)
         self.expectations.extend(event.profiles)
-        self.expectations.check(event.workers, models)
         self._models, self._succession.network = models, event.network
         self._fleet.serve(models)
         for worker_id in [worker_id for worker_id, worker in self._workers.items() if wanted.get(worker_id) != worker]:
@@ -376,7 +398,7 @@ class Engine:
             return True
         tries = self._tries.get(request.id, 1) + 1
         self._tries[request.id] = tries
-        return tries <= self.max_tries and request.deadline_ns > event.now_ns
+        return tries <= self._settings.max_tries and request.deadline_ns > event.now_ns
 
     def _learn(self, partition: str, event: LegFinished, rows: int) -> None:
         if worker := self._workers.get(event.worker_id):
@@ -421,28 +443,32 @@ class Engine:
             for command in self._succession.policy.handle(event):
                 self._apply(command)
                 self._commands.append(command)
+        except BooksBroken:
+            raise
         except Exception as fault:
             if self._strict:
                 raise
             self._replace_policy(fault)
 
     def _apply(self, command: AnyCommand) -> None:
+        """Raises InvariantViolation, which is the policy's fault, and BooksBroken, which is ours."""
+        try:
+            self._carry_out(command)
+        except InvariantViolation:
+            raise
+        except Exception as fault:
+            raise BooksBroken(f"{type(command).__name__}: {type(fault).__name__}: {fault}") from fault
+
+    def _carry_out(self, command: AnyCommand) -> None:
         match command:
             case Dispatch():
-                self._dispatch(command)
+                self._dispatch(command.batch)
             case SetTimer():
                 self._succession.timers.set(command.key, command.at_ns)
             case CancelTimer():
                 self._succession.timers.cancel(command.key)
             case Drop():
-                request = self._queued.pop(command.request_id, None)
-                if request is None:
-                    raise InvariantViolation(1, f"request {command.request_id} is dropped but not queued")
-                if doubted := self.expectations.doubt(self.now_ns, request, self._fleet.idle):
-                    self._reprieved.append((request, doubted))
-                    return
-                self._sharing.leave(request)
-                self._count_drop(request, command)
+                self._drop(command)
             case Preempt():
                 self._preempt(command)
             case Reroute():
@@ -452,20 +478,23 @@ class Engine:
             case _:
                 raise InvariantViolation(1, f"{command!r} is no command")
 
+    def _drop(self, command: Drop) -> None:
+        request = self._queued.pop(command.request_id, None)
+        if request is None:
+            raise InvariantViolation(1, f"request {command.request_id} is dropped but not queued")
+        if doubted := self.expectations.doubt(self.now_ns, request, self._fleet.idle):
+            self._reprieved.append((request, doubted))
+            return
+        self._sharing.leave(request)
+        self._count_drop(request, command)
+
     def _count_drop(self, request: Request, command: Drop) -> None:
         self.tally.dropped[command.reason] += 1
         self._tries.pop(request.id, None)
         self._effects.append(command)
 
-    def _dispatch(self, command: Dispatch) -> None:
-        batch = command.batch
-        if batch.id < self._batch_ids:
-            raise InvariantViolation(6, f"batch id {batch.id} was used before")
-        requests = [self._queued.get(request_id) for request_id in batch.request_ids]
-        rows = check_requests(batch, requests, self._models.get(batch.model))
-        check_legs(self.now_ns, batch, self._bookings)
-        check_path(batch, rows, self._models[batch.model])
-        taken = [request for request in requests if request is not None]
+    def _dispatch(self, batch: Batch) -> None:
+        taken, rows = check_dispatch(self.now_ns, self._batch_ids, batch, self._queued, self._models, self._bookings)
         if not self.policy.best_effort:
             check_deadlines(batch, taken, rows, self._workers, self.expectations.profiles)
         self._batch_ids = batch.id + 1
@@ -501,6 +530,27 @@ class Engine:
         for request in list(self._queued.values()):
             if request.id in self._queued:
                 self._tell(RequestArrived(self.now_ns, request))
+
+    def start_anew(self, event: AnyEvent, fault: Exception) -> list[AnyEffect]:
+        """A bug of our own met an event: nothing in the books can be relied on, so that every request ends here.
+
+        What the driver has to do (invariant 9). `handle` does it by itself; a driver does where that was in vain.
+        """
+        workers = dict(self._workers)
+        if isinstance(event, WorkerLost):
+            workers.pop(event.worker_id, None)
+        elif isinstance(event, WorkerJoined):
+            workers[event.worker.id] = event.worker
+        elif isinstance(event, PlanChanged):
+            self._models = {model.name: model for model in event.models}
+            self.expectations.extend(event.profiles)
+            workers = {worker.id: worker for worker in event.workers}
+        setup = self._succession.setup(self._models.values(), workers.values(), self._batch_ids)
+        self._open_books(FirstComeFirstServed(setup, PolicyOptions()))
+        self.tally.failed += self.tally.accepted - self.tally.ended
+        self._effects = [EngineRestarted(self.name, f"{type(fault).__name__}: {fault}")]
+        self._effects += self._observers.handled(event, self._commands)
+        return self._effects
 
     def _leg_started(self, effect: StartLeg, kind: str) -> None:
         if recalled := self.expectations.leg_started(self.now_ns, effect.batch, effect.leg, kind):

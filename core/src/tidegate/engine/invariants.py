@@ -20,6 +20,33 @@ class InvariantViolation(Exception):
         self.number = number
 
 
+class BooksBroken(Exception):
+    """A command was in order, and carrying it out failed: a bug of the engine's own. What took effect is not known."""
+
+
+def check_dispatch(
+    now_ns: int,
+    first_free_id: int,
+    batch: Batch,
+    queued: Mapping[int, Request],
+    models: Mapping[str, Model],
+    bookings: Mapping[int, Bookings],
+) -> tuple[list[Request], int]:
+    """Invariants 1 to 3, and 6 for its id, for a batch that is dispatched. Returns its requests, and its rows."""
+    try:
+        if batch.id < first_free_id:
+            raise InvariantViolation(6, f"batch id {batch.id} was used before")
+        requests = [queued.get(request_id) for request_id in batch.request_ids]
+        rows = check_requests(batch, requests, models.get(batch.model))
+        check_legs(now_ns, batch, bookings)
+        check_path(batch, rows, models[batch.model])
+    except InvariantViolation:
+        raise
+    except Exception as fault:  # it holds what is no number, no name or no leg
+        raise InvariantViolation(1, f"{batch!r} is no batch: {type(fault).__name__}: {fault}") from fault
+    return [request for request in requests if request is not None], rows
+
+
 def check_requests(batch: Batch, requests: list[Request | None], model: Model | None) -> int:
     """Invariant 1: a batch takes queued requests, each once, that fit together. Returns its rows."""
     if model is None:

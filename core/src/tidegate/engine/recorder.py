@@ -8,9 +8,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from tidegate.api import AnyCommand, AnyEvent, Setup
+from tidegate.api import AnyCommand, AnyEvent, EngineSettings, Setup
 
-LOG_VERSION = 1
+LOG_VERSION = 2
 
 
 class LogHeader(msgspec.Struct, frozen=True):
@@ -20,6 +20,13 @@ class LogHeader(msgspec.Struct, frozen=True):
     policy: str
     options: dict[str, Any]
     setup: Setup
+    settings: EngineSettings
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """What every version's header tells."""
+
+    version: int
 
 
 class LogEntry(msgspec.Struct, frozen=True):
@@ -36,13 +43,17 @@ class Recorder:
         self._out = out
         self._encoder = msgspec.json.Encoder()
 
-    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup) -> None:
+    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
         """Write the header."""
-        self._write(LogHeader(LOG_VERSION, policy, options, setup))
+        self._write(LogHeader(LOG_VERSION, policy, options, setup, settings))
 
     def event_handled(self, event: AnyEvent, commands: list[AnyCommand]) -> None:
         """Write one line."""
         self._write(LogEntry(event, commands))
+
+    def close(self) -> None:
+        """See that all of it is in the file."""
+        self._out.flush()
 
     def _write(self, line: LogHeader | LogEntry) -> None:
         self._out.write(self._encoder.encode(line) + b"\n")
@@ -51,12 +62,14 @@ class Recorder:
 def read_log(lines: Iterable[bytes]) -> tuple[LogHeader, Iterator[LogEntry]]:
     """Decode a log. Raises ValueError (with the line) for what is not one, or is of another version."""
     remaining = iter(lines)
+    first = next(remaining, b"")
     try:
-        header = msgspec.json.decode(next(remaining, b""), type=LogHeader)
+        version = msgspec.json.decode(first, type=_Version).version
+        if version != LOG_VERSION:
+            raise ValueError(f"the log has version {version}, this Tidegate reads {LOG_VERSION}: record it anew")
+        header = msgspec.json.decode(first, type=LogHeader)
     except msgspec.DecodeError as error:
         raise ValueError(f"line 1 is no header of an event log: {error}") from error
-    if header.version != LOG_VERSION:
-        raise ValueError(f"the log has version {header.version}, this Tidegate reads {LOG_VERSION}: record it anew")
     return header, _entries(remaining)
 
 

@@ -1,8 +1,8 @@
 """Which policy decides, and how another follows it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from tidegate.api import AnyEvent, BatchFailed, LegFinished, Policy, Setup, Worker
+from tidegate.api import AnyEvent, BatchFailed, LegFinished, Model, Policy, Setup, Worker
 from tidegate.engine.books import Fleet
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.lateness import Lateness
@@ -40,13 +40,16 @@ class Succession:
         fleet = self._fleet
         self.timers.clear()
         self._busy = {worker_id for worker_id, booked in fleet.bookings.items() if booked.legs}
-        idle = tuple(worker for worker in fleet.workers.values() if worker.id not in self._busy)
+        idle = [worker for worker in fleet.workers.values() if worker.id not in self._busy]
+        self.policy = successor(self.setup(fleet.models.values(), idle, first_batch_id))
+
+    def setup(self, models: Iterable[Model], workers: Iterable[Worker], first_batch_id: int) -> Setup:
+        """What the next policy is made of, with the profiles as they stand."""
         profiles = tuple(self._expectations.profiles.values())
-        models = tuple(fleet.models.values())
-        setup = Setup(
-            models, idle, profiles, self._seed, first_batch_id, self.lateness.slack_ns, self.network, self._patience_ns
+        slack_ns, patience_ns = self.lateness.slack_ns, self._patience_ns
+        return Setup(
+            tuple(models), tuple(workers), profiles, self._seed, first_batch_id, slack_ns, self.network, patience_ns
         )
-        self.policy = successor(setup)
 
     def forget(self, worker_id: int) -> None:
         """A worker was lost: nothing of it is inherited."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tidegate.api import AnyCommand, AnyEvent, Policy, Setup
+from tidegate.api import AnyCommand, AnyEvent, EngineSettings, Policy, Setup
 from tidegate.engine import Engine, LogEntry, LogHeader
 
 
@@ -34,17 +34,21 @@ class _LastCommands:
     def __init__(self) -> None:
         self.commands: list[AnyCommand] = []
 
-    def engine_started(self, policy: str, options: object, setup: Setup) -> None:
+    def engine_started(self, policy: str, options: object, setup: Setup, settings: EngineSettings) -> None:
         pass
 
     def event_handled(self, event: AnyEvent, commands: list[AnyCommand]) -> None:
         self.commands = commands
 
+    def close(self) -> None:
+        pass
+
 
 def replay(header: LogHeader, entries: Iterable[LogEntry], policy: Policy) -> Replay:
     """Feed a log to an engine over `policy`, which must be made as the header says; stops at the first difference."""
     last = _LastCommands()
-    engine = Engine(policy, name=header.policy, observers=[last])
+    settings = header.settings
+    engine = Engine(policy, name=header.policy, learn=settings.learn, max_tries=settings.max_tries, observers=[last])
     events = commands = 0
     for entry in entries:
         events += 1

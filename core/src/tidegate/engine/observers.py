@@ -1,0 +1,56 @@
+"""Those who watch an engine: one that raises is removed and reported, and nothing else happens."""
+
+from collections.abc import Sequence
+
+from tidegate.api import AnyCommand, AnyEvent, EngineSettings, Observer, Setup
+from tidegate.engine.effects import AnyEffect, ObserverRemoved
+
+
+class Observers:
+    """The observers of one engine."""
+
+    def __init__(self, observers: Sequence[Observer], *, strict: bool) -> None:
+        """`strict`: what an observer raises reaches the caller, as in tests, whose observers make assertions."""
+        self._observers = list(observers)
+        self._strict = strict
+        self._removed: list[AnyEffect] = []
+        """Not yet reported."""
+
+    def started(self, policy: str, options: dict[str, object], setup: Setup, settings: EngineSettings) -> None:
+        """The engine is about to take in its first event."""
+        for observer in tuple(self._observers):
+            try:
+                observer.engine_started(policy, options, setup, settings)
+            except Exception as fault:
+                self._remove(observer, fault)
+
+    def handled(self, event: AnyEvent, commands: list[AnyCommand]) -> list[AnyEffect]:
+        """The engine has taken in an event; what its driver has to know of observers since the last one."""
+        broken = []
+        for observer in self._observers:
+            try:
+                observer.event_handled(event, commands)
+            except Exception as fault:
+                broken.append((observer, fault))
+        for observer, raised in broken:
+            self._remove(observer, raised)
+        return self._reported() if self._removed else []
+
+    def close(self) -> list[AnyEffect]:
+        """The last event is past."""
+        for observer in tuple(self._observers):
+            try:
+                observer.close()
+            except Exception as fault:
+                self._remove(observer, fault)
+        return self._reported()
+
+    def _remove(self, observer: Observer, fault: Exception) -> None:
+        if self._strict:
+            raise fault
+        self._observers.remove(observer)
+        self._removed.append(ObserverRemoved(type(observer).__name__, f"{type(fault).__name__}: {fault}"))
+
+    def _reported(self) -> list[AnyEffect]:
+        removed, self._removed = self._removed, []
+        return removed

@@ -1,0 +1,49 @@
+"""The events that an engine refuses, before it takes in anything of them."""
+
+from collections.abc import Mapping
+
+from tidegate.api import AnyEvent, Model, PlanChanged, Policy, TimerFired, WorkerJoined
+from tidegate.engine.books import Bookings
+from tidegate.engine.expectations import Expectations
+from tidegate.engine.invariants import InvariantViolation
+
+REFUSABLE = frozenset({WorkerJoined, PlanChanged, TimerFired})
+"""The kinds of events that are worth a look: all others are taken in whatever they say."""
+
+
+def check_event(
+    event: AnyEvent,
+    policy: Policy,
+    models: Mapping[str, Model],
+    bookings: Mapping[int, Bookings],
+    expectations: Expectations,
+) -> None:
+    """Raises ValueError for a worker without profiles or a plan that does not add up, InvariantViolation for a timer.
+
+    The arguments are what the engine has at present; nothing of it is changed.
+    """
+    try:
+        match event:
+            case WorkerJoined():
+                expectations.check([event.worker], models)
+            case PlanChanged():
+                _check_plan(event, policy, bookings, expectations)
+            case TimerFired():
+                raise InvariantViolation(3, "timers are fired by the engine, not by its driver")
+    except (InvariantViolation, ValueError):
+        raise
+    except Exception as fault:  # such as a policy's, over models that it does not expect
+        raise ValueError(f"the check of {type(event).__name__} broke: {type(fault).__name__}: {fault}") from fault
+
+
+def _check_plan(
+    event: PlanChanged, policy: Policy, bookings: Mapping[int, Bookings], expectations: Expectations
+) -> None:
+    wanted = {worker.id: worker for worker in event.workers}
+    for worker_id, booked in bookings.items():
+        if booked.legs and wanted.get(worker_id, booked.worker) != booked.worker:
+            raise ValueError(f"{booked.worker.name!r} is busy and is to be another worker: give that a new id")
+    policy.check_models(event.models)
+    extended = Expectations(expectations.profiles.values(), learn=False)
+    extended.extend(event.profiles)
+    extended.check(event.workers, {model.name: model for model in event.models})

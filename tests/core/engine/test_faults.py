@@ -1,0 +1,285 @@
+"""A fault of the engine's own, in whichever of its methods: every request ends, and the next ones are served.
+
+The methods are not listed but found, so that a new one is tried as well.
+"""
+
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from itertools import count
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+import tidegate.engine
+from tests.core.engine.script import MODELS, PROFILES, SETUP, Script, arrived, engine_of, run
+from tidegate.api import (
+    AnyEvent,
+    BatchFailed,
+    CancelTimer,
+    ClockAdvanced,
+    Commands,
+    Dispatch,
+    Drop,
+    FirstComeFirstServed,
+    Leg,
+    LegFinished,
+    PlanChanged,
+    PolicyOptions,
+    Preempt,
+    ProfileUpdated,
+    RequestArrived,
+    RequestCancelled,
+    RequestsEnded,
+    SetTimer,
+    TriesChanged,
+    WorkerJoined,
+    WorkerLost,
+)
+from tidegate.engine import Engine, EngineRestarted, Fail, PolicyReplaced, StartLeg
+
+NOT_ON_THE_WAY = {
+    "__init__", "_open_books", "start_anew", "close", "flight", "handle", "setup",
+}  # fmt: skip
+"""At the start, at the end, asked by a driver, or the way back itself: below that there is nothing to fall back on."""
+
+
+def methods() -> Iterator[tuple[type, str]]:
+    """Every method of every class of the engine, but for the recorder, which is an observer."""
+    for module in pkgutil.iter_modules(tidegate.engine.__path__, "tidegate.engine."):
+        if module.name.endswith((".recorder", ".observers")):
+            continue
+        for _, cls in inspect.getmembers(import_module(module.name), inspect.isclass):
+            if cls.__module__ == module.name:
+                for name, member in vars(cls).items():
+                    if isinstance(member, FunctionType) and name not in NOT_ON_THE_WAY and not name.startswith("__"):
+                        yield cls, name
+
+
+METHODS = sorted(set(methods()), key=lambda found: (found[0].__name__, found[1]))
+CHECKS = ["check_dispatch", "check_deadlines"]
+
+
+class Restless(FirstComeFirstServed):
+    """First come, first served; and it drops, preempts, cancels and sets timers, so that all of that is tried."""
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        now_ns, number = event.now_ns, event.request.id
+        commands = [*super().on_request_arrived(event), SetTimer("soon", now_ns + 3), SetTimer("never", now_ns + 9)]
+        sent = [command.batch for command in commands if isinstance(command, Dispatch)]
+        if not sent and number % 5 == 4 and self.forget(number):
+            commands.append(Drop(number, "whim"))
+        if sent and number % 7 == 0:
+            commands.append(Preempt(sent[0].id))
+        return [*commands, CancelTimer("never")]
+
+    def forget(self, number: int) -> bool:
+        return bool(tuple(super().on_request_cancelled(RequestCancelled(0, number))) == ())
+
+
+def noting(original: Callable[..., Any], name: str, called: set[str]) -> Callable[..., Any]:
+    def method(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        called.add(name)
+        return original(*arguments, **options)
+
+    return method
+
+
+class World:
+    """A driver in which every leg takes 10 ns, and clients who remember how often they were told."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.now_ns = 0
+        self.waiting: set[int] = set()
+        self.told: list[int] = []
+        self.restarts: list[EngineRestarted] = []
+        self.replaced = 0
+        self._running: list[tuple[int, StartLeg]] = []
+
+    def happens(self, event: AnyEvent) -> None:
+        request = getattr(event, "request", None)
+        if request is not None:
+            self.waiting.add(request.id)
+        try:
+            effects = self.engine.handle(event)
+        except ValueError:
+            assert isinstance(event, PlanChanged | WorkerJoined)
+            return
+        for effect in effects:
+            match effect:
+                case StartLeg():
+                    self._running.append((self.now_ns, effect))
+                case Fail() | Drop():
+                    self._tell(effect.request_id)
+                case PolicyReplaced():
+                    self.replaced += 1
+                case EngineRestarted():
+                    self.restarts.append(effect)
+                    self._running.clear()
+                    for request_id in sorted(self.waiting):
+                        self._tell(request_id)
+
+    def passes(self, until_ns: int) -> None:
+        """Time, with all that is due in it."""
+        while self.now_ns < until_ns:
+            self.now_ns += 1
+            over = [each for each in self._running if each[0] + 10 <= self.now_ns]
+            for started_ns, effect in over:
+                if (started_ns, effect) not in self._running:
+                    continue
+                self._running.remove((started_ns, effect))
+                worker = effect.batch.legs[effect.leg].worker_id
+                for request_id in effect.batch.request_ids:
+                    self._tell(request_id)
+                self.happens(LegFinished(self.now_ns, effect.batch.id, effect.leg, worker, started_ns, self.now_ns))
+            wake_ns = self.engine.next_wake_ns
+            if wake_ns is not None and wake_ns <= self.now_ns:
+                self.happens(ClockAdvanced(self.now_ns))
+
+    def loses(self, worker_id: int) -> None:
+        self._running = [each for each in self._running if each[1].batch.legs[each[1].leg].worker_id != worker_id]
+        self.happens(WorkerLost(self.now_ns, worker_id))
+
+    def fails(self) -> None:
+        if self._running:
+            _, effect = self._running.pop()
+            worker = effect.batch.legs[effect.leg].worker_id
+            first = effect.batch.request_ids[:1]
+            if first[0] in self.waiting:
+                self._tell(first[0])
+                self.happens(RequestsEnded(self.now_ns, effect.batch.id, answered=first))
+            self.happens(BatchFailed(self.now_ns, effect.batch.id, effect.leg, worker, "x", retry=True))
+
+    def cancels(self, request_id: int) -> None:
+        if request_id in self.waiting:
+            self._tell(request_id)
+            self.happens(RequestCancelled(self.now_ns, request_id))
+
+    def _tell(self, request_id: int) -> None:
+        if request_id in self.waiting:
+            self.waiting.discard(request_id)
+            self.told.append(request_id)
+
+
+def eventful(world: World) -> None:
+    """Some of everything that an engine is told."""
+    for number in range(20):
+        world.happens(arrived(number, world.now_ns, model="mn"[number % 2]))
+        if number % 3 == 0:
+            world.passes(world.now_ns + 4)
+    world.fails()
+    world.cancels(min(world.waiting, default=0))
+    world.cancels(max(world.waiting, default=0))
+    world.happens(TriesChanged(world.now_ns, 3))
+    world.loses(0)
+    world.passes(world.now_ns + 12)
+    world.happens(WorkerJoined(world.now_ns, SETUP.workers[0]))
+    world.fails()
+    world.happens(ProfileUpdated(world.now_ns, PROFILES[0]))
+    world.happens(PlanChanged(world.now_ns, MODELS, SETUP.workers, PROFILES))
+    for number in range(20, 30):
+        world.happens(arrived(number, world.now_ns))
+        world.passes(world.now_ns + 3)
+    world.passes(world.now_ns + 400)
+
+
+def assert_serves(world: World) -> None:
+    """All have been told, once, and those that come now are answered."""
+    assert sorted(world.told) == list(range(30))
+    assert not world.waiting
+    assert world.engine.tally.ended == world.engine.tally.accepted
+    for number in range(100, 104):
+        world.happens(arrived(number, world.now_ns))
+    world.passes(world.now_ns + 200)
+    assert not world.waiting
+    assert len(world.restarts) <= 1
+    assert world.engine.tally.answered >= 4
+    assert (world.engine.queued, world.engine.in_flight) == (0, 0)
+
+
+def once(original: Callable[..., Any], nth: int = 1) -> Callable[..., Any]:
+    """What raises when it is called for the nth time, and is the original otherwise."""
+    calls = count(1)
+
+    def called(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        if next(calls) == nth:
+            raise RuntimeError("injected")
+        return original(*arguments, **options)
+
+    return called
+
+
+@pytest.mark.parametrize(("cls", "name"), METHODS, ids=[f"{cls.__name__}.{name}" for cls, name in METHODS])
+@pytest.mark.parametrize("nth", [1, 2, 7])
+def test_whichever_method_fails(nth: int, cls: type, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(engine_of(Restless(SETUP, PolicyOptions()), strict=False, learn=True))
+    monkeypatch.setattr(cls, name, once(vars(cls)[name], nth))
+    eventful(world)
+    assert_serves(world)
+    assert all("injected" in restart.reason for restart in world.restarts)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_whichever_check_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(engine_of(FirstComeFirstServed(SETUP, PolicyOptions()), strict=False))
+    monkeypatch.setattr(tidegate.engine.engine, name, once(getattr(tidegate.engine.engine, name)))
+    eventful(world)
+    assert_serves(world)
+
+
+def test_most_methods_are_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run above calls them: a fault that is never injected shows nothing."""
+    called: set[str] = set()
+    for cls, name in METHODS:
+        key = f"{cls.__name__}.{name}"
+        monkeypatch.setattr(cls, name, noting(vars(cls)[name], key, called))
+    eventful(World(engine_of(Restless(SETUP, PolicyOptions()), strict=False, learn=True)))
+    missed = {f"{cls.__name__}.{name}" for cls, name in METHODS} - called
+    assert len(missed) < len(METHODS) / 4, missed
+
+
+def test_a_command_that_is_nonsense_costs_the_policy_its_place_and_nothing_else() -> None:
+    nonsense: Any = None
+    for command in (Dispatch(nonsense), run(nonsense), Dispatch(run(0).batch.__class__(0, "m", (0,), (nonsense,)))):
+        engine = engine_of(Script([command]), strict=False)
+        effects = engine.handle(arrived(0))
+        assert [type(effect) for effect in effects] == [PolicyReplaced, StartLeg]
+
+
+def test_a_plan_that_is_refused_leaves_what_is_due_at_that_moment_undone_and_unlost() -> None:
+    """Timers and planned starts due at the same time are not consumed by an event that is refused."""
+    policy = Script([SetTimer("look", 10)], [run(0, at_ns=10)])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    with pytest.raises(ValueError, match="no profile of 'x'"):
+        engine.handle(PlanChanged(10, (MODELS[1],), (SETUP.workers[0].__class__(5, "w5", ("x",)),), ()))
+    assert [type(effect) for effect in engine.handle(ClockAdvanced(10))] == [StartLeg]
+
+
+def test_a_policy_that_breaks_over_the_models_of_a_plan_refuses_it() -> None:
+    class Particular(FirstComeFirstServed):
+        @classmethod
+        def check_models(cls, models: Any) -> None:  # noqa: ANN401
+            raise TypeError("no idea what this is")
+
+    engine = engine_of(Particular(SETUP, PolicyOptions()), strict=False)
+    with pytest.raises(ValueError, match="the check of PlanChanged broke: TypeError: no idea what this is"):
+        engine.handle(PlanChanged(10, MODELS, SETUP.workers, PROFILES))
+
+
+def test_a_leg_of_before_the_restart_is_nobodys_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(FirstComeFirstServed(SETUP, PolicyOptions()), strict=False)
+    (started,) = engine.handle(arrived(0))
+    assert isinstance(started, StartLeg)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(engine), "_arrive", once(type(engine)._arrive))
+        (restarted,) = engine.handle(arrived(1))
+    assert restarted == EngineRestarted("script", "RuntimeError: injected")
+    leg: Leg = started.batch.legs[0]
+    assert engine.handle(LegFinished(20, started.batch.id, 0, leg.worker_id, 0, 20)) == []
+    (again,) = engine.handle(arrived(2, 20))
+    assert isinstance(again, StartLeg)
+    assert again.batch.id > started.batch.id
