@@ -1,4 +1,4 @@
-"""`tidegate serve`, as a shell runs it."""
+"""`tidegate serve`: what is wrong with its arguments is said in words; its end."""
 
 import json
 import socket
@@ -11,21 +11,31 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from tidegate.cli import build_app
+from tidegate.host import Plugins
 from tidegate_proxy.embedded import EmbeddedTriton
 
+Serve = Callable[..., tuple[int, str]]
 NO_TRITON = "127.0.0.1:1"
 POINT = {"rows": 1, "median_ms": 1.0, "p95_ms": 1.0, "samples": 5}
 PROFILE = {"model": "echo", "alpha_ms": 1.0, "beta_ms": 1.0, "points": [POINT]}
 
 
-def _serve(*arguments: str) -> tuple[int, str]:
-    """Status and what was said as an error, without boxes and line breaks."""
-    command = [sys.executable, "-c", "from tidegate.cli import main; main()", "serve", "--listen", "127.0.0.1:0"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=False)
-    assert "gRPC" not in done.stdout
-    assert "Traceback" not in done.stderr
-    return done.returncode, " ".join(done.stderr.replace("│", " ").split())
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """`serve(*arguments)`: what it ends with and says as an error, in this process, whose logging it leaves alone."""
+    monkeypatch.setattr("tidegate_proxy.observability.logs.configure_logs", lambda *_: None)
+    app = build_app(Plugins.installed())
+
+    def run(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(app, ["serve", "--listen", "127.0.0.1:0", *arguments])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        assert "gRPC" not in result.stdout
+        return result.exit_code, " ".join(result.stderr.replace("│", " ").split())
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -45,8 +55,8 @@ def _serve(*arguments: str) -> tuple[int, str]:
         (["-O", "nope"], 2, "'nope' is not NAME=VALUE"),
     ],
 )
-def test_what_is_wrong_before_any_triton_is_asked(arguments: list[str], status: int, said: str) -> None:
-    code, errors = _serve("--triton", NO_TRITON, "--wait-s", "0.2", *arguments)
+def test_what_is_wrong_before_any_triton_is_asked(serve: Serve, arguments: list[str], status: int, said: str) -> None:
+    code, errors = serve("--triton", NO_TRITON, "--wait-s", "0.2", *arguments)
     assert (code, said in errors) == (status, True), errors
 
 
@@ -64,15 +74,15 @@ def test_what_is_wrong_before_any_triton_is_asked(arguments: list[str], status: 
         (["--listen-http", "127.0.0.1:0"], "error: the HTTP port of Triton at 127.0.0.1:"),
     ],
 )
-def test_what_only_shows_with_a_triton(triton: EmbeddedTriton, arguments: list[str], said: str) -> None:
-    code, errors = _serve("--triton", triton.grpc_address, *arguments)
+def test_what_only_shows_with_a_triton(serve: Serve, triton: EmbeddedTriton, arguments: list[str], said: str) -> None:
+    code, errors = serve("--triton", triton.grpc_address, *arguments)
     assert (code, said in errors) == (1, True), errors
 
 
-def test_a_port_that_is_taken(triton: EmbeddedTriton) -> None:
+def test_a_port_that_is_taken(serve: Serve, triton: EmbeddedTriton) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        code, errors = _serve("--triton", triton.grpc_address, "--listen", address)
+        code, errors = serve("--triton", triton.grpc_address, "--listen", address)
     assert code == 1
     assert errors.endswith(f"error: cannot listen on {address}: is the port taken?")
 
@@ -89,12 +99,20 @@ def test_a_port_that_is_taken(triton: EmbeddedTriton) -> None:
         ({"profiles": [PROFILE | {"modle": "echo"}]}, "profiles.0.modle: Extra inputs are not permitted"),
     ],
 )
-def test_a_profile_file_that_cannot_be_used(tmp_path: Path, document: Any, said: str) -> None:  # noqa: ANN401
+def test_a_profile_file_that_cannot_be_used(serve: Serve, tmp_path: Path, document: Any, said: str) -> None:  # noqa: ANN401
     path = tmp_path / "profiles.json"
     path.write_text(document if isinstance(document, str) else json.dumps(document))
-    code, errors = _serve("--triton", NO_TRITON, "--profiles", str(path))
+    code, errors = serve("--triton", NO_TRITON, "--profiles", str(path))
     assert code == 1
     assert f"error: {path}: {said}" in errors
+
+
+def test_a_shell_is_told_in_words() -> None:
+    command = [sys.executable, "-c", "from tidegate.cli import main; main()", "serve", "--triton", NO_TRITON]
+    done = subprocess.run([*command, "--policy", "nope"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "error: no policy named 'nope' is installed" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_profiles_are_taken_up(triton: EmbeddedTriton, start_tidegate: Callable[..., Any], tmp_path: Path) -> None:
