@@ -4,6 +4,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from tidegate_proxy.faults import faults
+from tidegate_proxy.liveness import BEAT_S
+
 
 class Alarm:
     """One instant at a time, set anew as often as one likes, from any thread."""
@@ -15,6 +18,8 @@ class Alarm:
         """None: without end; what the thread was last told."""
         self._changed = threading.Condition()
         self._closed = False
+        self.seen_ns = time.monotonic_ns()
+        """The thread's last sign of life."""
         self._thread = threading.Thread(target=self._run, name="alarm", daemon=True)
         self._thread.start()
 
@@ -38,16 +43,20 @@ class Alarm:
 
     def _run(self) -> None:
         while self._wait():
-            self._ring()
+            try:
+                self._ring()
+            except Exception as error:  # there is a next time
+                faults.report("the alarm", error)
 
     def _wait(self) -> bool:
         with self._changed:
             while not self._closed:
+                self.seen_ns = time.monotonic_ns()
                 self._sleeps_until_ns = self._at_ns
                 left_ns = None if self._at_ns is None else self._at_ns - time.monotonic_ns()
                 if left_ns is not None and left_ns <= 0:
                     self._at_ns = None
                     self._sleeps_until_ns = 0  # awake: it looks again before it sleeps
                     return True
-                self._changed.wait(None if left_ns is None else left_ns / 1e9)
+                self._changed.wait(BEAT_S if left_ns is None else min(BEAT_S, left_ns / 1e9))
         return False

@@ -8,6 +8,7 @@ import grpc
 
 from tidegate_proxy.completion_queue import Metadata
 from tidegate_proxy.envelope import Envelope
+from tidegate_proxy.faults import faults
 
 if TYPE_CHECKING:
     from tidegate_proxy.spoilers import Refusal
@@ -33,6 +34,11 @@ class RequestFailed(Exception):
         self.queued = queued
         self.reason = reason
         self.outcome = outcome or f"failed: {details}"
+
+
+def own_fault(words: str = "Tidegate failed; its log says more") -> RequestFailed:
+    """What a client is told when a fault of Tidegate's own is why it gets no answer."""
+    return RequestFailed(grpc.StatusCode.INTERNAL, words)
 
 
 Outcome = bytes | RequestFailed
@@ -99,6 +105,13 @@ class AwaitingClient(Client):
         self._loop.call_soon_threadsafe(self._settle, outcome)
 
     def _settle(self, outcome: Outcome) -> None:
+        try:
+            self._set(outcome)
+        except Exception as error:
+            faults.report("telling a client", error)
+            self.answer.set_exception(own_fault())
+
+    def _set(self, outcome: Outcome) -> None:
         if self.answer.done():
             return
         if isinstance(outcome, RequestFailed):

@@ -22,6 +22,7 @@ from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import NotSchedulable, PassedThrough, open_envelope
 from tidegate_proxy.forwarded import forwarded
+from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.merged_statistics import merge_statistics
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.split_models import VERSION, SplitModel
@@ -37,7 +38,8 @@ _TO_ALL = frozenset(
 """What changes a server's state has to change it on every server."""
 _REPOSITORY = frozenset(SERVICE + method for method in ("RepositoryModelLoad", "RepositoryModelUnload"))
 """What changes the models, too."""
-OF_OUR_OWN = frozenset((SERVICE + "ServerLive", SERVICE + "ServerReady", "/grpc.health.v1.Health/Check"))
+LIVE, READY = SERVICE + "ServerLive", SERVICE + "ServerReady"
+OF_OUR_OWN = frozenset((LIVE, READY, "/grpc.health.v1.Health/Check"))
 """How Tidegate itself is: answered as long as it runs."""
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
 """grpc.health.v1.HealthCheckResponse with its only field, the status."""
@@ -47,7 +49,13 @@ class Control:
     """Lives in the event loop."""
 
     def __init__(
-        self, directory: Directory, discovery: Discovery, driver: Driver, observability: Observability, gate: Gate
+        self,
+        directory: Directory,
+        discovery: Discovery,
+        driver: Driver,
+        observability: Observability,
+        gate: Gate,
+        liveness: Liveness,
     ) -> None:
         self._backends = discovery.backends
         self._directory = directory
@@ -55,6 +63,7 @@ class Control:
         self._driver = driver
         self._observability = observability
         self._gate = gate
+        self.liveness = liveness
         self._turn = itertools.count()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -66,8 +75,7 @@ class Control:
         self.shared_memory = ClientRegions(lambda: self.route(""), self._ask, self._ask_all)
         """What clients registered."""
         self._answers: dict[str, Callable[[bytes, Metadata, float | None], Awaitable[bytes]]] = {
-            SERVICE + "ServerLive": self._live,
-            SERVICE + "ServerReady": self._ready,
+            READY: self._ready,
             "/grpc.health.v1.Health/Check": self._health,
             SERVICE + "RepositoryIndex": self._index,
             SERVICE + "ModelStatistics": self._statistics,
@@ -318,9 +326,19 @@ class Control:
         answer = await self._statistics(request.SerializeToString(), (), None)
         return service_pb2.ModelStatisticsResponse.FromString(answer)
 
-    async def _live(self, _message: bytes, _metadata: Metadata, _remaining_s: float | None) -> bytes:
-        serialized: bytes = service_pb2.ServerLiveResponse(live=True).SerializeToString()
-        return serialized
+    def at_once(self, method: str) -> bytes | None:
+        """The answer to one of `OF_OUR_OWN` that concerns Tidegate alone, from any thread; None: ask the Tritons, too.
+
+        So the event loop may hang, and clients of the gRPC thread are told.
+        """
+        lives = not self.liveness.complaint()
+        answer: bytes | None = None
+        if method == LIVE:
+            answer = service_pb2.ServerLiveResponse(live=lives).SerializeToString()
+        elif not lives:
+            not_ready = service_pb2.ServerReadyResponse(ready=False)
+            answer = not_ready.SerializeToString() if method == READY else _NOT_SERVING
+        return answer
 
     async def _ready(self, _message: bytes, _metadata: Metadata, _remaining_s: float | None) -> bytes:
         serialized: bytes = service_pb2.ServerReadyResponse(ready=await self.is_ready()).SerializeToString()
@@ -358,7 +376,7 @@ class Control:
 
     async def is_ready(self) -> bool:
         """Whether requests are welcome: some Triton is ready, and the proxy is not about to stop."""
-        if self.draining:
+        if self.draining or self.liveness.complaint():
             return False
         probes = [asyncio.ensure_future(backend.is_ready()) for backend in self._backends if backend.alive]
         try:

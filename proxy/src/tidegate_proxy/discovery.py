@@ -10,6 +10,7 @@ from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.consent import lines_of
 from tidegate_proxy.driver import Driver
+from tidegate_proxy.faults import faults
 from tidegate_proxy.observability.statistics import Statistics
 from tidegate_proxy.queue_delay import drop_delays
 
@@ -33,11 +34,11 @@ class Discovery:
         layout: Layout | None = None,
     ) -> None:
         self.backends = backends
-        """All Tritons; may change."""
+        """All Tritons; changes in place."""
         self.told = told
-        """What the configuration says of models, in place of their configs; may be replaced."""
+        """What the configuration says of models, in place of their configs."""
         self.layout = layout
-        """What the Tritons follow; may be replaced."""
+        """What the Tritons follow."""
         self._directory = directory
         self._driver = driver
         self._statistics = statistics
@@ -50,6 +51,21 @@ class Discovery:
     async def refresh(self) -> None:
         """Ask every living Triton; a catalog that does not add up changes nothing, and is said so."""
         await self._refresh(None)
+
+    async def change(self, backends: list[Backend], told: Mapping[str, ModelConfig], layout: Layout | None) -> None:
+        """Other Tritons, words on models or layout from now on; a Triton that was given up joins when it is back.
+
+        Raises BackendError or ValueError, and changes nothing, for what does not add up.
+        """
+        async with self._one_at_a_time:
+            before = self._directory.catalog
+            await drop_delays([backend for backend in backends if backend.alive], told)
+            catalog = await discover(backends, told, before, layout=layout)
+            self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured))
+            self.backends[:] = backends
+            self.told, self.layout = told, layout
+            declare(self._statistics, catalog)
+            tell(catalog, before)
 
     async def take_back(self, backend: Backend) -> None:
         """A Triton that was given up answers again: what it serves now counts."""
@@ -68,12 +84,12 @@ class Discovery:
     async def _look_at(self, backend: Backend) -> None:
         """Take up what one of the Tritons has loaded or unloaded, if it has."""
         try:
-            changed = await backend.ready_versions() != _known(self._directory.catalog, backend)
+            if await backend.ready_versions() != _known(self._directory.catalog, backend):
+                await self.refresh()
         except BackendError as error:
             log.debug("%s", error)
-        else:
-            if changed:
-                await self.refresh()
+        except Exception as error:  # there is a next time
+            faults.report("looking for changes of what the Tritons serve", error)
 
     async def _refresh(self, returning: Backend | None) -> bool:
         async with self._one_at_a_time:

@@ -11,14 +11,25 @@ from collections.abc import Callable, Container
 
 import grpc
 
-from tidegate.api import NEVER, Advise, Drop, Request, RequestArrived, RequestCancelled
-from tidegate.engine import AnyEffect, CancelLeg, Engine, Fail, PolicyReplaced, StartLeg
+from tidegate.api import NEVER, Advise, Drop, Request, RequestArrived, RequestCancelled, TriesChanged
+from tidegate.engine import (
+    AnyEffect,
+    CancelLeg,
+    Engine,
+    EngineRestarted,
+    Fail,
+    ObserverRemoved,
+    PolicyReplaced,
+    StartLeg,
+)
 from tidegate_proxy.catalog import Directory
-from tidegate_proxy.client import SHUTTING_DOWN, TIMEOUT_EXPIRED, Client, RequestFailed
+from tidegate_proxy.client import SHUTTING_DOWN, TIMEOUT_EXPIRED, Client, RequestFailed, own_fault
+from tidegate_proxy.faults import faults
 from tidegate_proxy.headroom import Headroom
 from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.legs import Legs
 from tidegate_proxy.limits import Limits
+from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.locked_engine import LockedEngine
 from tidegate_proxy.membership import Membership
 from tidegate_proxy.observability.observability import Observability
@@ -32,6 +43,7 @@ log = logging.getLogger(__name__)
 
 QUEUE_FULL = "Exceeds maximum queue size"
 """Triton's own words for a request that is not even queued."""
+ENGINE_HANGS = "Tidegate's scheduler does not answer: its policy has not returned"
 
 
 class Driver:
@@ -60,7 +72,9 @@ class Driver:
         self._last_id = 0
         self._spoilers = Spoilers()
         self._headroom = Headroom()
-        self._engine = LockedEngine(engine, observability, self._carry_out)
+        self._engine = LockedEngine(engine, observability, self._carry_out, self._give_up_effect, self._begin_anew)
+        self._abandoned: list[tuple[list[Client], list[LegRun]]] = []
+        """By engines that began anew: who is to be told, and what is to be stopped."""
         self.lock = self._engine.lock
         """Guards the engine and its metrics."""
         self.clients = WaitingClients(self.lock, observability)
@@ -79,6 +93,13 @@ class Driver:
 
     def submit(self, client: Client, arrival_ns: int, deadline_ns: int) -> None:
         """Have a request scheduled; the client is told its outcome, before this returns if it is refused."""
+        try:
+            self._submit(client, arrival_ns, deadline_ns)
+        except Exception as error:
+            faults.report("taking in a request", error)
+            self._give_up_client(client)
+
+    def _submit(self, client: Client, arrival_ns: int, deadline_ns: int) -> None:
         envelope, limits = client.envelope, self.limits
         client.arrival_ns, client.due_ns = arrival_ns, deadline_ns
         self._observability.arrived(client)
@@ -91,11 +112,16 @@ class Driver:
         if self._spoilers and self._spoilers.runs_alone((client.owner, envelope.model)):
             client.runs_alone, merge_key = True, f"{merge_key}/alone {request_id}"
         request = Request(request_id, envelope.model, envelope.rows, arrival_ns, due_ns, merge_key, client=client.owner)
-        with self.lock:
+        if not self._engine.acquire(limits.silence_s):
+            self.clients.tell(client, RequestFailed(grpc.StatusCode.UNAVAILABLE, ENGINE_HANGS))
+            return
+        try:
             stray = not self._directory.catalog.schedules(envelope) and envelope.model in self._directory.catalog.hosts
             admitted = not stray and self.clients.admit(client, limits)
             if admitted:
                 effects = self._engine.handle(RequestArrived(time.monotonic_ns(), request))
+        finally:
+            self.lock.release()
         if stray:
             self._pass_on(client)
         elif not admitted:
@@ -103,6 +129,14 @@ class Driver:
             self.clients.tell(client, _rejected(limits, words, queued=False))
         else:
             self._engine.perform(effects)
+
+    def _give_up_client(self, client: Client) -> None:
+        """A fault met its request, wherever that is by now."""
+        with self.lock:
+            known = self.clients.remove(client.request_id)
+            effects = self._engine.handle(RequestCancelled(time.monotonic_ns(), client.request_id)) if known else []
+        self.clients.tell(client, own_fault())  # who has been told already does not mind
+        self._engine.perform(effects)
 
     def leave(self, client: Client) -> bool:
         """The client does not wait any more; whether it did. What nobody waits for is not run, or not to its end."""
@@ -116,6 +150,17 @@ class Driver:
             self.legs.spare(run)
         self._observability.failed(client, "CANCELED", "cancelled")
         return True
+
+    def watch(self, liveness: Liveness) -> None:
+        """Have the signs of life of the engine and of the alarm looked at."""
+        liveness.watch("engine", self._engine.seen_ns)
+        liveness.watch("alarm", self._engine.alarm_seen_ns)
+
+    def try_at_most(self, times: int) -> None:
+        """From now on so often is a request tried whose workers fail."""
+        with self.lock:
+            effects = self._engine.handle(TriesChanged(time.monotonic_ns(), times))
+        self._engine.perform(effects)
 
     def delivered(self, client: Client) -> None:
         """The client's answer is on its way: what that took is learned."""
@@ -135,9 +180,9 @@ class Driver:
 
     async def close(self) -> None:
         """Forget what is still under way: clients that wait are told."""
-        self._engine.close()
         self.dismiss()
         await self.legs.close()
+        self._engine.close()
 
     def _carry_out(self, effect: AnyEffect) -> None:
         match effect:
@@ -154,6 +199,11 @@ class Driver:
                 log.error(
                     "policy %s broke and was replaced by first come, first served: %s", effect.policy, effect.reason
                 )
+            case EngineRestarted():
+                log.critical("the engine broke and began anew, first come, first served: %s", effect.reason)
+                self._end_abandoned()
+            case ObserverRemoved():
+                log.error("observer %s broke and sees nothing more: %s", effect.observer, effect.reason)
             case Advise():
                 log.info("the policy asks for %+d workers: %s", effect.workers, effect.reason)
 
@@ -162,6 +212,27 @@ class Driver:
             self.on_stray(client)
         else:
             client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, "its model has just changed"))
+
+    def _give_up_effect(self, effect: AnyEffect) -> None:
+        """It could not be carried out: the requests that it concerned end here."""
+        match effect:
+            case StartLeg():
+                self.legs.crash(effect)
+            case Drop() | Fail():
+                self.clients.resolve(effect.request_id, own_fault())
+            case EngineRestarted():
+                self._end_abandoned()
+
+    def _begin_anew(self) -> None:
+        """With the lock held: the engine knows of no client and of no leg any more."""
+        self._abandoned.append((self.clients.remove_all(), self.legs.forget_all()))
+
+    def _end_abandoned(self) -> None:
+        while self._abandoned:
+            clients, runs = self._abandoned.pop()
+            for client in clients:
+                self.clients.tell(client, own_fault("Tidegate's engine failed and began anew: try again"))
+            self.legs.stop_soon(runs)
 
     async def _recover(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
         await self.recovery.recover(run, code, details)

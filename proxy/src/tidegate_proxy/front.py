@@ -1,7 +1,6 @@
 """The gRPC server that clients see: inference is scheduled, every other call is answered in the event loop."""
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -14,16 +13,17 @@ from tidegate_proxy import control
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.backend import CANCEL_AFTER_S, CHANNEL_OPTIONS, INFER, SERVICE
 from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed
+from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed, own_fault
 from tidegate_proxy.completion_queue import Call, Metadata, Server
 from tidegate_proxy.configuration.config import INT32_MAX, Limits, ServeConfig
 from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
+from tidegate_proxy.ending import ending
 from tidegate_proxy.envelope import Envelope, NotSchedulable
+from tidegate_proxy.faults import faults
 from tidegate_proxy.inference import OPENED_ASIDE_FROM, Inference
+from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.streams import InferStream
-
-log = logging.getLogger(__name__)
 
 STREAM_INFER = SERVICE + "ModelStreamInfer"
 LAST_WORDS_S: Final = 1.0
@@ -70,6 +70,10 @@ class Front:
         self._server.start()
         return port
 
+    def watch(self, liveness: Liveness) -> None:
+        """Have the signs of life of the gRPC thread looked at."""
+        liveness.watch("gRPC thread", lambda: self._server.seen_ns)
+
     async def drain(self, until: float, serve_until: float) -> None:
         """Let what is under way be answered, until an instant of the loop's clock; refuse what comes.
 
@@ -97,10 +101,16 @@ class Front:
 
     def _accept(self, call: Call) -> None:
         """In the server's thread."""
+        with ending(call):
+            self._begin(call)
+
+    def _begin(self, call: Call) -> None:
         if refusal := self._gate.refusal(call.method, call.metadata):
             call.end(refusal.code, refusal.details)
         elif self._draining and call.method not in control.OF_OUR_OWN:
             call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
+        elif call.method in control.OF_OUR_OWN and (answer := self._control.at_once(call.method)) is not None:
+            call.receive(lambda _message: call.answer(answer))
         elif call.method == INFER:
             arrival_ns = time.monotonic_ns()
             call.receive(lambda message: self._infer(call, message, arrival_ns), self._body_timeout_s)
@@ -124,6 +134,10 @@ class Front:
         self._spawn(call, asyncio.to_thread(self._infer_now, call, message, arrival_ns))
 
     def _infer_now(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
+        with ending(call):
+            self._schedule(call, message, arrival_ns)
+
+    def _schedule(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
         if message is None:
             self._forward(call, message)
             return
@@ -146,6 +160,10 @@ class Front:
         self._loop.call_soon_threadsafe(self._spawn_answer, call, message)
 
     def _spawn_answer(self, call: Call, message: bytes) -> None:
+        with ending(call):
+            self._answer_in_task(call, message)
+
+    def _answer_in_task(self, call: Call, message: bytes) -> None:
         task = self._spawn(call, self._answer(call, message))
 
         def cancel() -> None:
@@ -184,8 +202,8 @@ class Front:
             if task.cancelled():
                 call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)  # or its client has left, who does not see it
             elif error := task.exception():
-                log.error("%s failed", call.method, exc_info=error)
-                call.end(grpc.StatusCode.INTERNAL, f"Tidegate failed: {type(error).__name__}")
+                faults.report(f"answering {call.method.rpartition('/')[2]}", error)
+                call.end(grpc.StatusCode.INTERNAL, own_fault().details)
 
         return done
 

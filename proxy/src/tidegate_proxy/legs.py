@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Container, Coroutine, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
 
 import grpc
 
@@ -11,9 +11,10 @@ from tidegate.api import AnyEvent, BatchFailed, LegFinished, WorkerJoined, Worke
 from tidegate.engine import AnyEffect, StartLeg
 from tidegate_proxy.backend import CANCEL_AFTER_S, INFER, Backend
 from tidegate_proxy.catalog import Catalog, Directory
-from tidegate_proxy.client import Client, Outcome, RequestFailed
+from tidegate_proxy.client import Client, Outcome, RequestFailed, own_fault
 from tidegate_proxy.completion_queue import PendingCall
 from tidegate_proxy.envelope import Envelope
+from tidegate_proxy.faults import faults
 from tidegate_proxy.forwarded import forwarded_with_all
 from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.limits import Limits
@@ -112,6 +113,31 @@ class Legs:
             del self._between[run.effect.batch.id]
         return stranded
 
+    def forget_all(self) -> list[LegRun]:
+        """With the lock held: no leg runs any more; those that did."""
+        runs = [*self._running.values(), *self._between.values()]
+        self._running, self._between = {}, {}
+        return runs
+
+    def stop_soon(self, runs: Iterable[LegRun]) -> None:
+        """In the loop: nobody wants to know how these end."""
+        for run in runs:
+            self._loop.call_soon_threadsafe(run.stop)
+
+    def crash(self, effect: StartLeg) -> None:
+        """A fault of our own met a leg: its clients are told so, its worker is free."""
+        batch = effect.batch
+        worker_id = batch.legs[effect.leg].worker_id
+        with self._engine.lock:
+            runs = [run for of in (self._running, self._between) if (run := of.pop(batch.id, None))]
+            clients = [client for number in batch.request_ids if (client := self._clients.remove(number))]
+            failed = BatchFailed(time.monotonic_ns(), batch.id, effect.leg, worker_id, "a fault of Tidegate's own")
+            effects = self._engine.handle(failed)
+        for client in clients:
+            self._clients.tell(client, own_fault())
+        self._engine.perform(effects)
+        self.stop_soon(runs)
+
     def start(self, effect: StartLeg) -> None:
         """Run a leg on its Triton, unless nobody waits for it any more."""
         batch = effect.batch
@@ -172,7 +198,7 @@ class Legs:
         run.call = run.backend.channel.unary(
             INFER,
             message,
-            lambda answer, code, details: self._ended(run, answer, code, details),
+            lambda answer, code, details: self._over(run, answer, code, details),
             tuple(run.backend.opened(metadata)),
         )
         if run.abandoned:  # meanwhile
@@ -180,6 +206,13 @@ class Legs:
 
     def _cancel_later(self, call: PendingCall) -> None:
         self._loop.call_soon_threadsafe(lambda: self._loop.call_later(CANCEL_AFTER_S, call.cancel))
+
+    def _over(self, run: LegRun, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
+        try:
+            self._ended(run, answer, code, details)
+        except Exception as error:
+            faults.report("the end of a leg", error)
+            self.crash(run.effect)
 
     def _ended(self, run: LegRun, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
         """A leg's call is over."""
@@ -192,12 +225,12 @@ class Legs:
                 run.payload.sharing_broke(run.stage)
                 self._call(run, run.payload.request(run.stage, share=False))
             else:
-                self._loop.call_soon_threadsafe(self._failed, run, code, details)
+                self._loop.call_soon_threadsafe(self._failed_soon, run, code, details)
         elif not run.is_last:
             try:
                 run.payload.answered(answer)
             except ScatterError as error:
-                self._loop.call_soon_threadsafe(self._failed, run, grpc.StatusCode.INTERNAL, str(error))
+                self._loop.call_soon_threadsafe(self._failed_soon, run, grpc.StatusCode.INTERNAL, str(error))
             else:
                 self._finish(run)
         elif self._finish(run):
@@ -238,6 +271,13 @@ class Legs:
         left_ns = run.started_ns + run.effect.batch.legs[run.effect.leg].duration_ns - time.monotonic_ns()
         self._loop.call_later(max(0, left_ns) / 1e9, self.fail, run, EVERY_CLIENT_LEFT)
 
+    def _failed_soon(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
+        try:
+            self._failed(run, code, details)
+        except Exception as error:
+            faults.report("the failure of a leg", error)
+            self.crash(run.effect)
+
     def _failed(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
         """In the loop: a leg's call did not end well."""
         if self._running.get(run.effect.batch.id) is not run:
@@ -245,9 +285,16 @@ class Legs:
         if code is grpc.StatusCode.CANCELLED and run.abandoned:
             self._fail_as_planned(run)
             return
-        run.recovery = self._loop.create_task(self._recover(run, code, details))
+        run.recovery = self._loop.create_task(self._recovered(run, code, details))
         self._tasks.add(run.recovery)
         run.recovery.add_done_callback(self._tasks.discard)
+
+    async def _recovered(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
+        try:
+            await self._recover(run, code, details)
+        except Exception as error:
+            faults.report("the recovery of a leg", error)
+            self.crash(run.effect)
 
     def fail(
         self,

@@ -1,15 +1,13 @@
 """Looks after every Triton: one that does not answer any more is given up, one that answers again is taken back."""
 
 import asyncio
-import logging
 import time
 from dataclasses import dataclass
 
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
-
-log = logging.getLogger(__name__)
+from tidegate_proxy.faults import faults
 
 EVERY_S = 0.5
 PATIENCE = 3
@@ -24,8 +22,8 @@ async def watch(backend: Backend, driver: Driver, discovery: Discovery) -> None:
         await asyncio.sleep(EVERY_S)
         try:
             await _look(backend, driver, discovery, silence)
-        except Exception:  # whatever it answered to one probe, there is a next
-            log.exception("a probe of Triton at %s failed", backend.address)
+        except Exception as error:  # whatever it answered to one probe, there is a next
+            faults.report(f"a probe of Triton at {backend.address}", error)
 
 
 @dataclass

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import grpc
 
@@ -30,6 +31,7 @@ from tidegate_proxy.front import Front
 from tidegate_proxy.http.service import HttpService, http_limits
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.limits import Limits
+from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.metrics_page import MetricsPage
 from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.observability import Observability
@@ -85,6 +87,11 @@ class Proxy:
         return self.driver.engine
 
     @property
+    def liveness(self) -> Liveness:
+        """Whether all its parts give signs of life."""
+        return self._control.liveness
+
+    @property
     def catalog(self) -> Catalog:
         """What the Tritons serve."""
         return self._directory.catalog
@@ -116,70 +123,70 @@ class Proxy:
         return f"{host_of(address)}:{port}"
 
     async def reconfigure(self, config: ServeConfig) -> None:
-        """Take up what can change while requests are under way; say what cannot.
+        """Take up what can change while requests are under way, all of it; say what cannot.
 
-        Raises CredentialFileError, DocumentError, RestrictionError or TlsError, and changes nothing, for files that
-        cannot be used.
+        Raises BackendError, CredentialFileError, DocumentError, RestrictionError, TlsError or ValueError, and changes
+        nothing, for files that cannot be used and for Tritons that cannot be asked or do not fit together.
         """
         changes = diff(self.config, config)
-        layout = read_document(config.layout, Layout) if config.layout else None
-        added = [backend_of(triton, config.limits) for triton in changes.tritons_added]
-        try:
-            await self._require_consent(changes.effective, added)
-            self._gate.replace(changes.effective)
-        except Exception:
-            for backend in added:
-                await backend.close()
-            raise
-        self.config = changes.effective
-        self.driver.limits = limits_of(self.config)
-        for backend in self._discovery.backends:
-            backend.health_timeout_s = self.config.limits.health_timeout_s
-        if self.driver.regions:
-            self.driver.regions.limit_bytes = int(self.config.limits.max_shared_bytes)
-        self.bounds.limit(*_bytes_of(self.config))
-        self.engine.max_tries = self.config.retries.max + 1
-        self._control.refuses_shared_memory = self.config.shared_memory == "refuse"
-        logging.getLogger().setLevel(self.config.log.level.upper())
+        wanted = changes.effective
+        layout = read_document(wanted.layout, Layout) if wanted.layout else None
+        gate = Gate(wanted)
         removed = {triton.grpc for triton in changes.tritons_removed}
         leaving = [backend for backend in self._discovery.backends if backend.address in removed]
+        staying = [backend for backend in self._discovery.backends if backend not in leaving]
+        added: list[Backend] = []
+        try:
+            added += (backend_of(triton, wanted.limits) for triton in changes.tritons_added)
+            for backend in added:
+                await self._prepare(backend)
+            await self._require_consent(wanted, [*(backend for backend in staying if backend.alive), *added])
+            await self._discovery.change([*staying, *added], wanted.models, layout)
+        except BaseException:
+            for backend in added:
+                if self.driver.regions:
+                    self.driver.regions.leave(backend)
+                await backend.close()
+            raise
+        # From here on nothing fails, and nothing waits.
+        self._gate.follow(gate)
+        self.config = wanted
+        self.driver.limits = limits_of(wanted)
+        self.liveness.limit_s = wanted.limits.silence_s
+        if self.driver.regions:
+            self.driver.regions.limit_bytes = int(wanted.limits.max_shared_bytes)
+        self.bounds.limit(*_bytes_of(wanted))
+        self.driver.try_at_most(wanted.retries.max + 1)
+        self._control.refuses_shared_memory = wanted.shared_memory == "refuse"
+        logging.getLogger().setLevel(wanted.log.level.upper())
+        for backend in self._discovery.backends:
+            backend.health_timeout_s = wanted.limits.health_timeout_s
         for backend in leaving:
-            self._discovery.backends.remove(backend)
             self._watches.pop(backend).cancel()
-        for backend in added:
-            self._discovery.backends.append(backend)
-            backend.alive = await backend.is_ready()  # if not, it joins when it is
-            if backend.alive and self.driver.regions:
-                await self.driver.regions.share_with(backend)
-            self._watch(backend)
-        self._discovery.told = self.config.models
-        self._discovery.layout = layout
-        await self._discovery.refresh()
-        for backend in leaving:
             self._spawn_retirement(backend)
+        for backend in added:
+            self._watch(backend)
         for line in changes.warnings:
             log.warning("%s", line)
         log.info("configuration taken up: %s", ", ".join(changes.live) or "nothing has changed")
 
-    async def _require_consent(self, config: ServeConfig, added: Sequence[Backend]) -> None:
+    async def _require_consent(self, config: ServeConfig, living: Sequence[Backend]) -> None:
         """Raises RestrictionError where Tritons that answer restrict what this would open."""
-        living = [backend for backend in self._discovery.backends if backend.alive]
-        ready = [backend for backend in added if await backend.is_ready()]
-        await of_tritons.require_consent([*living, *ready], config.restricted, over_http=bool(self.http_address))
+        await of_tritons.require_consent(living, config.restricted, over_http=bool(self.http_address))
 
     async def look_at_files(self) -> None:
         """For ever: take up tokens and keys that have changed in their files."""
         watched = self._credential_files()
         while True:
             await asyncio.sleep(LOOK_AT_FILES_EVERY_S)
-            if watched.changed():
-                watched = self._credential_files()
-                try:
+            try:
+                if watched.changed():
+                    watched = self._credential_files()
                     self._gate.replace(self.config)
                     self._read_headers()
                     log.info("credentials were read again")
-                except Exception as error:  # the rules that were in force stay
-                    log.error("credentials were not read again: %s", error)
+            except Exception as error:  # the rules that were in force stay
+                log.error("credentials were not read again: %s", error)
 
     async def drain(self) -> None:
         """Let what is under way end, whichever way it came in, within `drain_s` in all.
@@ -199,6 +206,13 @@ class Proxy:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._control.close()
         await self.driver.close()
+
+    async def _prepare(self, backend: Backend) -> None:
+        """Raises BackendError for a Triton that is not ready."""
+        if not await backend.is_ready():
+            raise BackendError(f"no Triton is ready at {backend.address}: does it run, and is this its gRPC port?")
+        if self.driver.regions:
+            await self.driver.regions.share_with(backend)
 
     def _watch(self, backend: Backend) -> None:
         self._watches[backend] = asyncio.create_task(watch(backend, self.driver, self._discovery))
@@ -241,14 +255,11 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
     credentials = server_credentials(config.tls) if config.tls else None
     tracing = otlp_tracing(config.tracing.endpoint) if config.tracing else None
     async with AsyncExitStack() as stack:
-        record = stack.enter_context(config.record.open("wb")) if config.record else None
+        observers = _observers(config, plugins, stack)
         backends = [backend_of(triton, config.limits) for triton in config.tritons]
         stack.push_async_callback(_close_all, backends)
         await _await_tritons(config, backends)
         directory = Directory(await _first_look(backends, config))
-        observers: list[Observer] = [plugins.observer(name).make() for name in config.observers]
-        if record:
-            observers.append(Recorder(record))
         setup = _setup(config, directory.catalog, measured)
         policy = plugins.make_policy(config.policy.name, setup, dict(config.policy.options))
         engine = Engine(policy, name=config.policy.name, observers=observers, max_tries=config.retries.max + 1)
@@ -267,7 +278,8 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
             config.models,
             directory.catalog.layout,
         )
-        control = Control(directory, discovery, driver, observability, gate)
+        liveness = _liveness(config, driver, stack)
+        control = Control(directory, discovery, driver, observability, gate, liveness)
         control.refuses_shared_memory = config.shared_memory == "refuse"
         inference = Inference(directory, driver)
         proxy = Proxy(config, directory, driver, discovery, control, gate, bounds)
@@ -282,9 +294,13 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
                 ejections=lambda: driver.outliers.ejections(backends),
                 bounds=bounds,
             )
-            page = MetricsPage(registry, observability, driver, directory, discovery, gate, bounds, http_limits(config))
+            page = MetricsPage(
+                registry, liveness, observability, driver, directory, discovery, gate, bounds, http_limits(config)
+            )
             await proxy.show_metrics(page, config.listen.metrics, stack)
-        await proxy.serve_grpc(Front(inference, driver, control, gate, config, bounds), credentials, stack)
+        front = Front(inference, driver, control, gate, config, bounds)
+        await proxy.serve_grpc(front, credentials, stack)
+        front.watch(liveness)
         if config.listen.http and _serves_http(config, backends):
             http = HttpService(config, inference, directory, discovery, control, gate, bounds)
             await proxy.serve_http(http, config.listen.http, stack)
@@ -337,6 +353,7 @@ def limits_of(config: ServeConfig) -> Limits:
         ejection=config.ejection,
         retry_share=config.retries.budget,
         shed_status=grpc.StatusCode[config.shedding.status],
+        silence_s=config.limits.silence_s,
     )
 
 
@@ -399,6 +416,29 @@ async def _await_tritons(config: ServeConfig, backends: Sequence[Backend]) -> No
     """Until all are ready. Raises BackendError, and RestrictionError where they restrict what Tidegate would open."""
     await asyncio.gather(*(_await_ready(backend, config.wait_s) for backend in backends))
     await of_tritons.require_consent(backends, config.restricted, over_http=config.listen.http is not None)
+
+
+def _observers(config: ServeConfig, plugins: Plugins, stack: AsyncExitStack) -> list[Observer]:
+    """Those that were asked for. Raises OSError for an event log that cannot be written."""
+    observers: list[Observer] = []
+    if config.record:
+        record = config.record.open("wb")
+        stack.callback(_close_quietly, record)
+        observers.append(Recorder(record))
+    return [*observers, *(plugins.observer(name).make() for name in config.observers)]
+
+
+def _liveness(config: ServeConfig, driver: Driver, stack: AsyncExitStack) -> Liveness:
+    liveness = Liveness(config.limits.silence_s)
+    stack.callback(liveness.close)
+    driver.watch(liveness)
+    return liveness
+
+
+def _close_quietly(record: BinaryIO) -> None:
+    """What is not in the file by now is lost with a disk that is full; the observer that wrote it said so."""
+    with suppress(OSError):
+        record.close()
 
 
 async def _close_all(backends: list[Backend]) -> None:

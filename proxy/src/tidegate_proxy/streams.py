@@ -15,11 +15,12 @@ import grpc
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.backend import Backend
-from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed
+from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed, own_fault
 from tidegate_proxy.completion_queue import Call, Metadata
 from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, NotSchedulable, PassedThrough
+from tidegate_proxy.faults import faults
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.wire import encode_varint, first_string
 
@@ -110,6 +111,12 @@ class InferStream:
         return waiting >= MAX_UNDER_WAY
 
     def _received(self, message: bytes | None) -> None:
+        try:
+            self._take(message)
+        except Exception as error:
+            self._break(error)
+
+    def _take(self, message: bytes | None) -> None:
         arrival_ns = time.monotonic_ns()
         with self._lock:
             self._reading = False
@@ -212,6 +219,12 @@ class InferStream:
         self._read()
 
     def _sent(self, _event: object) -> None:
+        try:
+            self._go_on()
+        except Exception as error:
+            self._break(error)
+
+    def _go_on(self) -> None:
         with self._lock:
             self._sending = False
             relays = list(self._relays.values())
@@ -236,6 +249,15 @@ class InferStream:
                     self._call.end(*(self._end.code, self._end.details) if self._end else ())
                 return
         self._call.send(message, self._sent)
+
+    def _break(self, error: Exception) -> None:
+        """A fault of Tidegate's own ends the stream."""
+        faults.report("a stream", error)
+        with self._lock:
+            self._error = self._error or own_fault()
+            self._outbox.clear()
+        self._abandon()
+        self._call.end(self._error.code, self._error.details)
 
     def _leave(self) -> None:
         """The client is gone."""

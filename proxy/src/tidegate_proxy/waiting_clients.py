@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
-from tidegate_proxy.client import Client, Outcome, RequestFailed
+from tidegate_proxy.client import Client, Outcome, RequestFailed, own_fault
+from tidegate_proxy.faults import faults
 from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.limits import Limits, Load
 from tidegate_proxy.observability.observability import Observability
@@ -65,6 +66,12 @@ class WaitingClients:
                 del self._load_of_owner[client.owner]
         return client
 
+    def remove_all(self) -> list[Client]:
+        """With the lock held: nobody waits any more; those who did."""
+        clients, self._by_request = list(self._by_request.values()), {}
+        self._load, self._load_of_owner, self._load_of_model = Load(), {}, {}
+        return clients
+
     def resolve(self, request_id: int, outcome: Outcome) -> None:
         """One is told, if it still waits."""
         with self._lock:
@@ -82,8 +89,18 @@ class WaitingClients:
 
     def tell(self, client: Client, outcome: Outcome, run: LegRun | None = None, output_ns: int = 0) -> None:
         """The client first, then those who look on."""
-        client.resolve(outcome)
+        try:
+            client.resolve(outcome)
+        except Exception as error:
+            faults.report("telling a client", error)
+            self._tell_of_fault(client)
         if isinstance(outcome, RequestFailed):
             self._observability.failed(client, outcome.reason, outcome.outcome)
         else:
             self._observability.answered(client, run.execution if run else None, output_ns)
+
+    def _tell_of_fault(self, client: Client) -> None:
+        try:
+            client.resolve(own_fault())
+        except Exception as error:
+            faults.report("telling a client", error)

@@ -201,7 +201,7 @@ class RunningFront:
             self,
             scheduling,
             scheduled,
-            overrides=overrides,
+            overrides=dict(overrides or {}).get,
             guard=guard,
             limits=limits,
             bounds=self.bounds,

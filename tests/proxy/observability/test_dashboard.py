@@ -1,5 +1,6 @@
 """The Grafana dashboard and the reference, beside the metrics that there are."""
 
+import asyncio
 import json
 import re
 import threading
@@ -12,11 +13,13 @@ import pytest
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidegate.api import Model, Setup, Worker
 from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.faults import faults
+from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.statistics import Statistics
@@ -33,10 +36,12 @@ TARGETS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.g
 def _exported() -> dict[str, set[str]]:
     """Every series' name on a page of Tidegate, with its labels."""
     setup = Setup((Model("m", 4),), (Worker(0, "w", ("m",)),), ())
+    faults.report("a test", ValueError("of no meaning"))
     bounds = Bounds()
     bounds.count("http", "max_connections")
     bounds.connections["http"] = 1
-    own = generate_latest(registry_of(Metrics(setup), threading.Lock(), "fifs", bounds=bounds)).decode()
+    registry = registry_of(Metrics(setup), threading.Lock(), "fifs", bounds=bounds)
+    own = generate_latest(registry).decode() + _liveness()
     statistics = Statistics()
     statistics.declare("m", ["1"])
     page = merge(own, request_metrics(statistics.snapshot(), {}), {"h:1": None}, ["m"])
@@ -47,6 +52,17 @@ def _exported() -> dict[str, set[str]]:
             name = each.name.removesuffix("_total") if each.name.startswith("nv_") else each.name
             found.setdefault(name, set()).update(each.labels)
     return found
+
+
+def _liveness() -> str:
+    async def rendered() -> str:
+        registry, liveness = CollectorRegistry(), Liveness(4.0)
+        registry.register(liveness)
+        page = generate_latest(registry).decode()
+        liveness.close()
+        return page
+
+    return asyncio.run(rendered())
 
 
 def _parse(expression: str) -> object:

@@ -99,7 +99,8 @@ def serve(
         settings = read_config(config, flags)
         configure_logs(settings.log.format, settings.log.level.upper())
         proxy = uvloop.run(run_proxy(settings, lambda: read_config(config, flags), _announce))
-        Console(soft_wrap=True, highlight=False).print(f"[dim]{escape(str(proxy.engine.tally))}[/]")
+        if proxy:
+            Console(soft_wrap=True, highlight=False).print(f"[dim]{escape(str(proxy.engine.tally))}[/]")
     except serving_errors() as error:
         errors.print(f"[red]error:[/] {escape(str(error))}")
         raise typer.Exit(1) from error
@@ -132,22 +133,45 @@ def serving_errors() -> tuple[type[Exception], ...]:
 
 async def run_proxy(
     settings: "ServeConfig", read_again: "Callable[[], ServeConfig]", announce: "Callable[[Proxy], None]"
-) -> "Proxy":
-    """Serve until a signal says to stop; SIGHUP has the configuration read again. What served, for its figures."""
+) -> "Proxy | None":
+    """Serve until a signal says to stop; SIGHUP has the configuration read again. What served, for its figures.
+
+    None where the signal came before anything was served, such as while Tritons were waited for.
+    """
     from tidegate.host import Plugins
     from tidegate_proxy.serve import serving
 
     loop = asyncio.get_running_loop()
     stop, again = asyncio.Event(), asyncio.Event()
+    serves = False
+
+    async def serve_until_stopped() -> "Proxy":
+        nonlocal serves
+        async with serving(settings, Plugins.installed()) as proxy:
+            serves = True
+            announce(proxy)
+            reloading = loop.create_task(_reload(proxy, again, read_again))
+            await stop.wait()
+            reloading.cancel()
+        return proxy
+
+    work = loop.create_task(serve_until_stopped())
+
+    def end() -> None:
+        stop.set()
+        if not serves:
+            work.cancel()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, end)
     loop.add_signal_handler(signal.SIGHUP, again.set)
-    async with serving(settings, Plugins.installed()) as proxy:
-        announce(proxy)
-        reloading = loop.create_task(_reload(proxy, again, read_again))
-        await stop.wait()
-        reloading.cancel()
-    return proxy
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+        log.info("asked to stop before anything was served")
+        return None
 
 
 def _announce(proxy: "Proxy") -> None:
@@ -167,18 +191,17 @@ def _announce(proxy: "Proxy") -> None:
 
 
 async def _reload(proxy: "Proxy", wanted: asyncio.Event, read_again: "Callable[[], ServeConfig]") -> None:
-    from tidegate_proxy.access.authentication import CredentialFileError
-    from tidegate_proxy.access.restrictions import RestrictionError
-    from tidegate_proxy.access.tls import TlsError
-    from tidegate_proxy.configuration.config_file import ConfigError
+    from tidegate_proxy.faults import faults
 
     while True:
         await wanted.wait()
         wanted.clear()
         try:
             await proxy.reconfigure(read_again())
-        except (ConfigError, CredentialFileError, RestrictionError, TlsError) as error:
+        except Exception as error:  # the next one may be better
             log.error("the configuration was not taken up, and nothing has changed: %s", error)
+            if not isinstance(error, (*serving_errors(), ValueError)):
+                faults.report("taking up a configuration", error)
 
 
 def _triton(text: str) -> dict[str, Any]:

@@ -211,6 +211,8 @@ class Server:
         self._idle.set()
         self._stopping = False
         self._stopped = False
+        self.seen_ns = time.monotonic_ns()
+        """The thread's last sign of life."""
         self._thread = threading.Thread(target=self._serve, name="grpc", daemon=True)
 
     def listen(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
@@ -276,6 +278,7 @@ class Server:
     def _serve(self) -> None:
         while not self._stopped:
             event = self._queue.poll(time.time() + SWEEP_S)
+            self.seen_ns = time.monotonic_ns()
             try:
                 if event.completion_type is not cygrpc.CompletionType.queue_timeout:
                     event.tag(event)

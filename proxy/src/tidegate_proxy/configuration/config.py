@@ -206,6 +206,12 @@ class Limits(Section):
     health_timeout_s: Seconds = Field(
         default=4.0, description="A Triton that answers neither inferences nor health probes for so long is given up"
     )
+    silence_s: float = Field(
+        default=4.0,
+        ge=1,
+        le=1e6,
+        description="So long may engine, alarm, event loop or gRPC thread give no sign of life; then it is not live",
+    )
     keepalive_s: float = Field(
         default=7200.0,
         ge=10,

@@ -17,6 +17,7 @@ LIVE: Final = frozenset(
         "limits.max_queue_bytes",
         "limits.leg_timeout_s",
         "limits.health_timeout_s",
+        "limits.silence_s",
         "limits.max_shared_bytes",
         "limits.model_share",
         "limits.max_bytes_in_flight",

@@ -1,9 +1,8 @@
 """The HTTP front as one ASGI application: inferences are scheduled, every other call goes to a Triton as it is."""
 
 import asyncio
-import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -15,6 +14,7 @@ from tidegate_proxy.affinity import sequence_in_json
 from tidegate_proxy.bounds import Bounds, TooMuchInFlight
 from tidegate_proxy.client import RequestFailed
 from tidegate_proxy.envelope import NotSchedulable
+from tidegate_proxy.faults import faults
 from tidegate_proxy.http import compression, infer_request, infer_response, routes
 from tidegate_proxy.http.aside import Aside
 from tidegate_proxy.http.body import ClientLeft, RequestBody
@@ -40,8 +40,6 @@ from tidegate_proxy.http.screening import CHANGES, Screen, why_not_changed
 from tidegate_proxy.http.several import merged_handlers
 from tidegate_proxy.signature import Signature
 
-log = logging.getLogger(__name__)
-
 _OK: Final = 200
 _STREAMED_FROM: Final = 1 << 20
 """Bodies of this size are passed on while they come; smaller ones are read first."""
@@ -55,8 +53,9 @@ class HttpFront(Generic[AnyTriton]):
     """Answers every route of Triton's HTTP service. A context manager: its connections live as long as it is entered.
 
     `routing` chooses a Triton for what is not scheduled. `scheduled(model)` gives the signature of a
-    model that is scheduled, None for others. `overrides`: handlers, by method and pattern (`routes.match`), that answer
-    in place of a Triton; they win over those of `several`, which are there when there are several Tritons. `guard`
+    model that is scheduled, None for others. `overrides((method, pattern))` gives a handler that answers
+    in place of a Triton, if there is one; it wins over those of `several`, which are there when there are several
+    Tritons. `guard`
     may refuse a request before its body is read; `hidden` names the headers that were meant for it.
     `owner` says whose a request is.
     `passed_through` is told of every inference that a Triton answered. `refuses_shared_memory`: whether tensors there
@@ -70,7 +69,7 @@ class HttpFront(Generic[AnyTriton]):
         scheduling: Scheduling,
         scheduled: Callable[[str], Signature | None],
         *,
-        overrides: Mapping[tuple[str, str], Handler] | None = None,
+        overrides: Callable[[tuple[str, str]], Handler | None] = lambda _route: None,
         guard: Guard | None = None,
         hidden: Callable[[], frozenset[str]] = frozenset,
         owner: Owner = lambda _header, _peer: "",
@@ -86,7 +85,7 @@ class HttpFront(Generic[AnyTriton]):
         self._aside = Aside()
         self._tritons = tritons
         self._merged = merged_handlers(tritons, self._forwarder)
-        self._overrides = dict(overrides or {})
+        self._overrides = overrides
         self._guard = guard
         self._hidden = hidden
         self._owner = owner
@@ -133,8 +132,8 @@ class HttpFront(Generic[AnyTriton]):
             # The client left, or the server stops.
             if not exchange.client_left and not exchange.started:
                 await exchange.reply(infer_response.error(503, "Tidegate is shutting down"))
-        except Exception:
-            log.exception("%s %r failed", exchange.method, exchange.path)
+        except Exception as error:
+            faults.report("answering over HTTP", error)
             if not exchange.started:  # otherwise the server library closes the connection
                 await exchange.reply(infer_response.error(500, "internal error of Tidegate; its log says more"))
         finally:
@@ -168,7 +167,7 @@ class HttpFront(Generic[AnyTriton]):
 
     def _handler(self, route: tuple[str, str]) -> Handler | None:
         """What answers it here. Tritons come and go with the configuration: only several are merged."""
-        return self._overrides.get(route) or (self._merged.get(route) if len(self._tritons) > 1 else None)
+        return self._overrides(route) or (self._merged.get(route) if len(self._tritons) > 1 else None)
 
     async def _infer(self, exchange: Exchange, body: RequestBody, signature: Signature, version: str) -> None:
         content = await body.whole()

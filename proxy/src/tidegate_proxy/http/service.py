@@ -12,9 +12,10 @@ from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery
+from tidegate_proxy.faults import faults
 from tidegate_proxy.http.application import HttpFront
-from tidegate_proxy.http.infer_response import JSON, failure
-from tidegate_proxy.http.interface import Answer, Application, Call, Limits, Receive, Scope, Send
+from tidegate_proxy.http.infer_response import JSON, error, failure
+from tidegate_proxy.http.interface import Answer, Application, Call, Handler, Limits, Receive, Scope, Send
 from tidegate_proxy.http.routes import match
 from tidegate_proxy.http.server import HttpServer, start_server
 from tidegate_proxy.http.split import split_handlers
@@ -53,22 +54,29 @@ class HttpService:
             guard=gate.http_refusal,
             hidden=lambda: gate.credential_headers,
             owner=gate.http_owner,
-            overrides={
-                ("GET", "/v2/health/live"): self._live,
-                ("GET", "/v2/health/ready"): self._ready,
-                ("GET", "/v2/models/stats"): self._statistics,
-                ("GET", "/v2/models/{model}/stats"): self._statistics,
-                ("GET", "/v2/systemsharedmemory/status"): self._shared_memory_status,
-                ("POST", "/v2/systemsharedmemory/unregister"): self._unregister_shared_memory,
-                **(split_handlers(directory, control) if directory.catalog.layout else {}),
-            },
+            overrides=self._override,
             limits=self._limits,
             passed_through=control.passed_through_http,
             refuses_shared_memory=lambda: control.refuses_shared_memory,
             bounds=bounds,
         )
+        self._own: dict[tuple[str, str], Handler] = {
+            ("GET", "/v2/health/live"): self._live,
+            ("GET", "/v2/health/ready"): self._ready,
+            ("GET", "/v2/models/stats"): self._statistics,
+            ("GET", "/v2/models/{model}/stats"): self._statistics,
+            ("GET", "/v2/systemsharedmemory/status"): self._shared_memory_status,
+            ("POST", "/v2/systemsharedmemory/unregister"): self._unregister_shared_memory,
+        }
+        self._with_a_layout = split_handlers(directory, control)
         self._server: HttpServer | None = None
         self._refreshes: set[asyncio.Task[None]] = set()
+
+    def _override(self, route: tuple[str, str]) -> Handler | None:
+        """What answers here rather than by a Triton; a layout may come and go with the configuration."""
+        if handler := self._own.get(route):
+            return handler
+        return self._with_a_layout.get(route) if self._directory.catalog.layout else None
 
     def _signature(self, model: str) -> Signature | None:
         return self._directory.catalog.signatures.get(model)
@@ -118,10 +126,16 @@ class HttpService:
         if route and route.pattern.startswith("/v2/repository/models/"):
             task = asyncio.create_task(self._discovery.refresh())
             self._refreshes.add(task)
-            task.add_done_callback(self._refreshes.discard)
+            task.add_done_callback(self._looked_again)
+
+    def _looked_again(self, task: asyncio.Task[None]) -> None:
+        self._refreshes.discard(task)
+        if not task.cancelled() and (failed := task.exception()):
+            faults.report("looking for changes of what the Tritons serve", failed)
 
     async def _live(self, _call: Call) -> Answer:
-        return Answer(200, [], b"")
+        complaint = self._control.liveness.complaint()
+        return error(503, complaint) if complaint else Answer(200, [], b"")
 
     async def _ready(self, _call: Call) -> Answer:
         return Answer(200 if await self._control.is_ready() else _NOT_READY, [], b"")

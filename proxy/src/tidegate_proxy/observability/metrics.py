@@ -27,7 +27,7 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate.engine import AnyEffect, Fail, PolicyReplaced, StartLeg
+from tidegate.engine import AnyEffect, EngineRestarted, Fail, ObserverRemoved, PolicyReplaced, StartLeg
 
 LATENCY_BOUNDS_NS = tuple(
     map(
@@ -119,6 +119,8 @@ class Snapshot:
     advised_at_ns: int | None
     policies_replaced: int
     refused: Counter[tuple[str, str]]
+    observers_removed: int
+    engine_restarts: int
 
 
 class Metrics:
@@ -136,6 +138,8 @@ class Metrics:
         self._advised = 0
         self._advised_at_ns: int | None = None
         self._policies_replaced = 0
+        self._observers_removed = 0
+        self._engine_restarts = 0
 
     def handled(self, event: AnyEvent, effects: Iterable[AnyEffect], decision_ns: int) -> None:
         """Count what happened and what the engine made of it; `decision_ns` is the time that `handle` took."""
@@ -165,6 +169,8 @@ class Metrics:
             advised_at_ns=self._advised_at_ns,
             policies_replaced=self._policies_replaced,
             refused=self.refused.copy(),
+            observers_removed=self._observers_removed,
+            engine_restarts=self._engine_restarts,
         )
 
     def _start_leg(self, effect: StartLeg, now_ns: int) -> None:
@@ -260,3 +266,10 @@ class Metrics:
                 self._advised, self._advised_at_ns = effect.workers, now_ns
             case PolicyReplaced():
                 self._policies_replaced += 1
+            case ObserverRemoved():
+                self._observers_removed += 1
+            case EngineRestarted():
+                self._engine_restarts += 1
+                for request in self._open.values():
+                    self._models.setdefault(request.model, ModelCounts()).failed += 1
+                self._open, self._running = {}, {}

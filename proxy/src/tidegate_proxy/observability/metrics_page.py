@@ -19,6 +19,7 @@ from tidegate_proxy.http.exchange import Exchange
 from tidegate_proxy.http.infer_response import error
 from tidegate_proxy.http.interface import Answer, Limits, Receive, Scope, Send
 from tidegate_proxy.http.server import HttpServer, start_server
+from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.triton_metrics import merge, request_metrics, scrape
 
@@ -32,6 +33,7 @@ class MetricsPage:
     def __init__(
         self,
         registry: CollectorRegistry,
+        liveness: Liveness,
         observability: Observability,
         driver: Driver,
         directory: Directory,
@@ -41,6 +43,9 @@ class MetricsPage:
         limits: Limits,
     ) -> None:
         self._registry = registry
+        self._liveness_registry = CollectorRegistry()
+        self._liveness_registry.register(liveness)
+        self._liveness = liveness
         self._observability = observability
         self._driver = driver
         self._directory = directory
@@ -104,10 +109,13 @@ class MetricsPage:
         return Answer(200, [(b"content-type", b"application/json")], json.dumps(models).encode())
 
     def _render(self, pages: Mapping[str, str | None]) -> bytes:
+        lives = generate_latest(self._liveness_registry).decode()
+        if self._liveness.complaint():  # the numbers of an engine that hangs cannot be read
+            return merge(lives, (), pages, frozenset()).encode()
         statistics = self._observability.statistics
         with self._driver.lock:
             waiting = self._observability.metrics.snapshot().waiting
         pending = {(model, version): waiting[model] for model, version in statistics.snapshot()}
-        own = generate_latest(self._registry).decode()
+        own = lives + generate_latest(self._registry).decode()
         requests = request_metrics(statistics.snapshot(), pending)
         return merge(own, requests, pages, frozenset(self._directory.catalog.models)).encode()

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.faults import faults
 from tidegate_proxy.limits import FULL_OF
 from tidegate_proxy.observability.metrics import Metrics, ModelCounts, Snapshot, Times
 
@@ -104,6 +105,20 @@ class _EngineCollector(Collector):
         )
         replaced.add_metric((), snapshot.policies_replaced)
         yield replaced
+        removed = CounterMetricFamily("tidegate_observers_removed", "Observers that broke and see nothing more.")
+        removed.add_metric((), snapshot.observers_removed)
+        yield removed
+        restarts = CounterMetricFamily(
+            "tidegate_engine_restarts", "Times the engine itself broke and began anew: every request it had failed."
+        )
+        restarts.add_metric((), snapshot.engine_restarts)
+        yield restarts
+        own = CounterMetricFamily(
+            "tidegate_faults", "Faults of Tidegate's own, each of which the log tells of.", labels=("place",)
+        )
+        for place, count in sorted(faults.counts().items()):
+            own.add_metric((place,), count)
+        yield own
         build = GaugeMetricFamily(
             "tidegate_build_info", "1; the labels tell version and policy.", labels=("version", "policy")
         )

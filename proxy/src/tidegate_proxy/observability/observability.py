@@ -1,28 +1,53 @@
 """What the driver tells those who look on: metrics, statistics and traces, in one place to keep the driver short."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from tidegate.api import AnyEvent, Setup
 from tidegate.engine import AnyEffect
 from tidegate_proxy.client import Client
+from tidegate_proxy.faults import faults
 from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.observability.statistics import Statistics
 from tidegate_proxy.observability.tracing import Execution, Tracing
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _isolated(method: Callable[P, R]) -> Callable[P, R | None]:
+    """Whoever looks on disturbs nobody: what `method` raises is reported, and None its result."""
+
+    @wraps(method)
+    def quiet(*arguments: P.args, **options: P.kwargs) -> R | None:
+        try:
+            return method(*arguments, **options)
+        except Exception as error:
+            faults.report(f"observability ({method.__name__})", error)
+            return None
+
+    return quiet
+
 
 class Observability:
-    """Called on the hot path, from any thread but for `handled`, which is called with the engine's lock held."""
+    """Called on the hot path, from any thread but for `handled`, which is called with the engine's lock held.
+
+    Its methods raise nothing.
+    """
 
     def __init__(self, setup: Setup, tracing: Tracing | None = None) -> None:
         self.metrics = Metrics(setup)
         self.statistics = Statistics()
         self._tracing = tracing
 
+    @_isolated
     def handled(self, event: AnyEvent, effects: Sequence[AnyEffect], took_ns: int) -> None:
         """The engine has taken in an event."""
         self.metrics.handled(event, effects, took_ns)
 
+    @_isolated
     def arrived(self, client: Client) -> None:
         """A request is to be scheduled; its metadata may continue a trace."""
         if self._tracing:
@@ -35,6 +60,7 @@ class Observability:
                 at_ns=client.arrival_ns,
             )
 
+    @_isolated
     def batch_started(
         self, clients: Sequence[Client], rows: int, worker: str, at_ns: int, *, first: bool = True
     ) -> Execution | None:
@@ -49,11 +75,13 @@ class Observability:
         spans = [client.span for client in clients if client.span is not None]
         return self._tracing.execution_started(spans, model=header.model_name, rows=rows, worker=worker, at_ns=at_ns)
 
+    @_isolated
     def batch_ended(self, execution: Execution | None, at_ns: int, error: str | None = None) -> None:
         """A batch is over."""
         if self._tracing and execution:
             self._tracing.execution_ended(execution, at_ns=at_ns, error=error)
 
+    @_isolated
     def answered(self, client: Client, execution: Execution | None, output_ns: int) -> None:
         """A client has its answer; dividing the batch's took `output_ns`."""
         header, now_ns = client.envelope.header, time.monotonic_ns()
@@ -73,6 +101,7 @@ class Observability:
             queue_ns = client.started_ns - client.arrival_ns
             self._tracing.request_ended(client.span, outcome, at_ns=now_ns, queue_ns=queue_ns, execution=execution)
 
+    @_isolated
     def failed(self, client: Client, reason: str, outcome: str) -> None:
         """A client got an error, or left. `reason`: one of FAILURE_REASONS; `outcome`: the trace's words for it."""
         header, now_ns = client.envelope.header, time.monotonic_ns()
@@ -80,6 +109,7 @@ class Observability:
         if self._tracing and client.span is not None:
             self._tracing.request_ended(client.span, outcome, at_ns=now_ns)
 
+    @_isolated
     def passed_through(self, model: str, version: str, *, rows: int, sent_ns: int, ok: bool) -> None:
         """A request that could not be scheduled has its answer."""
         total_ns = time.monotonic_ns() - sent_ns
@@ -87,11 +117,13 @@ class Observability:
             model, version, ok=ok, at_ms=time.time_ns() // 1_000_000, total_ns=total_ns, rows=rows
         )
 
+    @_isolated
     def passed_on(self, client: Client) -> None:
         """A request that was to be scheduled was answered by a Triton as it was."""
         if self._tracing and client.span is not None:
             self._tracing.request_ended(client.span, "passed_through", at_ns=time.monotonic_ns())
 
+    @_isolated
     def close(self) -> None:
         """Send what is left of the traces."""
         if self._tracing:

@@ -1,0 +1,70 @@
+"""Whether Tidegate lives: its engine, its alarm, its gRPC thread and its event loop all give signs of life.
+
+A policy that never returns hangs the thread that called it, and everybody who waits for the engine after that.
+Whichever part hangs, the others say so: who is asked looks at signs that are only read, and waits for nobody.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+BEAT_S = 0.5
+"""How often a part that has nothing to do gives a sign of life."""
+
+
+class Liveness(Collector):
+    """The parts, and when each last gave a sign of life. Made in an event loop, which is one of them.
+
+    As a Prometheus collector it tells how long each has been silent.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        """`limit_s`: how long a part may be silent."""
+        self.limit_s = limit_s
+        """May be replaced at any time."""
+        self._signs: dict[str, Callable[[], int]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._loop_ns = time.monotonic_ns()
+        self._timer = self._loop.call_soon(self._beat)
+        self.watch("event loop", lambda: self._loop_ns)
+
+    def watch(self, part: str, last_sign_ns: Callable[[], int]) -> None:
+        """One more part; `last_sign_ns` is the instant of its last sign, and may be asked from any thread."""
+        self._signs[part] = last_sign_ns
+
+    def silence_s(self) -> dict[str, float]:
+        """For how long each part has been silent."""
+        now_ns = time.monotonic_ns()
+        return {part: max(0, now_ns - last_ns()) / 1e9 for part, last_ns in self._signs.items()}
+
+    def complaint(self) -> str:
+        """Which parts have been silent for too long, in words; none: "", and Tidegate lives."""
+        silent = {part: silence_s for part, silence_s in self.silence_s().items() if silence_s > self.limit_s}
+        return ", ".join(f"no sign of life from the {part} for {silence_s:.1f} s" for part, silence_s in silent.items())
+
+    def close(self) -> None:
+        """In the loop: it beats no more."""
+        self._timer.cancel()
+
+    def describe(self) -> list[Metric]:
+        """Nothing: or the registry would collect once when it is made."""
+        return []
+
+    def collect(self) -> list[Metric]:
+        """How long each part has been silent, and whether all live."""
+        silence_s = self.silence_s()
+        silent = GaugeMetricFamily(
+            "tidegate_silence_seconds", "Since when a part of Tidegate has given no sign of life.", labels=("part",)
+        )
+        for part, part_silence_s in silence_s.items():
+            silent.add_metric((part,), part_silence_s)
+        live = GaugeMetricFamily("tidegate_live", "1 while health says that Tidegate lives, else 0.")
+        live.add_metric((), int(max(silence_s.values()) <= self.limit_s))
+        return [silent, live]
+
+    def _beat(self) -> None:
+        self._loop_ns = time.monotonic_ns()
+        self._timer = self._loop.call_later(BEAT_S, self._beat)
