@@ -12,10 +12,12 @@ from types import FunctionType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import tidegate.engine
 from tests.core.engine.script import MODELS, PROFILES, SETUP, Script, arrived, engine_of, run
 from tidegate.api import (
+    NEVER,
     AnyEvent,
     BatchFailed,
     CancelTimer,
@@ -167,7 +169,10 @@ class World:
 def eventful(world: World) -> None:
     """Some of everything that an engine is told."""
     for number in range(20):
-        world.happens(arrived(number, world.now_ns, model="mn"[number % 2]))
+        event = arrived(
+            number, world.now_ns, model="mn"[number % 2], due_ns=world.now_ns + 200 if number % 4 else NEVER
+        )
+        world.happens(RequestArrived(event.now_ns, replace(event.request, client="abc"[number % 3])))
         if number % 3 == 0:
             world.passes(world.now_ns + 4)
     world.fails()
