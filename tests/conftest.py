@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,14 +11,24 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.embedded.install import SUPPORTED
 
-pytest_plugins = ["tests.surroundings", "tests.examples", "tests.sharing", "tests.lifetimes", "tests.leftovers"]
+if TYPE_CHECKING:
+    from tests.forked import Forked, ForkTidegate
+
+pytest_plugins = [
+    "tests.surroundings",
+    "tests.examples",
+    "tests.sharing",
+    "tests.lifetimes",
+    "tests.leftovers",
+    "tests.forked",
+]
 
 StartTriton = Callable[..., EmbeddedTriton]
 AtTheEnd = Callable[[Callable[[], object]], None]
@@ -45,16 +56,15 @@ def start_triton(at_the_end: AtTheEnd) -> StartTriton:
 class Tidegate:
     """A `tidegate serve` that runs; its output is read from files, so that no pipe fills up."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, process: "Forked | subprocess.Popen[bytes]", out: IO[bytes], errors: IO[bytes], folder: Path | None = None
+    ) -> None:
+        """`folder`: goes with it in the end."""
         self._asked_to_stop = False
-        self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from tidegate.cli import main; main()", "serve", *arguments],
-            stdout=self._out,
-            stderr=self._errors,
-            env={**os.environ, **environment},
-        )
+        self._process = process
+        self._out = out
+        self._errors = errors
+        self._folder = folder
 
     def start(self) -> "Tidegate":
         """Wait until it says where it listens."""
@@ -104,6 +114,22 @@ class Tidegate:
         self._process.wait()
         self._out.close()
         self._errors.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder)
+
+
+def _anew(arguments: Sequence[str], environment: Mapping[str, str]) -> Tidegate:
+    """One whose Python begins anew, as it must to see another environment."""
+    out, errors = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115 - closed by kill
+    command = [sys.executable, "-c", "from tidegate.cli import main; main()", "serve", *arguments]
+    return Tidegate(
+        subprocess.Popen(command, stdout=out, stderr=errors, env={**os.environ, **environment}), out, errors
+    )
+
+
+def _forked(process: "Forked") -> Tidegate:
+    out, errors = ((process.folder / name).open("rb") for name in ("out", "errors"))
+    return Tidegate(process, out, errors, process.folder)
 
 
 def _text(file: IO[bytes]) -> str:
@@ -114,7 +140,7 @@ StartTidegate = Callable[..., Tidegate]
 
 
 @pytest.fixture(scope="session")
-def start_tidegate(at_the_end: AtTheEnd) -> StartTidegate:
+def start_tidegate(at_the_end: AtTheEnd, fork_tidegate: "ForkTidegate") -> StartTidegate:
     """Start `tidegate serve` on a free port; killed, if it was not stopped, as a Triton is.
 
     `start_tidegate([triton, ...], policy="fifs", environment={}, slo=["model=20"], ...)`: what is not named here is an
@@ -136,7 +162,7 @@ def start_tidegate(at_the_end: AtTheEnd) -> StartTidegate:
         for name, value in options.items():
             for single in value if isinstance(value, list) else [value]:
                 arguments += ["--" + name.replace("_", "-"), str(single)]
-        tidegate = Tidegate(arguments, environment or {})
+        tidegate = _anew(arguments, environment) if environment else _forked(fork_tidegate(arguments))
         at_the_end(tidegate.kill)
         return tidegate.start()
 
