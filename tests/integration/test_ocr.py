@@ -62,8 +62,10 @@ def test_merged_requests_get_what_triton_answers_each(
         triton_grpc.InferenceServerClient(triton.grpc_address) as direct,
         triton_grpc.InferenceServerClient(tidegate) as through,
     ):
-        expected = [ask(direct, model, picture)() for picture in pictures]
         rows = sum(len(picture) for picture in pictures)
+        before, _ = counts(direct, model)
+        expected = [ask(direct, model, picture)() for picture in pictures]
+        eventually(lambda: counts(direct, model)[0] == before + rows, "Triton to count what it answered directly")
         inferences, executions = counts(direct, model)
         busy = ask(through, "text_detection", np.zeros(LARGE, np.float32))
         waits = [ask(through, model, picture) for picture in pictures]
