@@ -157,6 +157,18 @@ def test_no_request_names_a_region_that_is_not_for_clients(
             assert_refused(ask("POST", path, pieces, {"Transfer-Encoding": "chunked"}, encode_chunked=True))
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_a_client_cannot_have_the_header_dropped_that_says_how_far_to_look(
+    model: str, ask: Callable[..., tuple[int, bytes]]
+) -> None:
+    """Without it the Triton would read as JSON what nobody has looked at."""
+    short = {"Inference-Header-Content-Length": "2"}
+    path, body = f"/v2/models/{model}/infer", json_on(PREFIX + "x")
+    answer = ask("POST", path, body, short)
+    assert ask("POST", path, body, {**short, "Connection": "Inference-Header-Content-Length"}) == answer
+    assert b"region" not in answer[1]
+
+
 def assert_refused(answer: tuple[int, bytes]) -> None:
     status, body = answer
     assert (status, "reserved prefix" in json.loads(body)["error"]) == (400, True), answer

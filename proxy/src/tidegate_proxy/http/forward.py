@@ -25,6 +25,8 @@ _HOP_BY_HOP: Final = frozenset(
     }
 )  # fmt: skip
 """Headers that concern one connection only. Tidegate itself answers `Expect`."""
+_OF_THE_BODY: Final = frozenset({b"content-encoding", b"content-length", b"inference-header-content-length"})
+"""Headers without which a Triton reads another body than the one that was looked at: no client can have them dropped."""
 _ADDED_BY_AIOHTTP: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
@@ -154,7 +156,7 @@ def unreachable(triton: Triton, reason: object) -> Answer:
 
 def _passed_on(call: Call, triton: Triton) -> CIMultiDict[str]:
     named = {name.strip().lower() for key, value in call.headers if key == b"connection" for name in value.split(b",")}
-    dropped = (_HOP_BY_HOP | named) - {b"content-length"}  # whose loss would change what the body is
+    dropped = (_HOP_BY_HOP | named) - _OF_THE_BODY
     passed_on = CIMultiDict(
         [
             (_text(name), _text(value.strip() if name == b"content-length" else value))
