@@ -1,333 +1,91 @@
-"""Faults under load: Tritons killed one after the other, three times the load they can take, and the proxy's own end.
+"""Hazards: what was seen to happen to clients, before and now; a table of all that may go wrong around a Tidegate.
 
-    python -m bench.faults [--quick] [--kills-s S] [--overload-s S] [--json FILE]
+    python -m bench.faults [--only NAME ...] [--quick] [--json FILE]
 
-Nothing else should run meanwhile: generator, Tidegate and the Tritons share the machine. It fails when a request was
-lost: each has to end once, and the clients' count has to be Tidegate's.
+Every hazard meets real Tritons and `tidegate serve` as a process of its own. Nothing else should run meanwhile. It fails
+when one of them does not hold. `before` is what was reported of f8bfec9, not measured here.
 """
 
 import argparse
-import asyncio
 import json
 import os
-import re
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
-import numpy as np
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from demo.emulated import Fleet, write_emulated
-from demo.processes import TIDEGATE
-from tidegate.api import NS_PER_MS, ModelProfile, Point, write_profile
-from tidegate.workload.arrivals import NS_PER_S, Poisson
-from tidegate_loadtest.connection import Connection
-from tidegate_loadtest.model_inputs import RandomRequests
-from tidegate_loadtest.open_loop import run_open_loop
-from tidegate_loadtest.progress_bar import progress_bar
-from tidegate_loadtest.result import DROPS, OK, RunResult
-from tidegate_proxy.embedded import EmbeddedTriton
-
-MODEL = "emulated"
-FLEET = Fleet(gpus=4, alpha_ms=10.18, beta_ms=36.736, slo_ms=140.0, max_batch=16)
-"""InceptionResNetV2 on 1080Ti (Table 2 of the Symphony paper), half as fast: three times its load has to be sent."""
-WAY_MS = 1.5
-"""What an execution takes besides the emulated GPU's time, as first guess."""
-SHARE = 0.7
-KILL_EVERY_S, RESTART_AFTER_S = 10.0, 2.0
-BIN_S, RECOVERED = 0.5, 0.9
-OVERLOAD, GOODPUT_AIM = 3.0, 0.95
-PEAK_SHARES = (0.9, 1.0, 1.1)
-ANSWER_WITHIN_S = 10.0
-"""Then a client counts its request as lost."""
+from bench.hazards import NAMES, hazards
+from bench.hazards.hazard import Hazard, Result
+from bench.hazards.stage import Stage
 
 
-@dataclass(frozen=True)
-class Durations:
-    """In seconds."""
+def bench_faults(console: Console, chosen: list[Hazard], *, quick: bool) -> dict[str, dict[str, Any]]:
+    """Run them and print the table; by name what was measured."""
+    reports: dict[str, dict[str, Any]] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=len(chosen))
+        for hazard in chosen:
 
-    kills_s: float
-    peak_s: float
-    overload_s: float
-    drain_s: float = 4.0
+            def tell(words: str, name: str = hazard.name) -> None:
+                progress.update(task, description=f"{name}: {words}" if words else name)
 
-
-FULL, QUICK = Durations(120.0, 10.0, 60.0), Durations(12.0, 4.0, 6.0)
-
-
-@dataclass(frozen=True)
-class Kill:
-    """One Triton killed."""
-
-    worker: int
-    at_s: float
-    """Into the run."""
-    back_s: float
-    """When its successor was ready, from the kill."""
-
-
-class Proxy:
-    """`tidegate serve` in a process of its own."""
-
-    def __init__(self, tritons: list[str], profiles: Path, log: Path) -> None:
-        addresses = [word for address in tritons for word in ("--triton", address)]
-        command = [TIDEGATE, "serve", "--listen", "127.0.0.1:0", "--profiles", str(profiles), *addresses]
-        with log.open("w") as errors:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-        assert self._process.stdout is not None
-        found = next((match for line in self._process.stdout if (match := re.match(r"gRPC\s+(\S+)", line))), None)
-        if found is None:
-            raise SystemExit(f"tidegate serve did not start:\n{log.read_text()}")
-        self.address = found[1]
-
-    def rss_mib(self) -> float:
-        """Its resident memory."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
-
-    def terminate(self) -> None:
-        """Ask it to stop."""
-        self._process.send_signal(signal.SIGTERM)
-
-    def ended(self) -> tuple[int, dict[str, int]]:
-        """Its exit status, and how the requests it accepted ended."""
-        output, _ = self._process.communicate(timeout=30)
-        tally = re.search(r"Tally\((.*)\)", output)
-        counts = re.findall(r"'?(\w+)'?[=:] ?(\d+)", tally[1]) if tally else []
-        return self._process.returncode, {name: int(count) for name, count in counts}
-
-    def kill(self) -> None:
-        """End it, if it has not."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.communicate()
-
-
-class Bench:
-    """The cluster and what was measured on it."""
-
-    def __init__(self, console: Console, durations: Durations, work: Path, running: ExitStack) -> None:
-        self._console = console
-        self._durations = durations
-        self._running = running
-        self._repository = work / "models"
-        one = Fleet(1, FLEET.alpha_ms, FLEET.beta_ms, FLEET.slo_ms, FLEET.max_batch)
-        write_emulated(self._repository, MODEL, one)
-        self._tritons = [self._triton() for _ in range(FLEET.gpus)]
-        profiles = work / "profiles.json"
-        points = [
-            Point(rows=rows, median_ms=ms, p95_ms=ms, samples=1)
-            for rows in range(1, FLEET.max_batch + 1)
-            for ms in [FLEET.alpha_ms * rows + FLEET.beta_ms + WAY_MS]
-        ]
-        profile = ModelProfile(model=MODEL, alpha_ms=FLEET.alpha_ms, beta_ms=FLEET.beta_ms + WAY_MS, points=points)
-        write_profile(profiles, profile)
-        self._proxy = Proxy([triton.grpc_address for triton in self._tritons], profiles, work / "tidegate.log")
-        running.callback(self._proxy.kill)
-        self._answered = 0
-        self._seed = 0
-
-    async def run(self) -> dict[str, Any]:
-        """Everything, one after the other."""
-        spans = self._durations
-        total_s = spans.kills_s + len(PEAK_SHARES) * spans.peak_s + spans.overload_s + spans.drain_s
-        with progress_bar(self._console, total_s) as show:
-            show(0, "Tritons are killed")
-            figures: dict[str, Any] = {"kills": await self._kills()}
-            show(spans.kills_s, "peak goodput")
-            peaks = [await self._load(share, spans.peak_s) for share in PEAK_SHARES]
-            peak_rps = max(run.summary(FLEET.slo_ms).goodput_rps for run in peaks)
-            before_mib = self._proxy.rss_mib()
-            show(total_s - spans.overload_s - spans.drain_s, "overload")
-            overload = await self._load(OVERLOAD, spans.overload_s)
-            summary = overload.summary(FLEET.slo_ms)
-            figures["overload"] = {
-                "offered_rps": summary.offered_rps,
-                "peak_rps": peak_rps,
-                "goodput_rps": summary.goodput_rps,
-                "of_peak": summary.goodput_rps / peak_rps,
-                "fell_behind": summary.fell_behind,
-                "failed": dict(summary.failed),
-                "rss_before_mib": before_mib,
-                "rss_after_mib": self._proxy.rss_mib(),
+            tell("")
+            began_s = time.monotonic()
+            result = _run(hazard, tell, quick=quick)
+            reports[hazard.name] = {
+                "what": hazard.what,
+                "before": hazard.before,
+                "aim": hazard.aim,
+                "after": result.after,
+                "holds": result.holds,
+                "took_s": time.monotonic() - began_s,
+                "load": os.getloadavg()[0],
+                "figures": result.figures,
             }
-            show(total_s - spans.drain_s, "SIGTERM")
-            figures["drain"] = await self._drain()
-        return figures
-
-    async def _kills(self) -> dict[str, Any]:
-        duration_s = self._durations.kills_s
-        kills: list[Kill] = []
-        began_s = time.monotonic()
-
-        async def kill_in_turn() -> None:
-            for number in range(round(duration_s / KILL_EVERY_S)):
-                at_s = KILL_EVERY_S * (number + 0.5)
-                await asyncio.sleep(began_s + at_s - time.monotonic())
-                worker = number % FLEET.gpus
-                killed_s = time.monotonic()
-                os.kill(self._tritons[worker].pid, signal.SIGKILL)
-                await asyncio.sleep(RESTART_AFTER_S)
-                self._tritons[worker] = await asyncio.to_thread(self._triton, self._tritons[worker])
-                kills.append(Kill(worker, killed_s, time.monotonic() - killed_s))
-
-        killing = asyncio.create_task(kill_in_turn())
-        run = await self._load(SHARE, duration_s)
-        await killing
-        zero_s = run.began_ns / NS_PER_S
-        each = [
-            {
-                "worker": kill.worker,
-                "at_s": kill.at_s - zero_s,
-                "back_s": kill.back_s,
-                **_around(run, kill.at_s - zero_s),
-            }
-            for kill in kills
-        ]
-        summary = run.summary(FLEET.slo_ms)
-        return {
-            "offered_rps": summary.offered_rps,
-            "attainment": summary.attainment,
-            "issued": summary.issued,
-            "failed": dict(summary.failed),
-            "messages": dict(run.messages),
-            "fell_behind": summary.fell_behind,
-            "each": each,
-        }
-
-    async def _drain(self) -> dict[str, Any]:
-        half_s = self._durations.drain_s / 2
-        asyncio.get_running_loop().call_later(half_s, self._proxy.terminate)
-        run = await self._load(SHARE, self._durations.drain_s)
-        # What was on its way at that instant may be refused; what had arrived may not.
-        before = run.issued_ns < (half_s - 0.05) * NS_PER_S
-        in_vain = ~np.isin(run.status, [OK, *DROPS.values()])
-        code, tally = self._proxy.ended()
-        return {
-            "issued_before": int(before.sum()),
-            "lost": int((before & in_vain).sum()),
-            "refused_after": int((~before & in_vain).sum()),
-            "exit_code": code,
-            "tally": tally,
-            "answered_by_clients_count": self._answered,
-        }
-
-    async def _load(self, share: float, duration_s: float) -> RunResult:
-        """Poisson arrivals at this share of what any scheduler can reach."""
-        self._seed += 1
-        window_ns = round(duration_s * NS_PER_S)
-        arrivals_ns = list(Poisson(share * FLEET.staggered_rps()).instants_ns(window_ns, Random(self._seed)))
-        async with Connection(self._proxy.address) as connection:
-            requests = await RandomRequests.for_model(connection, MODEL, rows=1, shapes={}, seed=self._seed)
-            run = await run_open_loop(connection, arrivals_ns, requests, window_ns=window_ns, timeout_s=ANSWER_WITHIN_S)
-        if len(run.status) != len(arrivals_ns):
-            raise SystemExit(f"{len(arrivals_ns)} requests were sent, {len(run.status)} have ended")
-        self._answered += int(run.ok.sum())
-        return run
-
-    def _triton(self, dead: EmbeddedTriton | None = None) -> EmbeddedTriton:
-        """A Triton with one worker, in place of a dead one."""
-        port = 0
-        if dead:
-            port = int(dead.grpc_address.rpartition(":")[2])
-            dead.stop()
-        triton = EmbeddedTriton([self._repository], grpc_port=port, grace_s=0)
-        self._running.callback(triton.stop)
-        return triton.start()
+            progress.advance(task)
+            if not console.is_terminal:
+                console.print(f"{hazard.name}: {'holds' if result.holds else 'FAILS'}: {result.after}", markup=False)
+    _show(console, reports)
+    return reports
 
 
-def _around(run: RunResult, at_s: float) -> dict[str, float]:
-    """Attainment of what was due in the second after a kill and until the next, and when all was well again."""
-    due_s = run.scheduled_ns / NS_PER_S - at_s
-    in_time = run.ok & (run.latency_ns <= FLEET.slo_ms * NS_PER_MS)
-    bins = [(start, start + BIN_S) for start in np.arange(0, KILL_EVERY_S / 2, BIN_S)]
-    shares = [(end, in_time[(due_s >= start) & (due_s < end)]) for start, end in bins]
-    bad = [end for end, mine in shares if len(mine) and mine.mean() < RECOVERED]
-    return {
-        "first_second": float(in_time[(due_s >= 0) & (due_s < 1)].mean()),
-        "until_next": float(in_time[(due_s >= 0) & (due_s < KILL_EVERY_S)].mean()),
-        "recovered_s": float(max(bad, default=0.0)),
-    }
+def _run(hazard: Hazard, tell: Any, *, quick: bool) -> Result:  # noqa: ANN401
+    """Run one; whatever goes wrong with it is a hazard that does not hold."""
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as work, ExitStack() as running:
+        try:
+            return hazard.run(Stage(Path(work), running, quick=quick, tell=tell))
+        except (Exception, SystemExit) as error:
+            return Result(f"broke: {type(error).__name__}: {error}", holds=False)
 
 
-def bench_faults(console: Console, durations: Durations) -> dict[str, Any]:
-    """Run and print; the figures."""
-    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as running:
-        figures = asyncio.run(Bench(console, durations, Path(folder), running).run())
-    _show(console, figures)
-    return figures
-
-
-def _show(console: Console, figures: dict[str, Any]) -> None:
-    kills, overload, drain = figures["kills"], figures["overload"], figures["drain"]
-    table = Table(
-        "killed at s", "worker", "ready again after s", "attainment, 1 s", "until the next", "recovered after s",
-        title=f"{FLEET.gpus} Tritons at {SHARE:.0%} of {FLEET.staggered_rps():.0f}/s, SLO {FLEET.slo_ms:g} ms, "
-        f"kill -9 every {KILL_EVERY_S:g} s, restarted after {RESTART_AFTER_S:g} s",
-    )  # fmt: skip
-    for kill in kills["each"]:
-        table.add_row(
-            f"{kill['at_s']:.1f}", str(kill["worker"]), f"{kill['back_s']:.1f}", f"{kill['first_second']:.1%}",
-            f"{kill['until_next']:.1%}", f"{kill['recovered_s']:.1f}",
-        )  # fmt: skip
+def _show(console: Console, reports: dict[str, dict[str, Any]]) -> None:
+    table = Table("hazard", "before (f8bfec9, as reported)", "after (this run)", "", show_lines=True)
+    for name, report in reports.items():
+        holds = "[green]holds" if report["holds"] else f"[red]FAILS[/]: {report['aim']}"
+        table.add_row(f"{name}\n[dim]{report['what']}", report["before"], report["after"], holds)
     console.print(table)
-    console.print(
-        f"attainment {kills['attainment']:.2%} of {kills['issued']}; not answered: {kills['failed'] or 'none'}"
-    )
-    console.print(
-        f"{OVERLOAD:g} times the load, {overload['offered_rps']:.0f}/s: goodput {overload['goodput_rps']:.0f}/s, "
-        f"{overload['of_peak']:.0%} of the peak {overload['peak_rps']:.0f}/s (aim {GOODPUT_AIM:.0%}); memory "
-        f"{overload['rss_before_mib']:.0f} MiB before, {overload['rss_after_mib']:.0f} after"
-    )
-    console.print(
-        f"SIGTERM under load: {drain['lost']} of {drain['issued_before']} lost, {drain['refused_after']} refused after "
-        f"it, exit status {drain['exit_code']}; {drain['tally']}"
-    )
-    for name in ("kills", "overload"):
-        if figures[name]["fell_behind"]:
-            console.print(f"[yellow]{name}: the load generator fell behind: distrust the figures[/]")
-
-
-def _complaints(figures: dict[str, Any]) -> list[str]:
-    drain, tally = figures["drain"], figures["drain"]["tally"]
-    ended = sum(count for name, count in tally.items() if name not in ("accepted", "late"))
-    checks = {
-        "requests were lost at SIGTERM": drain["lost"] == 0,
-        "Tidegate did not exit well": drain["exit_code"] == 0,
-        "a request did not end, or ended twice": tally.get("accepted") == ended,
-        "clients have another count of answers": tally.get("answered") == drain["answered_by_clients_count"],
-        "a client waited in vain": all(
-            "CLIENT_TIMEOUT" not in figures[name]["failed"] for name in ("kills", "overload")
-        ),
-    }
-    return [complaint for complaint, is_well in checks.items() if not is_well]
 
 
 def main() -> None:
-    """Run it, print it, write the figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.faults", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="about 40 s in all")
-    parser.add_argument("--kills-s", type=float, metavar="S", help="how long Tritons are killed")
-    parser.add_argument("--overload-s", type=float, metavar="S", help="how long the overload lasts")
+    """Run them, print the table, write the figures."""
+    parser = argparse.ArgumentParser(prog="python -m bench.faults", description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--quick", action="store_true", help="fewer requests, shorter runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     arguments = parser.parse_args()
-    base = QUICK if arguments.quick else FULL
-    durations = Durations(arguments.kills_s or base.kills_s, base.peak_s, arguments.overload_s or base.overload_s)
     console = Console(width=None if os.isatty(1) else 120)
-    figures = bench_faults(console, durations)
+    chosen = [hazard for hazard in hazards() if hazard.name in arguments.only]
+    reports = bench_faults(console, chosen, quick=arguments.quick)
     if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
-    if complaints := _complaints(figures):
-        sys.exit("; ".join(complaints))
+        arguments.json.write_text(json.dumps(reports, indent=2) + "\n")
+    if failing := [name for name, report in reports.items() if not report["holds"]]:
+        raise SystemExit(f"does not hold: {', '.join(failing)}")
 
 
 if __name__ == "__main__":

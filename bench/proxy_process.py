@@ -1,9 +1,11 @@
 """A `tidegate serve` that is looked at from outside: addresses, log, memory, threads, descriptors."""
 
+import os
 import re
+import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +27,14 @@ class ProxyProcess:
     def running(self) -> bool:
         """Whether it has not ended."""
         return self._process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit status, once it has ended; TimeoutExpired where it does not in time."""
+        return self._process.wait(timeout_s)
 
     @property
     def log(self) -> str:
@@ -65,16 +75,13 @@ class ProxyProcess:
 
 
 @contextmanager
-def proxy_before(triton: EmbeddedTriton, folder: Path, *flags: str, policy: str = "symphony") -> Iterator[ProxyProcess]:
-    """All three services on free ports; its output goes to the folder."""
+def proxy_process(folder: Path, *flags: str, environment: Mapping[str, str] | None = None) -> Iterator[ProxyProcess]:
+    """`tidegate serve` with these flags, until the end of the block; its output goes to the folder."""
     output, errors = folder / "tidegate.out", folder / "tidegate.log"
-    command = [TIDEGATE, "serve", "--policy", policy, "--drain-s", "1"]
-    command += ["--triton", f"{triton.grpc_address},http={triton.http_address},metrics={triton.metrics_address}"]
-    for service in ("", "-http", "-metrics"):
-        command += [f"--listen{service}", "127.0.0.1:0"]
-    command += flags  # of those given twice the last one counts
     with output.open("w") as out, errors.open("w") as err:
-        process = subprocess.Popen(command, stdout=out, stderr=err, text=True)
+        process = subprocess.Popen(
+            [TIDEGATE, "serve", *flags], stdout=out, stderr=err, text=True, env={**os.environ, **(environment or {})}
+        )
     try:
         give_up = time.monotonic() + START_WITHIN_S
         while "gRPC" not in output.read_text():
@@ -89,3 +96,14 @@ def proxy_before(triton: EmbeddedTriton, folder: Path, *flags: str, policy: str 
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def proxy_before(triton: EmbeddedTriton, folder: Path, *flags: str, policy: str = "symphony") -> Iterator[ProxyProcess]:
+    """All three services on free ports, before one Triton."""
+    given = ["--policy", policy, "--drain-s", "1"]
+    given += ["--triton", f"{triton.grpc_address},http={triton.http_address},metrics={triton.metrics_address}"]
+    for service in ("", "-http", "-metrics"):
+        given += [f"--listen{service}", "127.0.0.1:0"]
+    with proxy_process(folder, *given, *flags) as proxy:  # of flags given twice the last one counts
+        yield proxy

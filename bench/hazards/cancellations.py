@@ -1,0 +1,50 @@
+"""Ten thousand requests cancelled at once."""
+
+import time
+
+from bench.hazards.hazard import Hazard, Result
+from bench.hazards.models import Model
+from bench.hazards.stage import Stage, over_http, request, until
+
+MODEL = "told"
+MANY = 10_000
+LIMIT_S = 10.0
+
+
+def run(stage: Stage) -> Result:
+    """They queue behind one that runs; of half as many it takes half as long, if nobody searches."""
+    proxy = stage.tidegate(stage.triton(Model(MODEL)), policy="fifs")
+    seconds = {}
+    for many in (MANY // 2, MANY):
+        stage.tell(f"{many}")
+        client, other = stage.client(proxy.grpc), stage.client(proxy.grpc)
+        running = other.start(request(MODEL, [[15_000, 0]]), timeout_s=120)
+        message = request(MODEL, [[0, 0]]).SerializeToString()
+        under_way = [client.start(message, timeout_s=120) for _ in range(many)]
+        if until(lambda many=many: _queued(proxy.metrics) >= many, 60) is None:  # type: ignore[misc]  # a default
+            raise SystemExit(f"{_queued(proxy.metrics):.0f} of {many} requests were queued within a minute")
+        began = time.monotonic()
+        for call in under_way:
+            call.cancel()
+        until(lambda: _queued(proxy.metrics) == 0, 60)
+        seconds[str(many)] = time.monotonic() - began
+        running.cancel()
+    return Result(
+        ", ".join(f"{took:.1f} s for {many}" for many, took in seconds.items()), seconds[str(MANY)] <= LIMIT_S, seconds
+    )
+
+
+def _queued(metrics: str) -> float:
+    """What the metrics say."""
+    page = over_http(metrics, "/metrics")[1].decode()
+    lines = [line for line in page.splitlines() if line.startswith("tidegate_queue_length{")]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+HAZARD = Hazard(
+    "cancellations",
+    f"{MANY:,} requests that wait, cancelled at once: until none is left",
+    "each is searched for among all: O(n^2) (no figure given)",
+    f"{LIMIT_S:g} s or less, the client's own time included",
+    run,
+)

@@ -1,0 +1,97 @@
+"""A policy that never returns."""
+
+import threading
+import time
+from pathlib import Path
+
+from bench.hazards.hazard import Hazard, Result
+from bench.hazards.models import Model
+from bench.hazards.stage import OK, Stage, json_request, over_http, request
+
+MODULE = """
+import os
+import time
+
+from tidegate.api import PolicySpec, hookimpl
+from tidegate_baselines.fifs import Fifs
+
+
+class Hanging(Fifs):
+    def handle(self, event):
+        while os.path.exists(os.environ["HANG"]):
+            time.sleep(0.05)
+        return super().handle(event)
+
+
+@hookimpl
+def tidegate_policies():
+    return [PolicySpec("hanging", "Hangs", Hanging)]
+"""
+LIMIT_S = 5.0
+PROBE_S = 1.0
+"""How long a probe waits for its answer."""
+
+
+def run(stage: Stage) -> Result:
+    """Once called by gRPC, once by HTTP; the plugin is installed as any other, in a folder of its own."""
+    folder = stage.folder()
+    (folder / "hanging_policy.py").write_text(MODULE)
+    information = folder / "hanging-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: hanging\nVersion: 1\n")
+    (information / "entry_points.txt").write_text("[tidegate]\nhanging = hanging_policy\n")
+    hang = folder / "hang"
+    environment = {"PYTHONPATH": str(folder), "HANG": str(hang)}
+    triton = stage.triton(Model("told"))
+    proxy = stage.tidegate(triton, policy="hanging", environment=environment)
+    client = stage.client(proxy.grpc)
+    message = request("told", [[0, 0]])
+    seconds = {}
+    for protocol in ("grpc", "http"):
+        hang.touch()
+        if protocol == "grpc":
+            under_way = client.start(message)
+            seconds[protocol] = _not_live_after(proxy.http)
+            recovers(hang)
+            well = under_way.result(60) is not None
+        else:
+            path = "/v2/models/told/infer"
+            thread = threading.Thread(target=over_http, args=(proxy.http, path, json_request([[0.0, 0.0]])))
+            thread.start()
+            seconds[protocol] = _not_live_after(proxy.http)
+            recovers(hang)
+            thread.join()
+            well = well and client.call(message)[0] is OK
+    return Result(
+        ", ".join(f"called over {name}: not 200 after {took:.1f} s" for name, took in seconds.items())
+        + ("; serves again" if well else "; does not serve again"),
+        well and max(seconds.values()) <= LIMIT_S,
+        seconds,
+    )
+
+
+def recovers(hang: Path) -> None:
+    """Let it return."""
+    hang.unlink()
+
+
+def _not_live_after(address: str) -> float:
+    """Seconds until a probe of liveness over HTTP is not told 200, or is told nothing."""
+    began = time.monotonic()
+    while time.monotonic() - began < 4 * LIMIT_S:
+        try:
+            if over_http(address, "/v2/health/live", timeout_s=PROBE_S)[0] != 200:
+                break
+        except OSError:
+            break
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+HAZARD = Hazard(
+    "hanging_policy",
+    "a policy that never returns",
+    "gRPC hangs while HTTP's live says 200",
+    f"not 200 within {LIMIT_S:g} s",
+    run,
+)

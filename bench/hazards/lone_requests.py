@@ -1,0 +1,49 @@
+"""A lone request on an idle worker of a busy machine: is it dropped?"""
+
+import subprocess
+import sys
+import time
+
+from bench.hazards.hazard import Hazard, Result
+from bench.hazards.models import Model
+from bench.hazards.stage import OK, Stage, request
+
+MODEL = "told"
+SLO_MS, LEG_MS = 100.0, 5.0
+REQUESTS, BUSY = 40, 3
+MOST = 2
+"""Dropped of them: what comes late because the machine is busy may be too late."""
+
+
+def run(stage: Stage) -> Result:
+    """One request after the other, beside busy processes."""
+    triton = stage.triton(Model(MODEL, slo_ms=SLO_MS))
+    message = request(MODEL, [[LEG_MS, 0]])
+    dropped = {}
+    for policy in ("symphony", "fifs"):
+        stage.tell(policy)
+        client = stage.client(stage.tidegate(triton, policy=policy).grpc)
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
+        try:
+            dropped[policy] = 0
+            for _ in range(REQUESTS):
+                dropped[policy] += client.call(message)[0] is not OK
+                time.sleep(0.02)
+        finally:
+            for process in busy:
+                process.kill()
+                process.wait()
+    return Result(
+        ", ".join(f"{policy} drops {count} of {REQUESTS}" for policy, count in dropped.items()),
+        dropped["symphony"] <= MOST and dropped["fifs"] == 0,
+        dropped,
+    )
+
+
+HAZARD = Hazard(
+    "lone_requests",
+    f"lone requests on an idle worker, SLO {SLO_MS:g} ms, legs of {LEG_MS:g} ms, {BUSY} busy processes beside",
+    f"symphony drops 14 of {REQUESTS}, fifs none",
+    f"symphony drops {MOST} or less, fifs none",
+    run,
+)

@@ -1,0 +1,83 @@
+"""Models of Triton's Python backend for hazards: what a request meets there is what the request says."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+TOLD = """
+import time
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        tensors = [pb.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
+        time.sleep(max(float(tensor[..., 0].max()) for tensor in tensors) / 1e3)
+        return [
+            pb.InferenceResponse([], pb.TritonError("a row says that this fails"))
+            if tensor.shape[-1] > 1 and (tensor[..., 1] == 1).any()
+            else pb.InferenceResponse([pb.Tensor("Y", tensor)])
+            for tensor in tensors
+        ]
+"""
+"""Rows of [milliseconds, 1 for a failure, anything ...] come back as they are: the batch takes its longest row's time."""
+NORMALISED = """
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        tensors = [pb.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
+        return [pb.InferenceResponse([pb.Tensor("Y", tensor / tensor.sum())]) for tensor in tensors]
+"""
+"""Each answer depends on all rows of its request."""
+PARAMETERS = """
+import json
+import time
+import zlib
+import numpy as np
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            tensor = pb.get_input_tensor_by_name(request, "X").as_numpy()
+            time.sleep(float(tensor[..., 0].max()) / 1e3)
+            seen = zlib.crc32(json.dumps(json.loads(request.parameters() or "{}"), sort_keys=True).encode()) >> 8
+            answers.append(pb.InferenceResponse([pb.Tensor("Y", np.full_like(tensor, seen))]))
+        return answers
+"""
+"""Answers with a hash of the request's parameters; a request takes its row's milliseconds."""
+CONFIG = """
+backend: "python"
+max_batch_size: {rows}
+input {{ name: "X" data_type: TYPE_FP32 dims: [ -1 ] }}
+output {{ name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }}
+"""
+PARAMETER = 'parameters {{ key: "{}" value: {{ string_value: "{}" }} }}\n'
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model of a repository."""
+
+    name: str
+    source: str = TOLD
+    rows: int = 8
+    """`max_batch_size`."""
+    batch: str = "merge"
+    """Its `tidegate_batch`; none where it is empty."""
+    slo_ms: float | None = None
+
+    def write(self, repository: Path) -> None:
+        """Write it there."""
+        config = CONFIG.format(rows=self.rows)
+        if self.batch:
+            config += PARAMETER.format("tidegate_batch", self.batch)
+        if self.slo_ms:
+            config += PARAMETER.format("slo_ms", self.slo_ms)
+        version = repository / self.name / "1"
+        version.mkdir(parents=True)
+        (version.parent / "config.pbtxt").write_text(config)
+        (version / "model.py").write_text(self.source)

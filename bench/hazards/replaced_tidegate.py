@@ -1,0 +1,31 @@
+"""A Tidegate replaced by another on the same ports, under load."""
+
+from dataclasses import asdict
+
+from rich.console import Console
+
+from bench.hazards.hazard import Hazard, Result
+from bench.hazards.stage import Stage
+from bench.replacement import replace_under_load
+
+
+def run(stage: Stage) -> Result:
+    """Again and again, over gRPC and HTTP."""
+    requests, replacements = (2000, 1) if stage.quick else (10_000, 3)
+    findings = replace_under_load(requests, replacements, Console(quiet=True))
+    failed, total = findings.failed.total(), findings.failed.total() + findings.answered.total()
+    return Result(
+        f"{failed} of {total} failed, {findings.replacements} replacement(s), the longest took "
+        f"{findings.longest_ms:.0f} ms",
+        not failed and findings.replacements == replacements,
+        asdict(findings),
+    )
+
+
+HAZARD = Hazard(
+    "replaced_tidegate",
+    "Tidegate replaced by a new process under load",
+    "not possible without failures (no figure given)",
+    "no request fails",
+    run,
+)
