@@ -2,8 +2,8 @@
 
     python -m bench.faults [--only NAME ...] [--quick] [--json FILE]
 
-Every hazard meets real Tritons and `tidegate serve` as a process of its own. Nothing else should run meanwhile. It fails
-when one of them does not hold. `before` is what was reported of f8bfec9, not measured here.
+Every hazard meets real Tritons and `tidegate serve` as a process of its own. Nothing else should run meanwhile. It
+fails when one of them does not hold. `before` is what was reported of f8bfec9, not measured here.
 """
 
 import argparse

@@ -7,7 +7,7 @@ from collections import Counter
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
-from bench.hazards.stage import Stage, json_request, over_http, outcome, request, until
+from bench.hazards.stage import Stage, json_request, outcome, over_http, request, until
 
 DRAIN_S = 3.0
 SPARE_S = 1.5

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from pathlib import Path
 
 from bench.hazards.hazard import Hazard, Result
 from bench.hazards.models import Model
@@ -46,20 +45,20 @@ def run(stage: Stage) -> Result:
     proxy = stage.tidegate(triton, policy="hanging", environment=environment)
     client = stage.client(proxy.grpc)
     message = request("told", [[0, 0]])
-    seconds = {}
+    seconds: dict[str, float] = {}
     for protocol in ("grpc", "http"):
         hang.touch()
         if protocol == "grpc":
             under_way = client.start(message)
             seconds[protocol] = _not_live_after(proxy.http)
-            recovers(hang)
+            hang.unlink()
             well = under_way.result(60) is not None
         else:
             path = "/v2/models/told/infer"
             thread = threading.Thread(target=over_http, args=(proxy.http, path, json_request([[0.0, 0.0]])))
             thread.start()
             seconds[protocol] = _not_live_after(proxy.http)
-            recovers(hang)
+            hang.unlink()
             thread.join()
             well = well and client.call(message)[0] is OK
     return Result(
@@ -68,11 +67,6 @@ def run(stage: Stage) -> Result:
         well and max(seconds.values()) <= LIMIT_S,
         seconds,
     )
-
-
-def recovers(hang: Path) -> None:
-    """Let it return."""
-    hang.unlink()
 
 
 def _not_live_after(address: str) -> float:

@@ -21,20 +21,21 @@ def run(stage: Stage) -> Result:
     small = request("told", [[0, 0]])
     longest: dict[str, float] = {}
     stop = threading.Event()
+    answered = {
+        "gRPC": lambda: client.call(small)[0] is OK,
+        "HTTP": lambda: over_http(proxy.http, "/v2/health/live")[0] == 200,
+    }
 
     def ask(name: str) -> None:
         longest[name] = 0.0
         while not stop.is_set():
             began = time.monotonic()
-            if name == "gRPC":
-                well = client.call(small)[0] is OK
-            else:
-                well = over_http(proxy.http, "/v2/health/live")[0] == 200
+            well = answered[name]()
             longest[name] = max(longest[name], time.monotonic() - began if well else float("inf"))
 
     def pause(for_s: float, body: bytes | None) -> dict[str, float]:
         stop.clear()
-        threads = [threading.Thread(target=ask, args=(name,)) for name in ("gRPC", "HTTP")]
+        threads = [threading.Thread(target=ask, args=(name,)) for name in answered]
         for thread in threads:
             thread.start()
         if body:

@@ -19,7 +19,7 @@ class TritonPythonModel:
             for tensor in tensors
         ]
 """
-"""Rows of [milliseconds, 1 for a failure, anything ...] come back as they are: the batch takes its longest row's time."""
+"""Rows of [milliseconds, 1 for a failure, ...] come back as they are: the batch takes its longest row's time."""
 NORMALISED = """
 import triton_python_backend_utils as pb
 

@@ -87,3 +87,21 @@ def test_the_limit_is_configured_and_changed_while_it_runs(
     eventually(lambda: not backend.alive, "it to be given up")
     del fake.takes_s["ServerLive"]
     eventually(lambda: backend.alive, "it to be taken back")
+
+
+def test_a_triton_that_was_given_up_is_not_asked_again_before_its_callers_are_told(
+    start_fake: Callable[..., Any], serve_here: Callable[..., Any]
+) -> None:
+    """Whoever was cut off when it was given up would wait for the limit a second time."""
+    fake = start_fake(echo)
+    proxy = serve_here([fake])
+    (backend,) = proxy.serving._discovery.backends
+    membership = proxy.serving.driver.membership
+    backend.health_timeout_s = 60.0
+    fake.takes_s["ServerLive"] = 60.0
+
+    async def cut_off() -> bool:
+        membership.give_up(backend, "it hangs")
+        return bool(await membership.lost(backend, "cut off"))
+
+    assert asyncio.run_coroutine_threadsafe(cut_off(), proxy.loop).result(20)

@@ -45,6 +45,8 @@ class Membership:
 
     async def lost(self, backend: Backend, details: str) -> bool:
         """Whether a failed call means that the Triton is gone; if so the engine is told, once."""
+        if not backend.alive and not self.is_ejected(backend):
+            return True  # it was given up already: the call was cut off, or came in vain
         if await backend.is_live():
             return False
         self.give_up(backend, details)
