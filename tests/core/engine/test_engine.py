@@ -38,7 +38,6 @@ from tidegate.api import (
     ProfileUpdated,
     RequestArrived,
     RequestCancelled,
-    RequestsEnded,
     SetTimer,
     Setup,
     TimerFired,
@@ -351,33 +350,7 @@ def test_only_what_runs_can_be_preempted() -> None:
         engine.handle(arrived(0, 0))
 
 
-# Batches whose requests come to different ends -----------------------------------------------------------------------
-
-
-def test_requests_of_a_batch_end_each_its_own_way() -> None:
-    policy = BestEffort((), (), (), [run(0, 1, 2, 3)])
-    engine = engine_of(policy)
-    for request_id in range(4):
-        engine.handle(arrived(request_id, due_ns=15))
-    assert engine.handle(RequestsEnded(10, 0, answered=(0,), failed=(1,))) == []
-    assert engine.handle(RequestsEnded(20, 0, answered=(2,))) == []
-    assert len(policy.told) == 4, "what becomes of requests that run is no matter of the policy's"
-    assert engine.in_flight == 1, "the worker is not free"
-    assert engine.handle(failed(30)) == [Fail(3, "out of memory")], "the others have their ends"
-    tally = engine.tally
-    assert (tally.answered, tally.late, tally.failed, tally.ended) == (2, 1, 2, tally.accepted)
-    assert isinstance(policy.told[-1], BatchFailed)
-
-
-def test_what_has_ended_is_neither_tried_again_nor_answered_again() -> None:
-    policy = Script((), [run(0, 1)])
-    engine = engine_of(policy)
-    engine.handle(arrived(0))
-    engine.handle(arrived(1))
-    engine.handle(RequestsEnded(10, 0, failed=(0,)))
-    engine.handle(failed(20, retry=True))
-    assert [event.request.id for event in policy.told if isinstance(event, RequestArrived)] == [0, 1, 1]
-    assert (engine.tally.failed, engine.queued) == (1, 1)
+# Batches that fail ---------------------------------------------------------------------------------------------------
 
 
 def test_requests_that_are_tried_apart_share_batches_only_within_their_groups() -> None:
@@ -392,27 +365,6 @@ def test_requests_that_are_tried_apart_share_batches_only_within_their_groups() 
     first, second, third = [request.merge_key for request in again]
     assert first == second != third != ""
     assert (engine.queued, engine.in_flight, engine.tally.failed) == (3, 0, 1)
-
-
-def test_a_leg_that_did_its_work_answers_those_that_had_not_failed() -> None:
-    engine = engine_of(Script((), [run(0, 1)]))
-    engine.handle(arrived(0))
-    engine.handle(arrived(1))
-    engine.handle(RequestsEnded(20, 0, failed=(0,)))
-    engine.handle(finished(20))
-    assert (engine.tally.answered, engine.tally.failed, engine.in_flight) == (1, 1, 0)
-
-
-def test_ends_of_what_is_not_on_its_way_are_passed_over() -> None:
-    policy = Script((), [run(0, 1)])
-    engine = engine_of(policy)
-    engine.handle(arrived(0))
-    engine.handle(arrived(1))
-    engine.handle(RequestCancelled(5, 0))
-    assert engine.handle(RequestsEnded(10, 0, answered=(0, 7))) == []
-    engine.handle(WorkerLost(15, 0))  # request 1 waits again
-    assert engine.handle(RequestsEnded(20, 0, failed=(1,))) == []
-    assert (engine.tally.cancelled, engine.tally.answered, engine.tally.failed, engine.queued) == (1, 0, 0, 1)
 
 
 def test_what_failed_teaches_nothing_and_answers_nobody() -> None:

@@ -34,7 +34,6 @@ from tidegate.api import (
     ProfileUpdated,
     RequestArrived,
     RequestCancelled,
-    RequestsEnded,
     SetTimer,
     TriesChanged,
     WorkerJoined,
@@ -149,10 +148,6 @@ class World:
         if self._running:
             _, effect = self._running.pop()
             worker = effect.batch.legs[effect.leg].worker_id
-            first = effect.batch.request_ids[:1]
-            if first[0] in self.waiting:
-                self._tell(first[0])
-                self.happens(RequestsEnded(self.now_ns, effect.batch.id, answered=first))
             self.happens(BatchFailed(self.now_ns, effect.batch.id, effect.leg, worker, "x", retry=True))
 
     def cancels(self, request_id: int) -> None:

@@ -29,7 +29,6 @@ from tidegate.api import (
     Request,
     RequestArrived,
     RequestCancelled,
-    RequestsEnded,
     Setup,
     WorkerLost,
 )
@@ -37,7 +36,7 @@ from tidegate.engine import Engine, Fail, InvariantViolation, PolicyReplaced, Re
 from tidegate.host import Plugins, make_policy
 from tidegate.sim import Simulation
 from tidegate.testing import Scenario, random_scenario, run_scenario
-from tidegate.testing.scenario import ended_apart
+from tidegate.testing.scenario import refused
 
 PLUGINS = Plugins.installed()
 every_policy = pytest.mark.parametrize("spec", PLUGINS.policies.values(), ids=lambda spec: spec.name)
@@ -71,8 +70,8 @@ class Ledger(Simulation):
         worker_id = effect.batch.legs[effect.leg].worker_id
         self.intervals.append((worker_id, started_ns, ended_ns))
         if number in self._scenario.failures:
-            self.schedule([ended_apart(effect, started_ns + (ended_ns - started_ns) // 2)])
-            return BatchFailed(ended_ns, effect.batch.id, effect.leg, worker_id, "made to fail", retry=True)
+            failed = BatchFailed(ended_ns, effect.batch.id, effect.leg, worker_id, "made to fail", retry=True)
+            return failed if number % 2 else refused(failed, effect.batch)
         return super().outcome(effect, started_ns, ended_ns)
 
     def true_end(self, number: int, started_ns: int, duration_ns: int) -> int:
@@ -107,11 +106,6 @@ class Ledger(Simulation):
                 batch = self._running.pop(event.batch_id).batch
                 for request_id in set(batch.request_ids) & self.open.keys() if event.leg + 1 == len(batch.legs) else ():
                     self._end(request_id, "answered")
-            case RequestsEnded() if event.batch_id in self._running:
-                for request_id in self.open.keys() & set(event.answered):
-                    self._end(request_id, "answered")
-                for request_id in self.open.keys() & set(event.failed):
-                    self._end(request_id, "failed")
             case BatchFailed():
                 self._running.pop(event.batch_id, None)
                 self._cut_short(event.worker_id, event.now_ns)

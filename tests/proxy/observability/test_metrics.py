@@ -21,7 +21,6 @@ from tidegate.api import (
     Request,
     RequestArrived,
     RequestCancelled,
-    RequestsEnded,
     Setup,
     Worker,
     WorkerJoined,
@@ -111,17 +110,6 @@ def test_every_way_to_end() -> None:
     model = metrics.snapshot().models["m"]
     assert (model.cancelled, model.dropped, model.failed) == (1, {"deadline": 1}, 1)
     assert metrics.snapshot().waiting == {"m": 1}
-
-
-def test_requests_of_a_refused_batch_end_each_its_own_way() -> None:
-    metrics = Metrics(SETUP)
-    _tell(metrics, *(_arrived(number) for number in range(4)), _start(0, 0, 1, 2, 3))
-    _tell(metrics, RequestsEnded(5 * MS, 0, answered=(0,), failed=(1,)), RequestsEnded(25 * MS, 0, answered=(2,)))
-    _tell(metrics, BatchFailed(30 * MS, 0, 0, 0, "refused"), Fail(3, "refused"))
-    _tell(metrics, RequestsEnded(40 * MS, 0, answered=(3,)))  # of a batch that is over
-    model = metrics.snapshot().models["m"]
-    assert (model.in_time, model.late, model.failed) == (1, 1, 2)
-    assert model.answered.sum_ns == 30 * MS
 
 
 def test_advice_and_a_broken_policy_are_remembered() -> None:

@@ -1,8 +1,7 @@
 """What happened, told to a policy. Past tense; every event carries the instant at which it is told.
 
-`ClockAdvanced`, `RequestsEnded`, `TriesChanged` and `PlanChanged` stay with the engine: the first makes due timers
-fire, each as a `TimerFired`; the second settles requests that no policy has in its hands; the last makes the engine
-begin anew with another policy of the same kind.
+`ClockAdvanced`, `TriesChanged` and `PlanChanged` stay with the engine: the first makes due timers fire, each as a
+`TimerFired`; the last makes the engine begin anew with another policy of the same kind.
 """
 
 import msgspec
@@ -42,26 +41,10 @@ class LegFinished(Event, frozen=True, tag=True):
 
     batch_id: int
     leg: int
-    """Index into the batch's legs. After the last one those of its requests are answered that have not ended before."""
+    """Index into the batch's legs. After the last one its requests are answered, but for those that were cancelled."""
     worker_id: int
     started_ns: int
     ended_ns: int
-
-
-class RequestsEnded(Event, frozen=True, tag=True):
-    """Some requests of a batch that runs have ended by themselves, each its own way; the worker is not free yet.
-
-    From a driver to the engine. For a driver that finds out what each request of a refused batch comes to, and has told
-    their clients: every answer counts at the instant at which it was there, every failure as one, and none is
-    tried again. When the worker is free the driver tells LegFinished or BatchFailed, which concern only those requests
-    of the batch that have not ended. Ids of requests that have left the batch (cancelled meanwhile) are passed over.
-    """
-
-    batch_id: int
-    answered: tuple[int, ...] = ()
-    """Ids of those that have their answers, in time if `now_ns` is not after their deadline."""
-    failed: tuple[int, ...] = ()
-    """Ids of those that will have none."""
 
 
 class BatchFailed(Event, frozen=True, tag=True):
@@ -145,7 +128,6 @@ AnyEvent = (
     RequestArrived
     | RequestCancelled
     | LegFinished
-    | RequestsEnded
     | BatchFailed
     | TimerFired
     | WorkerJoined

@@ -10,10 +10,7 @@ class Effect(msgspec.Struct, frozen=True, gc=False, tag_field="effect", tag=True
 
 
 class StartLeg(Effect, frozen=True, tag=True):
-    """Run this leg now: its worker is free. Answer with LegFinished or BatchFailed.
-
-    Where its requests come to different ends, RequestsEnded says so before either of them.
-    """
+    """Run this leg now: its worker is free. Answer with LegFinished or BatchFailed."""
 
     batch: Batch
     leg: int

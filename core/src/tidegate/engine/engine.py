@@ -32,7 +32,6 @@ from tidegate.api import (
     Request,
     RequestArrived,
     RequestCancelled,
-    RequestsEnded,
     Reroute,
     SetTimer,
     Setup,
@@ -198,8 +197,6 @@ class Engine:
                 self._finish_leg(event)
             case RequestCancelled():
                 self._cancel(event)
-            case RequestsEnded():
-                self._end_requests(event)
             case BatchFailed():
                 if flight := self._flights.get(event.batch_id):
                     self._fail_flight(flight, event)
@@ -289,12 +286,6 @@ class Engine:
         self._flights.start_next(event.now_ns, event.worker_id)
         # Told of it earlier, a policy would plan with a leg that is over: preempt it, say.
         self._learn(flight.batch.legs[event.leg].partition, event, flight.rows)
-
-    def _end_requests(self, event: RequestsEnded) -> None:
-        self._answer(self._flights.take_out(event.batch_id, event.answered), event.now_ns)
-        for request in self._flights.take_out(event.batch_id, event.failed):
-            self.tally.failed += 1
-            self._tries.pop(request.id, None)
 
     def _answer(self, requests: list[Request], ended_ns: int) -> None:
         late = sum(ended_ns > request.deadline_ns for request in requests)

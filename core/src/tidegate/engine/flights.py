@@ -1,6 +1,6 @@
 """Batches on their way: booked on workers, each leg started when its time has come and its worker is free."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
@@ -83,18 +83,6 @@ class Flights:
             return False
         flight.requests = [request for request in flight.requests if request.id != request_id]
         return True
-
-    def take_out(self, batch_id: int, request_ids: Sequence[int]) -> list[Request]:
-        """Those of these requests that are on their way with this batch: they have ended; its other rows go on."""
-        flight = self._by_batch.get(batch_id)
-        if flight is None or not request_ids:
-            return []
-        named = frozenset(request_ids)
-        taken = [request for request in flight.requests if request.id in named]
-        flight.requests = [request for request in flight.requests if request.id not in named]
-        for request in taken:
-            del self._of_request[request.id]
-        return taken
 
     def leg_over(self, event: LegFinished) -> Flight | None:
         """A leg is over: its worker is free, its flight not yet on the next leg (`go_on`); ended after the last one.

@@ -10,6 +10,7 @@ import msgspec
 from tidegate.api import (
     NEVER,
     AnyEvent,
+    Batch,
     BatchFailed,
     Drop,
     LegFinished,
@@ -21,7 +22,6 @@ from tidegate.api import (
     Request,
     RequestArrived,
     RequestCancelled,
-    RequestsEnded,
     Setup,
     Worker,
     WorkerJoined,
@@ -113,15 +113,16 @@ class _Simulation(Simulation):
         self._started += 1
         if self._started - 1 in self._scenario.failures:
             worker_id = effect.batch.legs[effect.leg].worker_id
-            self.schedule([ended_apart(effect, started_ns + (ended_ns - started_ns) // 2)])
-            return BatchFailed(ended_ns, effect.batch.id, effect.leg, worker_id, "made to fail", retry=True)
+            failed = BatchFailed(ended_ns, effect.batch.id, effect.leg, worker_id, "made to fail", retry=True)
+            return failed if self._started % 2 else refused(failed, effect.batch)
         return super().outcome(effect, started_ns, ended_ns)
 
 
-def ended_apart(effect: StartLeg, now_ns: int) -> RequestsEnded:
-    """What a driver tells of a refused batch that it has divided: the first has its answer, the second failed."""
-    request_ids = effect.batch.request_ids
-    return RequestsEnded(now_ns, effect.batch.id, answered=request_ids[:1], failed=request_ids[1:2])
+def refused(failed: BatchFailed, batch: Batch) -> BatchFailed:
+    """What a driver tells of a batch that one of its requests may have spoilt: the halves are tried apart."""
+    request_ids, half = batch.request_ids, len(batch.request_ids) // 2
+    apart = (request_ids[:half], request_ids[half:]) if half else ()
+    return msgspec.structs.replace(failed, retry=False, apart=apart)
 
 
 def check_drop(engine: Engine, request: Request) -> None:

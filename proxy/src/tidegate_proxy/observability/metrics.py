@@ -20,7 +20,6 @@ from tidegate.api import (
     Request,
     RequestArrived,
     RequestCancelled,
-    RequestsEnded,
     Setup,
     Worker,
     WorkerJoined,
@@ -195,10 +194,9 @@ class Metrics:
         self._workers[event.worker_id].busy_ns += ended_ns - event.started_ns
         batch = start.batch
         if event.leg + 1 == len(batch.legs):
-            self._answer(batch.model, batch.request_ids, ended_ns)
+            self._answer(self._models[batch.model], batch.request_ids, ended_ns)
 
-    def _answer(self, name: str, request_ids: Iterable[int], ended_ns: int) -> None:
-        model = self._models[name]
+    def _answer(self, model: ModelCounts, request_ids: Iterable[int], ended_ns: int) -> None:
         add, take = model.answered.add, self._open.pop
         late = answered = 0
         for request_id in request_ids:
@@ -214,11 +212,6 @@ class Metrics:
             case RequestCancelled():
                 if request := self._open.pop(event.request_id, None):
                     self._models[request.model].cancelled += 1
-            case RequestsEnded():
-                if start := self._running.get(event.batch_id):
-                    self._answer(start.batch.model, event.answered, event.now_ns)
-                    failed = sum(self._open.pop(request_id, None) is not None for request_id in event.failed)
-                    self._models[start.batch.model].failed += failed
             case BatchFailed():
                 self._running.pop(event.batch_id, None)
             case WorkerJoined():
