@@ -40,7 +40,8 @@ def _exported() -> dict[str, set[str]]:
     bounds = Bounds()
     bounds.count("http", "max_connections")
     bounds.connections["http"] = 1
-    registry = registry_of(Metrics(setup), threading.Lock(), "fifs", bounds=bounds)
+    ejections = {"h:1": (1, True)}
+    registry = registry_of(Metrics(setup), threading.Lock(), "fifs", ejections=lambda: ejections, bounds=bounds)
     own = generate_latest(registry).decode() + _liveness()
     statistics = Statistics()
     statistics.declare("m", ["1"])
