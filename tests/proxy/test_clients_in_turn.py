@@ -15,11 +15,12 @@ from prometheus_client import generate_latest
 from tidegate.api import RequestArrived
 from tidegate.engine import read_log
 from tidegate_proxy.access.owners import Owners
-from tidegate_proxy.backend import CHANNEL_OPTIONS, INFER
+from tidegate_proxy.backend import INFER
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.limits import Limits, Load
 from tidegate_proxy.observability.metrics_registry import registry_of
+from tidegate_proxy.transport.grpcio.options import CHANNEL_OPTIONS
 
 Make = Callable[..., Any]
 BATCH = 4

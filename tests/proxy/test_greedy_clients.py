@@ -1,5 +1,6 @@
 """gRPC clients that send without end, never end, or read nothing: what they may hold is bounded, and given back."""
 
+import asyncio
 import contextlib
 import socket
 import struct
@@ -11,9 +12,9 @@ from typing import Any
 import grpc
 import pytest
 
-from tidegate_proxy.backend import CHANNEL_OPTIONS
 from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.completion_queue import Call, Server
+from tidegate_proxy.configuration.config import Limits
+from tidegate_proxy.transport.grpcio.server import Call, Server
 
 METHOD = "/test.Service/Method"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -56,24 +57,16 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., str]]:
-    """`serve(accept, Bounds(...), options, ...)`: a server, as HOST:PORT."""
+    """`serve(accept, Bounds(...), send_timeout_s=..., ...)`: a server on gRPC's own core, as HOST:PORT."""
     servers: list[Server] = []
 
-    def start(
-        accept: Callable[[Call], None],
-        bounds: Bounds | None = None,
-        options: Any = (),  # noqa: ANN401
-        **more: float,
-    ) -> str:
-        options = [*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0), *options]
-        servers.append(Server(accept, options, bounds, **more))
-        port = servers[-1].listen("127.0.0.1:0")
-        servers[-1].start()
-        return f"127.0.0.1:{port}"
+    def start(accept: Callable[[Call], None], bounds: Bounds, **limits: float) -> str:
+        servers.append(Server(accept, Limits.model_validate(limits), bounds))
+        return f"127.0.0.1:{asyncio.run(servers[-1].listen('127.0.0.1:0'))}"
 
     yield start
     for server in servers:
-        server.stop(0)
+        asyncio.run(server.stop(0))
 
 
 @pytest.fixture

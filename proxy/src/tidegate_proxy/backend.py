@@ -8,18 +8,13 @@ from typing import Any, Final
 import grpc
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from tidegate_proxy.completion_queue import Channel
+from tidegate_proxy.access.tls import channel_credentials, channel_options
+from tidegate_proxy.configuration.config import TransportName, TritonTls
+from tidegate_proxy.transport import new_channel
+from tidegate_proxy.transport.grpcio.options import CHANNEL_OPTIONS
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
 INFER: Final = SERVICE + "ModelInfer"
-CHANNEL_OPTIONS: Final = (
-    # Triton's own limit is INT32_MAX; grpc's default of 4 MiB would refuse what Triton takes.
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    # A Triton that restarts is to be found again at once, not after grpc's back-off of up to two minutes.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
 GRPC_PREFIX: Final = "triton-grpc-protocol-"
 """What Triton puts before the name of a header that opens an API, over gRPC."""
 HEALTH_TIMEOUT_S: Final = 4.0
@@ -65,16 +60,17 @@ class Backend:
         *,
         http: str | None = None,
         metrics: str | None = None,
-        credentials: grpc.ChannelCredentials | None = None,
-        options: Sequence[tuple[str, Any]] = (),
+        tls: TritonTls | None = None,
+        keepalive_s: float | None = None,
+        transport: TransportName = "grpcio",
         shares_memory: bool = False,
         worker: str = "",
         headers: Sequence[tuple[str, str]] = (),
         health_timeout_s: float = HEALTH_TIMEOUT_S,
     ) -> None:
-        """`address` is that of its gRPC service, HOST:PORT as the other two; `options` are more of gRPC's.
+        """`address` is that of its gRPC service, HOST:PORT as the other two; `keepalive_s`: as the configuration's.
 
-        `headers` open what it restricts, named as over HTTP.
+        `headers` open what it restricts, named as over HTTP. Raises TlsError.
         """
         self.address = address
         self.headers = tuple(headers)
@@ -89,8 +85,7 @@ class Backend:
         """Whether it is on this machine, so that large tensors can be handed to it in shared memory."""
         self.http_url = f"http://{http}" if http else ""
         self.metrics = metrics
-        options = [*CHANNEL_OPTIONS, *options]
-        self.channel = Channel(address, options, credentials)
+        self.channel = new_channel(transport, address, tls, keepalive_s)
         """For the hot path."""
         self.alive = True
         """False from the moment a call fails to reach it until a probe succeeds."""
@@ -98,9 +93,12 @@ class Backend:
         """When it answered an inference last, on the monotonic clock."""
         self.forwarded: set[Any] = set()
         """Calls without an end of their own, each with a method `cancel`. In the loop."""
+        options = [*CHANNEL_OPTIONS, *(channel_options(tls) if tls else ())]
+        if keepalive_s is not None:
+            options.append(("grpc.keepalive_time_ms", round(keepalive_s * 1000)))
         self._aio = (
-            grpc.aio.secure_channel(address, credentials, options=options)
-            if credentials
+            grpc.aio.secure_channel(address, channel_credentials(tls), options=options)
+            if tls
             else grpc.aio.insecure_channel(address, options=options)
         )
 
@@ -221,7 +219,7 @@ class Backend:
         """Close the channels; calls under way end with CANCELLED."""
         for probe in self._health.values():
             probe.cancel()
-        await asyncio.to_thread(self.channel.close)
+        await self.channel.close()
         await self._aio.close()
 
     async def _ask(self, method: str, request: Any) -> bytes:  # noqa: ANN401 - protobuf messages share no type

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 Protocol = Literal["grpc", "http", "metrics"]
 NO_BOUND: Final = 1 << 63
+TOO_MUCH: Final = "too many bytes of requests are in flight (limits.max_bytes_in_flight)"
 
 
 class TooMuchInFlight(Exception):

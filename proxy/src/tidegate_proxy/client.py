@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from tidegate_proxy.completion_queue import Metadata
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.faults import faults
+from tidegate_proxy.transport import Metadata
 
 if TYPE_CHECKING:
     from tidegate_proxy.spoilers import Refusal

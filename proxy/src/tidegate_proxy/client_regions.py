@@ -10,7 +10,7 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy import reserved_names
 from tidegate_proxy.backend import SERVICE, Backend
 from tidegate_proxy.client import RequestFailed
-from tidegate_proxy.completion_queue import Metadata
+from tidegate_proxy.transport import Metadata
 
 Answer = Callable[[bytes, Metadata, float | None], Awaitable[bytes]]
 Ask = Callable[[Backend, str, bytes, Metadata, float | None], Awaitable[bytes]]

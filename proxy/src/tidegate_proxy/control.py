@@ -17,7 +17,6 @@ from tidegate_proxy.backend import GOING, INFER, SERVICE, Backend
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed
 from tidegate_proxy.client_regions import Ask, ClientRegions, all_must
-from tidegate_proxy.completion_queue import Metadata
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import NotSchedulable, PassedThrough, open_envelope
@@ -26,6 +25,7 @@ from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.merged_statistics import merge_statistics
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.split_models import VERSION, SplitModel
+from tidegate_proxy.transport import Metadata
 from tidegate_proxy.wire import first_string
 
 _TO_ALL = frozenset(

@@ -154,7 +154,6 @@ class Driver:
     def watch(self, liveness: Liveness) -> None:
         """Have the signs of life of the engine and of the alarm looked at."""
         liveness.watch("engine", self._engine.seen_ns)
-        liveness.watch("alarm", self._engine.alarm_seen_ns)
 
     def try_at_most(self, times: int) -> None:
         """From now on so often is a request tried whose workers fail."""

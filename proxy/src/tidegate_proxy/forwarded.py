@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
-from tidegate_proxy.completion_queue import Metadata
+from tidegate_proxy.transport import Metadata
 
 _OF_A_CONNECTION: Final = frozenset({"user-agent", "content-type", "te"})
 """Keys of what concerns the client's own connection."""

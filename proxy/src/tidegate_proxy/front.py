@@ -11,11 +11,10 @@ import grpc
 
 from tidegate_proxy import control
 from tidegate_proxy.access.gate import Gate
-from tidegate_proxy.backend import CANCEL_AFTER_S, CHANNEL_OPTIONS, INFER, SERVICE
+from tidegate_proxy.backend import CANCEL_AFTER_S, INFER, SERVICE
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed, own_fault
-from tidegate_proxy.completion_queue import Call, Metadata, Server
-from tidegate_proxy.configuration.config import INT32_MAX, Limits, ServeConfig
+from tidegate_proxy.configuration.config import ServeConfig, ServerTls
 from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.ending import ending
@@ -24,6 +23,7 @@ from tidegate_proxy.faults import faults
 from tidegate_proxy.inference import OPENED_ASIDE_FROM, Inference
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.streams import InferStream
+from tidegate_proxy.transport import Call, Metadata, new_server
 
 STREAM_INFER = SERVICE + "ModelStreamInfer"
 LAST_WORDS_S: Final = 1.0
@@ -55,24 +55,16 @@ class Front:
         self._streams: WeakSet[InferStream] = WeakSet()
         self._streams_lock = threading.Lock()
         self._draining = False
-        limits = config.limits
-        self._body_timeout_s = limits.body_timeout_s
-        self._server = Server(
-            self._accept,
-            [*CHANNEL_OPTIONS, ("grpc.so_reuseport", int(config.listen.reuse_port)), *_options(limits)],
-            bounds,
-            send_timeout_s=limits.send_timeout_s,
-        )
+        self._body_timeout_s = config.limits.body_timeout_s
+        self._server = new_server(config, self._accept, bounds)
 
-    def listen(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
-        """Bind and serve; the port. Raises OSError when the address cannot be bound."""
-        port = self._server.listen(address, credentials)
-        self._server.start()
-        return port
+    async def listen(self, address: str, tls: ServerTls | None = None) -> int:
+        """Bind and serve; the port. Raises OSError when the address cannot be bound, and TlsError."""
+        return await self._server.listen(address, tls)
 
     def watch(self, liveness: Liveness) -> None:
-        """Have the signs of life of the gRPC thread looked at."""
-        liveness.watch("gRPC thread", lambda: self._server.seen_ns)
+        """Have the signs of life of the transport looked at."""
+        self._server.watch(liveness)
 
     async def drain(self, until: float, serve_until: float) -> None:
         """Let what is under way be answered, until an instant of the loop's clock; refuse what comes.
@@ -97,7 +89,7 @@ class Front:
         self._draining = True
         for task in self._tasks:
             task.cancel()
-        await asyncio.to_thread(self._server.stop, LAST_WORDS_S)
+        await self._server.stop(LAST_WORDS_S)
 
     def _accept(self, call: Call) -> None:
         """In the server's thread."""
@@ -130,22 +122,30 @@ class Front:
             self._infer_now(call, message, arrival_ns)
 
     def _infer_aside(self, call: Call, message: bytes, arrival_ns: int) -> None:
-        """In the loop: have a large message opened in a thread of its own."""
-        self._spawn(call, asyncio.to_thread(self._infer_now, call, message, arrival_ns))
+        self._spawn(call, self._open_aside(call, message, arrival_ns))
+
+    async def _open_aside(self, call: Call, message: bytes, arrival_ns: int) -> None:
+        """Have a large message opened in a thread of its own."""
+        try:
+            envelope = await asyncio.to_thread(self._inference.open, message)
+        except NotSchedulable:
+            self._forward(call, message)
+        else:
+            self._schedule(call, envelope, arrival_ns)
 
     def _infer_now(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
         with ending(call):
-            self._schedule(call, message, arrival_ns)
+            if message is None:
+                self._forward(call, message)
+                return
+            try:
+                envelope = self._inference.open(message)
+            except NotSchedulable:
+                self._forward(call, message)
+                return
+            self._schedule(call, envelope, arrival_ns)
 
-    def _schedule(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
-        if message is None:
-            self._forward(call, message)
-            return
-        try:
-            envelope = self._inference.open(message)
-        except NotSchedulable:
-            self._forward(call, message)
-            return
+    def _schedule(self, call: Call, envelope: Envelope, arrival_ns: int) -> None:
         client = _UnaryClient(envelope, call, self._driver, self._gate.owner(call.metadata, call.peer))
         call.on_gone = client.leave
         self._inference.submit(client, arrival_ns, call.remaining_s())
@@ -233,20 +233,3 @@ class _UnaryClient(Client):
 
     def _delivered(self, _event: object) -> None:
         self._driver.delivered(self)
-
-
-def _options(limits: Limits) -> list[tuple[str, int]]:
-    """gRPC's names for what clients are held to."""
-    options: dict[str, float] = {
-        "grpc.max_receive_message_length": int(limits.max_message_bytes),
-        "grpc.max_concurrent_streams": limits.max_streams,
-        "grpc.max_allowed_incoming_connections": limits.max_connections,
-        "grpc.keepalive_time_ms": limits.keepalive_s * 1000,
-        "grpc.http2.min_ping_interval_without_data_ms": limits.min_ping_interval_s * 1000,
-        "grpc.server_handshake_timeout_ms": limits.head_timeout_s * 1000,
-        "grpc.http2.settings_timeout": limits.head_timeout_s * 1000,
-        "grpc.max_connection_idle_ms": limits.idle_timeout_s * 1000,
-    }
-    if limits.max_connection_age_s is not None:
-        options["grpc.max_connection_age_ms"] = limits.max_connection_age_s * 1000
-    return [(name, round(min(value, INT32_MAX))) for name, value in options.items()]

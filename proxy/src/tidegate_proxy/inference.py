@@ -6,11 +6,11 @@ from typing import Final
 
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import AwaitingClient, Client
-from tidegate_proxy.completion_queue import Metadata
 from tidegate_proxy.deadlines import deadline_ns
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, NotSchedulable, open_envelope
 from tidegate_proxy.forwarded import fits
+from tidegate_proxy.transport import Metadata
 from tidegate_proxy.wire import first_string
 
 OPENED_ASIDE_FROM: Final = 1 << 20

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from tidegate.engine import StartLeg
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.client import Client
-from tidegate_proxy.completion_queue import PendingCall
 from tidegate_proxy.observability.tracing import Execution
 from tidegate_proxy.payload import Payload, Stage
+from tidegate_proxy.transport import PendingCall
 
 
 @dataclass(slots=True, eq=False)

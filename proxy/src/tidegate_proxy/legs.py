@@ -12,7 +12,6 @@ from tidegate.engine import AnyEffect, StartLeg
 from tidegate_proxy.backend import CANCEL_AFTER_S, INFER, Backend
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.client import Client, Outcome, RequestFailed, own_fault
-from tidegate_proxy.completion_queue import PendingCall
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.faults import faults
 from tidegate_proxy.forwarded import forwarded_with_all
@@ -23,6 +22,7 @@ from tidegate_proxy.merging import ScatterError
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.payload import OutputSizes, Payload, Stage
 from tidegate_proxy.regions import Regions
+from tidegate_proxy.transport import PendingCall
 from tidegate_proxy.waiting_clients import WaitingClients
 
 log = logging.getLogger(__name__)

@@ -14,6 +14,8 @@ from tidegate_proxy.alarm import Alarm
 from tidegate_proxy.faults import faults
 from tidegate_proxy.observability.observability import Observability
 
+BUSY_NS = 100_000
+"""After so long an engine that another thread held is advanced."""
 ASK_AGAIN_NS = 10_000_000
 """After so long an engine that could not say when to wake it is asked again."""
 
@@ -47,10 +49,6 @@ class LockedEngine:
     def seen_ns(self) -> int:
         """The engine's last sign of life; from any thread, without the lock."""
         return self._busy_since_ns or time.monotonic_ns()
-
-    def alarm_seen_ns(self) -> int:
-        """The alarm's last sign of life."""
-        return self._alarm.seen_ns
 
     def acquire(self, patience_s: float) -> bool:
         """Take the lock; False where whoever holds it has not come back for so long."""
@@ -107,6 +105,12 @@ class LockedEngine:
             faults.report(f"giving up {type(effect).__name__}", error)
 
     def _advance(self) -> None:
-        with self.lock:
+        """In the loop, which must not wait for an engine that hangs."""
+        if not self.lock.acquire(blocking=False):
+            self._alarm.set(time.monotonic_ns() + BUSY_NS)
+            return
+        try:
             effects = self.handle(ClockAdvanced(time.monotonic_ns()))
+        finally:
+            self.lock.release()
         self.perform(effects)

@@ -15,13 +15,12 @@ from tidegate.host import Plugins
 from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.restrictions import headers_of
-from tidegate_proxy.access.tls import channel_credentials, channel_options, server_credentials
 from tidegate_proxy.access.watched import WatchedFiles
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.configuration.addresses import host_of
-from tidegate_proxy.configuration.config import AGE_JITTER, ServeConfig, TritonAddress
+from tidegate_proxy.configuration.config import AGE_JITTER, ServeConfig, TransportName, TritonAddress
 from tidegate_proxy.configuration.config import Limits as LimitsConfig
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.control import Control
@@ -102,10 +101,10 @@ class Proxy:
         port = await page.listen(address, reuse_port=self.config.listen.reuse_port)
         self.metrics_address = self._bound(address, port)
 
-    async def serve_grpc(self, front: Front, credentials: grpc.ServerCredentials | None, stack: AsyncExitStack) -> None:
+    async def serve_grpc(self, front: Front, stack: AsyncExitStack) -> None:
         """Listen for clients over gRPC."""
         address = self.config.listen.grpc
-        port = front.listen(address, credentials)
+        port = await front.listen(address, self.config.tls)
         stack.push_async_callback(front.close)
         self._fronts.append(front)
         self.address = self._bound(address, port)
@@ -137,7 +136,7 @@ class Proxy:
         staying = [backend for backend in self._discovery.backends if backend not in leaving]
         added: list[Backend] = []
         try:
-            added += (backend_of(triton, wanted.limits) for triton in changes.tritons_added)
+            added += (backend_of(triton, wanted.limits, wanted.transport) for triton in changes.tritons_added)
             for backend in added:
                 await self._prepare(backend)
             await self._require_consent(wanted, [*(backend for backend in staying if backend.alive), *added])
@@ -252,11 +251,10 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
     plugins.policy(config.policy.name)  # a wrong name should not have to wait for Tritons
     measured = _measured(config.profiles)
     gate = Gate(config)
-    credentials = server_credentials(config.tls) if config.tls else None
     tracing = otlp_tracing(config.tracing.endpoint) if config.tracing else None
     async with AsyncExitStack() as stack:
         observers = _observers(config, plugins, stack)
-        backends = [backend_of(triton, config.limits) for triton in config.tritons]
+        backends = [backend_of(triton, config.limits, config.transport) for triton in config.tritons]
         stack.push_async_callback(_close_all, backends)
         await _await_tritons(config, backends)
         directory = Directory(await _first_look(backends, config))
@@ -299,7 +297,7 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
             )
             await proxy.show_metrics(page, config.listen.metrics, stack)
         front = Front(inference, driver, control, gate, config, bounds)
-        await proxy.serve_grpc(front, credentials, stack)
+        await proxy.serve_grpc(front, stack)
         front.watch(liveness)
         if config.listen.http and _serves_http(config, backends):
             http = HttpService(config, inference, directory, discovery, control, gate, bounds)
@@ -312,15 +310,15 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
             driver.dismiss()
 
 
-def backend_of(triton: TritonAddress, limits: LimitsConfig) -> Backend:
+def backend_of(triton: TritonAddress, limits: LimitsConfig, transport: TransportName) -> Backend:
     """The way to a Triton. Raises TlsError, RestrictionError."""
-    keepalive = ("grpc.keepalive_time_ms", round(limits.keepalive_s * 1000))
     return Backend(
         triton.grpc,
         http=triton.http,
         metrics=triton.metrics,
-        credentials=channel_credentials(triton.tls) if triton.tls else None,
-        options=[keepalive, *(channel_options(triton.tls) if triton.tls else ())],
+        tls=triton.tls,
+        keepalive_s=limits.keepalive_s,
+        transport=transport,
         shares_memory=triton.shares_memory,
         worker=triton.worker or "",
         headers=headers_of(triton),

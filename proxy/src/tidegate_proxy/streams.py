@@ -16,12 +16,12 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed, own_fault
-from tidegate_proxy.completion_queue import Call, Metadata
 from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, NotSchedulable, PassedThrough
 from tidegate_proxy.faults import faults
 from tidegate_proxy.inference import Inference
+from tidegate_proxy.transport import Call, Metadata
 from tidegate_proxy.wire import encode_varint, first_string
 
 MAX_UNDER_WAY: Final = 1000

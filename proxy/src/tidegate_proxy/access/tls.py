@@ -4,6 +4,7 @@ import logging
 import re
 import ssl
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,9 +33,12 @@ def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
     )
 
 
-def server_context(tls: ServerTls) -> ssl.SSLContext:
-    """Of an HTTP server. Files that change are taken up by the connections that come after. Raises TlsError."""
-    files = _ServerFiles(tls)
+def server_context(tls: ServerTls, protocols: Sequence[str] = ()) -> ssl.SSLContext:
+    """Of a server in the event loop. `protocols`: what it speaks, where that is agreed on in the handshake.
+
+    Files that change are taken up by the connections that come after. Raises TlsError.
+    """
+    files = _ServerFiles(tls, protocols)
     context = files.context
 
     def use_the_newest(connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, first: ssl.SSLContext) -> None:
@@ -56,6 +60,19 @@ def channel_credentials(tls: TritonTls) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
 
 
+def channel_context(tls: TritonTls, protocols: Sequence[str]) -> ssl.SSLContext:
+    """Of a connection to a Triton in the event loop; `protocols` are agreed on in the handshake. Raises TlsError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(protocols)
+    if tls.ca is None:
+        context.load_default_certs()
+    else:
+        _trust(context, tls.ca)
+    if tls.cert is not None and tls.key is not None:
+        _load_pair(context, tls.cert, tls.key)
+    return context
+
+
 def channel_options(tls: TritonTls) -> list[tuple[str, Any]]:
     """Options of a gRPC channel to a Triton."""
     return [] if tls.server_name is None else [("grpc.ssl_target_name_override", tls.server_name)]
@@ -64,11 +81,12 @@ def channel_options(tls: TritonTls) -> list[tuple[str, Any]]:
 class _ServerFiles:
     """A server's files, read again when they have changed; what cannot be used is left aside."""
 
-    def __init__(self, tls: ServerTls) -> None:
+    def __init__(self, tls: ServerTls, protocols: Sequence[str] = ()) -> None:
         self._tls = tls
+        self._protocols = protocols
         self._watched = WatchedFiles((tls.cert, tls.key, tls.client_ca))
         self._lock = threading.Lock()
-        self.context = _server_context(tls)
+        self.context = _server_context(tls, protocols)
         """Made of the newest files that could be used."""
 
     def renewed(self) -> bool:
@@ -77,7 +95,7 @@ class _ServerFiles:
             if not self._watched.changed():
                 return False
             try:
-                self.context = _server_context(self._tls)
+                self.context = _server_context(self._tls, self._protocols)
             except TlsError as error:
                 # Half-written, or key and certificate not replaced together: the next change will tell.
                 log.warning("TLS goes on with what it had: %s", error)
@@ -86,8 +104,10 @@ class _ServerFiles:
             return True
 
 
-def _server_context(tls: ServerTls) -> ssl.SSLContext:
+def _server_context(tls: ServerTls, protocols: Sequence[str]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if protocols:
+        context.set_alpn_protocols(protocols)
     _load_pair(context, tls.cert, tls.key)
     if tls.client_ca is not None:
         _trust(context, tls.client_ca)

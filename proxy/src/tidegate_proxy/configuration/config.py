@@ -357,6 +357,10 @@ def _short(section: type[Section], field: str) -> BeforeValidator:
     )
 
 
+TransportName = Literal["grpcio", "http2"]
+"""How gRPC is spoken: by gRPC's own core on threads, or with libnghttp2's frames in the event loop."""
+
+
 class ServeConfig(Section):
     """Everything that `tidegate serve` can be told."""
 
@@ -387,6 +391,10 @@ class ServeConfig(Section):
     ejection: Ejection = Field(default=Ejection(), description="Tritons that fail though they answer probes")
     drain_s: float = Field(
         default=20.0, ge=0, le=1e6, description="How long what is under way may take when Tidegate is asked to end"
+    )
+    transport: TransportName = Field(
+        default="grpcio",
+        description="How gRPC is spoken: `grpcio`, by its core on threads; `http2`, by libnghttp2 in the event loop",
     )
     tls: ServerTls | None = Field(default=None, description="TLS towards clients; default: none")
     authentication: AuthenticationConfig | None = Field(default=None, description="Who may call; default: everybody")

@@ -13,7 +13,7 @@ from tidegate.host import PluginError, Plugins
 from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.authentication import Authenticator, CredentialFileError
 from tidegate_proxy.access.restrictions import RestrictionError, Restrictions, headers_of
-from tidegate_proxy.access.tls import TlsError, channel_credentials, channel_options, server_context
+from tidegate_proxy.access.tls import TlsError, channel_credentials, server_context
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.catalog import Catalog, discover
 from tidegate_proxy.configuration.addresses import host_of, port_of
@@ -160,8 +160,7 @@ def _backend(triton: TritonAddress) -> Backend:
     return Backend(
         triton.grpc,
         http=triton.http,
-        credentials=channel_credentials(triton.tls) if triton.tls else None,
-        options=channel_options(triton.tls) if triton.tls else (),
+        tls=triton.tls,
         worker=triton.worker or "",
         headers=headers_of(triton),
     )

@@ -58,6 +58,7 @@ RESTART: Final = {
         ),
         "the servers were started with another one",
     ),
+    "transport": "connections are open that the other one does not know",
     "tls": "ports are open with or without it; the files themselves are read again when they change",
     "log.format": "lines of two formats in one log cannot be read by machines",
     "tracing": "the exporter is set up at start",

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from tidegate_proxy.completion_queue import Metadata
 from tidegate_proxy.forwarded import metadata_of
 from tidegate_proxy.http.interface import Answer, Call, Headers, Message, Receive, Scope, Send
 from tidegate_proxy.http.routes import Route
+from tidegate_proxy.transport import Metadata
 
 _LONGEST_NUMBER = 18
 """Digits that surely fit 64 bits."""

@@ -3,13 +3,12 @@
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import grpc
 import pytest
 
-from tidegate_proxy.backend import CHANNEL_OPTIONS
-from tidegate_proxy.completion_queue import Call, Server
+from tests.proxy.transport.conftest import Serve
+from tidegate_proxy.transport import Call
 
 ECHO = "/test.Service/Echo"
 LIMIT = 1 << 20
@@ -31,7 +30,7 @@ with grpc.insecure_channel(address, options=[("grpc.max_send_message_length", -1
 
 
 @pytest.fixture
-def server() -> Iterator[tuple[str, list[int | None]]]:
+def server(serve: Serve) -> tuple[str, list[int | None]]:
     """A server with a limit, as HOST:PORT, and the sizes of the messages that it was handed."""
     seen: list[int | None] = []
 
@@ -42,11 +41,7 @@ def server() -> Iterator[tuple[str, list[int | None]]]:
 
         call.receive(received)
 
-    server = Server(accept, [*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", LIMIT)])
-    port = server.listen("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}", seen
-    server.stop(0)
+    return serve(accept, max_message_bytes=LIMIT).address, seen
 
 
 def _send(address: str, size: int, *more: str) -> str:

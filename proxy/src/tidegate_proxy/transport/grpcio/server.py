@@ -1,5 +1,6 @@
 """The serving side: one thread takes events from the queue and runs the callbacks of calls."""
 
+import asyncio
 import logging
 import threading
 import time
@@ -9,22 +10,18 @@ from typing import Any, Final
 import grpc
 from grpc._cython import cygrpc
 
-from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.access.tls import server_credentials
+from tidegate_proxy.bounds import TOO_MUCH, Bounds
+from tidegate_proxy.configuration.config import Limits, ServerTls
+from tidegate_proxy.liveness import Liveness
+from tidegate_proxy.transport.grpcio.options import server_options
+from tidegate_proxy.transport.interface import Metadata
 
 log = logging.getLogger(__name__)
 
-Metadata = Sequence[tuple[str, str | bytes]]
-Options = Sequence[tuple[str, int | str]]
 _NONE: Final = ()
-_LONG_S: Final = 1e9
 SWEEP_S: Final = 0.25
 """How often calls are looked at that take too long."""
-TOO_MUCH: Final = "too many bytes of requests are in flight (limits.max_bytes_in_flight)"
-
-
-def settled(options: Options) -> Options:
-    """Options of gRPC's, each once: the last of a name counts. gRPC's core itself takes the first, without a word."""
-    return tuple(dict(options).items())
 
 
 class Call:
@@ -187,52 +184,49 @@ class Server:
     """Listens, and gives every call to `accept` in its own thread."""
 
     def __init__(
-        self,
-        accept: Callable[[Call], None],
-        options: Options,
-        bounds: Bounds | None = None,
-        *,
-        send_timeout_s: float = _LONG_S,
+        self, accept: Callable[[Call], None], limits: Limits, bounds: Bounds, *, reuse_port: bool = False
     ) -> None:
-        """`bounds` counts what is received and sent. `send_timeout_s`: how long a message may wait for its reader."""
+        """`bounds` counts what is received and sent. `reuse_port`: others may listen on the same port."""
         self._accept = accept
-        self.bounds = bounds or Bounds()
-        self._send_timeout_s = send_timeout_s
+        self.bounds = bounds
+        self._send_timeout_s = limits.send_timeout_s
         self._awaited: dict[Call, float] = {}
         """Calls whose message is not whole yet, and until when it has to be; those that came first, first."""
         self._sending: dict[Call, float] = {}
         """Calls with a message that its reader has not taken, and since when."""
         self._sweep_at = 0.0
         self._queue = cygrpc.CompletionQueue()
-        self._server = cygrpc.Server(settled(options), False)
+        self._server = cygrpc.Server(server_options(limits, reuse_port=reuse_port), False)
         self._server.register_completion_queue(self._queue)
         self._open: set[Call] = set()
         self._idle = threading.Event()
         self._idle.set()
         self._stopping = False
         self._stopped = False
-        self.seen_ns = time.monotonic_ns()
+        self._seen_ns = time.monotonic_ns()
         """The thread's last sign of life."""
         self._thread = threading.Thread(target=self._serve, name="grpc", daemon=True)
 
-    def listen(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
-        """Bind an address before `start`; its port. Raises OSError when it cannot be bound."""
-        if credentials is None:
-            port: int = self._server.add_http2_port(address.encode())
-        else:
-            port = self._server.add_http2_port(address.encode(), credentials._credentials)
+    async def listen(self, address: str, tls: ServerTls | None = None) -> int:
+        """Bind HOST:PORT and serve; the port. Raises OSError when it cannot be bound, and TlsError."""
+        credentials = (server_credentials(tls)._credentials,) if tls else ()
+        port: int = self._server.add_http2_port(address.encode(), *credentials)
         if not port:
             raise OSError(f"cannot listen on {address}: is the port taken?")
-        return port
-
-    def start(self) -> None:
-        """Begin to serve."""
         self._server.start()
         self._server.request_call(self._queue, self._queue, self._called)
         self._thread.start()
+        return port
 
-    def stop(self, grace_s: float) -> bool:
-        """Take no more calls, let those under way end, cut off what has not ended then; whether all had. Blocks."""
+    def watch(self, liveness: Liveness) -> None:
+        """Have the signs of life of its thread looked at."""
+        liveness.watch("gRPC thread", lambda: self._seen_ns)
+
+    async def stop(self, grace_s: float) -> bool:
+        """Take no more calls, let those under way end, cut off what has not ended then; whether all had."""
+        return await asyncio.to_thread(self._stop, grace_s)
+
+    def _stop(self, grace_s: float) -> bool:
         if not self._thread.is_alive():
             return True
         self._stopping = True
@@ -278,7 +272,7 @@ class Server:
     def _serve(self) -> None:
         while not self._stopped:
             event = self._queue.poll(time.time() + SWEEP_S)
-            self.seen_ns = time.monotonic_ns()
+            self._seen_ns = time.monotonic_ns()
             try:
                 if event.completion_type is not cygrpc.CompletionType.queue_timeout:
                     event.tag(event)

@@ -5,7 +5,7 @@ this costs 0.05 (docs/decisions/0012-the-front-is-a-completion-queue.md). The pr
 public, so grpcio is pinned to the versions that the tests ran with. Nothing outside this package imports it.
 """
 
-from tidegate_proxy.completion_queue.channel import Channel, PendingCall
-from tidegate_proxy.completion_queue.server import Call, Metadata, Server
+from tidegate_proxy.transport.grpcio.channel import Channel
+from tidegate_proxy.transport.grpcio.server import Server
 
-__all__ = ["Call", "Channel", "Metadata", "PendingCall", "Server"]
+__all__ = ["Channel", "Server"]

@@ -1,33 +1,36 @@
 """The calling side: one thread per channel takes events from its queue and runs the callbacks of calls."""
 
+import asyncio
 import logging
 import threading
-from collections.abc import Callable
+import time
 from typing import Any, Final
 
 import grpc
 from grpc._cython import cygrpc
 
-from tidegate_proxy.completion_queue.server import Metadata, Options, settled
+from tidegate_proxy.access.tls import channel_credentials, channel_options
+from tidegate_proxy.configuration.config import TritonTls
+from tidegate_proxy.transport.grpcio.options import CHANNEL_OPTIONS
+from tidegate_proxy.transport.interface import Answered, Metadata
 
 log = logging.getLogger(__name__)
 
+POLL_S: Final = 0.001
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
-Answered = Callable[[bytes | None, grpc.StatusCode, str], None]
-"""Called with the answer, the status and its details; the answer is None unless the status is OK."""
 
 
 class PendingCall:
     """A call that was sent."""
 
-    __slots__ = ("_call",)
+    __slots__ = ("call",)
 
-    def __init__(self, call: Any) -> None:  # noqa: ANN401 - cygrpc is untyped
-        self._call = call
+    def __init__(self) -> None:
+        self.call: Any = None
 
     def cancel(self) -> None:
         """Give it up: unless it has ended, `then` is called with CANCELLED, and the server is told."""
-        self._call.cancel(cygrpc.StatusCode.cancelled, "given up by Tidegate")
+        self.call.cancel(cygrpc.StatusCode.cancelled, "given up by Tidegate")
 
 
 class Channel:
@@ -36,21 +39,27 @@ class Channel:
     def __init__(
         self,
         address: str,
-        options: Options,
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: TritonTls | None = None,
+        keepalive_s: float | None = None,
     ) -> None:
-        self._channel = cygrpc.Channel(
-            address.encode(),
-            settled(options),
-            credentials._credentials if credentials else None,
-        )
+        """`keepalive_s`: as the configuration's. Raises TlsError."""
+        options = [*CHANNEL_OPTIONS, *(channel_options(tls) if tls else ())]
+        if keepalive_s is not None:
+            options.append(("grpc.keepalive_time_ms", round(keepalive_s * 1000)))
+        credentials = channel_credentials(tls)._credentials if tls else None
+        self._channel = cygrpc.Channel(address.encode(), tuple(options), credentials)
+        self._pending: set[PendingCall] = set()
+        self._polling = False
         self._thread = threading.Thread(target=self._spin, name=f"grpc to {address}", daemon=True)
         self._thread.start()
 
-    def unary(self, method: str, message: bytes, then: Answered, metadata: Metadata = ()) -> PendingCall:
+    def unary(
+        self, method: str, message: bytes, then: Answered, metadata: Metadata = (), timeout_s: float | None = None
+    ) -> PendingCall:
         """Send a message; `then` is called when the call is over, exactly once."""
 
         def ended(event: Any) -> None:  # noqa: ANN401 - cygrpc is untyped
+            self._pending.discard(call)
             _, _, _, _, received, status = event.batch_operations
             code = _CODES[status.code()]
             then(received.message() if code is grpc.StatusCode.OK else None, code, status.details() or "")
@@ -63,18 +72,32 @@ class Channel:
             cygrpc.ReceiveMessageOperation(0),
             cygrpc.ReceiveStatusOnClientOperation(0),
         )
-        return PendingCall(
-            self._channel.integrated_call(0, method.encode(), None, None, metadata, None, ((operations, ended),), None)
+        deadline_s = None if timeout_s is None else time.time() + timeout_s
+        call = PendingCall()
+        self._pending.add(call)
+        call.call = self._channel.integrated_call(
+            0, method.encode(), None, deadline_s, metadata, None, ((operations, ended),), None
         )
+        return call
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End every call under way with CANCELLED, and the thread."""
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        for call in list(self._pending):
+            call.cancel()
+        # The queue is destroyed with the channel: its thread has to wait in it then, not to be on its way back to it.
+        while self._pending or not self._polling:
+            time.sleep(POLL_S)
         self._channel.close(cygrpc.StatusCode.cancelled, "Tidegate is shutting down")
         self._thread.join()
 
     def _spin(self) -> None:
         while True:
+            self._polling = True
             event = self._channel.next_call_event()
+            self._polling = False
             if event.completion_type is cygrpc.CompletionType.queue_shutdown:
                 return
             if event.completion_type is not cygrpc.CompletionType.queue_timeout:

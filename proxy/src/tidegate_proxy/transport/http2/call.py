@@ -1,0 +1,208 @@
+"""One RPC of a client: its messages in, its answers out."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from grpc import StatusCode
+
+from tidegate_proxy.bounds import TOO_MUCH
+from tidegate_proxy.transport.http2.message import ACCEPTED_ENCODINGS, Assembler, MessageError
+from tidegate_proxy.transport.http2.metadata import Header, metadata_of, quoted
+from tidegate_proxy.transport.interface import Metadata
+
+if TYPE_CHECKING:
+    from tidegate_proxy.transport.http2.server_connection import ServerConnection
+
+HEADERS: Final[tuple[Header, ...]] = (
+    (b":status", b"200"),
+    (b"content-type", b"application/grpc"),
+    (b"grpc-accept-encoding", ACCEPTED_ENCODINGS),
+)
+OK: Final[tuple[Header, ...]] = ((b"grpc-status", b"0"), (b"grpc-message", b""))
+_DEADLINE: Final = "Deadline Exceeded"
+Received = Callable[[bytes | None], None]
+
+
+class Call:
+    """One RPC of a client. Its methods and callbacks are for the event loop's thread."""
+
+    __slots__ = (
+        "_assembler",
+        "_began",
+        "_connection",
+        "_deadline",
+        "_ended",
+        "_headers",
+        "_held",
+        "_receiver",
+        "_unacknowledged",
+        "deadline_s",
+        "gone",
+        "method",
+        "on_gone",
+        "sent_all",
+        "stream_id",
+        "until_s",
+    )
+
+    def __init__(
+        self, connection: "ServerConnection", stream_id: int, method: str, headers: Sequence[Header], encoding: str
+    ) -> None:
+        self.method = method
+        """Full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
+        self.gone = False
+        """Whether the client gave up, its connection broke or its deadline passed before the call was ended."""
+        self.on_gone: Callable[[], None] | None = None
+        """Called when that happens."""
+        self.stream_id = stream_id
+        self.deadline_s: float | None = None
+        """By the event loop's clock."""
+        self.until_s = 0.0
+        """By when its message has to be whole, or the rest of what its client sends to have come, by the event loop's
+        clock; 0: nothing is waited for."""
+        self.sent_all = False
+        """The client sends no more."""
+        self._connection = connection
+        self._headers = headers
+        self._assembler = Assembler(encoding, int(connection.limits.max_message_bytes))
+        self._receiver: Received | None = None
+        self._began = False
+        self._ended = False
+        self._unacknowledged = 0
+        self._held = 0
+        """Bytes of its requests that count as in flight."""
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def metadata(self) -> Metadata:
+        """The client's metadata, keys in lower case."""
+        return metadata_of(self._headers)
+
+    def peer(self) -> str:
+        """The client's address, as gRPC writes it."""
+        return self._connection.peer
+
+    def remaining_s(self) -> float | None:
+        """Time until the client's deadline, at least 0; None when it has none."""
+        return None if self.deadline_s is None else max(0.0, self.deadline_s - self._connection.now_s())
+
+    def receive(self, then: Received, within_s: float | None = None) -> None:
+        """Have `then` called with the next message, or with None when the client sends no more. One at a time.
+
+        The call ends instead where too much is in flight, or where the message is not whole in time.
+        """
+        self._receiver = then
+        if within_s is not None:
+            self.until_s = self._connection.now_s() + within_s
+        if self._unacknowledged:
+            self._connection.acknowledge(self.stream_id, self._unacknowledged)
+            self._unacknowledged = 0
+        self._deliver()
+
+    def release(self, size: int) -> None:
+        """So many bytes of what was received are not held any more."""
+        size = min(size, self._held)
+        self._held -= size
+        self._connection.bounds.give_back(size)
+
+    def answer(self, message: bytes, then: Callable[[object], None] | None = None) -> None:
+        """End a unary call well. `then` is called, with something of no meaning, once the answer is on its way."""
+        if not self._ended:
+            self._ended = True
+            self.release(self._held)
+            self._connection.answer(self, HEADERS, message, OK, then)
+
+    def send(self, message: bytes, then: Callable[[object], None]) -> None:
+        """Send one message of a stream; `then` is called, as by `answer`, when the next one may be sent."""
+        if not self._ended:
+            self._connection.answer(self, () if self._began else HEADERS, message, (), then)
+            self._began = True
+
+    def end(self, code: StatusCode = StatusCode.OK, details: str = "") -> None:
+        """End a call without a further message. Only the first end of a call counts."""
+        if self._ended:
+            return
+        self._ended = True
+        self.drop()
+        status = ((b"grpc-status", b"%d" % code.value[0]), (b"grpc-message", quoted(details)))
+        self._connection.end(self, status if self._began else (*HEADERS, *status), is_first=not self._began)
+
+    # For its connection ------------------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has its end, which may not be written yet."""
+        return self._ended
+
+    def expires_in(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+        """End it when its client's time is up."""
+        self.deadline_s = loop.time() + seconds
+        self._deadline = loop.call_later(seconds, self._expire)
+
+    def add(self, data: bytes, *, is_last: bool) -> None:
+        """Take in what its client sent. Raises MessageError."""
+        self.sent_all = is_last
+        if self._ended:
+            self._connection.acknowledge(self.stream_id, len(data))
+            return
+        if data and not self._connection.bounds.take(len(data)):
+            self._connection.count("max_bytes_in_flight")
+            raise MessageError(StatusCode.RESOURCE_EXHAUSTED, TOO_MUCH)
+        self._held += len(data)
+        receiver = self._receiver
+        if receiver and (message := self._assembler.whole(data)) is not None:
+            self._connection.acknowledge(self.stream_id, len(data))
+            self._hand_over(receiver, message)
+            return
+        if data:
+            self._assembler.add(data)
+        if receiver:
+            self._connection.acknowledge(self.stream_id, len(data))
+        else:
+            self._unacknowledged += len(data)
+        self._deliver()
+
+    def forget(self) -> None:
+        """Its stream is no more."""
+        if self._deadline:
+            self._deadline.cancel()
+        self.drop()
+        if not self._ended:
+            self._ended = True
+            self.leave()
+        self.on_gone = None  # it refers to what refers to this call
+
+    def drop(self) -> None:
+        """Forget what has come."""
+        self._assembler.clear()
+        self.release(self._held)
+        self._receiver = None
+        self.until_s = 0.0
+
+    def leave(self) -> None:
+        """The client waits no more."""
+        self.gone = True
+        if self.on_gone:
+            self.on_gone()
+
+    def _deliver(self) -> None:
+        receiver = self._receiver
+        if receiver is None:
+            return
+        message = self._assembler.take()
+        if message is None and not self.sent_all:
+            return
+        if message is None and self._assembler.held_bytes:
+            raise MessageError(StatusCode.INTERNAL, "the client ended its stream in the middle of a message")
+        self._hand_over(receiver, message)
+
+    def _hand_over(self, receiver: Received, message: bytes | None) -> None:
+        self._receiver = None
+        self.until_s = 0.0
+        receiver(message)
+
+    def _expire(self) -> None:
+        if not self._ended:
+            self.end(StatusCode.DEADLINE_EXCEEDED, _DEADLINE)
+            self.leave()

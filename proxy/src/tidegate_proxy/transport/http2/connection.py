@@ -1,0 +1,225 @@
+"""One HTTP/2 connection in the event loop: what the serving and the calling side share.
+
+What is written while an event is handled, or by answers of one batch, leaves in one piece.
+"""
+
+import asyncio
+import logging
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import ngh2
+from ngh2.enums import ErrorCode, Setting
+from ngh2.events import ConnectionClosed, Event, PingAcknowledged
+
+from tidegate_proxy.transport.http2.status import name_of
+
+log = logging.getLogger(__name__)
+
+ALPN: Final = ("h2",)
+"""What both sides agree on in the TLS handshake."""
+READ_BYTES: Final = 1 << 18
+"""Read at once."""
+WRITE_BYTES: Final = 1 << 18
+"""Handed to the socket at once."""
+CONNECTION_WINDOW: Final = 64 << 20
+STREAM_WINDOW: Final = 4 << 20
+FRAME_BYTES: Final = 1 << 20
+"""Of one frame that is received, at most."""
+_buffer = bytearray(READ_BYTES)
+"""Shared by all connections: what was read is taken out before anything else is read."""
+_view: Final = memoryview(_buffer)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Drives one `ngh2.Connection`. All methods are for the event loop's thread."""
+
+    def __init__(self, role: ngh2.Role, config: ngh2.Configuration, settings: dict[int, int]) -> None:
+        """`settings`: HTTP/2's, beside those of the windows."""
+        self.http2 = ngh2.Connection(role, config)
+        self._settings = {
+            Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+            Setting.MAX_FRAME_SIZE: FRAME_BYTES,
+            **settings,
+        }
+        self._loop = asyncio.get_running_loop()
+        self.transport: asyncio.Transport | None = None
+        self._awake = False
+        """Whether a flush is to come."""
+        self._paused = False
+        """Whether the peer reads too slowly."""
+        self._flushed: list[Callable[[None], None]] = []
+        """Called once what was written is on its way."""
+        self._keepalive: asyncio.TimerHandle | None = None
+        self._ping_due: asyncio.TimerHandle | None = None
+        self._heard = False
+        """Whether anything came since the last look."""
+        self.closed_because = ""
+        """Why the connection was ended, where it was by this side."""
+        self.handlers: dict[type[Event], Callable[[Any], None]] = {
+            PingAcknowledged: self._answered,
+            ConnectionClosed: self._closed,
+        }
+        """What is done about events; those of other types say nothing that is needed."""
+
+    # What a side adds --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def lost(self, reason: str) -> None:
+        """The connection is no more: end what depends on it."""
+
+    @property
+    @abstractmethod
+    def is_busy(self) -> bool:
+        """Whether calls are under way."""
+
+    # asyncio -----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to speak."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.http2.initiate_connection(self._settings)
+        self.http2.set_local_window_size(CONNECTION_WINDOW)
+        self.flush()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to read to."""
+        return _view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take in what was read, and answer it."""
+        self._awake = True  # it flushes at its end
+        self._heard = True
+        try:
+            self.http2.receive_data(_view[:nbytes])
+            self._dispatch()
+        except ngh2.NGH2Error as error:
+            self.flush()  # GOAWAY says to the peer what was wrong
+            self.abort(str(error))
+        else:
+            self.flush()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more: nothing can be finished."""
+        return False
+
+    def pause_writing(self) -> None:
+        """Leave what is to be written with HTTP/2's flow control."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """Go on writing."""
+        self._paused = False
+        self.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End what is under way."""
+        self.transport = None
+        for handle in (self._keepalive, self._ping_due):
+            if handle:
+                handle.cancel()
+        self._flushed.clear()
+        self.lost(self.closed_because or (str(exc) if exc else "Socket closed"))
+
+    def acknowledge(self, stream_id: int, amount: int) -> None:
+        """What came on a stream was taken: the peer may send as much again."""
+        if amount:
+            try:
+                self.http2.acknowledge_received_data(amount, stream_id)
+            except ngh2.NGH2Error as error:
+                log.debug("stream %d: %s", stream_id, error)
+            self.wake()
+
+    # Writing -----------------------------------------------------------------------------------------------------
+
+    def wake(self, then: Callable[[None], None] | None = None) -> None:
+        """Have what was written sent, once for all that is written meanwhile; `then` is called when it is."""
+        if then:
+            self._flushed.append(then)
+        if not self._awake:
+            self._awake = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send what was written, as far as the peer reads it."""
+        self._awake = False
+        transport = self.transport
+        if transport is None:
+            return
+        try:
+            while not self._paused and (data := self.http2.data_to_send(WRITE_BYTES)):
+                transport.write(data)
+            self._dispatch()  # streams that were closed by what was sent
+        except ngh2.NGH2Error as error:
+            self.abort(str(error))
+            return
+        if self._flushed and not self._paused:
+            flushed, self._flushed = self._flushed, []
+            for then in flushed:
+                try:
+                    then(None)
+                except Exception:  # one call's fault must not end the connection of all others
+                    log.exception("a callback failed")
+        if not self.http2.want_read and not self.http2.want_write:
+            transport.close()
+
+    def _dispatch(self) -> None:
+        for event in self.http2.events():
+            if handler := self.handlers.get(type(event)):
+                handler(event)
+
+    @property
+    def unread_bytes(self) -> int:
+        """What was written and the peer has not read."""
+        return self.http2.queued_body_size() + (self.transport.get_write_buffer_size() if self.transport else 0)
+
+    def abort(self, reason: str) -> None:
+        """End the connection at once."""
+        self.closed_because = self.closed_because or reason
+        if self.transport:
+            self.transport.abort()
+
+    def terminate(self, error_code: ErrorCode, reason: str) -> None:
+        """End the connection with GOAWAY, which says why."""
+        self.closed_because = self.closed_because or reason
+        try:
+            self.http2.send_goaway(error_code, debug_data=reason.encode()[:256])
+        except ngh2.NGH2Error as error:
+            log.debug("no GOAWAY could be sent: %s", error)
+        self.flush()
+        if self.transport:
+            self.transport.close()
+
+    # Keepalive ---------------------------------------------------------------------------------------------------
+
+    def keep_alive(self, every_s: float, timeout_s: float) -> None:
+        """From now on, ping a peer that is silent while calls are under way; one that stays silent is given up."""
+        self._keepalive = self._loop.call_later(every_s, self._look, every_s, timeout_s)
+
+    def _look(self, every_s: float, timeout_s: float) -> None:
+        if not self._heard and self.is_busy and self._ping_due is None:
+            self.http2.ping(b"tidegate")
+            self.wake()
+            self._ping_due = self._loop.call_later(timeout_s, self._unanswered)
+        self._heard = False
+        self._keepalive = self._loop.call_later(every_s, self._look, every_s, timeout_s)
+
+    def _unanswered(self) -> None:
+        self._ping_due = None
+        if not self._heard:
+            self.abort("keepalive ping was not answered")
+
+    def _answered(self, _event: PingAcknowledged) -> None:
+        if self._ping_due:
+            self._ping_due.cancel()
+            self._ping_due = None
+
+    def _closed(self, event: ConnectionClosed) -> None:
+        words = event.debug_data.decode("utf-8", "replace")
+        self.closed_because = self.closed_because or words or f"HTTP/2: {name_of(event.error_code)}"
+
+
+def configuration(**options: Any) -> ngh2.Configuration:  # noqa: ANN401 - ngh2's own names and types
+    """Of a connection whose windows grow as messages are taken, not as bytes arrive."""
+    return ngh2.Configuration(auto_window_update=False, **options)

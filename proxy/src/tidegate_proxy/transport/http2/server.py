@@ -1,0 +1,118 @@
+"""The serving side: listens, and gives every call of a client to `accept`, in the event loop."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final
+
+from tidegate_proxy.access.tls import server_context
+from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.configuration.addresses import host_of, port_of
+from tidegate_proxy.configuration.config import Limits, ServerTls
+from tidegate_proxy.liveness import Liveness
+from tidegate_proxy.transport.http2.call import Call
+from tidegate_proxy.transport.http2.connection import ALPN
+from tidegate_proxy.transport.http2.server_connection import ServerConnection
+
+SWEEP_S: Final = 0.25
+"""How often connections are looked at that take too long."""
+POLL_S: Final = 0.01
+BACKLOG: Final = 1024
+
+
+class Server:
+    """Listens, and gives every call to `accept`. All in the event loop's thread."""
+
+    def __init__(
+        self, accept: Callable[[Call], None], limits: Limits, bounds: Bounds, *, reuse_port: bool = False
+    ) -> None:
+        """`bounds` counts what is received and sent. `reuse_port`: others may listen on the same port."""
+        self.accept = accept
+        self.limits = limits
+        self.bounds = bounds
+        self._reuse_port = reuse_port
+        self._loop = asyncio.get_running_loop()
+        self._connections: dict[ServerConnection, float] = {}
+        """Each with the share of `max_connection_age_s` that it gets, so that not all of them end at once."""
+        self._listener: asyncio.Server | None = None
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._stopping = False
+
+    async def listen(self, address: str, tls: ServerTls | None = None) -> int:
+        """Bind HOST:PORT and serve; the port. Raises OSError when it cannot be bound, and TlsError."""
+        context = server_context(tls, ALPN) if tls else None
+        self._listener = await self._loop.create_server(
+            lambda: ServerConnection(self),
+            host_of(address).strip("[]"),
+            port_of(address),
+            ssl=context,
+            ssl_handshake_timeout=self.limits.head_timeout_s if context else None,
+            reuse_port=self._reuse_port or None,
+            backlog=BACKLOG,
+        )
+        self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
+        port: int = self._listener.sockets[0].getsockname()[1]
+        return port
+
+    def watch(self, liveness: Liveness) -> None:
+        """Nothing: its thread is the event loop's."""
+
+    async def stop(self, grace_s: float) -> bool:
+        """Take no more calls, let those under way end, cut off what has not ended then; whether all had."""
+        self._stopping = True
+        if self._listener:
+            self._listener.close()
+        for connection in self._connections:
+            connection.shut_down()
+        until_s = self._loop.time() + grace_s
+        while self.open_calls and self._loop.time() < until_s:
+            await asyncio.sleep(POLL_S)
+        drained = not self.open_calls
+        for connection in list(self._connections):
+            connection.flush()
+            if not drained:
+                connection.abort("Tidegate is shutting down")
+            elif connection.transport:
+                connection.transport.close()
+        if self._sweeping:
+            self._sweeping.cancel()
+        return drained
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that have not ended."""
+        return sum(connection.open_calls for connection in self._connections)
+
+    # For its connections -----------------------------------------------------------------------------------------
+
+    def admits(self, connection: ServerConnection) -> bool:
+        """Whether there is room for one more connection, if need be instead of one that is idle; it is counted."""
+        if self._stopping:
+            return False
+        if len(self._connections) >= self.limits.max_connections:
+            idle = [other for other in self._connections if not other.is_busy]
+            if not idle:
+                self.bounds.count("grpc", "max_connections")
+                return False
+            min(idle, key=lambda other: other.idle_since_s).end_for("max_connections")
+        self._connections[connection] = random.uniform(0.9, 1.1)
+        self.bounds.connections["grpc"] = len(self._connections)
+        return True
+
+    def left(self, connection: ServerConnection) -> None:
+        """A connection is no more."""
+        self._connections.pop(connection, None)
+        self.bounds.connections["grpc"] = len(self._connections)
+
+    def age_s(self, connection: ServerConnection) -> float:
+        """How old it may get."""
+        return (self.limits.max_connection_age_s or 0.0) * self._connections.get(connection, 1.0)
+
+    def end_largest(self) -> None:
+        """All connections together have too much that is not read."""
+        max(self._connections, key=lambda connection: connection.unread).end_for("max_unread_bytes")
+
+    def _sweep(self) -> None:
+        for connection in list(self._connections):
+            connection.sweep()
+        self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)

@@ -1,0 +1,314 @@
+"""One client's connection: its calls, and what it may cost."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+import ngh2
+from grpc import StatusCode
+from ngh2.enums import ErrorCode, Setting
+from ngh2.events import DataReceived, PingReceived, RequestReceived, StreamClosed, StreamReset
+
+from tidegate_proxy.bounds import TOO_MUCH
+from tidegate_proxy.client import own_fault
+from tidegate_proxy.faults import faults
+from tidegate_proxy.transport.http2.call import Call
+from tidegate_proxy.transport.http2.connection import Connection, configuration
+from tidegate_proxy.transport.http2.message import JOINED_UP_TO, MessageError, is_known, prefix
+from tidegate_proxy.transport.http2.metadata import Header, timeout_s_of
+
+if TYPE_CHECKING:
+    from tidegate_proxy.transport.http2.server import Server
+
+log = logging.getLogger(__name__)
+
+HEADER_BYTES: Final = 1 << 16
+"""Of one request's headers, decoded."""
+KEEPALIVE_TIMEOUT_S: Final = 20.0
+RESETS: Final = (2000, 200)
+"""Calls that a connection may begin and reset before their deadlines: at once, and per second."""
+AT_ITS_DEADLINE_S: Final = 0.1
+PINGS: Final = 2
+"""That may come too early in a row, as with gRPC's own core."""
+
+
+class ServerConnection(Connection):
+    """One client's connection."""
+
+    def __init__(self, server: "Server") -> None:
+        limits = server.limits
+        burst, per_s = RESETS
+        super().__init__(
+            ngh2.Role.SERVER,
+            # libnghttp2 cannot tell who resets at its deadline from who floods: its limit is the outer one.
+            configuration(max_inbound_header_list_size=HEADER_BYTES, stream_reset_rate_limit=(10 * burst, 10 * per_s)),
+            {Setting.MAX_CONCURRENT_STREAMS: limits.max_streams, Setting.MAX_HEADER_LIST_SIZE: HEADER_BYTES},
+        )
+        self.limits = limits
+        self.bounds = server.bounds
+        self.now_s = self._loop.time
+        self.peer = ""
+        self._server = server
+        self._calls: dict[int, Call] = {}
+        self._reset_credit = float(burst)
+        self._began_s = self._reset_s = self.idle_since_s = self._taken_s = self.now_s()
+        self._greeted = False
+        """Whether it has said anything."""
+        self._unread = 0
+        """Bytes that it has not taken, as they were counted last."""
+        self._leaving = False
+        """Whether it takes no more calls."""
+        self._pings = 0
+        """In a row that came too early."""
+        self._pinged_s = 0.0
+        self.handlers |= {
+            RequestReceived: self._requested,
+            DataReceived: self._data,
+            StreamReset: self._reset,
+            StreamClosed: self._stream_closed,
+            PingReceived: self._pinged,
+        }
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether calls are under way."""
+        return bool(self._calls)
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that have not ended."""
+        return len(self._calls)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Speak, unless there are too many already."""
+        self.peer = _peer_of(transport.get_extra_info("peername"))
+        if not self._server.admits(self):
+            cast("asyncio.Transport", transport).abort()
+            return
+        super().connection_made(transport)
+        self.keep_alive(self.limits.keepalive_s, KEEPALIVE_TIMEOUT_S)
+
+    def lost(self, reason: str) -> None:
+        """Nobody waits for an answer any more."""
+        calls, self._calls = list(self._calls.values()), {}
+        for call in calls:
+            call.forget()
+        self.bounds.unread(-self._unread)
+        self._unread = 0
+        self._server.left(self)
+
+    def shut_down(self) -> None:
+        """Say that no more calls are taken here; when those under way have ended, so does the connection."""
+        if self._leaving:
+            return
+        self._leaving = True
+        try:
+            self.http2.send_goaway(ErrorCode.NO_ERROR)
+        except ngh2.NGH2Error as error:
+            log.debug("no GOAWAY could be sent: %s", error)
+        self.wake()
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._leaving and not self._calls and self.transport:
+            self.flush()
+            self.transport.close()
+
+    def count(self, limit: str) -> None:
+        """A limit, by its name in the configuration, has ended or refused something."""
+        self.bounds.count("grpc", limit)
+
+    def end_for(self, limit: str) -> None:
+        """End the connection at once: a limit asks for it."""
+        if not self.closed_because:
+            self.count(limit)
+            self.abort(f"limits.{limit}")
+
+    @property
+    def unread(self) -> int:
+        """Bytes that its client has not taken."""
+        return self._unread
+
+    def sweep(self) -> None:
+        """Now and then: end what takes too long."""
+        limits, now_s = self.limits, self.now_s()
+        if not self._greeted:
+            self._greeted = self._heard
+            if not self._greeted and now_s - self._began_s > limits.head_timeout_s:
+                self.end_for("head_timeout_s")
+                return
+        for call in [call for call in self._calls.values() if call.until_s]:
+            if now_s > call.until_s:
+                self.count("body_timeout_s")
+                if call.is_over:
+                    call.until_s = 0.0
+                    self._stop_sending(call, waits=False)
+                else:
+                    words = "the request did not come within its time limit"
+                    self._fail(call, MessageError(StatusCode.DEADLINE_EXCEEDED, words))
+        if self._unread and now_s - self._taken_s > limits.send_timeout_s:
+            self.end_for("send_timeout_s")
+        elif not self._calls and now_s - self.idle_since_s > limits.idle_timeout_s:
+            self.terminate(ErrorCode.NO_ERROR, "idle")
+        elif limits.max_connection_age_s is not None and now_s - self._began_s > self._server.age_s(self):
+            self.shut_down()
+
+    # Of calls ----------------------------------------------------------------------------------------------------
+
+    def answer(
+        self,
+        call: Call,
+        headers: Sequence[Header],
+        message: bytes,
+        trailers: Sequence[Header],
+        then: Callable[[object], None] | None,
+    ) -> None:
+        """Send headers and a message, and trailers if the call ends with them."""
+        http2, stream_id = self.http2, call.stream_id
+        try:
+            if headers:
+                http2.send_response(stream_id, headers)
+            if len(message) <= JOINED_UP_TO:
+                http2.send_data(stream_id, prefix(len(message)) + message)
+            else:
+                http2.send_data(stream_id, prefix(len(message)))
+                http2.send_data(stream_id, message)
+            if trailers:
+                http2.send_trailers(stream_id, trailers)
+        except ngh2.NGH2Error as error:  # the client has left, and is about to be noticed
+            log.debug("no answer on stream %d: %s", stream_id, error)
+        self.wake(then)
+
+    def flush(self) -> None:
+        """Send what was written, as far as it is read; what is not read is counted, and may be too much."""
+        super().flush()
+        unread = self.unread_bytes if self.transport else 0
+        if unread == self._unread:
+            return
+        if unread < self._unread or not self._unread:
+            self._taken_s = self.now_s()
+        self.bounds.unread(unread - self._unread)
+        self._unread = unread
+        if unread > self.limits.max_unread_bytes_per_connection and len(self._calls) > 1:
+            self.end_for("max_unread_bytes_per_connection")
+        elif self.bounds.unread_bytes > self.bounds.max_unread_bytes:
+            self._server.end_largest()
+
+    def end(self, call: Call, trailers: Sequence[Header], *, is_first: bool) -> None:
+        """End a call with a status."""
+        try:
+            if is_first:
+                self.http2.send_response(call.stream_id, trailers, end_stream=True)
+            else:
+                self.http2.send_trailers(call.stream_id, trailers)
+        except ngh2.NGH2Error as error:
+            log.debug("no status on stream %d: %s", call.stream_id, error)
+        self.wake(None if call.sent_all else lambda _: self._stop_sending(call))
+
+    def _requested(self, event: RequestReceived) -> None:
+        stream_id, headers = event.stream_id, event.headers
+        method = path = content_type = timeout = b""
+        encoding = b"identity"
+        for name, value in headers:
+            if name == b":path":
+                path = value
+            elif name == b":method":
+                method = value
+            elif name == b"content-type":
+                content_type = value
+            elif name == b"grpc-timeout":
+                timeout = value
+            elif name == b"grpc-encoding":
+                encoding = value
+        if method != b"POST" or not content_type.startswith(b"application/grpc"):
+            status = b"405" if method != b"POST" else b"415"
+            self.http2.send_response(stream_id, ((b":status", status), (b"content-length", b"0")), end_stream=True)
+            return
+        call = Call(self, stream_id, path.decode("latin-1"), headers, encoding.decode("latin-1"))
+        self._calls[stream_id] = call
+        self._pings = 0
+        try:
+            if timeout:
+                call.expires_in(timeout_s_of(timeout), self._loop)
+        except ValueError as error:
+            call.end(StatusCode.INTERNAL, str(error))
+            return
+        if not is_known(call_encoding := encoding.decode("latin-1")):
+            call.end(StatusCode.UNIMPLEMENTED, f"messages compressed with {call_encoding!r} cannot be read here")
+            return
+        try:
+            self._server.accept(call)
+            if event.end_stream:
+                call.add(b"", is_last=True)
+        except Exception as error:  # one call's fault must not end the connection of all others
+            self._fail(call, error)
+
+    def _data(self, event: DataReceived) -> None:
+        call = self._calls.get(event.stream_id)
+        if call is None:
+            return
+        try:
+            call.add(event.data, is_last=event.end_stream)
+        except Exception as error:  # one call's fault must not end the connection of all others
+            self._fail(call, error)
+
+    def _fail(self, call: Call, error: Exception) -> None:
+        if isinstance(error, MessageError):
+            if error.code is StatusCode.RESOURCE_EXHAUSTED and error.details != TOO_MUCH:
+                self.count("max_message_bytes")
+            call.end(error.code, error.details)
+        else:
+            faults.report("a call", error)
+            call.end(StatusCode.INTERNAL, own_fault().details)
+        call.leave()
+
+    def _stop_sending(self, call: Call, *, waits: bool = True) -> None:
+        """A call has its status, and its client may still be sending."""
+        try:
+            if waits and self.http2.queued_body_size(call.stream_id):
+                call.until_s = (
+                    self.now_s() + self.limits.body_timeout_s
+                )  # a reset would overtake what is still to be written
+            else:
+                self.http2.reset_stream(call.stream_id, ErrorCode.NO_ERROR)
+        except ngh2.NGH2Error as error:
+            log.debug("stream %d: %s", call.stream_id, error)
+        self.wake()
+
+    def _reset(self, event: StreamReset) -> None:
+        call = self._calls.get(event.stream_id)
+        now_s = self.now_s()
+        if call and call.deadline_s is not None and call.deadline_s - now_s < AT_ITS_DEADLINE_S:
+            return  # who leaves at its deadline floods nobody
+        burst, per_s = RESETS
+        self._reset_credit = min(burst, self._reset_credit + (now_s - self._reset_s) * per_s) - 1
+        self._reset_s = now_s
+        if self._reset_credit < 0 and not self.closed_because:
+            self.count("resets")
+            self.terminate(ErrorCode.ENHANCE_YOUR_CALM, "too many calls are begun and reset")
+
+    def _pinged(self, _event: PingReceived) -> None:
+        now_s = self.now_s()
+        early = not self._calls and now_s - self._pinged_s < self.limits.min_ping_interval_s
+        self._pings = self._pings + 1 if early else 0
+        self._pinged_s = now_s
+        if self._pings > PINGS and not self.closed_because:
+            self.count("min_ping_interval_s")
+            self.terminate(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+
+    def _stream_closed(self, event: StreamClosed) -> None:
+        call = self._calls.pop(event.stream_id, None)
+        if call:
+            call.forget()
+            if not self._calls:
+                self.idle_since_s = self.now_s()
+                self._end_if_done()
+
+
+def _peer_of(name: object) -> str:
+    match name:
+        case (str(host), int(port), *rest):
+            return f"ipv6:[{host}]:{port}" if rest else f"ipv4:{host}:{port}"
+        case _:
+            return "unknown"

@@ -1,0 +1,107 @@
+"""What both transports offer.
+
+Callbacks run in the transport's own thread: the event loop's with `http2`, one of gRPC's with `grpcio`. Methods are
+called from there or from the event loop.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import grpc
+
+from tidegate_proxy.configuration.config import ServerTls
+from tidegate_proxy.liveness import Liveness
+
+Metadata = Sequence[tuple[str, str | bytes]]
+Answered = Callable[[bytes | None, grpc.StatusCode, str], None]
+"""Called with the answer, the status and its details; the answer is None unless the status is OK."""
+
+
+class Call(Protocol):
+    """One RPC of a client."""
+
+    method: str
+    """Full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
+    gone: bool
+    """Whether the client gave up, its connection broke or its deadline passed before the call was ended."""
+    on_gone: Callable[[], None] | None
+    """Called when that happens; set it before the first `receive`."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """The client's metadata, keys in lower case."""
+        ...
+
+    def peer(self) -> str:
+        """The client's address, as gRPC writes it."""
+        ...
+
+    def remaining_s(self) -> float | None:
+        """Time until the client's deadline, at least 0; None when it has none."""
+        ...
+
+    def receive(self, then: Callable[[bytes | None], None], within_s: float | None = None) -> None:
+        """Have `then` called with the next message, or with None when the client sends no more. One at a time.
+
+        The call ends instead where too much is in flight, or where the message is not whole in time.
+        """
+        ...
+
+    def release(self, size: int) -> None:
+        """So many bytes of what was received are not held any more."""
+        ...
+
+    def answer(self, message: bytes, then: Callable[[object], None] | None = None) -> None:
+        """End a unary call well. `then` is called, with something of no meaning, once the answer is on its way."""
+        ...
+
+    def send(self, message: bytes, then: Callable[[object], None]) -> None:
+        """Send one message of a stream; `then` is called, as by `answer`, when the next one may be sent."""
+        ...
+
+    def end(self, code: grpc.StatusCode = grpc.StatusCode.OK, details: str = "") -> None:
+        """End a call without a further message. Only the first end of a call counts."""
+        ...
+
+
+class PendingCall(Protocol):
+    """A call that was sent."""
+
+    def cancel(self) -> None:
+        """Give it up: unless it has ended, its callback is called with CANCELLED, and the server is told."""
+        ...
+
+
+class Channel(Protocol):
+    """Calls to one server; its connection is made when it is first needed, and again when it breaks."""
+
+    def unary(
+        self, method: str, message: bytes, then: Answered, metadata: Metadata = (), timeout_s: float | None = None
+    ) -> PendingCall:
+        """Send a message; `then` is called when the call is over, exactly once, and not before this returns."""
+        ...
+
+    async def close(self) -> None:
+        """End every call under way with CANCELLED."""
+        ...
+
+
+class Server(Protocol):
+    """Listens, and gives every call to the function that it was made with."""
+
+    def watch(self, liveness: Liveness) -> None:
+        """Have the signs of life of its thread looked at, where it has one of its own."""
+        ...
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that have not ended."""
+        ...
+
+    async def listen(self, address: str, tls: ServerTls | None = None) -> int:
+        """Bind HOST:PORT and serve; the port. Raises OSError when it cannot be bound, and TlsError."""
+        ...
+
+    async def stop(self, grace_s: float) -> bool:
+        """Take no more calls, let those under way end, cut off what has not ended then; whether all had."""
+        ...

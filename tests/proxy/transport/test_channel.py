@@ -1,0 +1,220 @@
+"""The channel against grpcio's server, and against servers that break."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from tests.proxy.transport.conftest import ECHO, LoopThread, Serve, echo
+from tidegate_proxy.configuration.config import TransportName
+from tidegate_proxy.transport import Call, PendingCall, new_channel
+from tidegate_proxy.transport.http2.call import Call as Http2Call
+
+Outcome = tuple[bytes | None, grpc.StatusCode, str]
+
+
+class Caller:
+    """Calls from outside of the loop."""
+
+    def __init__(self, loop: LoopThread, transport: TransportName, port: int) -> None:
+        self._loop = loop
+        self.channel = loop.call(lambda: new_channel(transport, f"127.0.0.1:{port}"))
+
+    def begin(
+        self, message: bytes, metadata: list[tuple[str, str | bytes]] | None = None, timeout_s: float | None = None
+    ) -> tuple[PendingCall, Future[Outcome]]:
+        ended: Future[Outcome] = Future()
+        pending = self._loop.call(
+            lambda: self.channel.unary(
+                ECHO, message, lambda *outcome: ended.set_result(outcome), metadata or (), timeout_s
+            )
+        )
+        return pending, ended
+
+    def ask(self, message: bytes, metadata: list[tuple[str, str | bytes]] | None = None) -> Outcome:
+        return self.begin(message, metadata)[1].result(30)
+
+    def close(self) -> None:
+        self._loop.run(self.channel.close())
+
+
+@pytest.fixture
+def caller(loop: LoopThread, transport: TransportName) -> Iterator[Callable[[int], Caller]]:
+    """`caller(port)`: a channel."""
+    callers: list[Caller] = []
+
+    def made(port: int) -> Caller:
+        callers.append(Caller(loop, transport, port))
+        return callers[-1]
+
+    yield made
+    for one in callers:
+        one.close()
+
+
+@pytest.fixture
+def grpcio() -> Iterator[Callable[[Callable[[bytes, grpc.ServicerContext], bytes]], int]]:
+    """`grpcio(handler)`: grpcio's own server; its port."""
+    servers: list[grpc.Server] = []
+
+    def made(handler: Callable[[bytes, grpc.ServicerContext], bytes]) -> int:
+        server = grpc.server(
+            ThreadPoolExecutor(4),
+            options=[("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)],
+        )
+        handlers = {"Echo": grpc.unary_unary_rpc_method_handler(handler)}
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Service", handlers)])
+        servers.append(server)
+        port: int = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        return port
+
+    yield made
+    for server in servers:
+        server.stop(None).wait()
+
+
+GrpcIo = Callable[[Callable[[bytes, grpc.ServicerContext], bytes]], int]
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000, 5 << 20])
+def test_a_message_comes_back_whole(grpcio: GrpcIo, caller: Callable[[int], Caller], size: int) -> None:
+    message = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    assert caller(grpcio(lambda request, _context: request)).ask(message) == (message, grpc.StatusCode.OK, "")
+
+
+def test_metadata_and_statuses_go_along(grpcio: GrpcIo, caller: Callable[[int], Caller]) -> None:
+    seen: dict[str, object] = {}
+
+    def handler(_request: bytes, context: grpc.ServicerContext) -> bytes:
+        seen.update(context.invocation_metadata())
+        context.abort(grpc.StatusCode.NOT_FOUND, "größer\n100 %")
+        raise AssertionError
+
+    outcome = caller(grpcio(handler)).ask(b"", [("token", "abc"), ("trace-bin", b"\0\xff")])
+    assert outcome == (None, grpc.StatusCode.NOT_FOUND, "größer\n100 %")
+    assert (seen["token"], seen["trace-bin"]) == ("abc", b"\0\xff")
+
+
+def test_giving_up_a_call_reaches_the_server(grpcio: GrpcIo, caller: Callable[[int], Caller]) -> None:
+    left, arrived = threading.Event(), threading.Event()
+
+    def handler(_request: bytes, context: grpc.ServicerContext) -> bytes:
+        context.add_callback(left.set)
+        arrived.set()
+        assert left.wait(30)
+        return b""
+
+    one = caller(grpcio(handler))
+    pending, ended = one.begin(b"")
+    assert arrived.wait(30)
+    one._loop.call(pending.cancel)
+    assert ended.result(30)[1] is grpc.StatusCode.CANCELLED
+    assert left.wait(30)
+
+
+def test_time_limits_are_kept(grpcio: GrpcIo, caller: Callable[[int], Caller]) -> None:
+    remaining: list[float | None] = []
+    release = threading.Event()
+
+    def handler(_request: bytes, context: grpc.ServicerContext) -> bytes:
+        remaining.append(context.time_remaining())
+        release.wait(30)
+        return b""
+
+    outcome = caller(grpcio(handler)).begin(b"", timeout_s=0.3)[1].result(30)
+    release.set()
+    assert outcome[1] is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert remaining[0] is not None
+    assert remaining[0] < 0.4
+
+
+def test_nobody_there_is_unavailable_and_found_when_there(
+    serve: Serve, caller: Callable[[int], Caller], eventually: Callable[..., None], loop: LoopThread
+) -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    one = caller(port)
+    answer, code, details = one.ask(b"")
+    assert (answer, code) == (None, grpc.StatusCode.UNAVAILABLE)
+    assert str(port) in details
+    server = grpc.server(ThreadPoolExecutor(1))
+    handlers = {"Echo": grpc.unary_unary_rpc_method_handler(lambda request, _context: request)}
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Service", handlers)])
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    server.start()
+    try:
+        eventually(lambda: one.ask(b"x")[0] == b"x", "the server that has come")
+    finally:
+        server.stop(None).wait()
+
+
+def test_a_connection_that_breaks_ends_its_calls_and_is_made_again(
+    serve: Serve, caller: Callable[[int], Caller], loop: LoopThread
+) -> None:
+    calls: Future[Call] = Future()
+
+    def accept(call: Call) -> None:
+        call.receive(lambda message: calls.set_result(call) if message == b"hold" else call.answer(message or b""))
+
+    one = caller(serve(accept).port)
+    _, held = one.begin(b"hold")
+    call = calls.result(30)
+    if not isinstance(call, Http2Call):
+        pytest.skip("a connection of gRPC's core cannot be broken from here")
+    loop.call(lambda: call._connection.abort("test"))
+    assert held.result(30)[1] is grpc.StatusCode.UNAVAILABLE
+    assert one.ask(b"again") == (b"again", grpc.StatusCode.OK, "")
+
+
+def test_goaway_loses_no_call(serve: Serve, caller: Callable[[int], Caller], loop: LoopThread) -> None:
+    held: list[Call] = []
+
+    def accept(call: Call) -> None:
+        call.receive(lambda message: held.append(call) if message == b"hold" else call.answer(message or b""))
+
+    one = caller(serve(accept).port)
+    _, first = one.begin(b"hold")
+    assert one.ask(b"x")[0] == b"x"
+    call = held[0]
+    if not isinstance(call, Http2Call):
+        pytest.skip("gRPC's core sends no GOAWAY while it serves")
+    loop.call(call._connection.shut_down)
+    messages = [str(number).encode() for number in range(20)]
+    assert [one.ask(message)[0] for message in messages] == messages
+    loop.call(lambda: call.answer(b"at last"))
+    assert first.result(30) == (b"at last", grpc.StatusCode.OK, "")
+
+
+def test_calls_beyond_the_servers_limit_wait(
+    serve: Serve, caller: Callable[[int], Caller], transport: TransportName
+) -> None:
+    if transport == "grpcio":
+        pytest.skip("gRPC's core refuses some of them")
+    one = caller(serve(echo, max_streams=4).port)
+    assert one.ask(b"first")[0] == b"first"  # the limit is known by now
+    pending = [one.begin(str(number).encode())[1] for number in range(100)]
+    assert [ended.result(30)[0] for ended in pending] == [str(number).encode() for number in range(100)]
+
+
+def test_closing_a_channel_ends_its_calls(serve: Serve, loop: LoopThread, transport: TransportName) -> None:
+    arrived = threading.Event()
+    one = Caller(loop, transport, serve(lambda call: call.receive(lambda _: arrived.set())).port)
+    _, ended = one.begin(b"")
+    assert arrived.wait(30)
+    one.close()
+    assert ended.result(30)[1] is grpc.StatusCode.CANCELLED
+
+
+def test_a_server_that_speaks_no_http2_is_unavailable(caller: Callable[[int], Caller]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = caller(listener.getsockname()[1])
+        _, ended = one.begin(b"")
+        connection, _ = listener.accept()
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        assert ended.result(30)[1] is grpc.StatusCode.UNAVAILABLE
+        connection.close()

@@ -1,0 +1,222 @@
+"""Clients that write HTTP/2 by hand: what is malformed, too much or too slow ends its call or its connection alone."""
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+from ngh2.enums import ErrorCode
+from ngh2.events import GoAwayReceived
+
+from tests.proxy.transport.conftest import ECHO, RawClient, Serve, Served, echo
+from tidegate_proxy.configuration.config import TransportName
+from tidegate_proxy.transport import Call
+from tidegate_proxy.transport.http2 import server_connection
+from tidegate_proxy.transport.http2.message import prefix
+
+Connect = Callable[[Served], RawClient]
+
+
+@pytest.fixture
+def transport() -> TransportName:
+    """The other one leaves all this to gRPC's core."""
+    return "http2"
+
+
+def _hold(call: Call) -> None:
+    call.receive(lambda _message: None)
+
+
+def _others_are_served(served: Served) -> None:
+    with grpc.insecure_channel(served.address) as channel:
+        assert channel.unary_unary(ECHO)(b"x", timeout=60) == b"x"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([(b"grpc-timeout", b"soon")], b"13"),
+        ([(b"grpc-encoding", b"br")], b"12"),
+    ],
+)
+def test_calls_that_cannot_be_read_are_told(
+    serve: Serve, connect: Connect, headers: list[tuple[bytes, bytes]], status: bytes
+) -> None:
+    client = connect(served := serve(echo))
+    assert client.status(client.begin(headers, end_stream=True))[b"grpc-status"] == status
+    _others_are_served(served)
+
+
+def test_what_is_no_grpc_is_told_in_http(serve: Serve, connect: Connect) -> None:
+    client = connect(serve(echo))
+    pseudo = [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"x")]
+    stream_id = client.http2.send_request(pseudo, end_stream=True)
+    assert client.status(stream_id)[b":status"] == b"405"
+
+
+def test_a_stream_that_ends_within_a_message_is_told(serve: Serve, connect: Connect) -> None:
+    client = connect(served := serve(echo))
+    stream_id = client.begin()
+    client.http2.send_data(stream_id, prefix(100) + b"only this", end_stream=True)
+    assert client.status(stream_id)[b"grpc-status"] == b"13"
+    assert served.bounds.in_flight_bytes == 0
+
+
+def test_messages_that_arrive_together_are_bounded_in_all(serve: Serve, connect: Connect) -> None:
+    client = connect(served := serve(echo, max_bytes_in_flight=100_000))
+    streams = [client.begin() for _ in range(5)]
+    for stream_id in streams[:4]:
+        client.http2.send_data(stream_id, prefix(50_000) + bytes(10_000))
+    client.http2.send_data(streams[4], prefix(90_000) + bytes(65_000 - 4 * 10_005))
+    client.send()
+    for stream_id in streams[:4]:  # none of which can be completed before the others are
+        client.http2.send_data(stream_id, bytes(39_000))
+    client.until(lambda client: any(client.headers(stream_id) for stream_id in streams))
+    refused = [client.headers(stream_id)[b"grpc-status"] for stream_id in streams if client.headers(stream_id)]
+    assert set(refused) == {b"8"}
+    _others_are_served(served)
+
+
+def test_a_message_that_makes_no_progress_is_given_up(serve: Serve, connect: Connect) -> None:
+    client = connect(served := serve(lambda call: call.receive(lambda m: call.answer(m or b""), 0.1)))
+    stream_id = client.begin()
+    client.http2.send_data(stream_id, prefix(100) + b"slow")
+    assert client.status(stream_id)[b"grpc-status"] == b"4"
+    assert served.bounds.ended["grpc", "body_timeout_s"] == 1
+    assert served.bounds.in_flight_bytes == 0
+    _others_are_served(served)
+
+
+def test_a_connection_that_says_nothing_is_ended(serve: Serve) -> None:
+    served = serve(echo, head_timeout_s=0.1)
+    with socket.create_connection(("127.0.0.1", served.port), timeout=30) as silent:
+        while silent.recv(1 << 16):
+            pass
+    assert served.bounds.ended["grpc", "head_timeout_s"] == 1
+
+
+def test_an_idle_connection_is_ended_where_that_is_asked_for(serve: Serve, connect: Connect) -> None:
+    client = connect(serve(echo, idle_timeout_s=0.1))
+    client.until(lambda client: client.ended)
+    goaway = next(event for event in client.seen if isinstance(event, GoAwayReceived))
+    assert goaway.error_code == ErrorCode.NO_ERROR
+
+
+def test_connections_are_bounded(serve: Serve, connect: Connect, eventually: Callable[..., Any]) -> None:
+    served = serve(_hold, max_connections=3)
+    clients = [connect(served) for _ in range(3)]
+    for client in clients:
+        _begun(client)
+    eventually(lambda: served.server.open_calls == 3, "three calls")
+    with socket.create_connection(("127.0.0.1", served.port), timeout=30) as refused:
+        assert refused.recv(100) == b""
+    assert served.bounds.ended["grpc", "max_connections"] == 1
+
+
+def test_an_idle_connection_makes_room(serve: Serve, connect: Connect) -> None:
+    served = serve(echo, max_connections=2)
+    idle, other = connect(served), connect(served)
+    for client in (idle, other):
+        assert client.status(client.begin(end_stream=True))[b"grpc-status"] == b"0"
+    _others_are_served(served)
+    assert idle.until(lambda client: client.ended).ended
+    assert served.bounds.ended["grpc", "max_connections"] == 1
+
+
+def test_pings_without_calls_are_bounded(serve: Serve, connect: Connect) -> None:
+    client = connect(served := serve(echo))
+    for _ in range(5):
+        client.http2.ping(b"too many")
+        client.send()
+    client.until(lambda client: client.ended)
+    assert served.bounds.ended["grpc", "min_ping_interval_s"] == 1
+
+
+def test_an_old_connection_ends_gently(serve: Serve, connect: Connect) -> None:
+    client = connect(serve(echo, max_connection_age_s=1.0))
+    client.until(lambda client: client.ended)
+    goaway = next(event for event in client.seen if isinstance(event, GoAwayReceived))
+    assert goaway.error_code == ErrorCode.NO_ERROR
+
+
+def test_calls_on_a_connection_are_bounded(serve: Serve, connect: Connect) -> None:
+    client = connect(serve(_hold, max_streams=10))
+    client.send()
+    client.until(lambda client: bool(client.http2.remote_settings.get(3) == 10))
+    assert client.http2.remote_settings[3] == 10
+
+
+def test_rapid_resets_end_the_connection(
+    serve: Serve, connect: Connect, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_connection, "RESETS", (50, 1))
+    client = connect(served := serve(_hold))
+    for _ in range(200):
+        client.http2.reset_stream(_begun(client), ErrorCode.CANCEL)
+        client.send()
+    client.until(lambda client: client.ended)
+    assert served.bounds.ended["grpc", "resets"] == 1
+    eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of the connection")
+
+
+def test_clients_that_leave_at_their_deadlines_are_no_flood(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_connection, "RESETS", (10, 1))
+    client = connect(served := serve(_hold))
+    for _ in range(100):
+        stream_id = _begun(client, [(b"grpc-timeout", b"1m")])
+        assert client.status(stream_id)[b"grpc-status"] == b"4"
+        client.http2.reset_stream(stream_id, ErrorCode.CANCEL)
+        client.send()
+    assert not served.bounds.ended
+
+
+@pytest.mark.parametrize("flood", ["settings", "pings", "headers", "garbage"])
+def test_floods_end_their_connection_alone(
+    serve: Serve, connect: Connect, flood: str, eventually: Callable[..., Any]
+) -> None:
+    client = connect(served := serve(_hold))
+    client.until(lambda client: bool(client.seen))
+    frames: dict[str, bytes] = {
+        "settings": b"\0\0\0\4\0\0\0\0\0" * 20_000,
+        "pings": b"\0\0\10\6\0\0\0\0\0tidegate" * 20_000,
+        "headers": b"\0\0\1\1\0\0\0\0\1\x82" + b"\0\0\1\x09\0\0\0\0\1\x86" * 100,
+        "garbage": bytes(range(256)) * 10,
+    }
+    try:
+        client.socket.sendall(frames[flood])
+        client.until(lambda client: client.ended)
+    except (ConnectionError, TimeoutError) as error:
+        assert isinstance(error, ConnectionError), error  # it was cut off while it still wrote
+    eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of the connection")
+    _others_of_holding_are_served(served)
+
+
+def test_answers_that_nobody_reads_are_bounded(serve: Serve, connect: Connect, eventually: Callable[..., Any]) -> None:
+    served = serve(
+        lambda call: call.receive(lambda _: call.answer(bytes(1 << 20))), max_unread_bytes_per_connection=8 << 20
+    )
+    client = connect(served)
+    for _ in range(64):
+        client.begin(end_stream=True)
+    client.send()  # and it reads nothing
+    eventually(
+        lambda: served.bounds.ended["grpc", "max_unread_bytes_per_connection"] == 1,
+        "the end of a connection that is not read",
+    )
+    eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of it")
+
+
+def _begun(client: RawClient, headers: list[tuple[bytes, bytes]] | None = None) -> int:
+    stream_id = client.begin(headers or [])
+    client.http2.send_data(stream_id, prefix(1) + b"x", end_stream=True)
+    client.send()
+    return stream_id
+
+
+def _others_of_holding_are_served(served: Served) -> None:
+    with grpc.insecure_channel(served.address) as channel, pytest.raises(grpc.RpcError) as failed:
+        channel.unary_unary(ECHO)(b"x", timeout=0.5)
+    assert failed.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED  # it was taken, as the server takes all calls here

@@ -1,0 +1,186 @@
+"""The server against grpcio's client."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from tests.proxy.transport.conftest import ECHO, LoopThread, Serve, config_of, echo
+from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.configuration.config import TransportName
+from tidegate_proxy.transport import Call, new_server
+
+UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000, 5 << 20])
+@pytest.mark.parametrize("compression", list(grpc.Compression))
+def test_a_message_comes_back_whole(serve: Serve, size: int, compression: grpc.Compression) -> None:
+    message = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    with grpc.insecure_channel(serve(echo).address, UNLIMITED) as channel:
+        assert channel.unary_unary(ECHO)(message, compression=compression, timeout=60) == message
+
+
+def test_a_call_knows_its_client(serve: Serve) -> None:
+    seen: dict[str, object] = {}
+
+    def accept(call: Call) -> None:
+        seen.update(dict(call.metadata), method=call.method, remaining_s=call.remaining_s(), peer=call.peer())
+        echo(call)
+
+    with grpc.insecure_channel(serve(accept).address) as channel:
+        metadata = [("token", "abc"), ("trace-bin", b"\0\xff"), ("tenant", "me")]
+        assert channel.unary_unary(ECHO)(b"hello", metadata=metadata, timeout=60) == b"hello"
+        channel.unary_unary(ECHO)(b"")
+    assert (seen["method"], seen["token"], seen["trace-bin"], seen["tenant"]) == (ECHO, "abc", b"\0\xff", "me")
+    assert str(seen["peer"]).startswith("ipv4:127.0.0.1:")
+    assert seen["remaining_s"] is None
+
+
+def test_statuses_reach_the_client(serve: Serve) -> None:
+    def accept(call: Call) -> None:
+        def received(_message: bytes | None) -> None:
+            call.end(grpc.StatusCode.NOT_FOUND, "größer\n100 %")
+            call.end(grpc.StatusCode.INTERNAL, "later")
+            call.answer(b"too late")
+
+        call.receive(received)
+
+    with grpc.insecure_channel(serve(accept).address) as channel, pytest.raises(grpc.RpcError) as failed:
+        channel.unary_unary(ECHO)(b"", timeout=60)
+    assert (failed.value.code(), failed.value.details()) == (grpc.StatusCode.NOT_FOUND, "größer\n100 %")
+
+
+def test_a_stream_keeps_its_order(serve: Serve) -> None:
+    def accept(call: Call) -> None:
+        def received(message: bytes | None) -> None:
+            if message is None:
+                call.end()
+            else:
+                call.send(message * 2, lambda _: call.receive(received))
+
+        call.receive(received)
+
+    messages = [str(number).encode() * number for number in range(500)]
+    with grpc.insecure_channel(serve(accept).address) as channel:
+        assert list(channel.stream_stream(ECHO)(iter(messages), timeout=60)) == [message * 2 for message in messages]
+
+
+def test_a_stream_that_nobody_reads_is_held_back(serve: Serve, eventually: Callable[..., None]) -> None:
+    calls: list[Call] = []
+
+    def accept(call: Call) -> None:
+        calls.append(call)
+        call.receive(lambda _message: None)  # and no more
+
+    sent = 0
+
+    def messages() -> object:
+        nonlocal sent
+        for _ in range(100):
+            sent += 1
+            yield bytes(1 << 20)
+
+    with grpc.insecure_channel(serve(accept).address, UNLIMITED) as channel:
+        answers = channel.stream_stream(ECHO)(messages())
+        eventually(lambda: calls and sent > 1, "messages that wait")
+        eventually(lambda: _stands_still(lambda: sent), "a client that is held back")
+        assert sent < 100
+        answers.cancel()
+
+
+def _stands_still(count: Callable[[], int]) -> bool:
+    before = count()
+    time.sleep(0.1)
+    return count() == before
+
+
+def test_a_client_that_leaves_is_noticed(serve: Serve) -> None:
+    left, arrived = threading.Event(), threading.Event()
+
+    def accept(call: Call) -> None:
+        call.on_gone = left.set
+        call.receive(lambda _: arrived.set())
+
+    with grpc.insecure_channel(serve(accept).address) as channel:
+        pending = channel.unary_unary(ECHO).future(b"")
+        assert arrived.wait(30)
+        assert not left.is_set()
+        pending.cancel()
+        assert left.wait(30)
+
+
+def test_a_deadline_is_kept_by_the_server_too(serve: Serve) -> None:
+    left: Future[bool] = Future()
+
+    def accept(call: Call) -> None:
+        call.on_gone = lambda: left.set_result(call.gone)
+        call.receive(lambda _: None)
+
+    with grpc.insecure_channel(serve(accept).address) as channel, pytest.raises(grpc.RpcError) as failed:
+        channel.unary_unary(ECHO)(b"", timeout=0.05)
+    assert failed.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert left.result(30)
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+def test_large_messages_are_refused(serve: Serve, compression: grpc.Compression) -> None:
+    served = serve(echo, max_message_bytes=1 << 20)
+    with grpc.insecure_channel(served.address, UNLIMITED) as channel:
+        with pytest.raises(grpc.RpcError) as failed:
+            channel.unary_unary(ECHO)(bytes(100 << 20), compression=compression, timeout=60)
+        assert failed.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "larger than max" in str(failed.value.details())
+        assert channel.unary_unary(ECHO)(bytes(1 << 20), timeout=60) == bytes(1 << 20)
+
+
+def test_stopping_lets_calls_end(serve: Serve, loop: LoopThread) -> None:
+    held: Future[Call] = Future()
+    served = serve(lambda call: call.receive(lambda _: held.set_result(call)))
+    server = served.server
+    with grpc.insecure_channel(served.address) as channel, ThreadPoolExecutor(1) as pool:
+        pending = channel.unary_unary(ECHO).future(b"")
+        call = held.result(30)
+        stopped = pool.submit(loop.run, server.stop(30.0))
+        assert server.open_calls == 1
+        loop.call(lambda: call.answer(b"at last"))
+        assert pending.result(30) == b"at last"
+        assert stopped.result(30)
+    assert server.open_calls == 0
+
+
+def test_stopping_cuts_off_what_does_not_end(serve: Serve, loop: LoopThread) -> None:
+    arrived = threading.Event()
+    served = serve(lambda call: call.receive(lambda _: arrived.set()))
+    with grpc.insecure_channel(served.address) as channel:
+        pending = channel.unary_unary(ECHO).future(b"")
+        assert arrived.wait(30)
+        assert not loop.run(served.server.stop(0.01))
+        assert isinstance(pending.exception(30), grpc.RpcError)
+
+
+def test_a_callback_that_fails_fails_its_call_alone(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    def accept(call: Call) -> None:
+        def received(message: bytes | None) -> None:
+            if message == b"bad":
+                raise ValueError("broken")
+            call.answer(message or b"")
+
+        call.receive(received)
+
+    with grpc.insecure_channel(serve(accept).address) as channel:
+        with pytest.raises(grpc.RpcError) as failed:
+            channel.unary_unary(ECHO)(b"bad", timeout=1)
+        assert failed.value.code() in {grpc.StatusCode.INTERNAL, grpc.StatusCode.DEADLINE_EXCEEDED}
+        assert channel.unary_unary(ECHO)(b"good", timeout=60) == b"good"
+    assert caplog.text.count("ValueError: broken") == 1
+
+
+def test_a_taken_port_is_an_error(serve: Serve, loop: LoopThread, transport: TransportName) -> None:
+    taken = serve(echo).address
+    other = loop.call(lambda: new_server(config_of(transport), echo, Bounds()))
+    with pytest.raises(OSError, match=r"in use|is the port taken"):
+        loop.run(other.listen(taken))
