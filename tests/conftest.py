@@ -11,10 +11,11 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, get_args
 
 import pytest
 
+from tidegate_proxy.configuration.config import TransportName
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.embedded.install import SUPPORTED
 
@@ -29,6 +30,19 @@ pytest_plugins = [
     "tests.leftovers",
     "tests.forked",
 ]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run choose how Tidegate speaks gRPC."""
+    parser.addoption("--transport", choices=get_args(TransportName), default="grpcio", help="how Tidegate speaks gRPC")
+
+
+@pytest.fixture(scope="session")
+def transport_of_tests(pytestconfig: pytest.Config) -> TransportName:
+    """How the Tidegates of this run speak gRPC."""
+    name: TransportName = pytestconfig.getoption("--transport")
+    return name
+
 
 StartTriton = Callable[..., EmbeddedTriton]
 AtTheEnd = Callable[[Callable[[], object]], None]
@@ -140,7 +154,9 @@ StartTidegate = Callable[..., Tidegate]
 
 
 @pytest.fixture(scope="session")
-def start_tidegate(at_the_end: AtTheEnd, fork_tidegate: "ForkTidegate") -> StartTidegate:
+def start_tidegate(
+    at_the_end: AtTheEnd, fork_tidegate: "ForkTidegate", transport_of_tests: TransportName
+) -> StartTidegate:
     """Start `tidegate serve` on a free port; killed, if it was not stopped, as a Triton is.
 
     `start_tidegate([triton, ...], policy="fifs", environment={}, slo=["model=20"], ...)`: what is not named here is an
@@ -154,7 +170,7 @@ def start_tidegate(at_the_end: AtTheEnd, fork_tidegate: "ForkTidegate") -> Start
         environment: Mapping[str, str] | None = None,
         **options: object,
     ) -> Tidegate:
-        arguments = ["--listen", "127.0.0.1:0"]
+        arguments = ["--listen", "127.0.0.1:0", "--transport", transport_of_tests]
         if "config" not in options:
             arguments += ["--policy", policy]
         for triton in tritons:

@@ -14,7 +14,7 @@ driver             drives the engine under the monotonic clock: takes requests, 
 control            every other call: answered for all Tritons together, or by one of them
 backend            one Triton; probing: whether it is alive
 discovery          keeps the catalog true; catalog, signature: what the Tritons serve
-completion_queue/  gRPC on grpcio's completion queues, for the hot path
+transport/         gRPC, two ways behind one interface: grpcio's completion queues; libnghttp2 in the event loop
 access/ configuration/ observability/   TLS and credentials; the file; metrics, statistics, traces, logs
 embedded/          the tritonserver of the nvidia-pytriton wheel, started and stopped
 """

@@ -152,7 +152,7 @@ class Driver:
         return True
 
     def watch(self, liveness: Liveness) -> None:
-        """Have the signs of life of the engine and of the alarm looked at."""
+        """Have the signs of life of the engine looked at."""
         liveness.watch("engine", self._engine.seen_ns)
 
     def try_at_most(self, times: int) -> None:

@@ -1,4 +1,4 @@
-"""Whether Tidegate lives: its engine, its alarm, its gRPC thread and its event loop all give signs of life.
+"""Whether Tidegate lives: its engine, its gRPC thread, if it has one, and its event loop all give signs of life.
 
 A policy that never returns hangs the thread that called it, and everybody who waits for the engine after that.
 Whichever part hangs, the others say so: who is asked looks at signs that are only read, and waits for nobody.

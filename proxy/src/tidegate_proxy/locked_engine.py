@@ -1,6 +1,6 @@
 """The engine behind a lock: threads make it see one event after the other, and carry out the effects.
 
-Events come from the thread that takes clients' calls, from the threads that take Tritons' answers, from the alarm and
+Events come from the thread that takes clients' calls, from the threads that take Tritons' answers, and
 from the event loop. Effects are carried out, without the lock, by whoever caused them.
 """
 

@@ -29,6 +29,8 @@ KEEPALIVE_TIMEOUT_S: Final = 20.0
 RESETS: Final = (2000, 200)
 """Calls that a connection may begin and reset before their deadlines: at once, and per second."""
 AT_ITS_DEADLINE_S: Final = 0.1
+HEARD_S: Final = 1.0
+"""After so long a client has heard that it is to go elsewhere, however far away it is."""
 PINGS: Final = 2
 """That may come too early in a row, as with gRPC's own core."""
 
@@ -58,6 +60,8 @@ class ServerConnection(Connection):
         self._unread = 0
         """Bytes that it has not taken, as they were counted last."""
         self._leaving = False
+        """Whether its client was told to go elsewhere."""
+        self._shut = False
         """Whether it takes no more calls."""
         self._pings = 0
         """In a row that came too early."""
@@ -98,20 +102,29 @@ class ServerConnection(Connection):
         self._unread = 0
         self._server.left(self)
 
+    def retire(self) -> None:
+        """Have its client go elsewhere, in GOAWAY's two steps: what it began before it heard the first is answered."""
+        if not self._leaving:
+            self._leaving = True
+            self._say(self.http2.send_shutdown_notice)
+            self._loop.call_later(HEARD_S, self.shut_down)
+
     def shut_down(self) -> None:
-        """Say that no more calls are taken here; when those under way have ended, so does the connection."""
-        if self._leaving:
-            return
-        self._leaving = True
-        try:
-            self.http2.send_goaway(ErrorCode.NO_ERROR)
-        except ngh2.NGH2Error as error:
-            log.debug("no GOAWAY could be sent: %s", error)
-        self.wake()
+        """Take no more calls; when those under way have ended, so does the connection."""
+        self._leaving = self._shut = True
+        self._say(lambda: self.http2.send_goaway(ErrorCode.NO_ERROR))
         self._end_if_done()
 
+    def _say(self, goaway: Callable[[], None]) -> None:
+        if self.transport:
+            try:
+                goaway()
+            except ngh2.NGH2Error as error:
+                log.debug("no GOAWAY could be sent: %s", error)
+            self.wake()
+
     def _end_if_done(self) -> None:
-        if self._leaving and not self._calls and self.transport:
+        if self._shut and not self._calls and self.transport:
             self.flush()
             self.transport.close()
 
@@ -152,7 +165,7 @@ class ServerConnection(Connection):
         elif not self._calls and now_s - self.idle_since_s > limits.idle_timeout_s:
             self.terminate(ErrorCode.NO_ERROR, "idle")
         elif limits.max_connection_age_s is not None and now_s - self._began_s > self._server.age_s(self):
-            self.shut_down()
+            self.retire()
 
     # Of calls ----------------------------------------------------------------------------------------------------
 
