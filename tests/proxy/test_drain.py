@@ -89,7 +89,8 @@ def test_what_takes_too_long_is_told(
     told = (UNAVAILABLE, SHUTTING_DOWN)
     assert [outcome(one) for one in (*calls, forwarded)] == [told] * 7
     answers, code, _ = rest_of(stream)
-    assert ([answer.error_message for answer in answers], code) == ([SHUTTING_DOWN], OK)
+    assert [answer.error_message for answer in answers] == [SHUTTING_DOWN]
+    assert code in {OK, UNAVAILABLE}  # the latter where the client had not said yet that it sends no more
     assert (tally.accepted, tally.cancelled) == (7, 7)
 
 

@@ -117,21 +117,6 @@ def test_a_policy_that_hangs_the_event_loop_is_told_over_grpc(
     eventually(lambda: call(world, "ServerLive", b"") == (OK, LIVE), "it to live again")
 
 
-def test_an_alarm_that_hangs_is_told(world: Any, monkeypatch: pytest.MonkeyPatch, eventually: Make) -> None:  # noqa: ANN401
-    released = threading.Event()
-    driver = world.serving.driver
-    alarm = driver._engine._alarm
-    monkeypatch.setattr(alarm, "_ring", lambda: released.wait(60))
-    alarm.set(1)
-    eventually(lambda: _get(world.serving.http_address, "/v2/health/live")[0] == 503, "HTTP to say so")
-    assert "the alarm" in _get(world.serving.http_address, "/v2/health/live")[1]
-    released.set()
-    eventually(lambda: _get(world.serving.http_address, "/v2/health/live")[0] == 200, "it to live again")
-
-
-# The command --------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def command(start_fake: Make, start_tidegate: Make, tmp_path: Path) -> Callable[..., tuple[Any, Callable[..., None]]]:
     """`command(**fields)`: a `tidegate serve` with such a configuration file, and what changes that and says so."""

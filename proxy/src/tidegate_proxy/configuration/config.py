@@ -210,7 +210,7 @@ class Limits(Section):
         default=4.0,
         ge=1,
         le=1e6,
-        description="So long may engine, alarm, event loop or gRPC thread give no sign of life; then it is not live",
+        description="So long may engine, event loop or gRPC thread give no sign of life; then it is not live",
     )
     keepalive_s: float = Field(
         default=7200.0,
