@@ -26,7 +26,7 @@ _HOP_BY_HOP: Final = frozenset(
 )  # fmt: skip
 """Headers that concern one connection only. Tidegate itself answers `Expect`."""
 _OF_THE_BODY: Final = frozenset({b"content-encoding", b"content-length", b"inference-header-content-length"})
-"""Headers without which a Triton reads another body than the one that was looked at: no client can have them dropped."""
+"""Headers without which a Triton reads another body than the one looked at: no client can have them dropped."""
 _ADDED_BY_AIOHTTP: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
