@@ -116,7 +116,7 @@ class Never:
         self.asked = threading.Event()
         self.cancelled = threading.Event()
 
-    async def infer(self, message: bytes, remaining_s: float | None, metadata: object = ()) -> bytes:
+    async def infer(self, message: bytes, remaining_s: float | None, metadata: object = (), owner: str = "") -> bytes:
         """Of Scheduling."""
         self.asked.set()
         try:

@@ -21,7 +21,7 @@ ECHO = Signature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
 class Broken:
     """A scheduler with a fault."""
 
-    async def infer(self, message: bytes, remaining_s: float | None, metadata: object = ()) -> bytes:
+    async def infer(self, message: bytes, remaining_s: float | None, metadata: object = (), owner: str = "") -> bytes:
         """Of Scheduling."""
         raise ZeroDivisionError
 
