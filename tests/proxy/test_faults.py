@@ -21,6 +21,7 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy import front
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.faults import faults
 from tidegate_proxy.limits import Limits
 from tidegate_proxy.spoilers import RetryBudget
 
@@ -450,7 +451,8 @@ def test_probes_that_are_answered_with_noise(
     eventually(lambda: "it did not answer 3 probes" in caplog.text, "it to be given up")
     assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is UNAVAILABLE
     fake.answers |= {"ServerLive": live, "ServerReady": _noise(None, None)}
-    eventually(lambda: caplog.text.count("a probe of Triton at") > 2, "probes to fail")
+    probe = f"a probe of Triton at {fake.address}"
+    eventually(lambda: faults.counts().get(probe, 0) > 2, "probes to fail")  # the log tells a fault once a minute
     fake.answers["ServerReady"] = ready
     eventually(lambda: call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is OK, "it to be taken back")
 
