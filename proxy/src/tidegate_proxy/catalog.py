@@ -116,7 +116,7 @@ async def discover(
     `told`: what the configuration says of models; it goes before their configs, or the layout. `before`: the catalog so
     far, in which workers that are the same keep their ids, and what a Triton that is given up had loaded is taken to be
     there still, unless it is `returning`.
-    Raises BackendError for a Triton that does not answer at first, or when it is `returning`, for parameters of a
+    Raises BackendError for a Triton that does not answer when it is new, or `returning`, for parameters of a
     config that make no sense, (at first) for an SLO of a model that is not scheduled, and for a layout that the Tritons
     do not have.
     """
@@ -165,14 +165,15 @@ def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
 async def _ask(
     backends: Sequence[Backend], before: Catalog | None, returning: Backend | None
 ) -> dict[Backend, list[LoadedModel]]:
-    """What each Triton serves that answers. Raises BackendError for one that does not, at first or `returning`."""
+    """What each Triton serves that answers. Raises BackendError for one that does not, and is new or `returning`."""
     asked = [backend for backend in backends if before is None or backend.alive or backend is returning]
+    known = before.loaded if before else {}
     answers: dict[Backend, list[LoadedModel]] = {}
     outcomes = await asyncio.gather(*(backend.models() for backend in asked), return_exceptions=True)
     for backend, outcome in zip(asked, outcomes, strict=True):
         if not isinstance(outcome, BaseException):
             answers[backend] = outcome
-        elif before is None or backend is returning or not isinstance(outcome, BackendError):
+        elif backend is returning or backend not in known or not isinstance(outcome, BackendError):
             raise outcome
     return answers
 
