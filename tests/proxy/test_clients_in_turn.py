@@ -14,6 +14,7 @@ from prometheus_client import generate_latest
 
 from tidegate.api import RequestArrived
 from tidegate.engine import read_log
+from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.owners import Owners
 from tidegate_proxy.backend import INFER
 from tidegate_proxy.configuration.config import ServeConfig
@@ -128,6 +129,32 @@ def test_owners_are_told_apart_without_telling_their_secrets() -> None:
     keys = [_owner({"by": "token"}, {"x-api-key": f"secret{number}"}) for number in range(2)]
     assert len({*keys, *tokens}) == 4
     assert _owner({"by": "token"}, {}) == ""
+
+
+def test_one_credential_is_one_owner_however_it_is_written(tmp_path: Path) -> None:
+    for name in ("tokens", "keys"):
+        (tmp_path / name).write_text(f"{name}-1\n{name}-2\n")
+    files = {"tokens_file": tmp_path / "tokens", "api_keys_file": tmp_path / "keys"}
+    config = {"tritons": ({"grpc": "localhost:8001"},), "clients": {"by": "token"}, "authentication": files}
+    gate = Gate(ServeConfig.model_validate(config))
+
+    def owner(*metadata: tuple[str, str]) -> str:
+        headers = dict(reversed(metadata))
+        assert gate.refusal(INFER, metadata) is None
+        assert gate.http_refusal("/v2/models/m/infer", headers) is None
+        of_grpc = gate.owner(metadata, str)
+        assert gate.http_owner(headers.get, str) == of_grpc
+        return of_grpc
+
+    token = ("authorization", "Bearer tokens-1")
+    written = [("authorization", text) for text in ("bearer tokens-1", "BEARER tokens-1", "Bearer   tokens-1 ")]
+    assert {owner(token), *map(owner, written), owner(token, ("authorization", "x"))} == {owner(token)}
+    key = ("x-api-key", "keys-1")
+    beside = [owner(("authorization", text), key) for text in ("a", "b", "Bearer tokens-2")]
+    assert {owner(key), owner(("x-api-key", "keys-1 ")), *beside} == {owner(key)}
+    assert len({owner(token), owner(key), owner(("authorization", "Bearer tokens-2"))}) == 3
+    assert "tokens-1" not in owner(token)
+    assert gate.refusal(INFER, [("authorization", "x"), token]) is not None, "the first one counts, as everywhere"
 
 
 @pytest.mark.parametrize("clients", [{"by": "metadata"}, {"by": "token", "key": "x"}])

@@ -6,7 +6,7 @@ a `#` do not count. In memory there are digests only.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,8 @@ from tidegate_proxy.access.apis import METHOD_API, apis_of_path
 from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal, http_refusal
 from tidegate_proxy.configuration.config import AuthenticationConfig
 
+Find = Callable[[str], str | bytes | None]
+"""Gives the first header of a lower-case name; None where there is none."""
 UNAUTHORIZED: Final = 401
 _SCHEME: Final = "bearer "
 _HASHED: Final = re.compile(r"sha256:([0-9a-fA-F]{64})")
@@ -46,13 +48,11 @@ class Authenticator:
         """Why a call of a gRPC method, by its full name, is refused; None if it is not."""
         if method in self._open_methods:
             return None
-        token = key = None
+        first: dict[str, str | bytes] = {}
         for name, value in metadata:
-            if name == "authorization":
-                token = value
-            elif name == self._header:
-                key = value
-        words = self._why_not(token, key)
+            if name in self.headers:
+                first.setdefault(name, value)
+        words = self._why_not(first.get)
         return None if words is None else GrpcRefusal(grpc.StatusCode.UNAUTHENTICATED, words)
 
     def http_refusal(self, path: str, headers: Mapping[str, str]) -> HttpRefusal | None:
@@ -63,7 +63,7 @@ class Authenticator:
         apis = apis_of_path(path)
         if apis and self._open.issuperset(apis):
             return None
-        words = self._why_not(headers.get("authorization"), headers.get(self._header))
+        words = self._why_not(headers.get)
         if words is None:
             return None
         # RFC 6750, section 3; for API keys there is no scheme that anybody has registered.
@@ -71,16 +71,26 @@ class Authenticator:
         error = "" if words is self._missing or not self._tokens else ', error="invalid_token"'
         return http_refusal(UNAUTHORIZED, words, ("www-authenticate", f'{scheme} realm="tidegate"{error}'))
 
-    def _why_not(self, authorization: str | bytes | None, key: str | bytes | None) -> str | None:
-        if authorization is None and key is None:
-            return self._missing
+    def credential(self, find: Find) -> bytes | None:
+        """The digest of the credential that lets a call in, however it is written; None: it brings none.
+
+        `find` gives the first header of a lower-case name.
+        """
         # Digests are looked up: how long that takes says nothing about a secret that nobody can choose the digest of.
-        if key is not None and _digest(key) in self._api_keys:
-            return None
-        if authorization is not None:
+        if (key := find(self._header)) is not None and (digest := _digest(key.strip())) in self._api_keys:
+            return digest
+        if (authorization := find("authorization")) is not None:
             text = authorization.decode(errors="replace") if isinstance(authorization, bytes) else authorization
-            if text[: len(_SCHEME)].lower() == _SCHEME and _digest(text[len(_SCHEME) :].strip()) in self._tokens:
-                return None
+            digest = _digest(text[len(_SCHEME) :].strip())
+            if text[: len(_SCHEME)].lower() == _SCHEME and digest in self._tokens:
+                return digest
+        return None
+
+    def _why_not(self, find: Find) -> str | None:
+        if self.credential(find) is not None:
+            return None
+        if all(find(name) is None for name in self.headers):
+            return self._missing
         return "Authentication failed, the credential is not known"
 
 

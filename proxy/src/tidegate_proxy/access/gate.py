@@ -20,7 +20,7 @@ class Gate:
         """Take up other rules, or the same from changed files. Raises as at the start, and changes nothing."""
         authenticator = Authenticator(config.authentication) if config.authentication else None
         self._rules = (authenticator, Restrictions(config.restricted))
-        self._owners = Owners(config)
+        self._owners = Owners(config, authenticator)
 
     def follow(self, other: "Gate") -> None:
         """Take up the rules of another gate, which has read its files already."""

@@ -4,22 +4,25 @@ import hashlib
 from collections.abc import Callable
 from typing import Final
 
+from tidegate_proxy.access.authentication import Authenticator, Find
 from tidegate_proxy.configuration.config import ServeConfig
 
 LONGEST: Final = 100
 """Characters of a value that tell owners apart; what is longer is told apart by its digest."""
+_DIGITS: Final = 16
+"""Of a digest."""
 
 
 class Owners:
     """Tells owners apart as the configuration says. Immutable."""
 
-    def __init__(self, config: ServeConfig) -> None:
-        clients, authentication = config.clients, config.authentication
-        self._by = clients.by
-        self._key = clients.key or ""
-        self._api_key = authentication.header if authentication else "x-api-key"
+    def __init__(self, config: ServeConfig, authenticator: Authenticator | None = None) -> None:
+        """`authenticator`: who knows credentials; None: what comes was looked at elsewhere."""
+        self._by = config.clients.by
+        self._key = config.clients.key or ""
+        self._authenticator = authenticator
 
-    def of(self, find: Callable[[str], str | bytes | None], peer: Callable[[], str]) -> str:
+    def of(self, find: Find, peer: Callable[[], str]) -> str:
         """The owner of a call: `find` gives metadata, or a header, by its lower-case name; `peer` the connection.
 
         Those who do not say who they are share a line. Secrets appear as digests: recordings hold owners.
@@ -30,7 +33,11 @@ class Owners:
             given = find(self._key)
             value = _text(given)
             return value if len(value) <= LONGEST else _digest(value)
-        return _digest(_text(find("authorization")) or _text(find(self._api_key)))
+        if self._authenticator:
+            # Not as it is written, nor one beside it: a client would be as many owners as it likes.
+            credential = self._authenticator.credential(find)
+            return credential.hex()[:_DIGITS] if credential else ""
+        return _digest(_text(find("authorization")) or _text(find("x-api-key")))
 
 
 def _text(given: str | bytes | None) -> str:
@@ -38,4 +45,4 @@ def _text(given: str | bytes | None) -> str:
 
 
 def _digest(value: str) -> str:
-    return hashlib.sha256(value.encode(errors="surrogatepass")).hexdigest()[:16] if value else ""
+    return hashlib.sha256(value.encode(errors="surrogatepass")).hexdigest()[:_DIGITS] if value else ""
