@@ -8,8 +8,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.envelope import PRIVATE_PARAMETERS, NotSchedulable, open_envelope
+from tidegate_proxy.envelope import (
+    MOST_HEADER_BYTES,
+    PRIVATE_PARAMETERS,
+    NotSchedulable,
+    Overgrown,
+    PassedThrough,
+    open_envelope,
+)
 from tidegate_proxy.signature import Signature, TensorSpec
+from tidegate_proxy.wire import MOST_FIELDS
 
 SIGNATURE = Signature(
     model="m",
@@ -146,6 +154,34 @@ def test_too_many_rows() -> None:
 def test_what_is_no_request_is_left_to_triton(message: bytes) -> None:
     with pytest.raises(NotSchedulable, match="no ModelInferRequest"):
         open_envelope(message, SIGNATURE)
+
+
+def _long_shape(message: service_pb2.ModelInferRequest) -> None:
+    message.inputs[0].shape.extend([1] * MOST_HEADER_BYTES)
+
+
+def _many_outputs(message: service_pb2.ModelInferRequest) -> None:
+    message.outputs.extend([service_pb2.ModelInferRequest.InferRequestedOutputTensor(name="Y")] * MOST_FIELDS)
+
+
+@pytest.mark.parametrize("change", [_long_shape, _many_outputs])
+def test_what_says_too_much_beside_its_tensors_goes_to_no_triton(change: Change) -> None:
+    message = _request()
+    change(message)
+    with pytest.raises(Overgrown):
+        _key(message)
+    assert "more than" in PassedThrough.of(message.SerializeToString()).refusal
+
+
+def test_typed_contents_may_be_as_large_as_they_like() -> None:
+    message = _request()
+    message.ClearField("raw_input_contents")
+    message.inputs[1].contents.bytes_contents.extend([b"word"] * MOST_HEADER_BYTES)
+    message.inputs[0].parameters["shared_memory_region"].string_param = "mine"
+    seen = PassedThrough.of(message.SerializeToString())
+    assert (seen.refusal, seen.model, seen.rows, seen.regions) == ("", "m", 2, ("mine",))
+    assert seen.header
+    assert [list(tensor.shape) for tensor in seen.header.inputs] == [list(tensor.shape) for tensor in message.inputs]
 
 
 SAME: dict[str, Change] = {

@@ -228,6 +228,17 @@ def test_in_a_stream_the_next_requests_are_answered(
     assert {answer.infer_response.id for answer in answers} == {"bad", "echo", "repeater"}
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_nobody_is_held_up_by_one_who_sends_millions_of_fields(
+    model: str, proxy: object, call: Callable[..., Any], open_stream: Callable[..., Any], rest_of: Callable[..., Any]
+) -> None:
+    message = messages.ModelInferRequest(model_name=model).SerializeToString() + b"\x32\x00" * (1 << 23)
+    code, words = call(proxy, "ModelInfer", message)
+    assert (code, words) == (INVALID, "the message has more than 10000 fields")
+    answers, code, _ = rest_of(open_stream(proxy, [message]))
+    assert (code, [answer.error_message for answer in answers]) == (grpc.StatusCode.OK, [words])
+
+
 KEYS = [
     *(f"{slashes}{name}1" for slashes in ("/", "", "//", "/./", "/a/../") for name in (PREFIX, PYTHONS)),
     "/tidegate_0123_1",

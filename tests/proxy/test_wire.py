@@ -7,13 +7,16 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.wire import (
+    MOST_FIELDS,
     REQUEST_RAW_FIELD,
     RESPONSE_RAW_FIELD,
+    TooManyFields,
     WireError,
     encode_varint,
     first_string,
     join,
     split,
+    without_contents,
 )
 
 TENSORS = st.lists(
@@ -126,6 +129,44 @@ def test_a_message_without_a_first_string_has_none() -> None:
     assert first_string(b"") == ""
     assert first_string(b"\x12\x01v") == ""
     assert first_string(b"\x0a\x02\xff\xff") == ""
+
+
+@given(requests(), st.data())
+def test_a_header_without_contents_is_the_header_else(
+    message: service_pb2.ModelInferRequest, data: st.DataObject
+) -> None:
+    for tensor in message.inputs:
+        if data.draw(st.booleans()):
+            tensor.contents.bytes_contents.extend(data.draw(TENSORS))
+    header, _ = split(message.SerializeToString(), REQUEST_RAW_FIELD)
+    rest = service_pb2.ModelInferRequest.FromString(header)
+    for tensor in rest.inputs:
+        if tensor.HasField("contents"):
+            tensor.contents.Clear()
+    assert str(service_pb2.ModelInferRequest.FromString(without_contents(header))) == str(rest)
+
+
+@given(st.binary(max_size=60))
+@example(b"\x2a\x05\x0a\x04")
+def test_random_headers_lose_their_contents_or_are_a_wire_error(header: bytes) -> None:
+    try:
+        assert len(without_contents(header)) <= len(header)
+    except WireError:
+        with pytest.raises(DecodeError):
+            service_pb2.ModelInferRequest.FromString(header)
+
+
+@pytest.mark.parametrize("field", [b"\x32\x00", b"\x2a\x00", b"\x3a\x00"])
+def test_nobody_looks_at_millions_of_fields(field: bytes) -> None:
+    assert len(split(field * MOST_FIELDS, REQUEST_RAW_FIELD)) == 2
+    with pytest.raises(TooManyFields):
+        split(field * (MOST_FIELDS + 1), REQUEST_RAW_FIELD)
+
+
+def test_nor_at_millions_of_those_of_an_input() -> None:
+    shape = b"\x18\x01" * MOST_FIELDS
+    with pytest.raises(TooManyFields):
+        without_contents(b"\x2a" + encode_varint(len(shape)) + shape)
 
 
 def test_tensors_are_not_copied() -> None:

@@ -195,7 +195,8 @@ class Control:
     def route_inference(self, message: bytes) -> Backend:
         """A Triton for an inference that cannot be scheduled: a sequence stays with one, all others take turns.
 
-        May be called from any thread. Raises RequestFailed for tensors in shared memory that is not for clients.
+        May be called from any thread. Raises RequestFailed for tensors in shared memory that is not for clients, and
+        for what cannot be looked at.
         """
         model = first_string(message)
         if model in self._directory.catalog.split:
@@ -203,6 +204,8 @@ class Control:
             why = self._why_not_scheduled(model, message)
             raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words + why, queued=False)
         request = PassedThrough.of(message)
+        if request.refusal:
+            raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, request.refusal, queued=False)
         for region in request.regions:
             if words := reserved_names.why_not_used(region, refuses=self.refuses_shared_memory):
                 raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words, queued=False)

@@ -16,6 +16,9 @@ _INTEGERS = {"timeout": ("int64_param",), "priority": ("int64_param", "uint64_pa
 """Parameters that Triton refuses in any other form, and below zero the priority."""
 MOST_ROWS = 2**31 - 1
 """What shapes say of requests without contents is believed so far: they are counted in 64 bits."""
+MOST_HEADER_BYTES = 1 << 20
+"""What a request says of its tensors, at most: what takes a client a moment to send must not take everybody seconds."""
+_SMALL_HEADER_BYTES = 1 << 16
 _NOT_MERGEABLE = ("sequence_id", "sequence_start", "sequence_end")
 
 
@@ -71,12 +74,16 @@ class PassedThrough:
     id: str = ""
     header: service_pb2.ModelInferRequest | None = None
     """The message without its tensors."""
+    refusal: str = ""
+    """Why no Triton is given it, in words; "": one may be."""
 
     @classmethod
     def of(cls, message: bytes) -> "PassedThrough":
         """Look at a serialized ModelInferRequest; what is none is of no model."""
         try:
             header, _ = _parse(message)
+        except Overgrown as error:
+            return cls("", refusal=str(error))
         except NotSchedulable:
             return cls("", regions=_regions_in(message))
         sequence: str | int = ""
@@ -103,6 +110,10 @@ class NotSchedulable(Exception):
     """A request that Triton has to see as it is: it cannot be merged, or is wrong and Triton knows the words for it."""
 
 
+class Overgrown(NotSchedulable):
+    """A request that says so much beside its tensors that nobody can look at it in reasonable time."""
+
+
 def open_envelope(message: bytes, signature: Signature) -> Envelope:
     """Look into a request of a batchable model.
 
@@ -122,7 +133,13 @@ def open_envelope(message: bytes, signature: Signature) -> Envelope:
 def _parse(message: bytes) -> tuple[service_pb2.ModelInferRequest, list[memoryview]]:
     try:
         header_bytes, tensors = wire.split(message, wire.REQUEST_RAW_FIELD)
+        if len(header_bytes) > _SMALL_HEADER_BYTES:
+            header_bytes = wire.without_contents(header_bytes)
+        if len(header_bytes) > MOST_HEADER_BYTES:
+            raise Overgrown(f"the request says more than {MOST_HEADER_BYTES} bytes beside its tensors")
         return service_pb2.ModelInferRequest.FromString(header_bytes), tensors
+    except wire.TooManyFields as error:
+        raise Overgrown(str(error)) from error
     except (wire.WireError, DecodeError) as error:
         raise NotSchedulable("it is no ModelInferRequest") from error
 

@@ -4,7 +4,7 @@ ModelInferRequest and ModelInferResponse carry their tensors as repeated `bytes`
 leaves a small header to parse; joining a header with slices of the tensors of others copies every byte once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 Buffer = bytes | memoryview
 
@@ -13,25 +13,40 @@ REQUEST_RAW_FIELD = 7
 RESPONSE_RAW_FIELD = 6
 """ModelInferResponse.raw_output_contents"""
 
+MOST_FIELDS = 10_000
+"""More have no request and no answer: two bytes make a field, and whoever looks at millions of them holds everybody."""
+
 _LENGTH_DELIMITED = 2
 _FIXED_SIZE = {1: 8, 5: 4}
+_INPUT_TAG = 5 << 3 | _LENGTH_DELIMITED
+"""ModelInferRequest.inputs"""
+_CONTENTS_TAG = 5 << 3 | _LENGTH_DELIMITED
+"""ModelInferRequest.InferInputTensor.contents"""
+_NO_CONTENTS = bytes((_CONTENTS_TAG, 0))
 
 
 class WireError(ValueError):
     """The bytes are no protobuf message."""
 
 
+class TooManyFields(WireError):
+    """They may be one, but what it would take to find out is too much."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the message has more than {MOST_FIELDS} fields")
+
+
 def split(message: bytes, raw_field: int) -> tuple[bytes, list[memoryview]]:
     """Separate a message into its header (every other field, in order) and its raw tensors, which are not copied.
 
-    Raises WireError where the bytes are not a message.
+    Raises WireError where the bytes are not a message, TooManyFields.
     """
     view = memoryview(message)
     raw_tag = raw_field << 3 | _LENGTH_DELIMITED
     tensors: list[memoryview] = []
     header: list[Buffer] = []
     position, end = 0, len(message)
-    header_start = 0
+    header_start = fields = 0
     try:
         while position < end:
             start = position
@@ -49,6 +64,9 @@ def split(message: bytes, raw_field: int) -> tuple[bytes, list[memoryview]]:
                     header.append(view[header_start:start])
                 header_start = position
                 tensors.append(view[position - length : position])
+            fields += 1
+            if fields > MOST_FIELDS:
+                raise TooManyFields
     except (IndexError, KeyError) as error:
         raise WireError("truncated or malformed message") from error
     if position != end:
@@ -56,6 +74,28 @@ def split(message: bytes, raw_field: int) -> tuple[bytes, list[memoryview]]:
     if header_start < end:
         header.append(view[header_start:end])
     return b"".join(header), tensors
+
+
+def without_contents(header: bytes) -> bytes:
+    """A header of a ModelInferRequest whose inputs have lost their typed contents, but for a sign that there were some.
+
+    Raises WireError, TooManyFields: of all inputs together.
+    """
+    kept: list[Buffer] = []
+    fields = 0
+    for start, value, end, tag in _fields(header, 0, len(header)):
+        fields += 1
+        if tag != _INPUT_TAG:
+            kept.append(memoryview(header)[start:end])
+            continue
+        parts: list[Buffer] = []
+        for inner_start, _, inner_end, inner_tag in _fields(header, value, end):
+            fields += 1
+            if fields > MOST_FIELDS:
+                raise TooManyFields
+            parts.append(_NO_CONTENTS if inner_tag == _CONTENTS_TAG else header[inner_start:inner_end])
+        kept += (bytes((_INPUT_TAG,)), encode_varint(sum(map(len, parts))), *parts)
+    return b"".join(kept)
 
 
 def join(header: bytes, tensors: Iterable[Iterable[Buffer]], raw_field: int) -> bytes:
@@ -88,6 +128,27 @@ def first_string(message: bytes) -> str:
         return message[position : position + length].decode()
     except (IndexError, ValueError):
         return ""
+
+
+def _fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Where each field begins, where the value of one with a length, where it ends; and its tag. Raises WireError."""
+    try:
+        while position < end:
+            start = position
+            tag, value = _varint(message, position)
+            wire_type = tag & 7
+            if wire_type == _LENGTH_DELIMITED:
+                length, value = _varint(message, value)
+                position = value + length
+            elif wire_type == 0:
+                _, position = _varint(message, value)
+            else:
+                position = value + _FIXED_SIZE[wire_type]
+            yield start, value, position, tag
+    except (IndexError, KeyError) as error:
+        raise WireError("truncated or malformed message") from error
+    if position != end:
+        raise WireError("truncated message")
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
