@@ -5,12 +5,14 @@ The map of the house (arrows of import point down):
     cli        the `tidegate` command; other distributions add subcommands
     testing    for authors of policies: Playbook, check_policy, PolicyConformance, pytest fixtures
     sim        drives the engine under virtual time with simulated workers
-    engine     the books; checks every command a policy gives          host      finds plugins, selects by name
+    engine     the books, turns among clients, learning; checks every command of a policy
+    host       finds plugins, selects by name
     workload   arrivals, shared by simulator and load test
     api        the contract: all that a plugin imports
 
-Beside this distribution: `tidegate-proxy` (drives the same engine live, in front of Triton), `tidegate-baselines` and
-`tidegate-symphony` (policies), `tidegate-repo-generator`, `tidegate-triton-models`, `tidegate-loadtest`.
+Beside this distribution: `tidegate-proxy` (drives the same engine live, in front of Triton), `tidegate-baselines`,
+`tidegate-symphony` and `tidegate-ppipe` (policies), `tidegate-repo-generator`, `tidegate-triton-models`,
+`tidegate-loadtest`.
 
 Glossary, one meaning each:
 
@@ -20,6 +22,7 @@ Glossary, one meaning each:
     leg        one partition of one batch on one worker: planned start, duration; then actual
     batch      requests that run together along the legs of one path
     profile    expected latency of (partition, kind of worker, rows)
+    client     whose a request is; those who wait for the same workers have them in turn
     policy     data plane: turns events into commands
     SLO        how long after its arrival a request may be answered; its deadline is that instant
     attainment share of the requests that were answered within their SLO; goodput: how many those are per second

@@ -8,13 +8,13 @@ import pkgutil
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from itertools import count
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-import tidegate.engine
+import tidegate.engine.commands
 from tests.core.engine.script import MODELS, PROFILES, SETUP, Script, arrived, engine_of, run
 from tidegate.api import (
     NEVER,
@@ -42,13 +42,16 @@ from tidegate.api import (
 from tidegate.engine import Engine, EngineRestarted, Fail, PolicyReplaced, StartLeg
 
 NOT_ON_THE_WAY = {
-    "__init__", "_open_books", "start_anew", "close", "flight", "handle", "setup",
+    "__init__", "_begin", "start_anew", "close", "flight", "handle", "setup",
 }  # fmt: skip
 """At the start, at the end, asked by a driver, or the way back itself: below that there is nothing to fall back on."""
 
 
-def methods() -> Iterator[tuple[type, str]]:
-    """Every method of every class of the engine, but for the recorder, which is an observer."""
+def methods() -> Iterator[tuple[type | ModuleType, str]]:
+    """Every method of every class of the engine, but for the recorder, which is an observer; what commands do."""
+    for name, function in vars(tidegate.engine.commands).items():
+        if isinstance(function, FunctionType) and function.__module__ == tidegate.engine.commands.__name__:
+            yield tidegate.engine.commands, name
     for module in pkgutil.iter_modules(tidegate.engine.__path__, "tidegate.engine."):
         if module.name.endswith((".recorder", ".observers")):
             continue
@@ -212,11 +215,11 @@ def once(original: Callable[..., Any], nth: int = 1) -> Callable[..., Any]:
     return called
 
 
-@pytest.mark.parametrize(("cls", "name"), METHODS, ids=[f"{cls.__name__}.{name}" for cls, name in METHODS])
+@pytest.mark.parametrize(("where", "name"), METHODS, ids=[f"{where.__name__}.{name}" for where, name in METHODS])
 @pytest.mark.parametrize("nth", [1, 2, 7])
-def test_whichever_method_fails(nth: int, cls: type, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whichever_method_fails(nth: int, where: type | ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(engine_of(Restless(SETUP, PolicyOptions()), strict=False, learn=True))
-    monkeypatch.setattr(cls, name, once(vars(cls)[name], nth))
+    monkeypatch.setattr(where, name, once(vars(where)[name], nth))
     eventful(world)
     assert_serves(world)
     assert all("injected" in restart.reason for restart in world.restarts)
@@ -225,7 +228,7 @@ def test_whichever_method_fails(nth: int, cls: type, name: str, monkeypatch: pyt
 @pytest.mark.parametrize("name", CHECKS)
 def test_whichever_check_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(engine_of(FirstComeFirstServed(SETUP, PolicyOptions()), strict=False))
-    monkeypatch.setattr(tidegate.engine.engine, name, once(getattr(tidegate.engine.engine, name)))
+    monkeypatch.setattr(tidegate.engine.commands, name, once(getattr(tidegate.engine.commands, name)))
     eventful(world)
     assert_serves(world)
 
@@ -233,11 +236,11 @@ def test_whichever_check_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_most_methods_are_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run above calls them: a fault that is never injected shows nothing."""
     called: set[str] = set()
-    for cls, name in METHODS:
-        key = f"{cls.__name__}.{name}"
-        monkeypatch.setattr(cls, name, noting(vars(cls)[name], key, called))
+    for where, name in METHODS:
+        key = f"{where.__name__}.{name}"
+        monkeypatch.setattr(where, name, noting(vars(where)[name], key, called))
     eventful(World(engine_of(Restless(SETUP, PolicyOptions()), strict=False, learn=True)))
-    missed = {f"{cls.__name__}.{name}" for cls, name in METHODS} - called
+    missed = {f"{where.__name__}.{name}" for where, name in METHODS} - called
     assert len(missed) < len(METHODS) / 4, missed
 
 

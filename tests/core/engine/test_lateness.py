@@ -90,7 +90,7 @@ def test_the_engine_measures_what_it_asked_for_and_tells_its_policy() -> None:
     ]
     engine.handle(ClockAdvanced(90 * MS))
     assert policy.told[-1] == TimerFired(90 * MS, "past")
-    assert engine._succession.lateness.slack_ns == 3 * MS, "nobody could have woken sooner"
+    assert engine._state.succession.lateness.slack_ns == 3 * MS, "nobody could have woken sooner"
 
 
 def test_under_virtual_time_nothing_is_ever_late() -> None:

@@ -201,13 +201,13 @@ class Counted(Simulation):
     def _handle(self, event: AnyEvent) -> None:
         super()._handle(event)
         engine = self.engine
-        held, seen = engine._sharing.held, engine._queued
+        held, seen = engine._state.sharing.held, engine._state.queued
         assert not {request.id for request in held} & seen.keys()
         assert engine.queued == len(held) + len(seen)
         for model in {request.model for request in held}:
-            shared = engine._sharing._shared_by[model]
+            shared = engine._state.sharing._shared_by[model]
             workers = shared._places[model].workers
-            assert engine._fleet.idle_ids.isdisjoint(workers) or any(
+            assert engine._state.fleet.idle_ids.isdisjoint(workers) or any(
                 request.model == model for request in seen.values()
             )
 
@@ -221,7 +221,7 @@ def test_thousands_of_cancellations_of_what_is_held_are_cheap_and_leave_nothing(
     engine.handle(RequestArrived(0, Request(-2, "m", 1, 0, client="neighbour")))
     for number in range(5000):
         engine.handle(RequestArrived(0, Request(number, "m", 1, 0, client="crowd")))
-    assert len(engine._queued) <= BATCH + 1
+    assert len(engine._state.queued) <= BATCH + 1
     for number in range(5000):
         engine.handle(RequestCancelled(1, number))
     assert (engine.queued, engine.tally.cancelled) == (1, 5000)

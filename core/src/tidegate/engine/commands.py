@@ -1,0 +1,72 @@
+"""What the policy wants: every command is checked against the books and carried out."""
+
+from tidegate.api import Advise, AnyCommand, Batch, CancelTimer, Dispatch, Drop, Preempt, Reroute, SetTimer
+from tidegate.engine.effects import CancelLeg
+from tidegate.engine.invariants import BooksBroken, InvariantViolation, check_deadlines, check_dispatch
+from tidegate.engine.state import State
+
+
+def apply(state: State, command: AnyCommand) -> None:
+    """Do what a policy commands; what the driver has to do for it joins the effects.
+
+    Raises InvariantViolation, which is the policy's fault, before anything has changed; and BooksBroken, which is ours.
+    """
+    try:
+        _carry_out(state, command)
+    except InvariantViolation:
+        raise
+    except Exception as fault:
+        raise BooksBroken(f"{type(command).__name__}: {type(fault).__name__}: {fault}") from fault
+
+
+def _carry_out(state: State, command: AnyCommand) -> None:
+    match command:
+        case Dispatch():
+            _dispatch(state, command.batch)
+        case SetTimer():
+            state.succession.timers.set(command.key, command.at_ns)
+        case CancelTimer():
+            state.succession.timers.cancel(command.key)
+        case Drop():
+            _drop(state, command)
+        case Preempt():
+            _preempt(state, command)
+        case Reroute():
+            state.flights.reroute(state.now_ns, command)
+        case Advise():
+            state.effects.append(command)
+        case _:
+            raise InvariantViolation(1, f"{command!r} is no command")
+
+
+def _dispatch(state: State, batch: Batch) -> None:
+    fleet, queued = state.fleet, state.queued
+    taken, rows = check_dispatch(state.now_ns, state.next_batch_id, batch, queued, state.models, fleet.bookings)
+    if not state.policy.best_effort:
+        check_deadlines(batch, taken, rows, fleet.workers, state.expectations.profiles)
+    state.next_batch_id = batch.id + 1
+    for request in taken:
+        del queued[request.id]
+    state.sharing.start(batch.model, taken, rows, sum(leg.duration_ns for leg in batch.legs))
+    state.flights.depart(state.now_ns, batch, taken, rows)
+
+
+def _drop(state: State, command: Drop) -> None:
+    request = state.queued.pop(command.request_id, None)
+    if request is None:
+        raise InvariantViolation(1, f"request {command.request_id} is dropped but not queued")
+    if doubted := state.expectations.doubt(state.now_ns, request, state.fleet.idle):
+        state.reprieved.append((request, doubted))
+        return
+    state.sharing.leave(request)
+    state.outcomes.drop(request, command.reason)
+    state.effects.append(command)
+
+
+def _preempt(state: State, command: Preempt) -> None:
+    flight = state.flights.get(command.batch_id)
+    if flight is None or not flight.running:
+        raise InvariantViolation(3, f"batch {command.batch_id} is preempted but does not run")
+    if not flight.preempted:
+        flight.preempted = True
+        state.effects.append(CancelLeg(flight.batch, flight.leg))

@@ -1,0 +1,68 @@
+"""What an engine knows at the moment: the books, who decides, and what is still to be told."""
+
+from collections.abc import Callable, Mapping
+
+from tidegate.api import Policy, Profile, ProfileUpdated, Request, WakeSlackUpdated, Worker
+from tidegate.engine.books import Fleet, Tally
+from tidegate.engine.effects import AnyEffect, StartLeg
+from tidegate.engine.expectations import Expectations
+from tidegate.engine.flights import Flights
+from tidegate.engine.outcomes import Outcomes
+from tidegate.engine.sharing import Sharing
+from tidegate.engine.succession import Succession
+
+
+class State:
+    """All of it: an engine whose own fault has met an event throws it away and begins with another one."""
+
+    def __init__(self, policy: Policy, tally: Tally, *, learn: bool, started: Callable[[StartLeg, str], None]) -> None:
+        """`learn`: correct the profiles online. `started(leg, kind of its worker)` is told of every leg that starts."""
+        setup = policy.setup
+        self.now_ns = 0
+        """The instant of the latest event."""
+        self.models = {model.name: model for model in setup.models}
+        self.fleet = Fleet(setup.workers, self.models)
+        self.expectations = Expectations(setup.profiles, learn=learn)
+        self.queued: dict[int, Request] = {}
+        """What waits and the policy knows of; `sharing` holds the rest."""
+        self.flights = Flights(self.fleet, started)
+        self.outcomes = Outcomes(tally)
+        self.succession = Succession(policy, self.fleet, self.expectations)
+        self.sharing = Sharing(self.fleet, self.expectations, self.succession, self.queued, setup.patience_ns)
+        self.next_batch_id = setup.first_batch_id
+        """The least that the next batch may be called."""
+        self.effects: list[AnyEffect] = []
+        """What the driver has to do because of the latest event, in order."""
+        self.reprieved: list[tuple[Request, list[Profile]]] = []
+        """Dropped in this event because of expectations that are doubted, which give them another chance."""
+        self.learned: list[ProfileUpdated | WakeSlackUpdated] = []
+        """What legs that start teach: told at the end of this event, as the policy's commands are not all applied."""
+
+    @property
+    def policy(self) -> Policy:
+        """The one that decides."""
+        return self.succession.policy
+
+    @property
+    def next_wake_ns(self) -> int | None:
+        """When something is due: a planned start, a timer, a request that is held and cannot be in time any more."""
+        ours, theirs = self.flights.next_start_ns, self.succession.timers.next_ns
+        if (held := self.sharing.next_wake_ns) is not None:
+            ours = held if ours is None else min(held, ours)
+        return theirs if ours is None else ours if theirs is None else min(ours, theirs)
+
+    @property
+    def homeless(self) -> list[Request]:
+        """What is queued though no worker is left that hosts its model."""
+        return [request for request in self.queued.values() if not self.fleet.serves(request.model)]
+
+    def idle_in_time(self, request: Request, profiles: Mapping[tuple[str, str], Profile]) -> Worker | None:
+        """An idle worker on which a request of an unsplit model would be in time by these profiles, started now."""
+        model = self.models.get(request.model)
+        if model is None or model.pipelines:
+            return None
+        for (partition, kind), profile in profiles.items():
+            if partition == model.name and self.now_ns + profile.latency_ns(request.rows) <= request.deadline_ns:
+                for worker in self.fleet.idle(partition, kind):
+                    return worker
+        return None
