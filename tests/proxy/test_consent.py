@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
 from tidegate_proxy.backend import BackendError
-from tidegate_proxy.configuration.config import BatchWord
+from tidegate_proxy.configuration.section import BatchWord
 from tidegate_proxy.consent import Consent, consent_of, lines_of, most_careful
 
 ONNX = 'backend: "onnxruntime" max_batch_size: 8 '
@@ -92,6 +92,14 @@ def test_a_delay_that_every_batch_pays_is_not_paid_unless_somebody_says_so(has_s
         consent = consents(text, word, has_slo=has_slo)
         assert consent.batch == word
         assert "drop `max_queue_delay_microseconds: 100000` from dynamic_batching in m/config.pbtxt" in consent.warning
+
+
+def test_a_delay_is_not_all_that_keeps_a_python_model_from_being_merged() -> None:
+    """Who drops the delay, as he is told to, must not find the model passed through for a second reason."""
+    delayed = consents(PYTHON + "dynamic_batching { max_queue_delay_microseconds: 100000 }")
+    assert "backend python: its unit is the request" in delayed.why
+    assert "say batch: merge or alone" in delayed.why
+    assert "or say" not in delayed.why, "to drop the delay does not do"
 
 
 @given(

@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import NEVER
 from tidegate_proxy.backend import BackendError
-from tidegate_proxy.configuration.config import BatchWord
+from tidegate_proxy.configuration.section import BatchWord
 
 BATCH_PARAMETER: Final = "tidegate_batch"
 """The parameter of a config.pbtxt that holds the operator's word. A model may well have a `batch` of its own."""
@@ -113,11 +113,11 @@ def _by_config(config: model_config_pb2.ModelConfig, *, has_slo: bool) -> Consen
             "alone", "no dynamic_batching: Triton merges nothing either; batch: merge says that it may be", 1
         )
     if delay := delay_us(config):
-        return Consent(
-            "pass",
-            f"max_queue_delay_microseconds: {delay}, which every batch would pay again that is sent to its Triton; "
-            "drop it from dynamic_batching in its config.pbtxt, or say batch: merge",
-        )
+        remedy = "drop it from dynamic_batching in its config.pbtxt, or say batch: merge"
+        if reason := next(_by_request(config), None):
+            remedy = f"drop it from dynamic_batching in its config.pbtxt, and say batch: merge or alone ({reason})"
+        paid = f"max_queue_delay_microseconds: {delay}, which every batch would pay again that is sent to its Triton"
+        return Consent("pass", f"{paid}; {remedy}")
     if has_slo:
         return _scheduled(config)
     return _left_to_triton(config) or Consent(
