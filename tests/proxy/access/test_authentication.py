@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tidegate_proxy.access.authentication import Authenticator, CredentialFileError
 from tidegate_proxy.access.watched import WatchedFiles
 from tidegate_proxy.backend import INFER, SERVICE
-from tidegate_proxy.configuration.config import AuthenticationConfig
+from tidegate_proxy.configuration.access import AuthenticationConfig
 
 HASHED = "sha256:" + hashlib.sha256(b"tok-hashed").hexdigest()
 TOKENS = f"# who may call\ntok-1   # the batch jobs\n\n{HASHED}\n"

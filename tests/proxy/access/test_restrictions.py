@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy.access.apis import APIS, METHOD_API, apis_of_path
 from tidegate_proxy.access.restrictions import RestrictionError, Restrictions
 from tidegate_proxy.backend import SERVICE
-from tidegate_proxy.configuration.config import Restriction
+from tidegate_proxy.configuration.access import Restriction
 from tidegate_proxy.embedded import EmbeddedTriton
 
 METHODS = sorted(service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name)

@@ -11,9 +11,10 @@ import yaml
 from pydantic import ValidationError
 
 from tidegate_proxy.configuration import config as config_module
-from tidegate_proxy.configuration.config import Limits, Section, ServeConfig
+from tidegate_proxy.configuration.config import Limits, ServeConfig
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.configuration.reload import LIVE, RESTART, diff
+from tidegate_proxy.configuration.section import Section
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = (ROOT / "docs/reference/config.md").read_text(encoding="utf-8")
@@ -223,11 +224,7 @@ def test_a_configuration_does_not_change(field: str) -> None:
 
 # The document and its reference
 
-SECTIONS = [
-    part
-    for part in vars(config_module).values()
-    if isinstance(part, type) and issubclass(part, Section) and part is not Section
-]
+SECTIONS = [part for part in Section.__subclasses__() if part.__module__.startswith("tidegate_proxy.configuration.")]
 
 
 def _table(section: type[Section]) -> str:

@@ -14,7 +14,7 @@ import grpc
 
 from tidegate_proxy.access.apis import METHOD_API, apis_of_path
 from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal, http_refusal
-from tidegate_proxy.configuration.config import AuthenticationConfig
+from tidegate_proxy.configuration.access import AuthenticationConfig
 
 Find = Callable[[str], str | bytes | None]
 """Gives the first header of a lower-case name; None where there is none."""

@@ -18,7 +18,7 @@ import grpc
 from tidegate_proxy.access.apis import Api, Protocol
 from tidegate_proxy.access.restrictions import RestrictionError
 from tidegate_proxy.backend import SERVICE, Backend, is_restricted
-from tidegate_proxy.configuration.config import Restriction
+from tidegate_proxy.configuration.access import Restriction
 
 log = logging.getLogger(__name__)
 

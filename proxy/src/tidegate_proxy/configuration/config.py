@@ -4,56 +4,24 @@
 """
 
 from collections import Counter
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
     BeforeValidator,
     ByteSize,
-    ConfigDict,
     Field,
-    SecretStr,
-    ValidationInfo,
     model_validator,
 )
 
-from tidegate_proxy.access.apis import PROTOCOLS, Api, Protocol
+from tidegate_proxy.configuration.access import AuthenticationConfig, Restriction
 from tidegate_proxy.configuration.addresses import Address, ListenAddress, beside, host_of, listens_on, port_of
+from tidegate_proxy.configuration.section import BatchWord, HeaderName, InputFile, Name, OutputFile, Seconds, Section
 
 VERSION: Literal[1] = 1
 INT32_MAX: Final = 2**31 - 1
 TRITON_GRPC_PORT: Final = 8001
 AGE_JITTER: Final = 1.2
 """gRPC ends connections up to a tenth later than at their age, and tells their clients first."""
-
-Seconds = Annotated[float, Field(gt=0, le=1e6)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-BatchWord = Literal["merge", "alone", "pass"]
-HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=100), AfterValidator(str.lower)]
-
-
-def _in_folder(path: Path, info: ValidationInfo) -> Path:
-    """Relative to the folder of the file that names it."""
-    return info.context["folder"] / path if info.context else path
-
-
-def _is_file(path: Path, info: ValidationInfo) -> Path:
-    if info.context and not path.is_file():
-        raise ValueError(f"there is no file {path}")
-    return path
-
-
-OutputFile = Annotated[Path, AfterValidator(_in_folder)]
-InputFile = Annotated[Path, AfterValidator(_in_folder), AfterValidator(_is_file)]
-"""Must exist when a configuration file is read."""
-
-
-class Section(BaseModel):
-    """A part of the file: an unknown field is an error, and so is a value of another type."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class TritonTls(Section):
@@ -287,54 +255,6 @@ class ServerTls(Section):
     client_ca: InputFile | None = Field(
         default=None, description="PEM file: clients must show a certificate of these CAs (mutual TLS)"
     )
-
-
-class AuthenticationConfig(Section):
-    """Who may call. One of the two files, or both: then either credential will do."""
-
-    tokens_file: InputFile | None = Field(default=None, description="Tokens, sent as `Authorization: Bearer TOKEN`")
-    api_keys_file: InputFile | None = Field(default=None, description="API keys, sent in `header`")
-    header: HeaderName = Field(default="x-api-key", description="Header, or gRPC metadata key, of API keys")
-    open: tuple[Api, ...] = Field(default=("health", "metrics"), description="APIs that need no credential")
-
-    @model_validator(mode="after")
-    def _some_file(self) -> Self:
-        if self.tokens_file is None and self.api_keys_file is None:
-            raise ValueError("give tokens_file, api_keys_file or both: without one nobody could call")
-        return self
-
-
-class HeaderKey(Section):
-    """The header that opens a restricted API. Over gRPC its name is `triton-grpc-protocol-NAME`, as with Triton."""
-
-    name: HeaderName = Field(description="Name of the header")
-    value: SecretStr | None = Field(default=None, description="Its value")
-    value_file: InputFile | None = Field(default=None, description="Or a file that holds the value")
-
-    @model_validator(mode="after")
-    def _one_value(self) -> Self:
-        if (self.value is None) == (self.value_file is None):
-            raise ValueError("give value or value_file: one of the two")
-        value = self.value.get_secret_value() if self.value is not None else "from the file"
-        if not value or not value.isascii() or not value.isprintable():
-            raise ValueError("value: it must be printable ASCII, and not empty")
-        return self
-
-
-class Restriction(Section):
-    """APIs that are not for everybody."""
-
-    apis: tuple[Api, ...] = Field(min_length=1, description="Which; the names are Triton's, and `metrics`")
-    protocols: tuple[Protocol, ...] = Field(default=PROTOCOLS, min_length=1, description="Over which")
-    header: HeaderKey | None = Field(default=None, description="Only with this header")
-    closed: bool = Field(default=False, description="For nobody")
-    open: bool = Field(default=False, description="For everybody who may call, though a Triton restricts them")
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        if [self.header is not None, self.closed, self.open].count(True) != 1:
-            raise ValueError("give header, or closed: true, or open: true: one of the three")
-        return self
 
 
 class Log(Section):

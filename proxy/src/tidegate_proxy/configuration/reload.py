@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate_proxy.configuration.config import Section, ServeConfig, TritonAddress
+from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
 
 LIVE: Final = frozenset(
     {
@@ -111,7 +111,7 @@ def _with(config: ServeConfig, values: dict[str, object]) -> ServeConfig:
     for field, value in values.items():
         section, dot, name = field.partition(".")
         if dot:
-            part: Section = getattr(config, section)
+            part = getattr(config, section)
             config = config.model_copy(update={section: part.model_copy(update={name: value})})
         else:
             config = config.model_copy(update={field: value})

@@ -1,0 +1,56 @@
+"""Who may call what: the sections `authentication` and `restricted` of the configuration."""
+
+from typing import Self
+
+from pydantic import Field, SecretStr, model_validator
+
+from tidegate_proxy.access.apis import PROTOCOLS, Api, Protocol
+from tidegate_proxy.configuration.section import HeaderName, InputFile, Section
+
+
+class AuthenticationConfig(Section):
+    """Who may call. One of the two files, or both: then either credential will do."""
+
+    tokens_file: InputFile | None = Field(default=None, description="Tokens, sent as `Authorization: Bearer TOKEN`")
+    api_keys_file: InputFile | None = Field(default=None, description="API keys, sent in `header`")
+    header: HeaderName = Field(default="x-api-key", description="Header, or gRPC metadata key, of API keys")
+    open: tuple[Api, ...] = Field(default=("health", "metrics"), description="APIs that need no credential")
+
+    @model_validator(mode="after")
+    def _some_file(self) -> Self:
+        if self.tokens_file is None and self.api_keys_file is None:
+            raise ValueError("give tokens_file, api_keys_file or both: without one nobody could call")
+        return self
+
+
+class HeaderKey(Section):
+    """The header that opens a restricted API. Over gRPC its name is `triton-grpc-protocol-NAME`, as with Triton."""
+
+    name: HeaderName = Field(description="Name of the header")
+    value: SecretStr | None = Field(default=None, description="Its value")
+    value_file: InputFile | None = Field(default=None, description="Or a file that holds the value")
+
+    @model_validator(mode="after")
+    def _one_value(self) -> Self:
+        if (self.value is None) == (self.value_file is None):
+            raise ValueError("give value or value_file: one of the two")
+        value = self.value.get_secret_value() if self.value is not None else "from the file"
+        if not value or not value.isascii() or not value.isprintable():
+            raise ValueError("value: it must be printable ASCII, and not empty")
+        return self
+
+
+class Restriction(Section):
+    """APIs that are not for everybody."""
+
+    apis: tuple[Api, ...] = Field(min_length=1, description="Which; the names are Triton's, and `metrics`")
+    protocols: tuple[Protocol, ...] = Field(default=PROTOCOLS, min_length=1, description="Over which")
+    header: HeaderKey | None = Field(default=None, description="Only with this header")
+    closed: bool = Field(default=False, description="For nobody")
+    open: bool = Field(default=False, description="For everybody who may call, though a Triton restricts them")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if [self.header is not None, self.closed, self.open].count(True) != 1:
+            raise ValueError("give header, or closed: true, or open: true: one of the three")
+        return self

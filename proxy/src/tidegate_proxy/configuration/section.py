@@ -1,0 +1,33 @@
+"""What the sections of the configuration are made of: their base, and kinds of values that several of them have."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
+
+Seconds = Annotated[float, Field(gt=0, le=1e6)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+BatchWord = Literal["merge", "alone", "pass"]
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=100), AfterValidator(str.lower)]
+
+
+def _in_folder(path: Path, info: ValidationInfo) -> Path:
+    """Relative to the folder of the file that names it."""
+    return info.context["folder"] / path if info.context else path
+
+
+def _is_file(path: Path, info: ValidationInfo) -> Path:
+    if info.context and not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    return path
+
+
+OutputFile = Annotated[Path, AfterValidator(_in_folder)]
+InputFile = Annotated[Path, AfterValidator(_in_folder), AfterValidator(_is_file)]
+"""Must exist when a configuration file is read."""
+
+
+class Section(BaseModel):
+    """A part of the file: an unknown field is an error, and so is a value of another type."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
