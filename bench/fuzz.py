@@ -2,6 +2,8 @@
 
     python -m bench.fuzz [--inputs N] [--seed N] [--only INDEX] [--json FILE]
 
+Requests, calls, streams, HTTP and bytes that are neither; names of regions and parameters that are not what they seem,
+metadata, slow senders and decompression bombs among them.
 Each input is made from the seed and its number, so that `--only INDEX` sends it again. It fails when the proxy or its
 Triton dies, when something is neither answered nor closed in time, when the proxy's log speaks of a failure of its own,
 when well-formed requests between the others are not answered well, or when the proxy keeps memory, threads or
@@ -21,13 +23,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
 from rich.console import Console
 from rich.progress import Progress
 from tritonclient.grpc import service_pb2
 
-from bench.fuzz_inputs import MODEL, WORDS, Input, good_request, make_input
+from bench.fuzz_inputs import INFLATED, MODEL, WORDS, Input, good_request, make_input
 from bench.proxy_process import ProxyProcess, proxy_before
 from tidegate_proxy.embedded import EmbeddedTriton
 
@@ -41,6 +44,13 @@ WARM_UP = 2000
 """Inputs before memory is looked at first: caches and pools fill."""
 MOST_GROWTH_MIB = 24.0
 MOST_NEW_DESCRIPTORS = 8
+PIECE_PAUSE_S = 0.02
+LIMITS = f"""
+version: 1
+tritons: [localhost:8001]
+limits: {{max_message_bytes: {INFLATED // 4}}}
+"""
+"""The flags replace the address. What bombs inflate to is more than this."""
 FAILURES = re.compile(r"Traceback|failed\b.*\b(Error|Exception)|internal error|CRITICAL")
 CONFIG = """
 backend: "python"
@@ -80,7 +90,12 @@ def victim(folder: Path) -> Iterator[tuple[EmbeddedTriton, ProxyProcess]]:
         version.mkdir(parents=True)
         (version.parent / "config.pbtxt").write_text(CONFIG.format(kind, dims))
         (version / "model.py").write_text(ECHO)
-    with EmbeddedTriton([folder / "models"]) as triton, proxy_before(triton, folder) as proxy:
+    config = folder / "tidegate.yaml"
+    config.write_text(LIMITS)
+    with (
+        EmbeddedTriton([folder / "models"]) as triton,
+        proxy_before(triton, folder, "--config", str(config)) as proxy,
+    ):
         yield triton, proxy
 
 
@@ -110,12 +125,16 @@ async def send(proxy: ProxyProcess, channel: grpc.aio.Channel, attempt: Input) -
     if attempt.way in ("http", "tcp"):
         assert isinstance(attempt.content, bytes)
         return await _over_a_socket(proxy.http if attempt.way == "http" else proxy.grpc, attempt)
+    compression = grpc.Compression.Gzip if attempt.compressed else None
+    how: dict[str, Any] = {
+        "timeout": ANSWER_WITHIN_S, "metadata": attempt.metadata or None, "compression": compression
+    }  # fmt: skip
     method = f"/inference.GRPCInferenceService/{attempt.method or 'ModelStreamInfer'}"
     try:
         if attempt.way == "unary":
-            await channel.unary_unary(method)(attempt.content, timeout=ANSWER_WITHIN_S)
+            await channel.unary_unary(method)(attempt.content, **how)
         else:
-            async for _ in channel.stream_stream(method)(iter(attempt.content), timeout=ANSWER_WITHIN_S):
+            async for _ in channel.stream_stream(method)(iter(attempt.content), **how):
                 pass
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and "Deadline" in (error.details() or ""):
@@ -129,15 +148,20 @@ async def _over_a_socket(address: str, attempt: Input) -> str:
     reader, writer = await asyncio.open_connection(host, int(port))
     received = b""
     try:
-        writer.write(attempt.content)  # type: ignore[arg-type]  # checked by the caller
-        await writer.drain()
+        assert isinstance(attempt.content, bytes)
+        size = -(-len(attempt.content) // attempt.pieces) or 1
+        for at in range(0, len(attempt.content), size):
+            writer.write(attempt.content[at : at + size])
+            await writer.drain()
+            if attempt.pieces > 1:
+                await asyncio.sleep(PIECE_PAUSE_S)
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 received = await reader.read(1 << 16)
         writer.write_eof()  # what waits for more learns that no more comes
         received += await reader.read()
-    except ConnectionError:
-        pass
+    except OSError:
+        pass  # it was cut off
     finally:
         writer.close()
         with suppress(ConnectionError):

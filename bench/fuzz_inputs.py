@@ -4,7 +4,8 @@ import gzip
 import json
 import random
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from tritonclient.grpc import service_pb2
@@ -26,6 +27,34 @@ PARAMETERS = [
     "timeout", "priority", "sequence_id", "sequence_start", "shared_memory_region", "classification", "binary_data",
     "shared_memory_byte_size", "shared_memory_offset", "slo_ms", "triton_final_response", "", "x" * 999,
 ]  # fmt: skip
+REGIONS = [
+    "tidegate-1-0", "tidegate-", "tidegate_1", "/tidegate-1-0", "//tidegate-1", "triton_python_backend_shm_region_1",
+    "triton_python_backend_shm_region_", "mine", "/mine", "/../tidegate-1", "tidegate-1\0", "x" * 300, "TIDEGATE-1-0",
+]  # fmt: skip
+"""Shared memory that is not for clients, and what looks like it."""
+IMITATIONS = [
+    "a=0a0178;b",
+    "a;b",
+    "a=b",
+    "('a', 1)",
+    "a\0b",
+    "a\nb",
+    "timeout ",
+    "Timeout",
+    "triton_x",
+    "tidegate_batch",
+    "ü" * 99,
+]
+"""Names of parameters that might be taken for others, or for several."""
+METADATA: list[tuple[str, str | bytes]] = [
+    ("te", "trailers"), ("tenant-id", "a"), ("team", "x" * 5000), ("temperature", ""), ("triton-grpc-protocol-a", "b"),
+    ("authorization", "Bearer x"), ("grpc-timeout", "1n"), ("traceparent", "00-" + "0" * 32 + "-" + "0" * 16 + "-00"),
+    ("traceparent", "nonsense"), ("triton_grpc_error", "true"), ("triton_grpc_error", "maybe"),
+    ("x-bin", b"\0\xff" * 50), ("a" * 900, "b"), ("priority", "-1"), ("timeout", "1"), ("slo_ms", "nan"),
+    ("slo_ms", "1e400"),
+]  # fmt: skip
+INFLATED = 64 << 20
+"""Bytes of a bomb; the proxy that is attacked takes a quarter of it."""
 NUMBERS = [0, 1, -1, 2, 7, 2**31 - 1, 2**31, 2**40, 2**60 + 2, 2**63 - 1, -(2**63), 255]
 TYPES = ["", "FP32", "BYTES", "INT64", "BOOL", "BF16", "FP16", "UINT8", "fp32", "FP33", "FP32\0", "X" * 999]
 
@@ -38,15 +67,24 @@ class Input:
     content: bytes | list[bytes]
     """Of a call, a message; of a stream, its messages; else what goes over the socket."""
     method: str = ""
+    metadata: tuple[tuple[str, str | bytes], ...] = ()
+    """Of a call or a stream."""
+    pieces: int = 1
+    """What goes over a socket is sent in so many, with a pause after each."""
+    compressed: bool = False
+    """The messages of a call or a stream."""
 
 
 def make_input(seed: int, index: int) -> Input:
     """The input of this number."""
     rng = random.Random(f"{seed}/{index}")
-    make: Callable[[random.Random], Input] = rng.choices(
-        [_unary, _other_call, _stream, _http_infer, _http_anything, _no_http_2], [30, 8, 10, 30, 20, 2]
-    )[0]
-    return make(rng)
+    kinds = [_unary, _other_call, _stream, _http_infer, _http_anything, _no_http_2, _http_bomb, _grpc_bomb]
+    make: Callable[[random.Random], Input] = rng.choices(kinds, [30, 8, 10, 30, 20, 2, 0.3, 0.1])[0]
+    made = make(rng)
+    if made.way in ("unary", "stream"):
+        metadata = tuple(rng.sample(METADATA, rng.choice([0, 0, 1, 3])))
+        return replace(made, metadata=metadata, compressed=made.compressed or rng.random() < 0.1)
+    return replace(made, pieces=rng.choice([2, 5, 20]) if rng.random() < 0.1 else 1)
 
 
 def good_request(model: str = MODEL, rows: int = 1) -> service_pb2.ModelInferRequest:
@@ -107,11 +145,11 @@ def _change_types(rng: random.Random, request: Any) -> None:  # noqa: ANN401
 
 def _change_parameters(rng: random.Random, request: Any) -> None:  # noqa: ANN401
     where = rng.choice([request, *request.inputs, *request.outputs])
-    name = rng.choice(PARAMETERS)
+    name = rng.choice([*PARAMETERS, *IMITATIONS, "shared_memory_region"])
     parameter = where.parameters[name]
     what = rng.randint(0, 3)
-    if what == 0:
-        parameter.string_param = rng.choice(NAMES)
+    if what == 0 or name == "shared_memory_region":
+        parameter.string_param = rng.choice([*NAMES, *REGIONS])
     elif what == 1:
         parameter.int64_param = rng.choice(NUMBERS)
     elif what == 2:
@@ -154,12 +192,31 @@ def _unary(rng: random.Random) -> Input:
 
 def _other_call(rng: random.Random) -> Input:
     named = _mangled(rng, b"\x0a\x07numbers\x12\x011")
-    content = rng.choice([b"", rng.randbytes(rng.randint(1, 50)), named, _request(rng)])
+    region = service_pb2.SystemSharedMemoryRegisterRequest(
+        name=rng.choice(REGIONS), key=rng.choice(["/nope", *REGIONS]), offset=rng.choice([0, 2**63]), byte_size=4
+    )
+    contents = [b"", rng.randbytes(rng.randint(1, 50)), named, _request(rng), region.SerializeToString()]
+    content = rng.choice(contents)
     return Input("unary", content, rng.choice(METHODS))
 
 
 def _stream(rng: random.Random) -> Input:
     return Input("stream", [_request(rng) for _ in range(rng.randint(1, 5))])
+
+
+@cache
+def _inflated() -> bytes:
+    """A request of which a few kilobytes are left when it is compressed."""
+    request = good_request(rows=1)
+    request.raw_input_contents[0] = bytes(INFLATED)
+    serialized: bytes = request.SerializeToString()
+    return serialized
+
+
+def _grpc_bomb(rng: random.Random) -> Input:
+    if rng.random() < 0.5:
+        return Input("unary", _inflated(), "ModelInfer", compressed=True)
+    return Input("stream", [_inflated()], compressed=True)
 
 
 def _no_http_2(rng: random.Random) -> Input:
@@ -175,12 +232,15 @@ def _no_http_2(rng: random.Random) -> Input:
 PARTS = [
     "v2", "models", MODEL, "..", ".", "%2e%2e", "%2f", "%00", "..;", "infer", "stats", "config", "ready", "health",
     "live", "a" * 2000, "versions", "1", "systemsharedmemory", "status", "", "caf%C3%A9", "\x01", "?a=b", "#c",
+    "region", "register", "unregister", "tidegate-1-0", "%74idegate-1",
 ]  # fmt: skip
 PATHS = ["/v2", "/v2/health/ready", f"/v2/models/{MODEL}", f"/v2/models/{MODEL}/config", "/v2/models/stats", "/v2/nope"]
 
 # HTTP ----------------------------------------------------------------------------------------------------------------
 
 VALUES = [
+    *map(json.dumps, [*REGIONS, *IMITATIONS]), '{"shared_memory_region":"tidegate-1-0","shared_memory_byte_size":8}',
+    '"shared_memory_region"', '"shared\\u005fmemory_region"',
     "null", "true", "1", "-1", "1e400", "-0.0", "1e-400", "18446744073709551616", '"X"', '""', "[]", "{}", "[[]]",
     "[null]", "[1,[2]]", '"\\u0000"', '"\\ud800"', "NaN", "Infinity", "[1.5,2]", "[1,2,3]", '{"a":1}', "0" * 300,
     "[" * 100, '"' + "a" * 5000,
@@ -238,9 +298,28 @@ def _http_infer(rng: random.Random) -> Input:
     )
 
 
+@cache
+def _packed(encoding: str, rounds: int) -> bytes:
+    """Zeros, compressed so many times."""
+    packed = bytes(INFLATED)
+    for _ in range(rounds):
+        packed = gzip.compress(packed) if encoding == "gzip" else zlib.compress(packed)
+    return packed
+
+
+def _http_bomb(rng: random.Random) -> Input:
+    encoding, rounds = rng.choice(["gzip", "deflate"]), rng.choice([1, 1, 2])
+    headers = [f"Content-Encoding: {', '.join([encoding] * rounds)}"]
+    if rng.random() < 0.3:
+        headers.append(f"Inference-Header-Content-Length: {rng.choice([0, 100, INFLATED])}")
+    model = rng.choice([MODEL, WORDS, "nope"])
+    return _http(rng, "POST", f"/v2/models/{model}/infer", headers, _packed(encoding, rounds))
+
+
 def _http_anything(rng: random.Random) -> Input:
     path = rng.choice(PATHS) if rng.random() < 0.3 else "/" + "/".join(rng.choices(PARTS, k=rng.randint(1, 7)))
     method = rng.choice(["GET", "GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "TRACE", "get", "G T", "X" * 99])
     floods = rng.choice([0, 0, 0, 0, 1, 500])
-    headers = [f"X-{number}: {'y' * rng.choice([1, 300])}" for number in range(floods)]
+    headers = [f"{name}: {value}" for name, value in rng.sample(METADATA, rng.choice([0, 1])) if isinstance(value, str)]
+    headers += [f"X-{number}: {'y' * rng.choice([1, 300])}" for number in range(floods)]
     return _http(rng, method, path, headers, rng.choice([b"", b"{}", rng.randbytes(20)]))

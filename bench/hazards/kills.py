@@ -190,7 +190,7 @@ class Bench:
             "attainment": summary.attainment,
             "issued": summary.issued,
             "failed": dict(summary.failed),
-            "messages": dict(run.messages),
+            "messages": {str(words): int(count) for words, count in run.messages.items()},
             "fell_behind": summary.fell_behind,
             "each": each,
         }

@@ -7,7 +7,7 @@ from bench.rolling_update import rolling_update
 
 def run(stage: Stage) -> Result:
     """Asked to end; `python -m bench.rolling_update --killed` kills them."""
-    outcomes, took_s = rolling_update(1000 if stage.quick else 10_000, killed=False)
+    outcomes, took_s = rolling_update(4000 if stage.quick else 10_000, killed=False)
     lost = outcomes["sent"] - outcomes["answered"]
     return Result(f"{lost} of {outcomes['sent']} not answered; it took {took_s:.0f} s", not lost, dict(outcomes))
 
