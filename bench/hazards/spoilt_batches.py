@@ -11,17 +11,23 @@ MODEL = "told"
 SLO_MS, LEG_MS = 300.0, 10.0
 CALLERS = 12
 GOOD = 848
-LEAST = 0.99
+FEWER = 0.01
+"""So much less than without the spoiler, at most: a busy machine costs some answers anyway."""
 
 
 def run(stage: Stage) -> Result:
-    """Good clients side by side, and one that spoils batches without a pause."""
+    """Good clients side by side, first alone, then beside one that spoils batches without a pause."""
     proxy = stage.tidegate(stage.triton(Model(MODEL, slo_ms=SLO_MS)))
     clients = [stage.client(proxy.grpc) for _ in range(CALLERS)]
     bad = stage.client(proxy.grpc)
     good, spoiling = request(MODEL, [[LEG_MS, 0]]), request(MODEL, [[LEG_MS, 1]])
-    for _ in range(20):
-        clients[0].call(good)
+
+    def ask() -> Counter[str]:
+        return Counter(side_by_side(CALLERS, GOOD, lambda number: clients[number % CALLERS].call(good)[0].name))
+
+    stage.tell("without the spoiler")
+    without = ask()
+    stage.tell("with it")
     stop, spoilt = threading.Event(), Counter[str]()
 
     def spoil() -> None:
@@ -31,14 +37,14 @@ def run(stage: Stage) -> Result:
     spoiler = threading.Thread(target=spoil)
     spoiler.start()
     try:
-        answers = Counter(side_by_side(CALLERS, GOOD, lambda number: clients[number % CALLERS].call(good)[0].name))
+        answers = ask()
     finally:
         stop.set()
         spoiler.join()
     return Result(
-        f"{answers[OK.name]} of {GOOD} answered; the spoiler was refused {spoilt.total()} times",
-        answers[OK.name] >= LEAST * GOOD and not spoilt[OK.name],
-        {"good": dict(answers), "spoiler": dict(spoilt)},
+        f"{answers[OK.name]} of {GOOD} answered, {without[OK.name]} without it; it was refused {spoilt.total()} times",
+        answers[OK.name] >= without[OK.name] - FEWER * GOOD and not spoilt[OK.name],
+        {"good": dict(answers), "without": dict(without), "spoiler": dict(spoilt)},
     )
 
 
@@ -46,6 +52,6 @@ HAZARD = Hazard(
     "spoilt_batches",
     "a client that spoils the batches of others",
     "good clients: 604 of 848 answered (844 without it)",
-    f"{LEAST:.0%} of the good clients' requests answered",
+    f"{FEWER:.0%} fewer answered than without it, at most",
     run,
 )
