@@ -15,6 +15,7 @@ def run(stage: Stage) -> Result:
     """They queue behind one that runs; of half as many it takes half as long, if nobody searches."""
     proxy = stage.tidegate(stage.triton(Model(MODEL)), policy="fifs", limits={"leg_timeout_s": 600})
     running = stage.client(proxy.grpc).start(request(MODEL, [[600_000, 0]]), timeout_s=600)
+    until(lambda: b'tidegate_batch_rows_count{model="told"} 1' in over_http(proxy.metrics, "/metrics")[1], 60)
     seconds = {}
     for many in (MANY // 2, MANY):
         stage.tell(f"{many}")

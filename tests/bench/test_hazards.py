@@ -1,0 +1,36 @@
+"""The table of hazards: what it takes in, and that what breaks is told as what does not hold."""
+
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import bench.hazards
+from bench.faults import bench_faults
+from bench.hazards import NAMES, hazards
+from bench.hazards.hazard import Hazard, Result
+from bench.hazards.stage import Stage
+
+
+def test_every_hazard_of_the_package_is_in_the_table() -> None:
+    folder = Path(bench.hazards.__file__).parent
+    files = {path.stem for path in folder.glob("*.py") if re.search(r"^HAZARD = ", path.read_text(), re.MULTILINE)}
+    assert files == set(NAMES)
+    assert [hazard.name for hazard in hazards()] == list(NAMES)
+    assert all(hazard.what and hazard.before and hazard.aim for hazard in hazards())
+
+
+@pytest.mark.parametrize("error", [ValueError("why"), SystemExit("why")])
+def test_one_that_breaks_does_not_hold_and_the_next_one_runs(error: BaseException) -> None:
+    def broken(_: Stage) -> Result:
+        raise error
+
+    chosen = [
+        Hazard("a", "what", "before", "aim", broken),
+        Hazard("b", "what", "before", "aim", lambda stage: Result(str(stage.quick), holds=True)),
+    ]
+    reports = bench_faults(Console(quiet=True), chosen, quick=True)
+    assert {name: report["holds"] for name, report in reports.items()} == {"a": False, "b": True}
+    assert "why" in reports["a"]["after"]
+    assert reports["b"]["after"] == "True"
