@@ -352,3 +352,22 @@ def test_shared_memory_that_is_refused_is_refused_everywhere(
     finally:
         client.unregister_system_shared_memory("mine")
         shared_memory.destroy_shared_memory_region(region)
+
+
+def test_a_load_that_is_refused_has_no_triton_asked(
+    start_fake: Callable[..., Any], serve_here: Callable[..., Any]
+) -> None:
+    fake = start_fake(lambda _request, _context: b"")
+    closed = [{"apis": ["model-repository"], "closed": True}]
+    proxy = serve_here(
+        [],
+        tritons=[{"grpc": fake.address, "http": "127.0.0.1:1"}],
+        listen={"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"},
+        restricted=closed,
+    )
+    asked = fake.asked["ModelConfig"]
+    with asking(proxy) as ask:
+        for _ in range(20):
+            assert ask("POST", "/v2/repository/models/echo/load")[0] == 403
+        assert ask("GET", "/v2/health/live")[0] == 200
+    assert fake.asked["ModelConfig"] == asked

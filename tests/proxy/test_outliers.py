@@ -143,3 +143,17 @@ def test_live_the_traffic_moves_and_comes_back(
         ),
         "it to be used again",
     )
+
+
+def test_what_any_client_can_have_refused_speaks_against_no_triton(
+    start_fake: Make, serve_here: Make, call: Make
+) -> None:
+    fakes = [start_fake(lambda _request, _context: b"") for _ in range(2)]
+    proxy = serve_here(fakes)
+    for fake in fakes:
+        del fake.answers["ModelConfig"]
+    unreadable = b"\x0a\x04echo\xff\xff\xff"
+    for method, code in (("ModelConfig", grpc.StatusCode.UNAVAILABLE), ("ModelInfer", grpc.StatusCode.UNKNOWN)):
+        assert {call(proxy, method, unreadable)[0] for _ in range(25)} == {code}
+    ejections = proxy.serving.driver.outliers.ejections(proxy.serving._discovery.backends)
+    assert list(ejections.values()) == [(0, False)] * 2

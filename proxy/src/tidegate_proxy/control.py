@@ -105,7 +105,7 @@ class Control:
         call = backend.stream(method)(timeout=remaining_s, metadata=self._forwarded(metadata))
         writing = asyncio.create_task(_write(call, messages))
         try:
-            async with self._forwarding(backend, call):
+            async with self._forwarding(backend, call, judged=True):
                 while (answer := await call.read()) is not grpc.aio.EOF:
                     yield answer
                 if (code := await call.code()) is not grpc.StatusCode.OK:
@@ -155,8 +155,9 @@ class Control:
         tries = 0
         while True:
             backend = self.route_inference(message)
+            readable = PassedThrough.of(message).header is not None
             try:
-                return await self._ask(backend, INFER, message, metadata, remaining_s)
+                return await self._ask(backend, INFER, message, metadata, remaining_s, judged=readable)
             except RequestFailed:
                 tries += 1
                 if not self.may_try_again(backend, first_string(message), tries):
@@ -234,23 +235,41 @@ class Control:
         return "ask again: the model has just changed"
 
     async def _ask(
-        self, backend: Backend, method: str, message: bytes, metadata: Metadata, remaining_s: float | None
+        self,
+        backend: Backend,
+        method: str,
+        message: bytes,
+        metadata: Metadata,
+        remaining_s: float | None,
+        *,
+        judged: bool = False,
     ) -> bytes:
         call = backend.unary(method)(message, timeout=remaining_s, metadata=self._forwarded(metadata))
-        async with self._forwarding(backend, call):
+        async with self._forwarding(backend, call, judged=judged):
             answer: bytes = await call
         return answer
 
     @asynccontextmanager
-    async def _forwarding(self, backend: Backend, call: Any) -> AsyncIterator[None]:  # noqa: ANN401 - grpc is untyped
-        """While a call is under way. How it fails is raised as RequestFailed; it ends when its Triton is given up."""
+    async def _forwarding(
+        self,
+        backend: Backend,
+        call: Any,  # noqa: ANN401 - grpc is untyped
+        *,
+        judged: bool,
+    ) -> AsyncIterator[None]:
+        """While a call is under way. How it fails is raised as RequestFailed; it ends when its Triton is given up.
+
+        `judged`: whether its end speaks for the Triton or against it, as that of an inference does. To anything else
+        any client can have Triton answer INTERNAL: with five such calls it would have a Triton ejected that does well.
+        """
         backend.forwarded.add(call)
         try:
             yield
-            self._driver.outliers.did_well(backend)
+            if judged:
+                self._driver.outliers.did_well(backend)
         except grpc.aio.AioRpcError as error:
             gone = error.code() in GOING and await self._driver.membership.lost(backend, error.details() or "")
-            if not gone:  # else the next call goes to another
+            if judged and not gone:  # else the next call goes to another
                 self._driver.membership.failed(backend, error.code(), error.details() or "")
             raise RequestFailed(error.code(), error.details() or "") from error
         except asyncio.CancelledError:

@@ -15,7 +15,7 @@ from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.faults import faults
 from tidegate_proxy.http.application import HttpFront
 from tidegate_proxy.http.infer_response import JSON, error, failure
-from tidegate_proxy.http.interface import Answer, Application, Call, Handler, Limits, Receive, Scope, Send
+from tidegate_proxy.http.interface import Answer, Application, Call, Handler, Limits, Message, Receive, Scope, Send
 from tidegate_proxy.http.routes import match
 from tidegate_proxy.http.server import HttpServer, start_server
 from tidegate_proxy.http.split import split_handlers
@@ -23,6 +23,7 @@ from tidegate_proxy.inference import Inference
 from tidegate_proxy.observability.merged_statistics import statistics_json
 from tidegate_proxy.signature import Signature
 
+_OK = 200
 _NOT_READY = 400
 """What Triton's health routes answer where the answer is no."""
 
@@ -114,9 +115,20 @@ class HttpService:
         """The front, to which credentials are none of its business, and after which models may be others."""
 
         async def application(scope: Scope, receive: Receive, send: Send) -> None:
-            await self._front(scope, receive, send)
-            if scope["method"] == "POST" and scope["raw_path"].endswith((b"/load", b"/unload")):
-                self._look_again(scope["raw_path"])
+            path: bytes = scope["raw_path"]
+            if scope["method"] != "POST" or not path.endswith((b"/load", b"/unload")):
+                await self._front(scope, receive, send)
+                return
+            done = False
+
+            async def watched(message: Message) -> None:
+                nonlocal done
+                done |= message.get("status") == _OK
+                await send(message)
+
+            await self._front(scope, receive, watched)
+            if done:  # who is refused must not have the Tritons asked
+                self._look_again(path)
 
         return application
 
