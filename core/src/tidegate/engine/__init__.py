@@ -1,15 +1,15 @@
 """The engine: the books, and the check of every command that a policy gives. Pure: no clock, no network.
 
-    engine         takes in events, asks the policy: BEGIN HERE
-    state          what it knows at the moment
-      books          the workers and what is booked on them; flights: batches on their way; outcomes: how requests end
-      sharing        whose turn it is; shared_workers: on one set of workers; held: what waits for its turn
-      expectations   the profiles as they stand; learner: how legs correct them; lateness: how late wake-ups come
-      succession     which policy decides; timers: those that it set
-    commands       what the policy wants, checked (invariants) and carried out
-    refusals       events that are not taken in
-    effects        what the driver has to do
-    observers      who watches; recorder: the event log
+engine         takes in events, asks the policy: BEGIN HERE
+state          what it knows at the moment
+  books          the workers and what is booked on them; flights: batches on their way; outcomes: how requests end
+  sharing        whose turn it is; shared_workers: on one set of workers; held: what waits for its turn
+  expectations   the profiles as they stand; learner: how legs correct them; lateness: how late wake-ups come
+  succession     which policy decides; timers: those that it set
+commands       what the policy wants, checked (invariants) and carried out
+refusals       events that are not taken in
+effects        what the driver has to do
+observers      who watches; recorder: the event log
 """
 
 from tidegate.engine.books import Tally
