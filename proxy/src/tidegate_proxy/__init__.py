@@ -7,13 +7,19 @@ inference          what becomes of a request: scheduled, or sent on
   envelope           a request: header, tensors as buffers, what it can be merged with; client: who waits for it
   merging            gather envelopes into one request for Triton, scatter the answer; wire: protobuf, uncopied
   deadlines          when a request is due; headroom: what the way back takes
+  waiting_clients    who waits for what; limits: how much may; bounds: what clients hold; spoilers: who spoils batches
 driver             drives the engine under the monotonic clock: takes requests, carries out effects
   locked_engine      the engine for many threads; alarm: when to wake it
   legs               those that run on Tritons; recovery: what becomes of one that failed
-  membership         Tritons that come and go
-control            every other call: answered for all Tritons together, or by one of them
-backend            one Triton; probing: whether it is alive
-discovery          keeps the catalog true; catalog, signature: what the Tritons serve
+  membership         Tritons that come and go; outliers: those that fail though they answer probes
+  liveness           whether all parts give signs of life; faults: what broke; ending: a fault ends what it met
+control            every other call: answered for all Tritons, or by one of them; affinity: who keeps a sequence
+  client_regions     shared memory of clients; reserved_names: what is not for them; regions: what Tritons are handed
+backend            one Triton; probing: whether it is alive; forwarded: metadata that goes on to it
+discovery          keeps the catalog true; catalog, signature: what the Tritons serve; variants: where they disagree
+  consent            whether a model's requests are merged, run alone or pass through; queue_delay: loaded without one
+  split_models       models in partitions, which clients see as one
+take_over          several processes on one port, the last of which serves
 transport/         gRPC, two ways behind one interface: grpcio's completion queues; libnghttp2 in the event loop
 access/ configuration/ observability/   TLS and credentials; the file; metrics, statistics, traces, logs
 embedded/          the tritonserver of the nvidia-pytriton wheel, started and stopped
