@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import numpy as np
@@ -86,7 +88,41 @@ def test_so_are_errors(aside: Aside, body: bytes, raised: type[Exception]) -> No
 def test_small_ones_need_no_process(aside: Aside) -> None:
     body = _request(10)
     asyncio.run(aside.translate(SIGNATURE, "", body, len(body)))
-    assert aside._pool is None
+    assert all(place.pool is None for place in aside._places)
+
+
+def test_a_small_one_waits_for_few_large_ones(aside: Aside) -> None:
+    large, small = _request(1 << 18), _request(FROM_BYTES // 4)
+
+    async def ask() -> int:
+        crowd = [
+            asyncio.create_task(aside.translate(SIGNATURE, "", large, len(large), f"crowd {number % 4}"))
+            for number in range(12)
+        ]
+        await asyncio.sleep(0)
+        await aside.translate(SIGNATURE, "", small, len(small), "neighbour")
+        before = sum(work.done() for work in crowd)
+        for work in crowd:
+            work.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
+        return before
+
+    assert asyncio.run(ask()) <= 6, "the two that run, one of each of the others, and what ends meanwhile"
+
+
+def test_what_ends_a_process_ends_no_other_work(aside: Aside) -> None:
+    body = _request(1 << 16)
+
+    async def ask() -> None:
+        expected = await aside.translate(SIGNATURE, "", body, len(body))
+        with pytest.raises(BrokenProcessPool):
+            await aside._run("a", 1, os._exit, 1)
+        crowd = (aside.translate(SIGNATURE, "", body, len(body)) for _ in range(4))
+        killer, *others = await asyncio.gather(aside._run("a", 1, os._exit, 1), *crowd, return_exceptions=True)
+        assert isinstance(killer, BrokenProcessPool)
+        assert others == [expected] * 4
+
+    asyncio.run(ask())
 
 
 def _strings(sizes: list[int]) -> bytes:

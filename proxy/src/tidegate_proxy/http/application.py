@@ -192,11 +192,11 @@ class HttpFront(Generic[AnyTriton]):
         json_bytes = len(content) if exchange.json_length is None else exchange.json_length
         if json_bytes > len(content):
             raise NotSchedulable("less body than JSON")
-        return await self._aside.translate(signature, version, content, json_bytes)
+        return await self._aside.translate(signature, version, content, json_bytes, exchange.owner)
 
     async def _response(self, exchange: Exchange, answer: bytes, form: infer_request.ResponseForm) -> Answer:
         try:
-            rendered = await self._aside.render(answer, form)
+            rendered = await self._aside.render(answer, form, exchange.owner)
         except Refused as refused:
             return infer_response.error(refused.status, str(refused))
         headers, pieces = rendered.headers(), rendered.pieces

@@ -1,0 +1,79 @@
+"""Few places for many: small work first, and nobody waits for ever."""
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate_proxy.http.turns import Turns
+
+
+def _order(asked: list[tuple[str, int]]) -> list[int]:
+    """In which order they have the one place, when all come while it is taken."""
+
+    async def ask() -> list[int]:
+        turns = Turns(["place"])
+        await turns.take("", 0)
+        order: list[int] = []
+
+        async def have(number: int) -> None:
+            place = await turns.take(*asked[number])
+            order.append(number)
+            turns.give_back(place)
+
+        waiting = [asyncio.create_task(have(number)) for number in range(len(asked))]
+        await asyncio.sleep(0)
+        turns.give_back("place")
+        await asyncio.gather(*waiting)
+        return order
+
+    return asyncio.run(ask())
+
+
+def test_small_ones_go_first_and_owners_in_turn() -> None:
+    assert _order([("a", 5), ("b", 1)]) == [1, 0]
+    assert _order([("a", 5), ("a", 5), ("a", 5), ("b", 6), ("b", 6)]) == [0, 3, 1, 4, 2]
+    assert _order([("", 5), ("", 5), ("", 1)]) == [2, 0, 1]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.integers(0, 9)), max_size=20))
+def test_everybody_has_a_turn(asked: list[tuple[str, int]]) -> None:
+    order = _order(asked)
+    assert sorted(order) == list(range(len(asked)))
+    mine = [number for number in order if asked[number][0] == "a"]
+    assert mine == sorted(mine)
+
+
+def test_a_large_one_is_not_passed_over_for_ever() -> None:
+    async def ask() -> int:
+        turns = Turns([0])
+        place = await turns.take("", 0)
+        large = asyncio.create_task(turns.take("large", 100))
+        for number in range(1000):
+            small = asyncio.create_task(turns.take(f"small {number}", 1))
+            await asyncio.sleep(0)
+            turns.give_back(place)
+            await asyncio.wait([small, large], return_when=asyncio.FIRST_COMPLETED)
+            if large.done():
+                return number
+            place = small.result()
+        return 1000
+
+    assert asyncio.run(ask()) <= 101
+
+
+def test_who_leaves_takes_no_place_and_is_forgotten() -> None:
+    async def ask() -> None:
+        turns = Turns([0])
+        place = await turns.take("a", 1)
+        crowd = [asyncio.create_task(turns.take(str(number), 1)) for number in range(100)]
+        await asyncio.sleep(0)
+        turns.give_back(place)
+        for task in crowd:  # one of them has just been given its place
+            task.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
+        assert await turns.take("b", 1000) == 0
+        assert len(turns._waiting) == 0
+        assert len(turns._due) <= 1
+
+    asyncio.run(ask())
