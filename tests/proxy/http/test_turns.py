@@ -59,7 +59,29 @@ def test_a_large_one_is_not_passed_over_for_ever() -> None:
             place = small.result()
         return 1000
 
-    assert asyncio.run(ask()) <= 101
+    assert asyncio.run(ask()) <= 300
+
+
+def test_a_small_one_that_comes_later_waits_for_few_of_a_crowd() -> None:
+    async def ask() -> int:
+        turns = Turns([0])
+        place = await turns.take("", 100)
+        crowd = [asyncio.create_task(turns.take(str(number), 100)) for number in range(20)]
+        await asyncio.sleep(0)
+        for _ in range(2):
+            turns.give_back(place)
+            await asyncio.sleep(0)
+        small = asyncio.create_task(turns.take("small", 5))
+        for _ in crowd:
+            await asyncio.sleep(0)
+            if small.done():
+                break
+            turns.give_back(place)
+        for task in crowd:
+            task.cancel()
+        return sum(not task.cancelled() and task.done() for task in crowd)
+
+    assert asyncio.run(ask()) <= 3
 
 
 def test_who_leaves_takes_no_place_and_is_forgotten() -> None:
