@@ -243,25 +243,28 @@ class Legs:
     def _finish(self, run: LegRun) -> bool:
         """Tell the engine that a leg has ended, now; False where its worker was given up and its requests with it."""
         effect = run.effect
-        with self._engine.lock:
-            if self._running.get(effect.batch.id) is not run:
-                return False
-            del self._running[effect.batch.id]
-            ended_ns = time.monotonic_ns()
-            effects = self._engine.handle(
-                LegFinished(ended_ns, effect.batch.id, effect.leg, run.worker_id, run.started_ns, ended_ns)
-            )
-            goes_on = self._engine.engine.flight(effect.batch.id) is not None
-            if goes_on:
-                self._between[effect.batch.id] = run
-        if not goes_on and not run.is_last:  # a worker further on has been lost
-            run.payload.close(finished=True)
-        if run.is_last:
-            for client in run.clients:
-                client.ended_ns = ended_ns
-            if refusal := run.clients[0].refusal:
-                refusal.answered()
-        self._engine.perform(effects)
+        effects: Sequence[AnyEffect] = ()
+        try:
+            with self._engine.lock:
+                if self._running.get(effect.batch.id) is not run:
+                    return False
+                del self._running[effect.batch.id]
+                ended_ns = time.monotonic_ns()
+                effects = self._engine.handle(
+                    LegFinished(ended_ns, effect.batch.id, effect.leg, run.worker_id, run.started_ns, ended_ns)
+                )
+                goes_on = self._engine.engine.flight(effect.batch.id) is not None
+                if goes_on:
+                    self._between[effect.batch.id] = run
+            if not goes_on and not run.is_last:  # a worker further on has been lost
+                run.payload.close(finished=True)
+            if run.is_last:
+                for client in run.clients:
+                    client.ended_ns = ended_ns
+                if refusal := run.clients[0].refusal:
+                    refusal.answered()
+        finally:  # they are of other requests, too
+            self._engine.perform(effects)
         self._did_well(run.backend)
         self._observability.batch_ended(run.execution, ended_ns)
         return True
