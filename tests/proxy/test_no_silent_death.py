@@ -24,6 +24,9 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.configuration.config_file import read_config
+from tidegate_proxy.legs import Legs
+from tidegate_proxy.locked_engine import LockedEngine
+from tidegate_proxy.membership import Membership
 
 if TYPE_CHECKING:
     from tidegate.engine import Engine
@@ -251,7 +254,8 @@ LOOKING_AFTER = (
     "tidegate_proxy.membership",
     "tidegate_proxy.probing",
 )
-AT_THE_START_OR_THE_END = {"close", "retire", "starting_profiles", "watch", "look_around", "change"}
+AT_THE_START_OR_THE_END = {"close", "retire", "starting_profiles", "watch", "look_around", "change", "_look_at"}
+"""And what catches what the others raise."""
 
 
 @pytest.mark.parametrize("nth", [1, 2])
@@ -298,3 +302,44 @@ def test_a_task_that_fails_once_goes_on(
                     f"version {wanted} to be seen, with a fault in {where}",
                 )
                 fake.answers |= answers
+
+
+GIVES_UP = (
+    (Legs, "forget"),
+    (Legs, "forget_stranded"),
+    (LockedEngine, "handle"),
+    (Membership, "_part_with_strays"),
+    (Membership, "_withdraw"),
+    (Membership, "give_up"),
+)
+
+
+@pytest.mark.parametrize(("owner", "name"), GIVES_UP, ids=[name for _, name in GIVES_UP])
+def test_who_waits_for_a_triton_that_is_given_up_is_told_though_that_failed_once(
+    owner: Any,  # noqa: ANN401
+    name: str,
+    start_fake: Make,
+    start_proxy_here: Make,
+    start_call: Make,
+    request_of: Make,
+    outcome: Make,
+    eventually: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidegate_proxy.probing.EVERY_S", 0.02)
+    triton = Refusing()
+    triton.go_on.clear()
+    fake = start_fake(triton)
+    flags = {"tritons": [fake.address], "policy": {"name": "fifs"}, "listen": {"grpc": "127.0.0.1:0"}, "drain_s": 0.0}
+    proxy = start_proxy_here(read_config(flags=flags))
+    request = request_of("echo", {"X": ROW})
+    calls = [start_call(proxy, "ModelInfer", request, timeout=LIMIT_S) for _ in range(8)]
+    eventually(lambda: proxy.engine.tally.accepted == 8, "all of them to wait")
+    fault = Fault()
+    fault.set(monkeypatch, owner, name, 1)
+    for gone in ("ServerLive", "ServerReady"):
+        fake.answers.pop(gone)
+    assert {outcome(one)[0] for one in calls} == {grpc.StatusCode.UNAVAILABLE}
+    assert fault.raised
+    assert (proxy.engine.queued, proxy.engine.in_flight, len(proxy.serving.driver.legs)) == (0, 0, 0)
+    triton.go_on.set()

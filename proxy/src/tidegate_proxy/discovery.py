@@ -82,14 +82,17 @@ class Discovery:
                 await self._look_at(backend)
 
     async def _look_at(self, backend: Backend) -> None:
-        """Take up what one of the Tritons has loaded or unloaded, if it has."""
+        """Take up what one of the Tritons has loaded or unloaded, if it has; a fault only delays that."""
         try:
-            if await backend.ready_versions() != _known(self._directory.catalog, backend):
-                await self.refresh()
+            await self._compare(backend)
         except BackendError as error:
             log.debug("%s", error)
         except Exception as error:  # there is a next time
             faults.report("looking for changes of what the Tritons serve", error)
+
+    async def _compare(self, backend: Backend) -> None:
+        if await backend.ready_versions() != _known(self._directory.catalog, backend):
+            await self.refresh()
 
     async def _refresh(self, returning: Backend | None) -> bool:
         async with self._one_at_a_time:

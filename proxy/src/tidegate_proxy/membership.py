@@ -2,7 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import grpc
 
@@ -11,6 +13,7 @@ from tidegate.engine import AnyEffect
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.client import Client
+from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.legs import Legs
 from tidegate_proxy.locked_engine import LockedEngine
 from tidegate_proxy.outliers import Outliers, is_failure
@@ -18,6 +21,18 @@ from tidegate_proxy.regions import Regions
 from tidegate_proxy.waiting_clients import WaitingClients
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Aftermath:
+    """What is left to be done, without the lock, of a change of which Tritons take part."""
+
+    effects: list[AnyEffect] = field(default_factory=list)
+    """Of the engine, to be carried out."""
+    strays: list[Client] = field(default_factory=list)
+    """Clients whose requests the engine has forgotten, to be passed on."""
+    runs: list[LegRun] = field(default_factory=list)
+    """Legs that nobody asks about any more, to be stopped."""
 
 
 class Membership:
@@ -75,78 +90,85 @@ class Membership:
         backend.cut_off()
 
     def _withdraw(self, backend: Backend) -> None:
-        """Give a Triton nothing more; what runs there is tried elsewhere."""
-        backend.alive = False
+        """Give a Triton nothing more; what runs there is tried elsewhere.
+
+        Should this raise, the Triton counts as before, and is to be withdrawn once more: else those would wait for ever
+        whose requests the engine still believes to be there.
+        """
         mine = {worker_id for worker_id, other in self._directory.catalog.backend_of.items() if other is backend}
-        with self._engine.lock:
-            runs = self._legs.forget(mine)
-            busy = {run.worker_id for run in runs}
-            strays, effects = self._part_with_strays(client for run in runs for client in run.clients)
-            # The idle ones first: what ran on a busy one must not be tried again on another of the same Triton.
-            effects += [
-                effect
-                for worker_id in sorted(mine, key=busy.__contains__)
-                for effect in self._engine.handle(WorkerLost(time.monotonic_ns(), worker_id))
-            ]
-            stranded = self._legs.forget_stranded()
-        self._engine.perform(effects)
-        for client in strays:
-            self._pass_on(client)
-        for run in (*runs, *stranded):
-            run.stop()
+        with self._changing() as then:
+            backend.alive = False
+            try:
+                then.runs += self._legs.forget(mine)
+                busy = {run.worker_id for run in then.runs}
+                self._part_with_strays((client for run in tuple(then.runs) for client in run.clients), then)
+                # The idle ones first: what ran on a busy one must not be tried again on another of the same Triton.
+                for worker_id in sorted(mine, key=busy.__contains__):
+                    then.effects += self._engine.handle(WorkerLost(time.monotonic_ns(), worker_id))
+                then.runs += self._legs.forget_stranded()
+            except Exception:
+                backend.alive = True
+                raise
         if self._regions:
             self._regions.leave(backend)
 
     def adopt(self, catalog: Catalog, profiles: Sequence[Profile], returning: Backend | None = None) -> None:
         """From now on this is what the Tritons serve; `returning` is one that was given up and answers again.
 
-        Raises ValueError, and changes nothing, for a plan that the engine cannot follow.
+        Raises ValueError, and changes nothing, for a plan that the engine cannot follow; whatever else is raised changes
+        nothing either.
         """
-        with self._engine.lock:
+        with self._changing() as then:
             before = self._directory.catalog
-            self._directory.catalog = catalog
-            if returning:
-                returning.alive = True
-            queued = (client for client in self._clients if not self._legs.runs_for(client))
-            strays, effects = self._part_with_strays(queued)
-            present = [worker for worker in catalog.workers if catalog.backend_of[worker.id].alive]
-            now_ns = time.monotonic_ns()
-            events: list[AnyEvent] = [
-                WorkerJoined(now_ns, worker) for worker in present if catalog.backend_of[worker.id] is returning
-            ]
-            if not catalog.same_plan(before):
-                events = [
-                    PlanChanged(
-                        now_ns, tuple(catalog.models.values()), tuple(present), tuple(profiles), catalog.network
-                    )
-                ]
-            refusal: ValueError | None = None
+            joined: list[int] = []
             try:
-                effects += [effect for event in events for effect in self._engine.handle(event)]
-            except ValueError as error:
-                refusal = error
+                self._directory.catalog = catalog
+                if returning:
+                    returning.alive = True
+                self._part_with_strays((client for client in self._clients if not self._legs.runs_for(client)), then)
+                present = [worker for worker in catalog.workers if catalog.backend_of[worker.id].alive]
+                now_ns = time.monotonic_ns()
+                if not catalog.same_plan(before):
+                    models = tuple(catalog.models.values())
+                    plan = PlanChanged(now_ns, models, tuple(present), tuple(profiles), catalog.network)
+                    then.effects += self._engine.handle(plan)
+                    return
+                for worker in present:
+                    if catalog.backend_of[worker.id] is returning:
+                        then.effects += self._engine.handle(WorkerJoined(now_ns, worker))
+                        joined.append(worker.id)
+            except Exception:
                 self._directory.catalog = before
                 if returning:
                     returning.alive = False
-        self._engine.perform(effects)
-        for client in strays:
-            self._pass_on(client)
-        if refusal:
-            raise refusal
+                for worker_id in joined:
+                    then.effects += self._engine.handle(WorkerLost(time.monotonic_ns(), worker_id))
+                raise
 
-    def _part_with_strays(self, clients: Iterable[Client]) -> tuple[list[Client], list[AnyEffect]]:
+    @contextmanager
+    def _changing(self) -> Iterator[_Aftermath]:
+        """With the lock: what the block leaves to be done is done after it, without the lock, whatever it raised."""
+        then = _Aftermath()
+        try:
+            with self._engine.lock:
+                yield then
+        finally:
+            self._engine.perform(then.effects)
+            for client in then.strays:
+                self._pass_on(client)
+            for run in then.runs:
+                run.stop()
+
+    def _part_with_strays(self, clients: Iterable[Client], then: _Aftermath) -> None:
         """With the lock held: the engine forgets requests that do not fit what their model has become since.
 
-        Returns those who wait for them, and the engine's effects. Where no Triton has the model, the engine says so.
+        Where no Triton has the model, the engine says so.
         """
         catalog = self._directory.catalog
-        strays: list[Client] = []
-        effects: list[AnyEffect] = []
         for client in clients:
             envelope = client.envelope
             if catalog.schedules(envelope) or envelope.model not in catalog.hosts:
                 continue
             if self._clients.remove(client.request_id):
-                strays.append(client)
-                effects += self._engine.handle(RequestCancelled(time.monotonic_ns(), client.request_id))
-        return strays, effects
+                then.strays.append(client)
+                then.effects += self._engine.handle(RequestCancelled(time.monotonic_ns(), client.request_id))
