@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from tidegate.api import AnyEvent, PlanChanged, Profile, RequestCancelled, WorkerJoined, WorkerLost
+from tidegate.api import PlanChanged, Profile, RequestCancelled, WorkerJoined, WorkerLost
 from tidegate.engine import AnyEffect
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.catalog import Catalog, Directory
@@ -115,8 +115,7 @@ class Membership:
     def adopt(self, catalog: Catalog, profiles: Sequence[Profile], returning: Backend | None = None) -> None:
         """From now on this is what the Tritons serve; `returning` is one that was given up and answers again.
 
-        Raises ValueError, and changes nothing, for a plan that the engine cannot follow; whatever else is raised changes
-        nothing either.
+        Raises ValueError for a plan that the engine cannot follow. Nothing has changed then, whatever it raises.
         """
         with self._changing() as then:
             before = self._directory.catalog
