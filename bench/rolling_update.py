@@ -66,7 +66,7 @@ class Update:
             run = await run_open_loop(connection, arrivals_ns, inputs, window_ns=window_ns, timeout_s=60.0)
         took_s = await updating
         outcomes = Counter({"answered": int(run.ok.sum())})
-        outcomes.update({str(words): int(count) for words, count in run.messages.items()})
+        outcomes.update(run.summary(SLO_MS).failed)
         outcomes["sent"] = len(arrivals_ns)
         return outcomes, took_s
 

@@ -190,7 +190,7 @@ class Bench:
             "attainment": summary.attainment,
             "issued": summary.issued,
             "failed": dict(summary.failed),
-            "messages": {str(words): int(count) for words, count in run.messages.items()},
+            "messages": dict(run.messages),
             "fell_behind": summary.fell_behind,
             "each": each,
         }

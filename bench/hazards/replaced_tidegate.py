@@ -1,7 +1,5 @@
 """A Tidegate replaced by another on the same ports, under load."""
 
-from dataclasses import asdict
-
 from rich.console import Console
 
 from bench.hazards.hazard import Hazard, Result
@@ -18,7 +16,7 @@ def run(stage: Stage) -> Result:
         f"{failed} of {total} failed, {findings.replacements} replacement(s), the longest took "
         f"{findings.longest_ms:.0f} ms",
         not failed and findings.replacements == replacements,
-        asdict(findings),
+        findings.figures(),
     )
 
 
