@@ -116,13 +116,11 @@ class Front:
             call.receive(lambda message: self._forward(call, message), self._body_timeout_s)
 
     def _infer(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
-        if message is not None and len(message) >= OPENED_ASIDE_FROM:
-            self._loop.call_soon_threadsafe(self._infer_aside, call, message, arrival_ns)
-        else:
-            self._infer_now(call, message, arrival_ns)
-
-    def _infer_aside(self, call: Call, message: bytes, arrival_ns: int) -> None:
-        self._spawn(call, self._open_aside(call, message, arrival_ns))
+        with ending(call):
+            if message is not None and len(message) >= OPENED_ASIDE_FROM:
+                self._in_loop(call, self._open_aside(call, message, arrival_ns))
+            else:
+                self._infer_now(call, message, arrival_ns)
 
     async def _open_aside(self, call: Call, message: bytes, arrival_ns: int) -> None:
         """Have a large message opened in a thread of its own."""
@@ -134,15 +132,14 @@ class Front:
             self._schedule(call, envelope, arrival_ns)
 
     def _infer_now(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
-        with ending(call):
-            if message is None:
-                self._forward(call, message)
-                return
-            try:
-                envelope = self._inference.open(message)
-            except NotSchedulable:
-                self._forward(call, message)
-                return
+        if message is None:
+            self._forward(call, message)
+            return
+        try:
+            envelope = self._inference.open(message)
+        except NotSchedulable:
+            self._forward(call, message)
+        else:
             self._schedule(call, envelope, arrival_ns)
 
     def _schedule(self, call: Call, envelope: Envelope, arrival_ns: int) -> None:
