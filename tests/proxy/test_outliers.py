@@ -131,15 +131,16 @@ def test_live_the_traffic_moves_and_comes_back(
     fakes = [start_fake(infer("bad")), start_fake(infer("good"))]
     proxy = serve_here(fakes, ejection={"base_s": 1.0})
     outcomes = [call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] for _ in range(40)]
-    assert outcomes.count(grpc.StatusCode.INTERNAL) == 5
-    assert seen.count("bad") == 5
+    # Who is refused is told first: his next request may overtake the ejection.
+    assert outcomes.count(grpc.StatusCode.INTERNAL) in (5, 6)
+    assert seen.count("bad") in (5, 6)
     assert f"Triton at {fakes[0].address}: it failed 5 times in a row" in caplog.text
     ejections = proxy.serving.driver.outliers.ejections(proxy.serving._discovery.backends)
     assert ejections[fakes[0].address][0] == 1
     broken.clear()
     eventually(
         lambda: (
-            call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is grpc.StatusCode.OK and "bad" in seen[5:]
+            call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is grpc.StatusCode.OK and "bad" in seen[40:]
         ),
         "it to be used again",
     )
