@@ -287,7 +287,9 @@ def _http_infer(rng: random.Random) -> Input:
         body += binary
         headers.append(f"Inference-Header-Content-Length: {length}")
     elif way < 0.45:
-        packed = rng.choice([gzip.compress(body), zlib.compress(body), body, gzip.compress(body)[:-5]])
+        packed = rng.choice(
+            [gzip.compress(body, mtime=0), zlib.compress(body), body, gzip.compress(body, mtime=0)[:-5]]
+        )
         headers.append(f"Content-Encoding: {rng.choice(['gzip', 'deflate', 'br', 'identity', 'gzip, gzip', ''])}")
         body = _mangled(rng, packed) if rng.random() < 0.5 else packed
     if rng.random() < 0.1:
@@ -303,7 +305,7 @@ def _packed(encoding: str, rounds: int) -> bytes:
     """Zeros, compressed so many times."""
     packed = bytes(INFLATED)
     for _ in range(rounds):
-        packed = gzip.compress(packed) if encoding == "gzip" else zlib.compress(packed)
+        packed = gzip.compress(packed, mtime=0) if encoding == "gzip" else zlib.compress(packed)
     return packed
 
 

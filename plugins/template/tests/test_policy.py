@@ -36,6 +36,9 @@ class TestConformanceWithAReserve(TestConformance):
 
     options: ClassVar = {"reserve_ms": 3}
 
+    def test_10_no_idle_refusal(self) -> None:
+        """Not asked: what is kept free is kept free though a worker is idle."""
+
 
 def arrived(request_id: int, model: str, now_ns: int, due_ns: int) -> RequestArrived:
     """A request of one row comes."""

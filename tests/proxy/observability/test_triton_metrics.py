@@ -48,6 +48,7 @@ def pair(
     add_model: Callable[..., Path],
     tmp_path_factory: pytest.TempPathFactory,
     tensors: Callable[..., Any],
+    eventually: Callable[..., None],
 ) -> list[EmbeddedTriton]:
     """Two Tritons, which have answered one and two requests of each model, and failed one."""
     servers = []
@@ -62,6 +63,9 @@ def pair(
                 client.infer(model, tensors({"X": np.ones((3, 2), np.float32)}))
         with pytest.raises(Exception, match="negative"):
             client.infer("scheduled", tensors({"X": -np.ones((1, 2), np.float32)}))
+        # Triton counts an answer after it has gone.
+        counted = f'nv_inference_request_success{{model="other",version="1"}} {answered}'
+        eventually(lambda: counted in (_pages([servers[-1]])[servers[-1].grpc_address] or ""), "Triton to count")  # noqa: B023
         client.close()
     return servers
 
