@@ -363,6 +363,8 @@ class Channel:
                     ssl=self._context,
                     server_hostname=self._server_name,
                 )
+            if connection.transport is None:  # it broke before this task went on
+                raise ConnectionError(connection.closed_because or "Socket closed")
         except (OSError, ssl.SSLError, TimeoutError) as error:
             self._connecting = None
             words = str(error) or f"no connection within {CONNECT_S:g} s"
