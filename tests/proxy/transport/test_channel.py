@@ -217,6 +217,7 @@ def test_a_server_that_speaks_no_http2_is_unavailable(caller: Callable[[int], Ca
         one = caller(listener.getsockname()[1])
         _, ended = one.begin(b"")
         connection, _ = listener.accept()
+        listener.close()  # a call that was not sent yet is tried on another connection, where nobody is now
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         assert ended.result(30)[1] is grpc.StatusCode.UNAVAILABLE
         connection.close()
