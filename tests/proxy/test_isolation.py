@@ -84,8 +84,8 @@ class asking:
 
 
 def own(triton: EmbeddedTriton, connect: Callable[..., Any]) -> list[str]:
-    """The names of what Tidegate and the Triton share."""
-    return [name for name in connect(triton).get_system_shared_memory_status().regions if name.startswith(PREFIX)]
+    """The names of what Tidegates and the Triton share; Triton lists them in whatever order its map has."""
+    return sorted(name for name in connect(triton).get_system_shared_memory_status().regions if name.startswith(PREFIX))
 
 
 def request_on(region: str, model: str = "echo", *, output: bool = False, **fields: Any) -> Any:  # noqa: ANN401
