@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.front import bench_front
+from bench.front import CALLERS, bench_front
 from bench.generator import bench_generator
 from bench.live_vs_simulated import bench_live_vs_simulated
 from bench.ppipe_dispatch import bench_dispatch
@@ -31,6 +31,8 @@ def main() -> None:
         help="run one of them",
     )
     parser.add_argument("--perf-analyzer", type=Path, metavar="PATH", help="front: load by NVIDIA's perf_analyzer")
+    parser.add_argument("--against", type=Path, metavar="PATH", help="front: another checkout's `tidegate` beside ours")
+    parser.add_argument("--callers", type=int, nargs="+", metavar="N", help="front: how many call at a time")
     parser.add_argument("--full", action="store_true", help="scheduler: every number of models with every of workers")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="scheduler: draw how it grows into this HTML file")
     arguments = parser.parse_args()
@@ -38,7 +40,9 @@ def main() -> None:
     console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
     figures: dict[str, Any] = {}
     if arguments.only in (None, "front"):
-        figures["front"] = bench_front(console, arguments.perf_analyzer)
+        figures["front"] = bench_front(
+            console, arguments.perf_analyzer, arguments.against, tuple(arguments.callers or CALLERS)
+        )
     if arguments.only in (None, "generator"):
         figures["generator"] = bench_generator(console)
     if arguments.only in (None, "scheduler"):

@@ -1,27 +1,31 @@
-"""The hop: a no-op model on the same Triton, directly and through Tidegate, the runs in turn (A B A B).
+"""The hop: a no-op model on the same Triton, directly and through Tidegate, the runs in turn (A B C A B C).
 
-One caller gives the latency that Tidegate adds; more of them tell how many requests per second pass.
-The load comes from our own generator, in Python, which takes a good part of a small machine; or from NVIDIA's
-perf_analyzer (`--perf-analyzer PATH`), which takes less and leaves more to measure.
+One caller gives the latency that Tidegate adds; more of them tell how many requests per second pass, and what each
+costs the process of Tidegate in CPU time and context switches. The load comes from our own generator, in Python, which
+takes a good part of a small machine; or from NVIDIA's perf_analyzer (`--perf-analyzer PATH`), which takes less and
+leaves more to measure. `--against PATH` has the `tidegate` of another checkout beside ours.
 """
 
 import csv
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import tritonclient.grpc
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from demo.processes import run_load, tidegate_serve
+from bench.proxy_process import ProxyProcess, proxy_process
+from demo.processes import TIDEGATE, run_load
 from tidegate_proxy.embedded import EmbeddedTriton
 
-ROUNDS = 3
+ROUNDS = 5
 DURATION_S, WARMUP_S = 3.0, 1.0
 CALLERS = (1, 8, 32, 128)
 FLOATS = {"64 B": 16, "600 KB": 150_000}
@@ -51,26 +55,47 @@ Load = Callable[[str, int, int], Figures]
 """`load(address, floats, callers)`: requests/s, and the 50th and 99th percentile of their latency in ms."""
 
 
-def bench_front(console: Console, perf_analyzer: Path | None = None) -> list[dict[str, Any]]:
-    """Run and print; a row per (target, size, callers) with the medians over the rounds."""
-    load: Load = _own_load
-    if perf_analyzer:
-        load = partial(_perf_analyzer_load, perf_analyzer)
-    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
+OURS = {
+    "fifs": ("--policy", "fifs"),
+    "symphony": ("--policy", "symphony"),
+    "http2": ("--policy", "fifs", "--transport", "http2"),
+}
+"""What ours is started with, by what it is called in the table."""
+
+
+def bench_front(
+    console: Console,
+    perf_analyzer: Path | None = None,
+    against: Path | None = None,
+    callers: tuple[int, ...] = CALLERS,
+    sizes: Mapping[str, int] = FLOATS,
+) -> list[dict[str, Any]]:
+    """Run and print; a row per (target, size, callers) with the medians over the rounds.
+
+    Args:
+        perf_analyzer: NVIDIA's load generator, or None for ours.
+        against: the `tidegate` of another checkout, which runs beside with the policy `fifs`.
+        callers: how many of them call at a time, one after the other.
+        sizes: the number of floats of a tensor, by its name.
+    """
+    load: Load = partial(_perf_analyzer_load, perf_analyzer) if perf_analyzer else _own_load
+    commands = {f"Tidegate {name}": (TIDEGATE, flags) for name, flags in OURS.items()}
+    if against:
+        commands["other fifs"] = (str(against), ("--policy", "fifs"))
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as stack:
         work = Path(folder)
         version = work / "models" / "noop" / "1"
         version.mkdir(parents=True)
         (version.parent / "config.pbtxt").write_text(NO_OP_CONFIG)
         (version / "model.py").write_text(NO_OP_MODEL)
-        with EmbeddedTriton([work / "models"]) as triton:
-            serve = ("--triton", triton.grpc_address, "--policy")
-            with (
-                tidegate_serve(*serve, "fifs", log=work / "fifs.log") as fifs,
-                tidegate_serve(*serve, "symphony", log=work / "symphony.log") as symphony,
-            ):
-                targets = {"Triton": triton.grpc_address, "Tidegate fifs": fifs, "Tidegate symphony": symphony}
-                runs = _runs(console, targets, load)
-    rows = [_row(target, size, callers, runs) for target, size, callers in runs]
+        triton = stack.enter_context(EmbeddedTriton([work / "models"]))
+        targets: dict[str, ProxyProcess | None] = {"Triton": None}
+        for name, (command, flags) in commands.items():
+            (work / name).mkdir()
+            given = ("--triton", triton.grpc_address, "--listen", "127.0.0.1:0", *flags)
+            targets[name] = stack.enter_context(proxy_process(work / name, *given, tidegate=command))
+        runs = _runs(console, triton, targets, load, callers, sizes)
+    rows = [_row(target, size, number, runs) for target, size, number in runs]
     _show(console, rows)
     return rows
 
@@ -78,18 +103,46 @@ def bench_front(console: Console, perf_analyzer: Path | None = None) -> list[dic
 Runs = dict[tuple[str, str, int], list[Figures]]
 
 
-def _runs(console: Console, targets: dict[str, str], load: Load) -> Runs:
+def _runs(
+    console: Console,
+    triton: EmbeddedTriton,
+    targets: Mapping[str, ProxyProcess | None],
+    load: Load,
+    callers: tuple[int, ...],
+    sizes: Mapping[str, int],
+) -> Runs:
     runs: Runs = {}
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=ROUNDS * len(CALLERS) * len(FLOATS) * len(targets))
-        for size, floats in FLOATS.items():
-            for callers in CALLERS:
+        task = progress.add_task("", total=ROUNDS * len(callers) * len(sizes) * len(targets))
+        for size, floats in sizes.items():
+            for number in callers:
                 for _ in range(ROUNDS):
-                    for target, address in targets.items():
-                        progress.update(task, description=f"{target}, {size}, {callers} callers")
-                        runs.setdefault((target, size, callers), []).append(load(address, floats, callers))
+                    for name, target in targets.items():
+                        progress.update(task, description=f"{name}, {size}, {number} callers")
+                        runs.setdefault((name, size, number), []).append(_run(triton, target, load, floats, number))
                         progress.advance(task)
     return runs
+
+
+def _run(triton: EmbeddedTriton, target: ProxyProcess | None, load: Load, floats: int, callers: int) -> Figures:
+    """One run, with what a request cost the process of the target: cpu_us, switches."""
+    if target is None:
+        return {**load(triton.grpc_address, floats, callers), "cpu_us": 0.0, "switches": 0.0}
+    served, (cpu_s, switches) = _served(triton), target.spent()
+    figures = load(target.grpc, floats, callers)
+    requests, (cpu_s_after, switches_after) = _served(triton) - served, target.spent()
+    return {
+        **figures,
+        "cpu_us": (cpu_s_after - cpu_s) * 1e6 / requests,
+        "switches": (switches_after - switches) / requests,
+    }
+
+
+def _served(triton: EmbeddedTriton) -> int:
+    """The rows that the Triton has served so far, which are requests here."""
+    with tritonclient.grpc.InferenceServerClient(triton.grpc_address) as client:
+        statistics = client.get_inference_statistics("noop").model_stats
+    return sum(int(of.inference_count) for of in statistics)
 
 
 def _own_load(address: str, floats: int, callers: int) -> Figures:
@@ -127,7 +180,7 @@ def _row(target: str, size: str, callers: int, runs: Runs) -> dict[str, Any]:
         "target": target,
         "size": size,
         "callers": callers,
-        **{name: median(run[name] for run in mine) for name in ("rps", "p50_ms", "p99_ms")},
+        **{name: median(run[name] for run in mine) for name in ("rps", "p50_ms", "p99_ms", "cpu_us", "switches")},
         "rps_of_direct": median(run["rps"] / other["rps"] for run, other in pairs),
         "p50_added_ms": median(run["p50_ms"] - other["p50_ms"] for run, other in pairs),
     }
@@ -135,7 +188,7 @@ def _row(target: str, size: str, callers: int, runs: Runs) -> dict[str, Any]:
 
 def _show(console: Console, rows: list[dict[str, Any]]) -> None:
     table = Table(
-        "target", "tensor", "callers", "requests/s", "of direct", "p50 ms", "added ms", "p99 ms",
+        "target", "tensor", "callers", "requests/s", "of direct", "p50 ms", "added ms", "p99 ms", "CPU us", "switches",
         title=f"A no-op model over gRPC: medians of {ROUNDS} runs in turn, {DURATION_S:g} s each",
     )  # fmt: skip
     for column in table.columns[1:]:
@@ -146,9 +199,11 @@ def _show(console: Console, rows: list[dict[str, Any]]) -> None:
             row["size"],
             str(row["callers"]),
             f"{row['rps']:,.0f}",
-            f"{row['rps_of_direct']:.0%}",
+            f"{row['rps_of_direct']:.2f}",
             f"{row['p50_ms']:.2f}",
             f"{row['p50_added_ms']:+.2f}",
             f"{row['p99_ms']:.2f}",
+            f"{row['cpu_us']:.0f}" if row["cpu_us"] else "",
+            f"{row['switches']:.1f}" if row["cpu_us"] else "",
         )
     console.print(table)

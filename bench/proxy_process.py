@@ -57,6 +57,15 @@ class ProxyProcess:
         """HOST:PORT."""
         return self._address("metrics").removesuffix("/metrics")
 
+    def spent(self) -> tuple[float, int]:
+        """The CPU time in seconds and the context switches of all its threads that live, since it started."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        threads = Path(f"/proc/{self._process.pid}/task").glob("*/status")
+        switches = (re.findall(r"ctxt_switches:\s+(\d+)", thread.read_text()) for thread in threads)
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), sum(
+            int(n) for of in switches for n in of
+        )
+
     def usage(self) -> dict[str, float]:
         """What it holds: memory_mib, threads, descriptors."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
@@ -76,12 +85,17 @@ class ProxyProcess:
 
 
 @contextmanager
-def proxy_process(folder: Path, *flags: str, environment: Mapping[str, str] | None = None) -> Iterator[ProxyProcess]:
-    """`tidegate serve` with these flags, until the end of the block; its output goes to the folder."""
+def proxy_process(
+    folder: Path, *flags: str, environment: Mapping[str, str] | None = None, tidegate: str = TIDEGATE
+) -> Iterator[ProxyProcess]:
+    """`tidegate serve` with these flags, until the end of the block; its output goes to the folder.
+
+    `tidegate` is the command, for instance another checkout's.
+    """
     output, errors = folder / "tidegate.out", folder / "tidegate.log"
     with output.open("w") as out, errors.open("w") as err:
         process = subprocess.Popen(
-            [TIDEGATE, "serve", *flags], stdout=out, stderr=err, text=True, env={**os.environ, **(environment or {})}
+            [tidegate, "serve", *flags], stdout=out, stderr=err, text=True, env={**os.environ, **(environment or {})}
         )
     try:
         give_up = time.monotonic() + START_WITHIN_S
