@@ -4,7 +4,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tidegate.api import NEVER
-from tidegate_proxy.deadlines import deadline_ns
+from tidegate_proxy.deadlines import deadline_ns, times_in
 
 NOW = 10_000_000_000
 MS = 1_000_000
@@ -15,7 +15,7 @@ def _due(slo_ns: int | None, grpc_s: float | None = None, **parameters: tuple[st
     header = service_pb2.ModelInferRequest()
     for name, (form, value) in parameters.items():
         setattr(header.parameters[name], form, value)
-    due_ns = deadline_ns(NOW, slo_ns, header, grpc_s)
+    due_ns = deadline_ns(NOW, slo_ns, times_in(header), grpc_s)
     return due_ns if due_ns == NEVER else due_ns - NOW
 
 

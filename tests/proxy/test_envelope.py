@@ -8,14 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.envelope import (
-    MOST_HEADER_BYTES,
-    PRIVATE_PARAMETERS,
-    NotSchedulable,
-    Overgrown,
-    PassedThrough,
-    open_envelope,
-)
+from tidegate_proxy.envelope import PassedThrough, open_envelope
+from tidegate_proxy.heading import MOST_HEADER_BYTES, PRIVATE_PARAMETERS, NotSchedulable, Overgrown
 from tidegate_proxy.signature import Signature, TensorSpec
 from tidegate_proxy.wire import MOST_FIELDS
 
@@ -127,7 +121,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
 def test_a_request_is_opened() -> None:
     message = _request()
     envelope = open_envelope(message.SerializeToString(), SIGNATURE)
-    assert (envelope.model, envelope.rows, envelope.header.id) == ("m", 2, "mine")
+    assert (envelope.model, envelope.rows, envelope.id) == ("m", 2, "mine")
     assert [bytes(tensor) for tensor in envelope.tensors] == list(message.raw_input_contents)
     assert envelope.message == message.SerializeToString()
 
@@ -209,7 +203,7 @@ def test_inputs_may_come_in_any_order() -> None:
         message.raw_input_contents.append(_request().raw_input_contents[index])
     assert _key(message) == _key(_request())
     envelope = open_envelope(message.SerializeToString(), SIGNATURE)
-    assert [envelope.header.inputs[index].name for index in envelope.in_order_of_names()] == ["A", "WORDS"]
+    assert [envelope.heading.header.inputs[index].name for index in envelope.heading.order] == ["A", "WORDS"]
 
 
 def _with_maybe(message: service_pb2.ModelInferRequest) -> None:

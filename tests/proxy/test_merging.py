@@ -98,7 +98,7 @@ def test_everybody_gets_their_own_rows_back(batch: tuple[Signature, list[Envelop
         answer = service_pb2.ModelInferResponse.FromString(answer_bytes)
         alone = service_pb2.ModelInferResponse.FromString(_identity(envelope.message, signature))
         assert _contents(answer) == _contents(alone)
-        assert (answer.id, answer.model_name, answer.model_version) == (envelope.header.id, "m", "1")
+        assert (answer.id, answer.model_name, answer.model_version) == (envelope.id, "m", "1")
         assert answer.parameters == alone.parameters
 
 
@@ -107,12 +107,12 @@ def test_a_batch_asks_for_no_more_than_its_requests(batch: tuple[Signature, list
     signature, envelopes = batch
     merged = open_envelope(gather(envelopes), signature)
     assert merged.rows == sum(envelope.rows for envelope in envelopes)
-    asked = [{output.name for output in envelope.header.outputs} for envelope in envelopes]
+    asked = [set(envelope.heading.wanted) for envelope in envelopes]
     everything = set() if not all(asked) else set().union(*asked)
-    assert {output.name for output in merged.header.outputs} == everything
-    assert merged.header.parameters["shared"].string_param == "by all"
+    assert {output.name for output in merged.heading.header.outputs} == everything
+    assert merged.heading.header.parameters["shared"].string_param == "by all"
     if len(envelopes) > 1:
-        assert "timeout" not in merged.header.parameters
+        assert "timeout" not in merged.heading.header.parameters
     else:
         assert gather(envelopes) == envelopes[0].message
 

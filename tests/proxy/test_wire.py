@@ -16,6 +16,7 @@ from tidegate_proxy.wire import (
     first_string,
     join,
     split,
+    string_in,
     without_contents,
 )
 
@@ -51,20 +52,32 @@ UNKNOWN = st.one_of(
 
 @given(requests())
 def test_what_is_split_is_what_protobuf_reads(message: service_pb2.ModelInferRequest) -> None:
-    header, tensors = split(message.SerializeToString(), REQUEST_RAW_FIELD)
+    header, id_field, tensors = split(message.SerializeToString(), REQUEST_RAW_FIELD)
     assert [bytes(tensor) for tensor in tensors] == list(message.raw_input_contents)
+    assert (string_in(id_field) if id_field else "") == message.id
     rest = service_pb2.ModelInferRequest()
     rest.CopyFrom(message)
     rest.ClearField("raw_input_contents")
+    rest.ClearField("id")
     # As text, since a NaN is not equal to itself.
     assert str(service_pb2.ModelInferRequest.FromString(header)) == str(rest)
 
 
 @given(requests())
 def test_what_is_joined_is_what_protobuf_writes(message: service_pb2.ModelInferRequest) -> None:
-    header, tensors = split(message.SerializeToString(deterministic=True), REQUEST_RAW_FIELD)
+    written = message.SerializeToString(deterministic=True)
+    header, id_field, tensors = split(written, REQUEST_RAW_FIELD)
+    before_id = written.index(id_field) if id_field else 0
     halves = ((tensor[: len(tensor) // 2], tensor[len(tensor) // 2 :]) for tensor in tensors)
-    assert join(header, halves, REQUEST_RAW_FIELD) == message.SerializeToString(deterministic=True)
+    assert join(header[:before_id] + id_field + header[before_id:], halves, REQUEST_RAW_FIELD) == written
+
+
+def test_of_several_ids_the_last_one_counts() -> None:
+    one, other = (_field(3, 2, encode_varint(1) + name) for name in (b"a", b"b"))
+    header, id_field, _ = split(one + other, REQUEST_RAW_FIELD)
+    assert (header, string_in(id_field)) == (one, "b")
+    with pytest.raises(WireError):
+        string_in(_field(3, 2, encode_varint(1) + b"\xff"))
 
 
 @given(st.permutations(range(6)), st.lists(UNKNOWN, min_size=3, max_size=3), st.binary(max_size=300))
@@ -76,7 +89,7 @@ def test_fields_may_come_in_any_order_between_unknown_ones(order: list[int], unk
         *unknown,
     ]
     message = b"".join(response[index] for index in order)
-    header, tensors = split(message, RESPONSE_RAW_FIELD)
+    header, _, tensors = split(message, RESPONSE_RAW_FIELD)
     assert [bytes(tensor) for tensor in tensors] == list(
         service_pb2.ModelInferResponse.FromString(message).raw_output_contents
     )
@@ -106,10 +119,10 @@ def test_a_truncated_message_is_a_wire_error_or_ends_between_fields(
 def test_random_bytes_are_a_message_or_a_wire_error(message: bytes) -> None:
     first_string(message)
     try:
-        header, tensors = split(message, REQUEST_RAW_FIELD)
+        header, id_field, tensors = split(message, REQUEST_RAW_FIELD)
     except WireError:
         return
-    assert len(header) + sum(map(len, tensors)) <= len(message)
+    assert len(header) + len(id_field) + sum(map(len, tensors)) <= len(message)
 
 
 @given(st.integers(0, 2**64 - 1))
@@ -138,7 +151,7 @@ def test_a_header_without_contents_is_the_header_else(
     for tensor in message.inputs:
         if data.draw(st.booleans()):
             tensor.contents.bytes_contents.extend(data.draw(TENSORS))
-    header, _ = split(message.SerializeToString(), REQUEST_RAW_FIELD)
+    header, _, _ = split(message.SerializeToString(), REQUEST_RAW_FIELD)
     rest = service_pb2.ModelInferRequest.FromString(header)
     for tensor in rest.inputs:
         if tensor.HasField("contents"):
@@ -158,7 +171,7 @@ def test_random_headers_lose_their_contents_or_are_a_wire_error(header: bytes) -
 
 @pytest.mark.parametrize("field", [b"\x32\x00", b"\x2a\x00", b"\x3a\x00"])
 def test_nobody_looks_at_millions_of_fields(field: bytes) -> None:
-    assert len(split(field * MOST_FIELDS, REQUEST_RAW_FIELD)) == 2
+    assert len(split(field * MOST_FIELDS, REQUEST_RAW_FIELD)) == 3
     with pytest.raises(TooManyFields):
         split(field * (MOST_FIELDS + 1), REQUEST_RAW_FIELD)
 
@@ -171,5 +184,5 @@ def test_nor_at_millions_of_those_of_an_input() -> None:
 
 def test_tensors_are_not_copied() -> None:
     message = join(b"", [[bytes(100)], [bytes(200)]], REQUEST_RAW_FIELD)
-    _, tensors = split(message, REQUEST_RAW_FIELD)
+    _, _, tensors = split(message, REQUEST_RAW_FIELD)
     assert all(tensor.obj is message for tensor in tensors)

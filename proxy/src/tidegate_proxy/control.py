@@ -19,8 +19,9 @@ from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed
 from tidegate_proxy.client_regions import Ask, ClientRegions, all_must
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
-from tidegate_proxy.envelope import NotSchedulable, PassedThrough, open_envelope
+from tidegate_proxy.envelope import PassedThrough, open_envelope
 from tidegate_proxy.forwarded import forwarded
+from tidegate_proxy.heading import NotSchedulable
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.merged_statistics import merge_statistics
 from tidegate_proxy.observability.observability import Observability

@@ -125,7 +125,7 @@ class Driver:
         if stray:
             self._pass_on(client)
         elif not admitted:
-            words = f"[request id: {envelope.header.id or '<id_unknown>'}] {QUEUE_FULL}"
+            words = f"[request id: {envelope.id or '<id_unknown>'}] {QUEUE_FULL}"
             self.clients.tell(client, _rejected(limits, words, queued=False))
         else:
             self._engine.perform(effects)

@@ -18,8 +18,9 @@ from tidegate_proxy.configuration.config import ServeConfig, ServerTls
 from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.ending import ending
-from tidegate_proxy.envelope import Envelope, NotSchedulable
+from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.faults import faults
+from tidegate_proxy.heading import NotSchedulable
 from tidegate_proxy.inference import OPENED_ASIDE_FROM, Inference
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.streams import InferStream

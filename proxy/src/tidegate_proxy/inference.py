@@ -8,8 +8,9 @@ from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import AwaitingClient, Client
 from tidegate_proxy.deadlines import deadline_ns
 from tidegate_proxy.driver import Driver
-from tidegate_proxy.envelope import Envelope, NotSchedulable, open_envelope
+from tidegate_proxy.envelope import Envelope, open_envelope
 from tidegate_proxy.forwarded import fits
+from tidegate_proxy.heading import NotSchedulable
 from tidegate_proxy.transport import Metadata
 from tidegate_proxy.wire import first_string
 
@@ -40,7 +41,7 @@ class Inference:
         envelope = client.envelope
         model = self._directory.catalog.models.get(envelope.model)
         slo_ns = model.slo_ns if model else None  # gone since it was opened: the engine says so
-        self._driver.submit(client, arrival_ns, deadline_ns(arrival_ns, slo_ns, envelope.header, remaining_s))
+        self._driver.submit(client, arrival_ns, deadline_ns(arrival_ns, slo_ns, envelope.heading.times, remaining_s))
 
     async def infer(self, message: bytes, remaining_s: float | None, metadata: Metadata = (), owner: str = "") -> bytes:
         """Have a request of an owner scheduled and await its answer, a serialized ModelInferResponse.

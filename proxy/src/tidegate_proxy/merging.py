@@ -1,17 +1,24 @@
 """Merge the requests of a batch along the batch dimension, and divide Triton's answer among them again."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import prod
+from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy import wire
-from tidegate_proxy.envelope import PRIVATE_PARAMETERS, Envelope
+from tidegate_proxy.envelope import Envelope
+from tidegate_proxy.heading import PRIVATE_PARAMETERS, Heading
 from tidegate_proxy.signature import split_elements
 from tidegate_proxy.wire import Buffer
+
+Output: TypeAlias = service_pb2.ModelInferResponse.InferOutputTensor
+MOST_MERGED: Final = 64
+"""Headers of batches that are remembered for requests that say the same."""
 
 
 class ScatterError(Exception):
@@ -35,52 +42,79 @@ class Tensor:
 
 def merged_header(envelopes: Sequence[Envelope]) -> service_pb2.ModelInferRequest:
     """What a request for all of them says besides its tensors. A single one keeps what concerns only itself."""
-    first = envelopes[0].header
-    header = service_pb2.ModelInferRequest(model_name=first.model_name, model_version=first.model_version)
+    first = envelopes[0].heading
+    header = service_pb2.ModelInferRequest(model_name=first.model, model_version=first.version)
     alone = len(envelopes) == 1
     if alone:
-        header.id = first.id
-    for name, value in first.parameters.items():
+        header.id = envelopes[0].id
+    for name, value in first.header.parameters.items():
         if alone or name not in PRIVATE_PARAMETERS:
             header.parameters[name].CopyFrom(value)
     return header
 
 
+def merged_message(envelopes: Sequence[Envelope], rows: int) -> bytes:
+    """A request for all of several, of so many rows, with its tensors. What the first one says remembers its header."""
+    first, wanted = envelopes[0].heading, tuple(outputs_wanted(envelopes))
+    header = first.merged.get((rows, wanted))
+    if header is None:
+        message = merged_header(envelopes)
+        for position in first.order:
+            declared = first.header.inputs[position]
+            message.inputs.add(name=declared.name, datatype=declared.datatype, shape=(rows, *declared.shape[1:]))
+        for name in wanted:
+            message.outputs.add(name=name)
+        if len(first.merged) >= MOST_MERGED:
+            first.merged.clear()
+        header = first.merged[rows, wanted] = message.SerializeToString()
+    return wire.join(header, _in_order(envelopes), wire.REQUEST_RAW_FIELD)
+
+
 def merged_inputs(envelopes: Sequence[Envelope]) -> list[Tensor]:
     """Their inputs, each of all rows, in order."""
     rows = sum(envelope.rows for envelope in envelopes)
-    orders = [envelope.in_order_of_names() for envelope in envelopes]
-    first = envelopes[0].header
+    heading = envelopes[0].heading
+    declared = [heading.header.inputs[position] for position in heading.order]
     return [
-        Tensor(
-            first.inputs[position].name,
-            first.inputs[position].datatype,
-            (rows, *first.inputs[position].shape[1:]),
-            [envelope.tensors[order[index]] for envelope, order in zip(envelopes, orders, strict=True)],
-        )
-        for index, position in enumerate(orders[0])
+        Tensor(each.name, each.datatype, (rows, *each.shape[1:]), pieces)
+        for each, pieces in zip(declared, _in_order(envelopes), strict=True)
     ]
 
 
-def outputs_wanted(envelopes: Sequence[Envelope]) -> list[str]:
+def _in_order(envelopes: Sequence[Envelope]) -> Iterator[list[memoryview]]:
+    """For each of their inputs, sorted by name, the contents in all of them."""
+    several = [(envelope.tensors, envelope.heading.order) for envelope in envelopes]
+    return ([tensors[order[index]] for tensors, order in several] for index in range(len(several[0][1])))
+
+
+def outputs_wanted(envelopes: Sequence[Envelope]) -> Sequence[str]:
     """The outputs that anybody asked for; none when somebody wants all, which is what naming none means."""
-    if len(envelopes) == 1:
-        return [output.name for output in envelopes[0].header.outputs]
-    if not all(envelope.header.outputs for envelope in envelopes):
-        return []
-    return sorted({output.name for envelope in envelopes for output in envelope.header.outputs})
+    first = envelopes[0].heading.wanted
+    if all(envelope.heading.wanted == first for envelope in envelopes):
+        return first
+    if not all(envelope.heading.wanted for envelope in envelopes):
+        return ()
+    return sorted({name for envelope in envelopes for name in envelope.heading.wanted})
 
 
 def read_answer(answer: bytes) -> tuple[service_pb2.ModelInferResponse, list[memoryview]]:
-    """A serialized ModelInferResponse without its tensors, and those, one for each output. Raises ScatterError."""
+    """A serialized ModelInferResponse without its id and its tensors, and those, one for each output.
+
+    Nobody may change the header: equal ones are one. Raises ScatterError.
+    """
     try:
-        header_bytes, tensors = wire.split(answer, wire.RESPONSE_RAW_FIELD)
-        header = service_pb2.ModelInferResponse.FromString(header_bytes)
+        header_bytes, _, tensors = wire.split(answer, wire.RESPONSE_RAW_FIELD)
+        header = _parsed(header_bytes)
     except (wire.WireError, DecodeError) as error:
         raise ScatterError("Triton's answer is no ModelInferResponse") from error
     if len(header.outputs) != len(tensors):
         raise ScatterError("Triton's answer does not carry its outputs as raw contents")
     return header, tensors
+
+
+@lru_cache(maxsize=512)
+def _parsed(header: bytes) -> service_pb2.ModelInferResponse:
+    return service_pb2.ModelInferResponse.FromString(header)
 
 
 def scatter(
@@ -91,18 +125,56 @@ def scatter(
     Raises ScatterError where the answer cannot be divided. The answer to a single envelope is its own.
     """
     if len(envelopes) == 1:
-        return [wire.join(header.SerializeToString(), [[tensor] for tensor in tensors], wire.RESPONSE_RAW_FIELD)]
+        said = _Said(header, list(header.outputs), range(len(tensors)))
+        return [said.answer(envelopes[0], [[tensor] for tensor in tensors])]
     rows = [envelope.rows for envelope in envelopes]
     pieces = [_divide(output, tensor, rows) for output, tensor in zip(header.outputs, tensors, strict=True)]
-    return [
-        _answer(header, envelope, [output_pieces[index] for output_pieces in pieces])
-        for index, envelope in enumerate(envelopes)
-    ]
+    said_of: dict[tuple[int, tuple[str, ...]], _Said] = {}
+    answers = []
+    for index, envelope in enumerate(envelopes):
+        heading = envelope.heading
+        alike = heading.rows, heading.wanted
+        if alike not in said_of:
+            said_of[alike] = _said_to(heading, header)
+        said = said_of[alike]
+        answers.append(said.answer(envelope, [(pieces[output][index],) for output in said.kept]))
+    return answers
 
 
-def _divide(
-    output: service_pb2.ModelInferResponse.InferOutputTensor, tensor: memoryview, rows: Sequence[int]
-) -> list[memoryview]:
+class _Said:
+    """What answers say alike, but for their ids and their tensors."""
+
+    __slots__ = ("_after_id", "_before_id", "kept")
+
+    def __init__(self, header: service_pb2.ModelInferResponse, outputs: Iterable[Output], kept: Sequence[int]) -> None:
+        """`kept`: positions of the outputs among those of the batch."""
+        before = service_pb2.ModelInferResponse(model_name=header.model_name, model_version=header.model_version)
+        after = service_pb2.ModelInferResponse(outputs=outputs)
+        for name, value in header.parameters.items():
+            after.parameters[name].CopyFrom(value)
+        self._before_id: bytes = before.SerializeToString()
+        self._after_id: bytes = after.SerializeToString()
+        self.kept = kept
+
+    def answer(self, envelope: Envelope, contents: Iterable[Iterable[Buffer]]) -> bytes:
+        """A serialized ModelInferResponse; `contents` of its outputs."""
+        header = self._before_id + envelope.id_field + self._after_id
+        return wire.join(header, contents, wire.RESPONSE_RAW_FIELD)
+
+
+def _said_to(heading: Heading, header: service_pb2.ModelInferResponse) -> _Said:
+    wanted = heading.wanted
+    kept = [index for index, output in enumerate(header.outputs) if not wanted or output.name in wanted]
+    outputs = []
+    for index in kept:
+        output = Output()
+        output.CopyFrom(header.outputs[index])
+        output.shape[0] = heading.rows
+        outputs.append(output)
+    return _Said(header, outputs, kept)
+
+
+def _divide(output: Output, tensor: memoryview, rows: Sequence[int]) -> list[memoryview]:
     """One output's bytes by request."""
     starts = list(accumulate(rows, initial=0))
     total = starts[-1]
@@ -123,21 +195,3 @@ def _divide(
             raise ScatterError(f"output {output.name!r}: {len(tensor)} bytes are no {total} equal rows")
         boundaries = [row * row_bytes for row in starts]
     return [tensor[start:end] for start, end in pairwise(boundaries)]
-
-
-def _answer(header: service_pb2.ModelInferResponse, envelope: Envelope, pieces: Sequence[memoryview]) -> bytes:
-    wanted = {output.name for output in envelope.header.outputs}
-    answer = service_pb2.ModelInferResponse(
-        model_name=header.model_name, model_version=header.model_version, id=envelope.header.id
-    )
-    for name, value in header.parameters.items():
-        answer.parameters[name].CopyFrom(value)
-    kept = []
-    for output, piece in zip(header.outputs, pieces, strict=True):
-        if wanted and output.name not in wanted:
-            continue
-        mine = answer.outputs.add()
-        mine.CopyFrom(output)
-        mine.shape[0] = envelope.rows
-        kept.append((piece,))
-    return wire.join(answer.SerializeToString(), kept, wire.RESPONSE_RAW_FIELD)

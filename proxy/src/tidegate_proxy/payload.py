@@ -14,12 +14,14 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy import wire
 from tidegate_proxy.backend import Backend
-from tidegate_proxy.envelope import PRIVATE_PARAMETERS, Envelope
+from tidegate_proxy.envelope import Envelope
+from tidegate_proxy.heading import PRIVATE_PARAMETERS
 from tidegate_proxy.merging import (
     ScatterError,
     Tensor,
     merged_header,
     merged_inputs,
+    merged_message,
     outputs_wanted,
     read_answer,
     scatter,
@@ -91,7 +93,8 @@ class Payload:
     ) -> None:
         """`regions`: None where nothing is shared. `outputs`: all of a split model, in order."""
         self.envelopes = envelopes
-        self._rows = sum(envelope.rows for envelope in envelopes)
+        self._rows = sum([envelope.rows for envelope in envelopes])
+        self._bytes = sum([len(envelope.message) for envelope in envelopes])
         self._sizes = sizes
         self._regions = regions
         self._outputs = outputs
@@ -121,9 +124,9 @@ class Payload:
         self._partition = stage.partition
         as_it_came = stage.alone and len(self.envelopes) == 1
         expected = self._expected(stage) if share and self._regions else {}
-        output_bytes = sum(map(_aligned, expected.values()))
-        if as_it_came and max(len(self.envelopes[0].message), output_bytes) < SHARED_FROM_BYTES:
-            return self.envelopes[0].message
+        output_bytes = sum(map(_aligned, expected.values())) if expected else 0
+        if stage.alone and (self._regions is None or max(self._bytes, output_bytes) < SHARED_FROM_BYTES):
+            return self.envelopes[0].message if as_it_came else merged_message(self.envelopes, self._rows)
         if not self._live:
             self._live = {tensor.name: _Live(tensor) for tensor in merged_inputs(self.envelopes)}
         inputs = self._inputs(stage)
@@ -166,9 +169,7 @@ class Payload:
         return [answer] if as_it_is else scatter(header, tensors, self.envelopes)
 
     def _from_live(self, last: service_pb2.ModelInferResponse) -> list[bytes]:
-        header = service_pb2.ModelInferResponse(
-            model_name=self.envelopes[0].model, model_version=last.model_version, id=last.id
-        )
+        header = service_pb2.ModelInferResponse(model_name=self.envelopes[0].model, model_version=last.model_version)
         contents = []
         for name in outputs_wanted(self.envelopes) or self._outputs:
             if name not in self._live:
@@ -202,7 +203,7 @@ class Payload:
             return list(self._live.values())
         return [self._live[name] for name in stage.signature.inputs if name in self._live]
 
-    def _wanted(self, stage: Stage) -> list[str]:
+    def _wanted(self, stage: Stage) -> Sequence[str]:
         """The outputs that a leg is asked for; none: all of them."""
         return outputs_wanted(self.envelopes) if stage.alone else []
 

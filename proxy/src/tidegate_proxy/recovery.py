@@ -54,9 +54,9 @@ class Recovery:
 
     async def _is_unloaded(self, run: LegRun) -> bool:
         """Whether what the leg runs, a version that was there, has gone from its Triton; if so that is taken up."""
-        catalog, header = self._legs.catalog, run.clients[0].envelope.header
-        versions = catalog.versions.get(header.model_name, ())
-        if self.look_again is None or (header.model_version and header.model_version not in versions):
+        catalog, heading = self._legs.catalog, run.clients[0].envelope.heading
+        versions = catalog.versions.get(heading.model, ())
+        if self.look_again is None or (heading.version and heading.version not in versions):
             return False
         await self.look_again(run.backend)
         return self._legs.catalog is not catalog

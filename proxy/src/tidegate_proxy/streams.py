@@ -18,8 +18,9 @@ from tidegate_proxy.backend import Backend
 from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed, own_fault
 from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
-from tidegate_proxy.envelope import Envelope, NotSchedulable, PassedThrough
+from tidegate_proxy.envelope import Envelope, PassedThrough
 from tidegate_proxy.faults import faults
+from tidegate_proxy.heading import NotSchedulable
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.transport import Call, Metadata
 from tidegate_proxy.wire import encode_varint, first_string
@@ -384,7 +385,7 @@ def _wrapped(outcome: Outcome, envelope: Envelope) -> bytes:
     """A serialized ModelStreamInferResponse."""
     if isinstance(outcome, RequestFailed):
         failed = service_pb2.ModelStreamInferResponse(error_message=outcome.details)
-        failed.infer_response.id = envelope.header.id
+        failed.infer_response.id = envelope.id
         if outcome.queued:
             failed.infer_response.model_name = envelope.model
             failed.infer_response.parameters["triton_final_response"].bool_param = True

@@ -22,6 +22,8 @@ _INPUT_TAG = 5 << 3 | _LENGTH_DELIMITED
 """ModelInferRequest.inputs"""
 _CONTENTS_TAG = 5 << 3 | _LENGTH_DELIMITED
 """ModelInferRequest.InferInputTensor.contents"""
+_ID_TAG = 3 << 3 | _LENGTH_DELIMITED
+"""ModelInferRequest.id and ModelInferResponse.id"""
 _NO_CONTENTS = bytes((_CONTENTS_TAG, 0))
 
 
@@ -36,34 +38,48 @@ class TooManyFields(WireError):
         super().__init__(f"the message has more than {MOST_FIELDS} fields")
 
 
-def split(message: bytes, raw_field: int) -> tuple[bytes, list[memoryview]]:
-    """Separate a message into its header (every other field, in order) and its raw tensors, which are not copied.
+def split(message: bytes, raw_field: int) -> tuple[bytes, bytes, list[memoryview]]:  # noqa: PLR0912 - it is in line
+    """Separate a message into its header (every other field, in order), its id and its raw tensors.
 
+    The id is the whole field, as both messages have it; empty where there is none. The tensors are not copied.
     Raises WireError where the bytes are not a message, TooManyFields.
     """
-    view = memoryview(message)
+    # Of every request and every answer, so that most of the lengths, of one byte, are read in line.
     raw_tag = raw_field << 3 | _LENGTH_DELIMITED
     tensors: list[memoryview] = []
-    header: list[Buffer] = []
+    header: list[bytes] = []
+    view = memoryview(message)
+    id_field = b""
     position, end = 0, len(message)
     header_start = fields = 0
     try:
         while position < end:
             start = position
-            tag, position = _varint(message, position)
+            tag = message[position]
+            position += 1
+            if tag >= 0x80:
+                tag, position = _varint(message, start)
             wire_type = tag & 7
             if wire_type == _LENGTH_DELIMITED:
-                length, position = _varint(message, position)
+                length = message[position]
+                position += 1
+                if length >= 0x80:
+                    length, position = _varint(message, position - 1)
                 position += length
+                if tag in (raw_tag, _ID_TAG):
+                    if header_start < start:
+                        header.append(message[header_start:start])
+                    header_start = position
+                    if tag == raw_tag:
+                        tensors.append(view[position - length : position])
+                    else:
+                        if id_field:  # the last one counts; what is wrong with this one is found in the header
+                            header.append(id_field)
+                        id_field = message[start:position]
             elif wire_type == 0:
                 _, position = _varint(message, position)
             else:
                 position += _FIXED_SIZE[wire_type]
-            if tag == raw_tag:
-                if header_start < start:
-                    header.append(view[header_start:start])
-                header_start = position
-                tensors.append(view[position - length : position])
             fields += 1
             if fields > MOST_FIELDS:
                 raise TooManyFields
@@ -72,8 +88,18 @@ def split(message: bytes, raw_field: int) -> tuple[bytes, list[memoryview]]:
     if position != end:
         raise WireError("truncated message")
     if header_start < end:
-        header.append(view[header_start:end])
-    return b"".join(header), tensors
+        header.append(message[header_start:end])
+    return (header[0] if len(header) == 1 else b"".join(header)), id_field, tensors
+
+
+def string_in(field: bytes) -> str:
+    """What a field with a string says. Raises WireError where that is not UTF-8."""
+    _, start = _varint(field, 0)
+    _, start = _varint(field, start)
+    try:
+        return field[start:].decode()
+    except UnicodeDecodeError as error:
+        raise WireError("a string is not UTF-8") from error
 
 
 def without_contents(header: bytes) -> bytes:

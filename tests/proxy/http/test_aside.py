@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.envelope import NotSchedulable
+from tidegate_proxy.heading import NotSchedulable
 from tidegate_proxy.http import infer_request, infer_response
 from tidegate_proxy.http.aside import FROM_BYTES, Aside
 from tidegate_proxy.http.infer_request import ResponseForm

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.envelope import NotSchedulable
+from tidegate_proxy.heading import NotSchedulable
 from tidegate_proxy.http.compression import Inflation, TooLarge, compress, decompress
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 from tritonclient.http import InferResult
 
-from tidegate_proxy.envelope import NotSchedulable, open_envelope
+from tidegate_proxy.envelope import open_envelope
+from tidegate_proxy.heading import NotSchedulable
 from tidegate_proxy.http import infer_response, json_data
 from tidegate_proxy.http.infer_request import ResponseForm, translate
 from tidegate_proxy.signature import ELEMENT_BYTES, Signature, TensorSpec
@@ -79,9 +80,10 @@ def test_every_request_comes_out_as_it_went_in(
 
     envelope = open_envelope(message, signature)
     assert [bytes(tensor) for tensor in envelope.tensors] == [raw for (_, _, _, raw), _, _ in given_]
-    assert (envelope.header.id, envelope.header.model_version, envelope.rows) == (request_id, "3", 2)
+    assert (envelope.id, envelope.heading.version, envelope.rows) == (request_id, "3", 2)
     assert {
-        name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in envelope.header.parameters.items()
+        name: getattr(value, value.WhichOneof("parameter_choice"))
+        for name, value in envelope.heading.header.parameters.items()
     } == parameters
 
     answer = service_pb2.ModelInferResponse(model_name="model", model_version="3", id=request_id)

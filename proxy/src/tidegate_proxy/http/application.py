@@ -13,8 +13,8 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy.affinity import sequence_in_json
 from tidegate_proxy.bounds import Bounds, TooMuchInFlight
 from tidegate_proxy.client import RequestFailed
-from tidegate_proxy.envelope import NotSchedulable
 from tidegate_proxy.faults import faults
+from tidegate_proxy.heading import NotSchedulable
 from tidegate_proxy.http import compression, infer_request, infer_response, routes
 from tidegate_proxy.http.aside import Aside
 from tidegate_proxy.http.body import ClientLeft, RequestBody

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tidegate_proxy.envelope import NotSchedulable
+from tidegate_proxy.heading import NotSchedulable
 
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}

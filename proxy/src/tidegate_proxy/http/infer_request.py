@@ -13,7 +13,7 @@ import rapidjson
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy import wire
-from tidegate_proxy.envelope import NotSchedulable
+from tidegate_proxy.heading import NotSchedulable
 from tidegate_proxy.http import json_data
 from tidegate_proxy.signature import ELEMENT_BYTES, Signature
 

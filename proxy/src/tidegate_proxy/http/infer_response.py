@@ -82,8 +82,8 @@ def _parse(answer: bytes) -> tuple[service_pb2.ModelInferResponse, Sequence[byte
     if len(answer) < _SPLIT_FROM:
         whole = service_pb2.ModelInferResponse.FromString(answer)
         return whole, whole.raw_output_contents
-    header, contents = wire.split(answer, wire.RESPONSE_RAW_FIELD)
-    return service_pb2.ModelInferResponse.FromString(header), contents
+    header, id_field, contents = wire.split(answer, wire.RESPONSE_RAW_FIELD)
+    return service_pb2.ModelInferResponse.FromString(header + id_field), contents
 
 
 def _parameters(header: service_pb2.ModelInferResponse) -> bytes:

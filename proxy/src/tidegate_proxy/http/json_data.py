@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tidegate_proxy.envelope import NotSchedulable
+from tidegate_proxy.heading import NotSchedulable
 from tidegate_proxy.http.doubles import print_doubles
 from tidegate_proxy.signature import ELEMENT_BYTES, split_elements
 

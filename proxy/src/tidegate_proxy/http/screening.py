@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from tidegate_proxy import reserved_names
-from tidegate_proxy.envelope import NotSchedulable
+from tidegate_proxy.heading import NotSchedulable
 from tidegate_proxy.http.compression import Inflation
 from tidegate_proxy.http.json_data import Refused
 from tidegate_proxy.http.routes import Route

@@ -51,12 +51,12 @@ class Observability:
     def arrived(self, client: Client) -> None:
         """A request is to be scheduled; its metadata may continue a trace."""
         if self._tracing:
-            header = client.envelope.header
+            heading = client.envelope.heading
             client.span = self._tracing.request_arrived(
                 client.metadata,
-                model=client.envelope.model,
-                version=header.model_version,
-                rows=client.envelope.rows,
+                model=heading.model,
+                version=heading.version,
+                rows=heading.rows,
                 at_ns=client.arrival_ns,
             )
 
@@ -65,15 +65,15 @@ class Observability:
         self, clients: Sequence[Client], rows: int, worker: str, at_ns: int, *, first: bool = True
     ) -> Execution | None:
         """A leg of a batch goes to a Triton; what it returns is given back to `batch_ended`. `first`: of its legs."""
-        header = clients[0].envelope.header
+        heading = clients[0].envelope.heading
         if first:
             for client in clients:
                 client.started_ns = at_ns
-            self.statistics.executed(header.model_name, header.model_version)
+            self.statistics.executed(heading.model, heading.version)
         if self._tracing is None:
             return None
         spans = [client.span for client in clients if client.span is not None]
-        return self._tracing.execution_started(spans, model=header.model_name, rows=rows, worker=worker, at_ns=at_ns)
+        return self._tracing.execution_started(spans, model=heading.model, rows=rows, worker=worker, at_ns=at_ns)
 
     @_isolated
     def batch_ended(self, execution: Execution | None, at_ns: int, error: str | None = None) -> None:
@@ -84,12 +84,12 @@ class Observability:
     @_isolated
     def answered(self, client: Client, execution: Execution | None, output_ns: int) -> None:
         """A client has its answer; dividing the batch's took `output_ns`."""
-        header, now_ns = client.envelope.header, time.monotonic_ns()
+        heading, now_ns = client.envelope.heading, time.monotonic_ns()
         ended_ns = client.ended_ns or now_ns  # before its batch was over: it was run alone
         self.statistics.answered(
-            header.model_name,
-            header.model_version,
-            client.envelope.rows,
+            heading.model,
+            heading.version,
+            heading.rows,
             at_ms=time.time_ns() // 1_000_000,
             total_ns=now_ns - client.arrival_ns,
             queue_ns=client.started_ns - client.arrival_ns,
@@ -104,8 +104,8 @@ class Observability:
     @_isolated
     def failed(self, client: Client, reason: str, outcome: str) -> None:
         """A client got an error, or left. `reason`: one of FAILURE_REASONS; `outcome`: the trace's words for it."""
-        header, now_ns = client.envelope.header, time.monotonic_ns()
-        self.statistics.failed(header.model_name, header.model_version, reason, now_ns - client.arrival_ns)
+        heading, now_ns = client.envelope.heading, time.monotonic_ns()
+        self.statistics.failed(heading.model, heading.version, reason, now_ns - client.arrival_ns)
         if self._tracing and client.span is not None:
             self._tracing.request_ended(client.span, outcome, at_ns=now_ns)
 

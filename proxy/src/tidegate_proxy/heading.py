@@ -1,0 +1,186 @@
+"""What a request says of itself beside its id and its tensors: read once for all requests that say the same."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Final
+
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy import wire
+from tidegate_proxy.deadlines import Times, times_in
+from tidegate_proxy.signature import ELEMENT_BYTES, Signature, split_elements
+from tidegate_proxy.wire import Buffer
+
+PRIVATE_PARAMETERS = ("timeout", "priority", "slo_ms", "triton_enable_empty_final_response")
+"""Parameters that concern one request only: they neither hinder a merge nor go to Triton with a merged batch."""
+MOST_HEADER_BYTES = 1 << 20
+"""What a request says of its tensors, at most: what takes a client a moment to send must not take everybody seconds."""
+REMEMBERED_BYTES: Final = 1 << 12
+"""Of a header that is remembered, at most."""
+MOST_REMEMBERED: Final = 512
+"""Headers of one model. What they say is the clients' choice: it must not pile up."""
+_INTEGERS = {"timeout": ("int64_param",), "priority": ("int64_param", "uint64_param")}
+"""Parameters that Triton refuses in any other form, and below zero the priority."""
+_SMALL_HEADER_BYTES = 1 << 16
+_NOT_MERGEABLE = ("sequence_id", "sequence_start", "sequence_end")
+
+
+class NotSchedulable(Exception):
+    """A request that Triton has to see as it is: it cannot be merged, or is wrong and Triton knows the words for it."""
+
+
+class Overgrown(NotSchedulable):
+    """A request that says so much beside its tensors that nobody can look at it in reasonable time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What requests of a batchable model have in common that say the same of themselves. Nobody changes it."""
+
+    header: service_pb2.ModelInferRequest
+    """The message without its id and its tensors."""
+    model: str
+    version: str
+    """"": the latest."""
+    rows: int
+    merge_key: str
+    """Equal for requests that can share a batch."""
+    sizes: tuple[int, ...]
+    """Of the inputs in bytes, in the header's order; for BYTES the number of elements."""
+    has_bytes: bool
+    """Whether there is an input whose elements carry their own lengths."""
+    order: tuple[int, ...]
+    """Positions of the inputs, sorted by name: clients may list them in any order."""
+    wanted: tuple[str, ...]
+    """The outputs that are asked for; none: all of them."""
+    times: Times
+    """When its client wants an answer."""
+    merged: dict[tuple[int, tuple[str, ...]], bytes] = field(default_factory=dict, compare=False, repr=False)
+    """What headers of batches that begin with such a request were made: by their rows and the outputs they ask for."""
+
+    def check_sizes(self, tensors: Sequence[Buffer]) -> None:
+        """Raises NotSchedulable unless these are the contents of its inputs."""
+        if len(tensors) != len(self.sizes):
+            raise NotSchedulable("typed contents or shared memory")
+        if not self.has_bytes:
+            for tensor, size in zip(tensors, self.sizes, strict=True):
+                if len(tensor) != size:
+                    raise NotSchedulable("a tensor's size is not that of its shape")
+            return
+        for declared, tensor, size in zip(self.header.inputs, tensors, self.sizes, strict=True):
+            if declared.datatype == "BYTES":
+                try:
+                    split_elements(tensor, size)
+                except ValueError as error:
+                    raise NotSchedulable(str(error)) from error
+            elif len(tensor) != size:
+                raise NotSchedulable("a tensor's size is not that of its shape")
+
+
+def heading_of(header: bytes, tensors: int, signature: Signature) -> Heading:
+    """What a serialized ModelInferRequest without its id and its tensors says, which are that many.
+
+    Raises NotSchedulable for one that cannot be merged (sequences, shared memory, classification, typed contents) or
+    is not well-formed: a batch must never fail because of one request in it.
+    """
+    known: dict[bytes, Heading] = signature.headings
+    if heading := known.get(header):
+        return heading
+    heading = _read(parsed(header), tensors, signature)
+    if len(header) <= REMEMBERED_BYTES:
+        if len(known) >= MOST_REMEMBERED:
+            known.clear()
+        known[header] = heading
+    return heading
+
+
+def parsed(header: bytes) -> service_pb2.ModelInferRequest:
+    """A serialized ModelInferRequest without its tensors. Raises NotSchedulable."""
+    try:
+        if len(header) > _SMALL_HEADER_BYTES:
+            header = wire.without_contents(header)
+        if len(header) > MOST_HEADER_BYTES:
+            raise Overgrown(f"the request says more than {MOST_HEADER_BYTES} bytes beside its tensors")
+        return service_pb2.ModelInferRequest.FromString(header)
+    except wire.TooManyFields as error:
+        raise Overgrown(str(error)) from error
+    except (wire.WireError, DecodeError) as error:
+        raise NotSchedulable("it is no ModelInferRequest") from error
+
+
+def _read(header: service_pb2.ModelInferRequest, tensors: int, signature: Signature) -> Heading:
+    if header.model_name != signature.model:
+        raise NotSchedulable("it names its model twice, and the last one counts")
+    _check_parameters(header)
+    if any(output.parameters or output.name not in signature.outputs for output in header.outputs):
+        raise NotSchedulable("an output goes to shared memory, is classified, or is unknown")
+    rows, sizes = _check_inputs(header, tensors, signature)
+    names = [declared.name for declared in header.inputs]
+    return Heading(
+        header,
+        header.model_name,
+        header.model_version,
+        rows,
+        _merge_key(header),
+        sizes,
+        any(declared.datatype == "BYTES" for declared in header.inputs),
+        tuple(sorted(range(len(names)), key=names.__getitem__)),
+        tuple(output.name for output in header.outputs),
+        times_in(header),
+    )
+
+
+def _check_parameters(header: service_pb2.ModelInferRequest) -> None:
+    for name, value in header.parameters.items():
+        if name in _NOT_MERGEABLE:
+            raise NotSchedulable("it belongs to a sequence or a stream")
+        if name in _INTEGERS and value.WhichOneof("parameter_choice") not in _INTEGERS[name]:
+            raise NotSchedulable(f"{name} is no integer")
+        if name == "priority" and value.int64_param < 0:
+            raise NotSchedulable("priority is negative")
+
+
+def _check_inputs(
+    header: service_pb2.ModelInferRequest, tensors: int, signature: Signature
+) -> tuple[int, tuple[int, ...]]:
+    """The request's rows and its inputs' sizes, once everything about them is as the model's config says."""
+    if tensors != len(header.inputs):
+        raise NotSchedulable("typed contents or shared memory")
+    rows = 0
+    sizes = []
+    names = set()
+    for declared in header.inputs:
+        spec = signature.inputs.get(declared.name)
+        shape = tuple(declared.shape)
+        if spec is None or declared.parameters or not spec.accepts(declared.datatype, shape):
+            raise NotSchedulable(f"input {declared.name!r} is not as the model's config says")
+        if declared.HasField("contents"):
+            raise NotSchedulable("typed contents beside raw ones")
+        rows = rows or shape[0]
+        if shape[0] != rows or not 1 <= rows <= signature.max_rows:
+            raise NotSchedulable(f"its rows differ, are none, or exceed max_batch_size, {signature.max_rows}")
+        sizes.append(prod(shape) * ELEMENT_BYTES.get(declared.datatype, 1))
+        names.add(declared.name)
+    missing = any(name not in names and not spec.optional for name, spec in signature.inputs.items())
+    if missing or len(names) != tensors:
+        raise NotSchedulable("an input is missing or given twice")
+    return rows, tuple(sizes)
+
+
+def _merge_key(header: service_pb2.ModelInferRequest) -> str:
+    """Equal for requests that can share a batch, and only for them: all that Triton sees but rows, tensors and outputs.
+
+    The version, names, datatypes and shapes beyond the rows of the inputs, and the parameters. As Python writes tuples:
+    what is in a name stays between its quotes.
+    """
+    inputs = sorted([(declared.name, declared.datatype, *declared.shape[1:]) for declared in header.inputs])
+    parameters = sorted(
+        [
+            (name, value.SerializeToString())
+            for name, value in header.parameters.items()
+            if name not in PRIVATE_PARAMETERS
+        ]
+    )
+    return repr((header.model_version, inputs, parameters))
