@@ -165,8 +165,8 @@ class IdleWorkers:
 
     def peek(self, partition: str) -> Worker | None:
         """The idle worker with the smallest id that hosts the partition."""
-        smallest = min((pool.smallest() for pool in self._pools_of.get(partition, ()) if pool.idle), default=None)
-        return None if smallest is None else self._workers[smallest]
+        smallest = [pool.smallest() for pool in self._pools_of.get(partition, ()) if pool.idle]
+        return self._workers[min(smallest)] if smallest else None
 
     def peek_each_kind(self, partition: str) -> list[Worker]:
         """Of every kind, the idle worker with the smallest id that hosts the partition; smallest id first."""

@@ -132,30 +132,32 @@ class Engine:
         ValueError for a worker that joins without the profiles to plan with, or a plan that does not add up. Strict
         engines raise a policy's fault, and their own.
         """
-        if event.now_ns < self.now_ns:
-            raise InvariantViolation(4, f"an event of {event.now_ns} came after {self.now_ns}")
+        state = self._state
+        before_ns = state.now_ns
+        if event.now_ns < before_ns:
+            raise InvariantViolation(4, f"an event of {event.now_ns} came after {before_ns}")
         if type(event) in REFUSABLE:
-            check_event(event, self.policy, self._state.models, self._state.fleet.bookings, self._state.expectations)
-        before_ns, self._state.now_ns = self.now_ns, event.now_ns
-        self._state.effects = []
+            check_event(event, self.policy, state.models, state.fleet.bookings, state.expectations)
+        state.now_ns = event.now_ns
+        state.effects = []
         self._commands = []
         accepted = self.tally.accepted
         try:
             if type(event) is PlanChanged:  # another policy follows, which has set no timers yet
-                self._state.flights.start_due(event.now_ns)
+                state.flights.start_due(event.now_ns)
             else:
                 self._fire_timers(before_ns)
             self._take_in(event)
             self._settle()
-            if self._state.sharing.is_contended:
+            if state.sharing.is_contended:
                 self._take_turns()
         except Exception as fault:
             if self._strict:
                 raise
             self.tally.accepted = accepted + isinstance(event, RequestArrived)
             return self.start_anew(event, fault)
-        self._state.effects += self._observers.handled(event, self._commands)
-        return self._state.effects
+        state.effects += self._observers.handled(event, self._commands)
+        return state.effects
 
     def close(self) -> list[AnyEffect]:
         """The last event is past: observers close what they have open. What the driver has to know of that."""
@@ -209,30 +211,33 @@ class Engine:
 
     def _take_turns(self) -> None:
         """Let the policy forget what is not its turn any more, and know of what was held, as it is the turn of that."""
-        now_ns = self.now_ns
-        called_back = []
-        for excess in reversed(self._state.sharing.excess(now_ns)):
-            if self._state.queued.pop(excess.id, None):  # unless the policy ran or dropped it when told of another
-                called_back.append(excess)
-                self._tell(RequestCancelled(now_ns, excess.id))
-        for excess in reversed(called_back):
-            self._state.sharing.call_back(excess)
-        for hopeless in self._state.sharing.hopeless(now_ns):
-            self._state.sharing.leave(hopeless)
+        state, now_ns = self._state, self.now_ns
+        sharing = state.sharing
+        if excessive := sharing.excess(now_ns):
+            called_back = []
+            for excess in reversed(excessive):
+                if state.queued.pop(excess.id, None):  # unless the policy ran or dropped it when told of another
+                    called_back.append(excess)
+                    self._tell(RequestCancelled(now_ns, excess.id))
+            for excess in reversed(called_back):
+                sharing.call_back(excess)
+        for hopeless in sharing.hopeless(now_ns):
+            sharing.leave(hopeless)
             dropped = Drop(hopeless.id, OUT_OF_TURN)
-            self._state.outcomes.drop(hopeless, OUT_OF_TURN)
-            self._state.effects.append(dropped)
+            state.outcomes.drop(hopeless, OUT_OF_TURN)
+            state.effects.append(dropped)
             self._commands.append(dropped)
-        while following := self._state.sharing.next(now_ns):
-            self._state.queued[following.id] = following
+        while following := sharing.next(now_ns):
+            state.queued[following.id] = following
             self._tell(RequestArrived(now_ns, following))
             self._settle()
 
     def _settle(self) -> None:
         """Do what follows from what was just done."""
-        while released := self._state.succession.next_released():
+        state = self._state
+        while state.succession.awaits_workers and (released := state.succession.next_released()):
             self._tell(WorkerJoined(self.now_ns, released))
-        while self._state.reprieved or self._state.learned:
+        while state.reprieved or state.learned:
             self._follow_doubts()
 
     def _cancel(self, event: RequestCancelled) -> None:
@@ -376,8 +381,9 @@ class Engine:
 
     def _fire_timers(self, before_ns: int) -> None:
         """Do what is due; `before_ns` is the instant of the event before."""
-        now_ns, timers = self.now_ns, self._state.succession.timers
-        if not (timers.is_due(now_ns) or self._state.flights.is_due(now_ns)):
+        state = self._state
+        now_ns, timers = state.now_ns, state.succession.timers
+        if not (timers.is_due(now_ns) or state.flights.is_due(now_ns)):
             return
         wake_ns = self.next_wake_ns
         # What was asked for an instant that had passed was late before anybody could wake.
@@ -394,11 +400,12 @@ class Engine:
 
     def _tell(self, event: AnyEvent) -> None:
         """Let the policy handle an event and apply its commands; a policy that breaks is replaced (invariant 9)."""
-        if not self._state.succession.concerns(event):
+        state = self._state
+        if not state.succession.concerns(event):
             return
         try:
-            for command in self._state.succession.policy.handle(event):
-                commands.apply(self._state, command)
+            for command in state.succession.policy.handle(event):
+                commands.apply(state, command)
                 self._commands.append(command)
         except BooksBroken:
             raise

@@ -45,6 +45,8 @@ class Expectations:
     def __init__(self, profiles: Iterable[Profile], *, learn: bool) -> None:
         self.profiles = {(profile.partition, profile.kind): profile for profile in profiles}
         """As they stand now."""
+        self.version = 0
+        """Another one whenever a profile has changed."""
         self._learn = learn
         self._tracked: dict[Key, _Tracked] = {}
         self._keys_of: dict[str, dict[Key, None]] = {}
@@ -74,7 +76,7 @@ class Expectations:
 
     def replace(self, profile: Profile) -> None:
         """Somebody knows better: expect this, and learn from here."""
-        self.profiles[profile.partition, profile.kind] = profile
+        self._expect((profile.partition, profile.kind), profile)
         self._track(profile)
 
     def extend(self, profiles: Iterable[Profile]) -> None:
@@ -99,7 +101,7 @@ class Expectations:
         if not tracked.awaits_probe:
             return None
         tracked.awaits_probe = False
-        self.profiles[key] = tracked.learner.published
+        self._expect(key, tracked.learner.published)
         return tracked.learner.published
 
     def leg_ended(self, now_ns: int, batch_id: int) -> None:
@@ -127,7 +129,7 @@ class Expectations:
         learned = tracked.learner.observe(rows, duration_ns)
         if learned is not None:
             tracked.awaits_probe = False
-            self.profiles[key] = learned
+            self._expect(key, learned)
         return learned
 
     def worker_lost(self, worker_id: int) -> None:
@@ -156,7 +158,7 @@ class Expectations:
             if tracked.learner.doubt():
                 tracked.active_ns, tracked.awaits_probe, tracked.probing = now_ns, True, True
                 tracked.probes += 1
-                self.profiles[key] = tracked.base
+                self._expect(key, tracked.base)
                 doubted.append(tracked.base)
         return doubted
 
@@ -170,6 +172,10 @@ class Expectations:
     def _latency_ns(profile: Profile, request: Request) -> int:
         """Of a request alone; of a part of it where a pipeline is narrower."""
         return profile.latency_ns(min(request.rows, profile.max_rows))
+
+    def _expect(self, key: Key, profile: Profile) -> None:
+        self.profiles[key] = profile
+        self.version += 1
 
     def _track(self, profile: Profile) -> None:
         """Learn from this profile on."""

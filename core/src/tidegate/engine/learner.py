@@ -12,7 +12,6 @@ one that strayed far, so that it moves the margin, which is a quantile, and hard
 """
 
 from collections import deque
-from collections.abc import Iterable
 from itertools import accumulate
 from math import ceil
 from statistics import fmean, median_low
@@ -140,13 +139,15 @@ class ProfileLearner:
         self._offset = (xx * self._r - self._x * self._xr) / determinant
         self._latest.append((x, residual))
 
-    def _strays(self) -> Iterable[float]:
+    def _strays(self) -> list[float]:
         """By how much each of the latest legs took longer than the correction has it, in ns."""
-        return (residual - self._slope * x - self._offset for x, residual in self._latest)
+        slope, offset = self._slope, self._offset
+        return [residual - slope * x - offset for x, residual in self._latest]
 
     def _margin_ns(self) -> float:
         """What covers the given share of the latest legs, besides the correction."""
-        above = sorted(self._strays())
+        above = self._strays()
+        above.sort()
         return max(0.0, above[ceil(PERCENTILE * len(above)) - 1])
 
     def _corrected(self) -> Profile:

@@ -44,6 +44,20 @@ class Place:
     max_rows: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """What batches of a model take along its place."""
+
+    version: int
+    """Of the expectations."""
+    profiles: Sequence[Profile]
+    """Those that say so."""
+    table_ns: Sequence[int]
+    """By rows: on the workers that are quickest at it, leg by leg."""
+    grace_ns: int
+    """What all workers of the place do while the largest batch runs."""
+
+
 def flow_key(request: Request) -> FlowKey:
     """Whose a request is."""
     return request.client, request.deadline_ns != NEVER
@@ -72,8 +86,8 @@ class SharedWorkers:
         self._patience_ns = patience_ns
         self._places = places
         self._is_best_effort = is_best_effort
-        self._tables: dict[str, tuple[list[Profile], Sequence[int]]] = {}
-        """By model, what a batch of each size takes, and the profiles that say so."""
+        self._costs: dict[str, _Costs] = {}
+        """By model."""
         self._sole: FlowKey = ("", True)
         """Whose everything is that waits, while it is not contended."""
         self._forget()
@@ -220,6 +234,8 @@ class SharedWorkers:
                 held.remove(request.id)
                 self.hopeless.cancel(request.id)
                 self._show(now_ns, request)
+                if not held:
+                    del self._held[model]
                 return request
             if not held:
                 del self._held[model]
@@ -275,9 +291,8 @@ class SharedWorkers:
         """Whether a flow was served least of those that wait, give or take what the workers do while a batch runs."""
         first = self._first(hurried=True)
         other = self._ripe(now_ns, first) if flow.hurried else self._first(hurried=False)
-        least_ns = min(rival.served_ns for rival in (flow, first, other) if rival)
-        grace_ns = len(self._places[model].workers) * self._latency_ns(model, self._fleet.models[model].max_rows)
-        return flow.served_ns <= least_ns + grace_ns
+        served_ns = flow.served_ns - self._costs_of(model).grace_ns
+        return not (first and first.served_ns < served_ns) and not (other and other.served_ns < served_ns)
 
     def _ripe(self, now_ns: int, first: Flow | None) -> Flow | None:
         """The flow without deadlines that has waited too long; it has saved up no turns."""
@@ -429,22 +444,27 @@ class SharedWorkers:
         """
         workers = len(self._places[request.model].workers)
         budget_ns = (request.deadline_ns - request.arrival_ns) * workers // (workers + 1)
-        table_ns = self._table_ns(request.model)
+        table_ns = self._costs_of(request.model).table_ns
         rows = bisect_right(table_ns, budget_ns)
         return table_ns[rows - 1] if rows else 0
 
     def _latency_ns(self, model: str, rows: int) -> int:
         """What a batch takes on the workers that are quickest at it, leg by leg."""
-        table_ns = self._table_ns(model)
+        table_ns = self._costs_of(model).table_ns
         return table_ns[min(rows, len(table_ns)) - 1]
 
-    def _table_ns(self, model: str) -> Sequence[int]:
-        """The same for every number of rows that its place takes."""
-        place, profiles = self._places[model], self._expectations.profiles
+    def _costs_of(self, model: str) -> _Costs:
+        known, expectations = self._costs.get(model), self._expectations
+        if known and known.version == expectations.version:
+            return known
+        place, profiles = self._places[model], expectations.profiles
         present = [profiles[key] for leg in place.legs for key in leg]
-        cached = self._tables.get(model)
-        if cached is None or not all(map(is_, cached[0], present)):
+        if known and all(map(is_, known.profiles, present)):  # those of other models have changed
+            table_ns: Sequence[int] = known.table_ns
+        else:
             legs = [[profiles[key].table_ns for key in leg] for leg in place.legs]
             table_ns = [sum(min(table[at] for table in leg) for leg in legs) for at in range(place.max_rows)]
-            cached = self._tables[model] = present, table_ns
-        return cached[1]
+        largest_ns = table_ns[min(self._fleet.models[model].max_rows, len(table_ns)) - 1]
+        costs = _Costs(expectations.version, present, table_ns, len(place.workers) * largest_ns)
+        self._costs[model] = costs
+        return costs

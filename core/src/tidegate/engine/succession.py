@@ -8,6 +8,8 @@ from tidegate.engine.expectations import Expectations
 from tidegate.engine.lateness import Lateness
 from tidegate.engine.timers import Timers
 
+_ENDS = (LegFinished, BatchFailed)
+
 
 class Succession:
     """The policy that decides, and what it inherited from the one before.
@@ -31,9 +33,14 @@ class Succession:
         self._busy: set[int] = set()
         """Workers with work of the policy before."""
 
+    @property
+    def awaits_workers(self) -> bool:
+        """Whether workers have work of the policy before."""
+        return bool(self._busy)
+
     def concerns(self, event: AnyEvent) -> bool:
         """Whether an event is the policy's business: the end of a batch of the policy before is not."""
-        return not isinstance(event, LegFinished | BatchFailed) or event.batch_id >= self.policy.setup.first_batch_id
+        return not isinstance(event, _ENDS) or event.batch_id >= self.policy.setup.first_batch_id
 
     def follow(self, successor: Callable[[Setup], Policy], first_batch_id: int) -> None:
         """Let another policy decide, from the idle workers on. Raises what `successor` raises."""
