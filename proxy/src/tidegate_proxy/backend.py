@@ -8,10 +8,8 @@ from typing import Any, Final
 import grpc
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from tidegate_proxy.access.tls import channel_credentials, channel_options
 from tidegate_proxy.configuration.config import TransportName, TritonTls
-from tidegate_proxy.transport import new_channel
-from tidegate_proxy.transport.grpcio.options import CHANNEL_OPTIONS
+from tidegate_proxy.transport import CallFailed, Metadata, Stream, ask, new_channel
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
 INFER: Final = SERVICE + "ModelInfer"
@@ -33,9 +31,9 @@ GOING: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND
 """What may mean that a Triton is gone, or about to go: one that ends unloads its models while it still answers."""
 
 
-def is_restricted(details: str | None) -> bool:
+def is_restricted(details: str) -> bool:
     """Whether these are Triton's words for an API that is not for everybody."""
-    return (details or "").startswith(("This protocol is restricted", '{"error":"This API is restricted'))
+    return details.startswith(("This protocol is restricted", '{"error":"This API is restricted'))
 
 
 class BackendError(Exception):
@@ -52,7 +50,7 @@ class LoadedModel:
 
 
 class Backend:
-    """The channels to one Triton. Messages are bytes both ways: what is forwarded is not parsed."""
+    """The way to one Triton. Messages are bytes both ways: what is forwarded is not parsed."""
 
     def __init__(
         self,
@@ -86,47 +84,46 @@ class Backend:
         self.http_url = f"http://{http}" if http else ""
         self.metrics = metrics
         self.channel = new_channel(transport, address, tls, keepalive_s)
-        """For the hot path."""
+        """For who wants callbacks, with what `opened` makes of the metadata."""
         self.alive = True
         """False from the moment a call fails to reach it until a probe succeeds."""
         self.heard_ns = 0
         """When it answered an inference last, on the monotonic clock."""
         self.forwarded: set[Any] = set()
         """Calls without an end of their own, each with a method `cancel`. In the loop."""
-        options = [*CHANNEL_OPTIONS, *(channel_options(tls) if tls else ())]
-        if keepalive_s is not None:
-            options.append(("grpc.keepalive_time_ms", round(keepalive_s * 1000)))
-        self._aio = (
-            grpc.aio.secure_channel(address, channel_credentials(tls), options=options)
-            if tls
-            else grpc.aio.insecure_channel(address, options=options)
-        )
 
-    def opened(self, metadata: Sequence[tuple[str, str | bytes]]) -> Sequence[tuple[str, str | bytes]]:
+    def opened(self, metadata: Metadata) -> Metadata:
         """What goes along with a call: the metadata and the headers that open APIs, which win over what it says."""
         if not self.headers:
             return metadata
         own = {GRPC_PREFIX + name: value for name, value in self.headers}
         return [*own.items(), *(pair for pair in metadata if pair[0] not in own)]
 
-    def unary(self, method: str, *, opened: bool = True) -> Any:  # noqa: ANN401 - grpc is untyped
-        """The callable of a unary method, by its full name. Not kept: clients may ask for any name.
+    async def ask(
+        self,
+        method: str,
+        message: bytes,
+        metadata: Metadata = (),
+        timeout_s: float | None = None,
+        *,
+        opened: bool = True,
+        for_client: bool = False,
+    ) -> bytes:
+        """Its answer to a unary call, by the method's full name. Raises CallFailed.
 
-        `opened`: False to call as anybody might, without the headers that open APIs.
+        `opened`: False to call as anybody might, without the headers that open APIs. `for_client`: the call has no end
+        of its own, and ends when this Triton is given up.
         """
-        call = self._aio.unary_unary(method)
-        if not (opened and self.headers):
-            return call
-        return lambda message, *, timeout=None, metadata=(): call(
-            message, timeout=timeout, metadata=self.opened(metadata)
+        metadata = self.opened(metadata) if opened else metadata
+        return await ask(
+            self.channel, method, message, metadata, timeout_s, among=self.forwarded if for_client else None
         )
 
-    def stream(self, method: str, *, opened: bool = True) -> Any:  # noqa: ANN401 - grpc is untyped
-        """The callable of a bidirectional stream, by its full name; as `unary`."""
-        call = self._aio.stream_stream(method)
-        if not (opened and self.headers):
-            return call
-        return lambda *, timeout=None, metadata=(): call(timeout=timeout, metadata=self.opened(metadata))
+    def stream(
+        self, method: str, metadata: Metadata = (), timeout_s: float | None = None, *, opened: bool = True
+    ) -> Stream:
+        """Begin a bidirectional stream, by the method's full name; as `ask`."""
+        return Stream(self.channel, method, self.opened(metadata) if opened else metadata, timeout_s)
 
     def cut_off(self) -> None:
         """In the loop: end the calls without an end of their own, since it does not answer."""
@@ -137,15 +134,15 @@ class Backend:
         """Whether it answers in time. It may be loading models."""
         try:
             await self._probe("ServerLive")
-        except grpc.aio.AioRpcError as error:
-            return is_restricted(error.details())
+        except CallFailed as error:
+            return is_restricted(error.details)
         return True
 
     async def is_ready(self) -> bool:
         """Whether it answers in time and is ready."""
         try:
             answer = await self._probe("ServerReady")
-        except grpc.aio.AioRpcError:
+        except CallFailed:
             return False
         return bool(service_pb2.ServerReadyResponse.FromString(answer).ready)
 
@@ -153,8 +150,8 @@ class Backend:
         """A health probe: one at a time, whoever asks, for one that is slow to answer needs no more of them."""
         under_way = self._health.get(method)
         if under_way is None:
-            call = self.unary(SERVICE + method)(b"", timeout=self.health_timeout_s)
-            under_way = self._health[method] = asyncio.ensure_future(_answer_of(call))
+            call = self.ask(SERVICE + method, b"", timeout_s=self.health_timeout_s)
+            under_way = self._health[method] = asyncio.ensure_future(call)
             under_way.add_done_callback(lambda task: self._probed(method, task))
         return await asyncio.shield(under_way)
 
@@ -163,40 +160,20 @@ class Backend:
         if not task.cancelled():
             task.exception()  # those who wait for it see it, too, if any
 
-    async def is_connected(self) -> bool:
-        """Whether the channel of the hot path has found it, too: after a restart it may look for it a while longer."""
-        loop = asyncio.get_running_loop()
-        found: asyncio.Future[bool] = loop.create_future()
-
-        def settle(connected: bool) -> None:
-            if not found.done():
-                found.set_result(connected)
-
-        def ended(_answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
-            connected = code is not grpc.StatusCode.UNAVAILABLE or is_restricted(details)
-            loop.call_soon_threadsafe(settle, connected)
-
-        call = self.channel.unary(SERVICE + "ServerLive", b"", ended, tuple(self.opened(())))
-        try:
-            return await asyncio.wait_for(found, self.health_timeout_s)
-        except TimeoutError:
-            call.cancel()
-            return False
-
     async def models(self) -> list[LoadedModel]:
         """All models that are ready, by name. Raises BackendError when it cannot be asked."""
         versions = await self.ready_versions()
         try:
             return [LoadedModel(await self._config(name), versions[name]) for name in sorted(versions)]
-        except grpc.aio.AioRpcError as error:
-            raise BackendError(f"Triton at {self.address}: {error.details()}") from error
+        except CallFailed as error:
+            raise BackendError(f"Triton at {self.address}: {error.details}") from error
 
     async def ready_versions(self) -> dict[str, tuple[str, ...]]:
         """The versions of every model that are ready. Raises BackendError when it cannot be asked."""
         try:
             answer = await self._ask("RepositoryIndex", service_pb2.RepositoryIndexRequest(ready=True))
-        except grpc.aio.AioRpcError as error:
-            raise BackendError(f"Triton at {self.address}: {error.details()}") from error
+        except CallFailed as error:
+            raise BackendError(f"Triton at {self.address}: {error.details}") from error
         versions: dict[str, tuple[str, ...]] = {}
         for model in service_pb2.RepositoryIndexResponse.FromString(answer).models:
             versions[model.name] = (*versions.get(model.name, ()), model.version)
@@ -207,26 +184,19 @@ class Backend:
         request = service_pb2.RepositoryModelLoadRequest(model_name=name)
         request.parameters["config"].string_param = config
         try:
-            await self.unary(SERVICE + "RepositoryModelLoad")(request.SerializeToString(), timeout=LOAD_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise BackendError(f"Triton at {self.address} does not load {name!r}: {error.details()}") from error
+            await self.ask(SERVICE + "RepositoryModelLoad", request.SerializeToString(), timeout_s=LOAD_TIMEOUT_S)
+        except CallFailed as error:
+            raise BackendError(f"Triton at {self.address} does not load {name!r}: {error.details}") from error
 
     async def _config(self, name: str) -> model_config_pb2.ModelConfig:
         answer = await self._ask("ModelConfig", service_pb2.ModelConfigRequest(name=name))
         return service_pb2.ModelConfigResponse.FromString(answer).config
 
     async def close(self) -> None:
-        """Close the channels; calls under way end with CANCELLED."""
+        """Close the channel; calls under way end with CANCELLED."""
         for probe in self._health.values():
             probe.cancel()
         await self.channel.close()
-        await self._aio.close()
 
     async def _ask(self, method: str, request: Any) -> bytes:  # noqa: ANN401 - protobuf messages share no type
-        answer: bytes = await self.unary(SERVICE + method)(request.SerializeToString(), timeout=10.0)
-        return answer
-
-
-async def _answer_of(call: Any) -> bytes:  # noqa: ANN401 - grpc is untyped
-    answer: bytes = await call
-    return answer
+        return await self.ask(SERVICE + method, request.SerializeToString(), timeout_s=10.0)

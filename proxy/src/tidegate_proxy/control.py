@@ -2,9 +2,7 @@
 
 import asyncio
 import itertools
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 import grpc
@@ -13,7 +11,7 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy import reserved_names
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.affinity import keeper
-from tidegate_proxy.backend import GOING, INFER, SERVICE, Backend
+from tidegate_proxy.backend import GOING, SERVICE, Backend
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed
 from tidegate_proxy.client_regions import Ask, ClientRegions, all_must
@@ -25,8 +23,9 @@ from tidegate_proxy.heading import NotSchedulable
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.merged_statistics import merge_statistics
 from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.passage import Passage
 from tidegate_proxy.split_models import VERSION, SplitModel
-from tidegate_proxy.transport import Metadata
+from tidegate_proxy.transport import CallFailed, Metadata, Stream
 from tidegate_proxy.wire import first_string
 
 _TO_ALL = frozenset(
@@ -68,6 +67,8 @@ class Control:
         self._turn = itertools.count()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.passages: set[Passage] = set()
+        """Inferences that were passed on and are under way."""
         driver.on_stray = self.take_over
         self.draining = False
         """Not ready for more: the proxy is about to stop."""
@@ -103,66 +104,53 @@ class Control:
         remaining_s: float | None,
     ) -> AsyncIterator[bytes]:
         """The answers of one Triton to a stream. Raises RequestFailed."""
-        call = backend.stream(method)(timeout=remaining_s, metadata=self._forwarded(metadata))
-        writing = asyncio.create_task(_write(call, messages))
+        stream = backend.stream(method, self._forwarded(metadata), remaining_s)
+        backend.forwarded.add(stream)
+        writing = asyncio.create_task(_write(stream, messages))
         try:
-            async with self._forwarding(backend, call, judged=True):
-                while (answer := await call.read()) is not grpc.aio.EOF:
-                    yield answer
-                if (code := await call.code()) is not grpc.StatusCode.OK:
-                    raise RequestFailed(code, await call.details())
+            while (answer := await stream.read()) is not None:
+                yield answer
+            self.did_well(backend)
+        except CallFailed as error:
+            raise await self.failure(backend, error.code, error.details) from error
         finally:
+            backend.forwarded.discard(stream)
+            stream.cancel()
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
 
-    async def infer(self, message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
-        """A Triton's answer to an inference that cannot be scheduled. Raises RequestFailed."""
-        sent_ns = time.monotonic_ns()
-        try:
-            answer = await self._infer(message, metadata, remaining_s)
-        except RequestFailed:
-            self.passed_through(message, sent_ns, ok=False)
-            raise
-        self.passed_through(message, sent_ns, ok=True)
-        return answer
+    def pass_on(
+        self, message: bytes, metadata: Metadata, remaining_s: float | None, then: Callable[[Outcome], None]
+    ) -> Passage:
+        """Have a Triton answer an inference that cannot be scheduled; `then` is called with the outcome."""
+        passage = Passage(self, message, self._forwarded(metadata), remaining_s, then)
+        self.passages.add(passage)
+        passage.begin()
+        return passage
 
     def take_over(self, client: Client) -> None:
         """Have a request answered, as it is, that cannot be scheduled any more. May be called from any thread."""
-        self._loop.call_soon_threadsafe(self._spawn, client)
+        self._loop.call_soon_threadsafe(self._take_over, client)
 
-    def _spawn(self, client: Client) -> None:
-        task = self._loop.create_task(self._answer(client))
+    def _take_over(self, client: Client) -> None:
+        def answered(outcome: Outcome) -> None:
+            client.resolve(outcome)
+            self._observability.passed_on(client)
+
+        self.pass_on(client.envelope.message, client.metadata, None, answered)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have a passage's failure looked at."""
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, client: Client) -> None:
-        outcome: Outcome
-        try:
-            outcome = await self.infer(client.envelope.message, client.metadata, None)
-        except RequestFailed as failure:
-            outcome = failure
-        except asyncio.CancelledError:
-            outcome = RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
-        client.resolve(outcome)
-        self._observability.passed_on(client)
-
-    async def close(self) -> None:
-        """Tell the clients of requests that were taken over and are under way that there will be no answer."""
+    def end_passages(self) -> None:
+        """Tell the clients of inferences that were passed on and are under way that there will be no answer."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _infer(self, message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
-        tries = 0
-        while True:
-            backend = self.route_inference(message)
-            readable = PassedThrough.of(message).header is not None
-            try:
-                return await self._ask(backend, INFER, message, metadata, remaining_s, judged=readable)
-            except RequestFailed:
-                tries += 1
-                if not self.may_try_again(backend, first_string(message), tries):
-                    raise
+        for passage in list(self.passages):
+            passage.end(RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN))
 
     def may_try_again(self, lost: Backend, model: str, tries: int) -> bool:
         """Whether an inference that was tried so often has failed with its Triton, and another has its model.
@@ -177,10 +165,9 @@ class Control:
         """A call over HTTP did not reach its Triton: if that is gone, the next call goes to another."""
         await self._driver.membership.lost(triton, details)
 
-    def passed_through(self, message: bytes, sent_ns: int, *, ok: bool) -> None:
+    def passed_through(self, request: PassedThrough, sent_ns: int, *, ok: bool) -> None:
         """Count an inference that went to a Triton as it was, at this instant, and has its answer."""
-        if first_string(message) in self._directory.catalog.versions:
-            request = PassedThrough.of(message)
+        if request.model in self._directory.catalog.versions:
             self._observability.passed_through(
                 request.model, request.version, rows=request.rows, sent_ns=sent_ns, ok=ok
             )
@@ -194,18 +181,17 @@ class Control:
         candidates = (*self._directory.catalog.hosts.get(model, ()), *self._backends)
         return next((backend for backend in candidates if backend.alive), self._backends[0])
 
-    def route_inference(self, message: bytes) -> Backend:
+    def route_inference(self, message: bytes, request: PassedThrough) -> Backend:
         """A Triton for an inference that cannot be scheduled: a sequence stays with one, all others take turns.
 
-        May be called from any thread. Raises RequestFailed for tensors in shared memory that is not for clients, and
-        for what cannot be looked at.
+        `request`: what has to be known of the message. May be called from any thread. Raises RequestFailed for tensors
+        in shared memory that is not for clients, and for what cannot be looked at.
         """
         model = first_string(message)
         if model in self._directory.catalog.split:
             words = f"model '{model}' is split over several Tritons, and this request cannot go through them: "
             why = self._why_not_scheduled(model, message)
             raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words + why, queued=False)
-        request = PassedThrough.of(message)
         if request.refusal:
             raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, request.refusal, queued=False)
         for region in request.regions:
@@ -236,51 +222,32 @@ class Control:
         return "ask again: the model has just changed"
 
     async def _ask(
-        self,
-        backend: Backend,
-        method: str,
-        message: bytes,
-        metadata: Metadata,
-        remaining_s: float | None,
-        *,
-        judged: bool = False,
+        self, backend: Backend, method: str, message: bytes, metadata: Metadata, remaining_s: float | None
     ) -> bytes:
-        call = backend.unary(method)(message, timeout=remaining_s, metadata=self._forwarded(metadata))
-        async with self._forwarding(backend, call, judged=judged):
-            answer: bytes = await call
-        return answer
-
-    @asynccontextmanager
-    async def _forwarding(
-        self,
-        backend: Backend,
-        call: Any,  # noqa: ANN401 - grpc is untyped
-        *,
-        judged: bool,
-    ) -> AsyncIterator[None]:
-        """While a call is under way. How it fails is raised as RequestFailed; it ends when its Triton is given up.
-
-        `judged`: whether its end speaks for the Triton or against it, as that of an inference does. To anything else
-        any client can have Triton answer INTERNAL: with five such calls it would have a Triton ejected that does well.
-        """
-        backend.forwarded.add(call)
+        forwarded = self._forwarded(metadata)
         try:
-            yield
-            if judged:
-                self._driver.outliers.did_well(backend)
-        except grpc.aio.AioRpcError as error:
-            gone = error.code() in GOING and await self._driver.membership.lost(backend, error.details() or "")
-            if judged and not gone:  # else the next call goes to another
-                self._driver.membership.failed(backend, error.code(), error.details() or "")
-            raise RequestFailed(error.code(), error.details() or "") from error
-        except asyncio.CancelledError:
-            if backend.alive:
-                raise
-            words = f"Triton at {backend.address} does not answer"
-            raise RequestFailed(grpc.StatusCode.UNAVAILABLE, words) from None
-        finally:
-            backend.forwarded.discard(call)
-            call.cancel()
+            return await backend.ask(method, message, forwarded, remaining_s, for_client=True)
+        except CallFailed as error:
+            raise await self.failure(backend, error.code, error.details, judged=False) from error
+
+    async def failure(
+        self, backend: Backend, code: grpc.StatusCode, details: str, *, judged: bool = True
+    ) -> RequestFailed:
+        """What the client is told of a call to a Triton that has failed; if that is gone, the next goes to another.
+
+        `judged`: whether the call speaks against the Triton, as an inference does. To anything else any client can have
+        Triton answer INTERNAL: with five such calls it would have a Triton ejected that does well.
+        """
+        if code is grpc.StatusCode.CANCELLED and not backend.alive:  # it was given up, and the call with it
+            return RequestFailed(grpc.StatusCode.UNAVAILABLE, f"Triton at {backend.address} does not answer")
+        gone = code in GOING and await self._driver.membership.lost(backend, details)
+        if judged and not gone:
+            self._driver.membership.failed(backend, code, details)
+        return RequestFailed(code, details)
+
+    def did_well(self, backend: Backend) -> None:
+        """A Triton has answered an inference that was passed on."""
+        self._driver.outliers.did_well(backend)
 
     async def _ask_all(
         self, method: str, message: bytes, metadata: Metadata, remaining_s: float | None, ask: Ask | None = None
@@ -415,12 +382,11 @@ class Control:
         return forwarded(metadata, self._gate.credential_headers)
 
 
-async def _write(call: Any, messages: AsyncIterator[bytes]) -> None:  # noqa: ANN401 - grpc is untyped
+async def _write(stream: Stream, messages: AsyncIterator[bytes]) -> None:
     """Send the messages of a stream, and that there are no more; how it ends, its reader learns."""
-    with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        async for message in messages:
-            await call.write(message)
-        await call.done_writing()
+    async for message in messages:
+        await stream.write(message)
+    stream.half_close()
 
 
 def _ready_answer(_split: SplitModel) -> bytes:

@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 import grpc
@@ -25,6 +25,9 @@ from tidegate_proxy.inference import OPENED_ASIDE_FROM, Inference
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.streams import InferStream
 from tidegate_proxy.transport import Call, Metadata, new_server
+
+if TYPE_CHECKING:
+    from tidegate_proxy.passage import Passage
 
 STREAM_INFER = SERVICE + "ModelStreamInfer"
 LAST_WORDS_S: Final = 1.0
@@ -90,6 +93,7 @@ class Front:
         self._draining = True
         for task in self._tasks:
             task.cancel()
+        self._control.end_passages()
         await self._server.stop(LAST_WORDS_S)
 
     def _accept(self, call: Call) -> None:
@@ -162,10 +166,16 @@ class Front:
             self._answer_in_task(call, message)
 
     def _answer_in_task(self, call: Call, message: bytes) -> None:
-        task = self._spawn(call, self._answer(call, message))
+        work: Passage | asyncio.Task[None]
+        if call.method == INFER:
+            work = self._control.pass_on(
+                message, call.metadata, call.remaining_s(), lambda outcome: _answer(call, outcome)
+            )
+        else:
+            work = self._spawn(call, self._answer(call, message))
 
         def cancel() -> None:
-            self._loop.call_soon_threadsafe(lambda: self._loop.call_later(CANCEL_AFTER_S, task.cancel))
+            self._loop.call_soon_threadsafe(lambda: self._loop.call_later(CANCEL_AFTER_S, work.cancel))
 
         call.on_gone = cancel
         if call.gone:
@@ -173,12 +183,7 @@ class Front:
 
     async def _answer(self, call: Call, message: bytes) -> None:
         try:
-            if call.method == INFER:
-                remaining_s = call.remaining_s()
-                limit_s = None if remaining_s is None else remaining_s + CANCEL_AFTER_S
-                answer = await self._control.infer(message, call.metadata, limit_s)
-            else:
-                answer = await self._control.unary(call.method, message, call.metadata, call.remaining_s())
+            answer = await self._control.unary(call.method, message, call.metadata, call.remaining_s())
         except RequestFailed as failure:
             call.end(failure.code, failure.details)
         else:
@@ -221,13 +226,17 @@ class _UnaryClient(Client):
         return self._call.metadata
 
     def resolve(self, outcome: Outcome) -> None:
-        if isinstance(outcome, RequestFailed):
-            self._call.end(outcome.code, outcome.details)
-        else:
-            self._call.answer(outcome, self._delivered)
+        _answer(self._call, outcome, self._delivered)
 
     def leave(self) -> None:
         self._driver.leave(self)
 
     def _delivered(self, _event: object) -> None:
         self._driver.delivered(self)
+
+
+def _answer(call: Call, outcome: Outcome, then: Callable[[object], None] | None = None) -> None:
+    if isinstance(outcome, RequestFailed):
+        call.end(outcome.code, outcome.details)
+    else:
+        call.answer(outcome, then)

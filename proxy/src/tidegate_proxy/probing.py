@@ -42,7 +42,7 @@ async def _look(backend: Backend, driver: Driver, discovery: Discovery, silence:
         silence.probes = 0
         if driver.membership.is_ejected(backend):
             return
-        if await backend.is_ready() and await backend.is_connected():
+        if await backend.is_ready():
             await discovery.take_back(backend)
         elif not await backend.is_live():
             backend.cut_off()  # what it was asked since it was given up, where no other can be asked

@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-import grpc
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy import reserved_names
 from tidegate_proxy.backend import SERVICE, Backend
+from tidegate_proxy.transport import CallFailed
 from tidegate_proxy.wire import Buffer
 
 log = logging.getLogger(__name__)
@@ -175,9 +175,9 @@ class Regions:
         try:
             for backend in backends:
                 try:
-                    await backend.unary(SERVICE + "SystemSharedMemoryRegister")(message, timeout=10.0)
-                except grpc.aio.AioRpcError as error:
-                    log.warning("Triton at %s shares no memory with us: %s", backend.address, error.details())
+                    await backend.ask(SERVICE + "SystemSharedMemoryRegister", message, timeout_s=10.0)
+                except CallFailed as error:
+                    log.warning("Triton at %s shares no memory with us: %s", backend.address, error.details)
                     self.leave(backend)
                 else:
                     region.backends.add(backend)
@@ -189,14 +189,14 @@ class Regions:
 async def _sweep(backend: Backend) -> None:
     """Have a Triton forget the regions of processes that ended without a word."""
     try:
-        answer = await backend.unary(SERVICE + "SystemSharedMemoryStatus")(b"", timeout=10.0)
+        answer = await backend.ask(SERVICE + "SystemSharedMemoryStatus", b"", timeout_s=10.0)
         for name in service_pb2.SystemSharedMemoryStatusResponse.FromString(answer).regions:
             process = name.removeprefix(PREFIX).partition("-")[0]
             if name.startswith(PREFIX) and process.isdigit() and not Path(f"/proc/{process}").exists():
                 message = service_pb2.SystemSharedMemoryUnregisterRequest(name=name).SerializeToString()
-                await backend.unary(SERVICE + "SystemSharedMemoryUnregister")(message, timeout=10.0)
-    except grpc.aio.AioRpcError as error:
-        log.debug("Triton at %s: %s", backend.address, error.details())
+                await backend.ask(SERVICE + "SystemSharedMemoryUnregister", message, timeout_s=10.0)
+    except CallFailed as error:
+        log.debug("Triton at %s: %s", backend.address, error.details)
 
 
 async def _unregister(region: Region) -> None:
@@ -204,6 +204,6 @@ async def _unregister(region: Region) -> None:
     for backend in region.backends:
         if backend.alive:
             try:
-                await backend.unary(SERVICE + "SystemSharedMemoryUnregister")(message, timeout=10.0)
-            except grpc.aio.AioRpcError as error:
-                log.debug("Triton at %s: %s", backend.address, error.details())
+                await backend.ask(SERVICE + "SystemSharedMemoryUnregister", message, timeout_s=10.0)
+            except CallFailed as error:
+                log.debug("Triton at %s: %s", backend.address, error.details)

@@ -203,7 +203,7 @@ class Proxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._control.close()
+        self._control.end_passages()
         await self.driver.close()
 
     async def _prepare(self, backend: Backend) -> None:

@@ -145,7 +145,7 @@ class InferStream:
 
     def _forward(self, message: bytes) -> None:
         try:
-            backend = self._control.route_inference(message)
+            backend = self._control.route_inference(message, PassedThrough.of(message))
         except RequestFailed as failure:
             with self._lock:
                 self._outbox.append(_refused(message, failure))
@@ -357,7 +357,7 @@ class _Relay:
         """An answer came: for models that give one each, and only those are counted here, to the oldest request."""
         if self._unanswered:
             message, sent_ns = self._unanswered.popleft()
-            control.passed_through(message, sent_ns, ok=ok)
+            control.passed_through(PassedThrough.of(message), sent_ns, ok=ok)
 
     async def wait_for_room(self, there_is: Callable[[], bool]) -> None:
         """Wait until answers were taken, unless `there_is` room by now."""

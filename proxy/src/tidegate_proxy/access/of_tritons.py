@@ -13,12 +13,12 @@ from http import HTTPStatus
 from typing import Final
 
 import aiohttp
-import grpc
 
 from tidegate_proxy.access.apis import Api, Protocol
 from tidegate_proxy.access.restrictions import RestrictionError
 from tidegate_proxy.backend import SERVICE, Backend, is_restricted
 from tidegate_proxy.configuration.access import Restriction
+from tidegate_proxy.transport import CallFailed
 
 log = logging.getLogger(__name__)
 
@@ -138,16 +138,15 @@ async def _refusal(backend: Backend, api: Api, *, opened: bool) -> str:
     """Triton's words for it; "" where it is not restricted."""
     try:
         if api == "inference":
-            call = backend.stream(SERVICE + "ModelStreamInfer", opened=opened)(timeout=_TIMEOUT_S)
-            ending = asyncio.ensure_future(call.done_writing())
-            words = "" if await call.code() is grpc.StatusCode.OK else await call.details()
-            await asyncio.gather(ending, return_exceptions=True)  # how the call ended is known
+            stream = backend.stream(SERVICE + "ModelStreamInfer", timeout_s=_TIMEOUT_S, opened=opened)
+            stream.half_close()
+            while await stream.read() is not None:
+                pass
         else:
-            await backend.unary(SERVICE + _METHODS[api], opened=opened)(b"", timeout=_TIMEOUT_S)
-            return ""
-    except grpc.aio.AioRpcError as error:
-        words = error.details() or ""
-    return words if is_restricted(words) else ""
+            await backend.ask(SERVICE + _METHODS[api], b"", timeout_s=_TIMEOUT_S, opened=opened)
+    except CallFailed as error:
+        return error.details if is_restricted(error.details) else ""
+    return ""
 
 
 async def _over_http(backend: Backend) -> Restricted:

@@ -9,9 +9,22 @@ from collections.abc import Callable
 
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.configuration.config import ServeConfig, TransportName, TritonTls
-from tidegate_proxy.transport.interface import Call, Channel, Metadata, PendingCall, Server
+from tidegate_proxy.transport.awaited import CallFailed, Stream, ask
+from tidegate_proxy.transport.interface import Call, Channel, Metadata, PendingCall, PendingStream, Server
 
-__all__ = ["Call", "Channel", "Metadata", "PendingCall", "Server", "new_channel", "new_server"]
+__all__ = [
+    "Call",
+    "CallFailed",
+    "Channel",
+    "Metadata",
+    "PendingCall",
+    "PendingStream",
+    "Server",
+    "Stream",
+    "ask",
+    "new_channel",
+    "new_server",
+]
 
 
 def new_server(config: ServeConfig, accept: Callable[[Call], None], bounds: Bounds) -> Server:

@@ -16,6 +16,9 @@ Metadata = Sequence[tuple[str, str | bytes]]
 Answered = Callable[[bytes | None, grpc.StatusCode, str], None]
 """Called with the answer, the status and its details; the answer is None unless the status is OK."""
 
+Ended = Callable[[grpc.StatusCode, str], None]
+"""Called with the status and its details."""
+
 
 class Call(Protocol):
     """One RPC of a client."""
@@ -72,6 +75,25 @@ class PendingCall(Protocol):
         ...
 
 
+class PendingStream(PendingCall, Protocol):
+    """A stream to a server that was begun: any number of messages either way."""
+
+    def send(self, message: bytes, then: Callable[[object], None]) -> None:
+        """Send a message; `then` is called, with something of no meaning, when the next one may be sent."""
+        ...
+
+    def half_close(self) -> None:
+        """Say that there are no more messages, once those that were sent are on their way."""
+        ...
+
+    def receive(self, then: Callable[[bytes], None]) -> None:
+        """Have `then` called with the next message, unless the stream ends before it. One at a time.
+
+        The server may send a few messages ahead, and then has to wait until they are received.
+        """
+        ...
+
+
 class Channel(Protocol):
     """Calls to one server; its connection is made when it is first needed, and again when it breaks."""
 
@@ -79,6 +101,15 @@ class Channel(Protocol):
         self, method: str, message: bytes, then: Answered, metadata: Metadata = (), timeout_s: float | None = None
     ) -> PendingCall:
         """Send a message; `then` is called when the call is over, exactly once, and not before this returns."""
+        ...
+
+    def stream(
+        self, method: str, then: Ended, metadata: Metadata = (), timeout_s: float | None = None
+    ) -> PendingStream:
+        """Begin a stream; `then` is called when it is over, exactly once, and not before this returns.
+
+        A status of the server's comes after the messages that it sent, once they were received; nothing else waits.
+        """
         ...
 
     async def close(self) -> None:

@@ -13,6 +13,7 @@ import ngh2
 from ngh2.enums import ErrorCode, Setting
 from ngh2.events import ConnectionClosed, Event, PingAcknowledged
 
+from tidegate_proxy.transport.http2.message import JOINED_UP_TO, prefix
 from tidegate_proxy.transport.http2.status import name_of
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,8 @@ CONNECTION_WINDOW: Final = 64 << 20
 STREAM_WINDOW: Final = 4 << 20
 FRAME_BYTES: Final = 1 << 20
 """Of one frame that is received, at most."""
+AHEAD_BYTES: Final = 1 << 18
+"""Of a stream, so many may wait for its reader before the next message has to."""
 _buffer = bytearray(READ_BYTES)
 """Shared by all connections: what was read is taken out before anything else is read."""
 _view: Final = memoryview(_buffer)
@@ -51,6 +54,8 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the peer reads too slowly."""
         self._flushed: list[Callable[[None], None]] = []
         """Called once what was written is on its way."""
+        self._senders: list[tuple[int, Callable[[None], None]]] = []
+        """Streams that wait for their readers before they send more."""
         self._keepalive: asyncio.TimerHandle | None = None
         self._ping_due: asyncio.TimerHandle | None = None
         self._heard = False
@@ -120,6 +125,7 @@ class Connection(asyncio.BufferedProtocol):
             if handle:
                 handle.cancel()
         self._flushed.clear()
+        self._senders.clear()
         self.lost(self.closed_because or (str(exc) if exc else "Socket closed"))
 
     def acknowledge(self, stream_id: int, amount: int) -> None:
@@ -141,6 +147,23 @@ class Connection(asyncio.BufferedProtocol):
             self._awake = True
             self._loop.call_soon(self.flush)
 
+    def send(
+        self, stream_id: int, message: bytes, then: Callable[[None], None] | None = None, *, is_last: bool = False
+    ) -> None:
+        """Send a message; `then` is called when the stream's reader is ready for more. `is_last`: there are no more."""
+        try:
+            if len(message) <= JOINED_UP_TO:
+                self.http2.send_data(stream_id, prefix(len(message)) + message, end_stream=is_last)
+            else:
+                self.http2.send_data(stream_id, prefix(len(message)))
+                self.http2.send_data(stream_id, message, end_stream=is_last)
+        except ngh2.NGH2Error as error:  # the peer has left, and is about to be noticed
+            log.debug("no message on stream %d: %s", stream_id, error)
+            return
+        if then:
+            self._senders.append((stream_id, then))
+        self.wake()
+
     def flush(self) -> None:
         """Send what was written, as far as the peer reads it."""
         self._awake = False
@@ -154,15 +177,23 @@ class Connection(asyncio.BufferedProtocol):
         except ngh2.NGH2Error as error:
             self.abort(str(error))
             return
-        if self._flushed and not self._paused:
-            flushed, self._flushed = self._flushed, []
-            for then in flushed:
-                try:
-                    then(None)
-                except Exception:  # one call's fault must not end the connection of all others
-                    log.exception("a callback failed")
+        if not self._paused:
+            if self._flushed:
+                flushed, self._flushed = self._flushed, []
+                for then in flushed:
+                    _call_back(then)
+            if self._senders:
+                self._let_go_on()
         if not self.http2.want_read and not self.http2.want_write:
             transport.close()
+
+    def _let_go_on(self) -> None:
+        senders, self._senders = self._senders, []
+        for stream_id, then in senders:
+            if self.http2.queued_body_size(stream_id) > AHEAD_BYTES:
+                self._senders.append((stream_id, then))
+            else:
+                _call_back(then)
 
     def _dispatch(self) -> None:
         for event in self.http2.events():
@@ -218,6 +249,13 @@ class Connection(asyncio.BufferedProtocol):
     def _closed(self, event: ConnectionClosed) -> None:
         words = event.debug_data.decode("utf-8", "replace")
         self.closed_because = self.closed_because or words or f"HTTP/2: {name_of(event.error_code)}"
+
+
+def _call_back(then: Callable[[None], None]) -> None:
+    try:
+        then(None)
+    except Exception:  # one call's fault must not end the connection of all others
+        log.exception("a callback failed")
 
 
 def configuration(**options: Any) -> ngh2.Configuration:  # noqa: ANN401 - ngh2's own names and types

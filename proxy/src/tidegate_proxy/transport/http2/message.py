@@ -50,6 +50,11 @@ class Assembler:
         """What has come and is no message yet."""
         return self._have
 
+    @property
+    def has_message(self) -> bool:
+        """Whether `take` has one to give."""
+        return 0 <= self._size <= self._have
+
     def whole(self, data: bytes) -> bytes | None:
         """The message, where `data` is exactly one uncompressed message and nothing else is held; else None.
 
@@ -72,7 +77,7 @@ class Assembler:
 
     def take(self) -> bytes | None:
         """The next message, or None while it is not complete. Raises MessageError."""
-        if self._size < 0 or self._have < self._size:
+        if not self.has_message:
             return None
         held = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         compressed, size = held[0], self._size
