@@ -353,6 +353,39 @@ def test_who_spoils_batches_runs_alone_for_a_while(
     assert sizes == [1, 1, 1, 1]  # at once: nobody waited for it to be found
 
 
+def test_who_spoils_batches_is_found_though_none_of_them_is_tried_again(
+    start_fake: Make, serve_here: Make, start_call: Make, request_of: Make, outcome: Make, eventually: Make
+) -> None:
+    def refuse(request: Any, context: Any) -> bytes:  # noqa: ANN401
+        if 2 in np.frombuffer(request.raw_input_contents[0], np.float32):
+            context.abort(INTERNAL, "it is spoiled")
+        return _echo(request)
+
+    fake = Gated(refuse)
+    proxy = serve_here([start_fake(fake)], clients={"by": "metadata", "key": "who"}, retries={"budget": 0.0})
+    proxy.serving.driver.recovery._budget._spent = RetryBudget.FLOOR
+
+    def ask() -> list[bool]:
+        """Whether each of four clients is answered whose requests come while the worker is busy."""
+        fake.go_on.clear()
+        fake.entered.clear()
+        first = start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}), metadata=[("who", "another")])
+        assert fake.entered.wait(120)
+        calls = [
+            start_call(proxy, "ModelInfer", request_of("echo", {"X": n * ROW}), metadata=[("who", str(n))])
+            for n in range(4)
+        ]
+        eventually(lambda: proxy.engine.queued == 4, "them to queue")
+        fake.go_on.set()
+        assert outcome(first)[0] is OK
+        return [outcome(call)[0] is OK for call in calls]
+
+    assert ask() == [False, False, False, False]
+    assert ask() == [True, True, False, False]
+    for _ in range(20):
+        assert ask() == [True, True, False, True]
+
+
 def test_without_a_budget_a_batch_fails_as_a_whole(start_fake: Make, serve_here: Make, merged: Make) -> None:
     fake = Gated(lambda request, context: context.abort(INTERNAL, "it is spoiled"))
     proxy = serve_here([start_fake(fake)], retries={"budget": 0.0})

@@ -49,7 +49,7 @@ class Client(ABC):
     """One who waits for the answer to one request."""
 
     __slots__ = (
-        "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "owner", "refusal", "request_id", "runs_alone",
+        "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "owner", "refusal", "request_id", "runs_apart",
         "span", "started_ns",
     )  # fmt: skip
 
@@ -69,8 +69,8 @@ class Client(ABC):
         """When its last leg ended; 0: none has."""
         self.refusal: Refusal | None = None
         """Of the batch that it was refused with; None: it was not."""
-        self.runs_alone = False
-        """Whether it shares no batch, as others of its sender spoiled theirs."""
+        self.runs_apart = False
+        """Whether not everybody can share its batch, as it or others of its sender spoiled theirs, or may have."""
         self.span: Any = None
         """Of its trace, an OpenTelemetry span; None: nobody wants to know."""
 

@@ -7,7 +7,7 @@ and go.
 import itertools
 import logging
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 
 import grpc
 
@@ -80,7 +80,15 @@ class Driver:
         self.clients = WaitingClients(self.lock, observability)
         self.outliers = Outliers(lambda: self.limits.ejection)
         self.legs = Legs(
-            self._engine, directory, self.clients, observability, regions, hidden, self._recover, self.outliers.did_well
+            self._engine,
+            directory,
+            self.clients,
+            observability,
+            regions,
+            hidden,
+            self._recover,
+            self.outliers.did_well,
+            self._answered_apart,
         )
         self.membership = Membership(
             self._engine, directory, self.clients, self.legs, regions, self.outliers, self._pass_on
@@ -109,9 +117,18 @@ class Driver:
         due_ns = NEVER if deadline_ns == NEVER else self._headroom.before(deadline_ns, arrival_ns)
         client.request_id = request_id = self._last_id = next(self._ids)
         merge_key = envelope.merge_key
-        if self._spoilers and self._spoilers.runs_alone((client.owner, envelope.model)):
-            client.runs_alone, merge_key = True, f"{merge_key}/alone {request_id}"
-        request = Request(request_id, envelope.model, envelope.rows, arrival_ns, due_ns, merge_key, client=client.owner)
+        if self._spoilers and (company := self._spoilers.company((client.owner, envelope.model), request_id)):
+            client.runs_apart, merge_key = True, merge_key + company
+        request = Request(
+            request_id,
+            envelope.model,
+            envelope.rows,
+            arrival_ns,
+            due_ns,
+            merge_key,
+            client=client.owner,
+            deferrable=not client.runs_apart,
+        )
         if not self._engine.acquire(limits.silence_s):
             self.clients.tell(client, RequestFailed(grpc.StatusCode.UNAVAILABLE, ENGINE_HANGS))
             return
@@ -235,6 +252,9 @@ class Driver:
 
     async def _recover(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
         await self.recovery.recover(run, code, details)
+
+    def _answered_apart(self, clients: Sequence[Client]) -> None:
+        self.recovery.answered(clients)
 
     def _may_spend(self, budget: RetryBudget, requests: int) -> bool:
         return budget.spend(requests, self.limits.retry_share, self._last_id)

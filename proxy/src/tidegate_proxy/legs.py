@@ -45,10 +45,11 @@ class Legs:
         hidden: Callable[[], Container[str]],
         recover: Callable[[LegRun, grpc.StatusCode, str], Coroutine[None, None, None]],
         did_well: Callable[[Backend], None],
+        answered_apart: Callable[[Sequence[Client]], None],
     ) -> None:
         """`regions`, `hidden`: as the driver's. `recover(run, code, details)` sees to a leg whose call failed.
 
-        `did_well` is told of the Triton of every other.
+        `did_well` is told of the Triton of every other, `answered_apart` of a batch that not everybody could share.
         """
         self._engine = engine
         self._directory = directory
@@ -58,6 +59,7 @@ class Legs:
         self.hidden = hidden
         self._recover = recover
         self._did_well = did_well
+        self._answered_apart = answered_apart
         self._running: dict[int, LegRun] = {}
         """By batch."""
         self._between: dict[int, LegRun] = {}
@@ -261,8 +263,8 @@ class Legs:
             if run.is_last:
                 for client in run.clients:
                     client.ended_ns = ended_ns
-                if refusal := run.clients[0].refusal:
-                    refusal.answered()
+                if run.clients[0].runs_apart:
+                    self._answered_apart(run.clients)
         finally:  # they are of other requests, too
             self._engine.perform(effects)
         self._did_well(run.backend)

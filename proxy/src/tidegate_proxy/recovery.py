@@ -1,6 +1,6 @@
 """What becomes of the requests of a leg that failed."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import grpc
 
@@ -41,15 +41,12 @@ class Recovery:
             return
         if code is grpc.StatusCode.UNAVAILABLE or (code is grpc.StatusCode.NOT_FOUND and await self._is_unloaded(run)):
             self._legs.fail(run, details, retry=True)
-        elif len(run.clients) > 1 and self._may_spend(self._budget, len(run.clients)):
-            refusal = run.clients[0].refusal or Refusal(self._spoilers)
-            for client in run.clients:
-                client.refusal = refusal
-            self._legs.fail(run, details, halved=True)
         else:
-            if len(run.clients) == 1:
-                self._blame(run.clients[0])
-            self._legs.fail(run, details, outcome=RequestFailed(code, details, reason="BACKEND"))
+            self._suspect(run.clients)
+            if len(run.clients) > 1 and self._may_spend(self._budget, len(run.clients)):
+                self._legs.fail(run, details, halved=True)
+            else:
+                self._legs.fail(run, details, outcome=RequestFailed(code, details, reason="BACKEND"))
         self._membership.failed(run.backend, code, details)
 
     async def _is_unloaded(self, run: LegRun) -> bool:
@@ -61,9 +58,23 @@ class Recovery:
         await self.look_again(run.backend)
         return self._legs.catalog is not catalog
 
-    def _blame(self, client: Client) -> None:
-        sender = (client.owner, client.envelope.model)
-        if client.refusal:
-            client.refusal.failed(sender)
-        elif client.runs_alone:
-            self._spoilers.spoiled(sender)
+    def answered(self, clients: Iterable[Client]) -> None:
+        """A batch that not everybody could share was answered: what its clients were suspected of was not theirs."""
+        for client in clients:
+            if client.refusal:
+                client.refusal.answered()
+            self._spoilers.answered((client.owner, client.envelope.model))
+
+    def _suspect(self, clients: Sequence[Client]) -> None:
+        """Requests were refused together, or one was alone."""
+        senders = [(client.owner, client.envelope.model) for client in clients]
+        first = clients[0]
+        if len(clients) > 1:
+            refusal = first.refusal or Refusal(self._spoilers)
+            for client in clients:
+                client.refusal, client.runs_apart = refusal, True
+            self._spoilers.suspect(senders, refusal)
+        elif first.refusal:
+            first.refusal.failed(senders[0])
+        elif first.runs_apart:
+            self._spoilers.failed_alone(senders[0])

@@ -1,54 +1,25 @@
 """Who spoils batches for others: a request that makes its Triton refuse the whole batch.
 
-The batch is halved until the request at fault is alone. Of a sender that was at fault the next requests for that model
-run alone: a few, so that one mistake of many clients behind one connection costs little; more and more while they fail.
+The batch is halved until the request at fault is alone. Where there is no time for that, its senders are halved: until
+one is answered again it shares batches only with suspects of its half, which do not wait for more, so that there is
+time. Of a sender that was at fault the next requests for that model run alone: a few, so that one mistake of many
+clients behind one connection costs little; more and more while they fail.
 """
 
+import itertools
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 FIRST_ALONE: Final = 8
 MOST_ALONE: Final = 256
 """Requests of a sender that run alone after one that spoiled a batch."""
 MOST_SENDERS: Final = 1024
-"""How many are remembered: those longest ago are forgotten first."""
+"""How many are remembered of either sort: those longest ago are forgotten first."""
 
 Sender = tuple[str, str]
 """Whom requests come from, and their model."""
-
-
-class Spoilers:
-    """Those who spoiled batches lately. Methods may be called from any thread."""
-
-    def __init__(self) -> None:
-        self._alone: OrderedDict[Sender, tuple[int, int]] = OrderedDict()
-        """How many more requests run alone, and how many there were to be."""
-        self._lock = threading.Lock()
-
-    def __bool__(self) -> bool:
-        return bool(self._alone)
-
-    def spoiled(self, sender: Sender) -> None:
-        """A request spoiled a batch, or failed alone as others of its sender had spoiled theirs."""
-        if not sender[0]:
-            return
-        with self._lock:
-            _, before = self._alone.pop(sender, (0, FIRST_ALONE // 2))
-            alone = min(MOST_ALONE, 2 * before)
-            self._alone[sender] = (alone, alone)
-            if len(self._alone) > MOST_SENDERS:
-                self._alone.popitem(last=False)
-
-    def runs_alone(self, sender: Sender) -> bool:
-        """Whether a request that has come is to run alone; it is one of those that are counted."""
-        with self._lock:
-            left, alone = self._alone.get(sender, (0, 0))
-            if left > 1:
-                self._alone[sender] = (left - 1, alone)
-            elif left:
-                del self._alone[sender]
-            return left > 0
 
 
 class Refusal:
@@ -57,29 +28,99 @@ class Refusal:
     As long as none of its requests has an answer it may be the Triton that fails, and nobody is to blame.
     """
 
-    def __init__(self, spoilers: Spoilers) -> None:
+    def __init__(self, spoilers: "Spoilers") -> None:
         self._spoilers = spoilers
-        self._suspects: list[Sender] = []
-        self._answered = False
+        self._failed: list[Sender] = []
         self._lock = threading.Lock()
+        self.somebody_answered = False
+        """Whether a sender of the batch has had an answer since, to a request of it or to a later one."""
 
     def answered(self) -> None:
         """One of the requests was answered after all."""
-        if self._answered:
+        if self.somebody_answered and not self._failed:
             return
         with self._lock:
-            self._answered = True
-            suspects, self._suspects = self._suspects, []
-        for sender in suspects:
+            self.somebody_answered = True
+            failed, self._failed = self._failed, []
+        for sender in failed:
             self._spoilers.spoiled(sender)
 
     def failed(self, sender: Sender) -> None:
         """One of them failed alone, too."""
         with self._lock:
-            if not self._answered:
-                self._suspects.append(sender)
+            if not self.somebody_answered:
+                self._failed.append(sender)
                 return
         self._spoilers.spoiled(sender)
+
+
+class Spoilers:
+    """Those who spoiled batches lately, and those who may have. Methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._alone: OrderedDict[Sender, tuple[int, int]] = OrderedDict()
+        """How many more requests run alone, and how many there were to be."""
+        self._suspects: OrderedDict[Sender, tuple[int, Refusal]] = OrderedDict()
+        """The number of the half, and the refusal that it is suspected for."""
+        self._halves = itertools.count()
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._alone) or bool(self._suspects)
+
+    def company(self, sender: Sender, request_id: int) -> str:
+        """Whom a request that has come shares a batch with, as a part of its merge key; empty: with anybody."""
+        with self._lock:
+            left, alone = self._alone.get(sender, (0, 0))
+            if left > 1:
+                self._alone[sender] = (left - 1, alone)
+            elif left:
+                del self._alone[sender]
+            if left:
+                return f"/alone {request_id}"
+            half, _ = self._suspects.get(sender, (None, None))
+            return "" if half is None else f"/suspects {half}"
+
+    def suspect(self, senders: Iterable[Sender], refusal: Refusal) -> None:
+        """A batch with requests of these was refused."""
+        known = list(dict.fromkeys(sender for sender in senders if sender[0]))
+        middle = len(known) // 2
+        with self._lock:
+            for part in (known[:middle], known[middle:]):
+                half = next(self._halves)
+                for sender in part:
+                    self._suspects.pop(sender, None)
+                    self._suspects[sender] = half, refusal
+            while len(self._suspects) > MOST_SENDERS:
+                self._suspects.popitem(last=False)
+
+    def answered(self, sender: Sender) -> None:
+        """A request was answered whose batch not everybody could share: its sender is not suspected any more."""
+        with self._lock:
+            _, refusal = self._suspects.pop(sender, (None, None))
+        if refusal:
+            refusal.somebody_answered = True
+
+    def failed_alone(self, sender: Sender) -> None:
+        """A request failed, not for the first time, in whose batch there were no others."""
+        with self._lock:
+            _, refusal = self._suspects.get(sender, (None, None))
+        if refusal is None or refusal.somebody_answered:
+            self.spoiled(sender)
+        else:  # as long as nobody is answered it may be the Triton
+            self.suspect([sender], refusal)
+
+    def spoiled(self, sender: Sender) -> None:
+        """A request spoiled a batch, or failed alone as others of its sender had spoiled theirs."""
+        if not sender[0]:
+            return
+        with self._lock:
+            self._suspects.pop(sender, None)
+            _, before = self._alone.pop(sender, (0, FIRST_ALONE // 2))
+            alone = min(MOST_ALONE, 2 * before)
+            self._alone[sender] = (alone, alone)
+            if len(self._alone) > MOST_SENDERS:
+                self._alone.popitem(last=False)
 
 
 class RetryBudget:

@@ -364,6 +364,7 @@ def test_requests_that_are_tried_apart_share_batches_only_within_their_groups() 
     assert [request.id for request in again] == [0, 1, 2]
     first, second, third = [request.merge_key for request in again]
     assert first == second != third != ""
+    assert not any(request.deferrable for request in again), "nobody else can join them"
     assert (engine.queued, engine.in_flight, engine.tally.failed) == (3, 0, 1)
 
 

@@ -105,6 +105,11 @@ def test_a_batch_gathers_until_it_has_its_planned_size() -> None:
     )
 
 
+def test_what_is_not_to_wait_for_more_does_not() -> None:
+    at_once = RequestArrived(0, Request(0, "m", 1, 0, SLO, deferrable=False))
+    assert playbook(SLOW, FAST) >> at_once << split(0)
+
+
 def test_or_until_the_last_moment() -> None:
     play = playbook(SLOW, FAST) >> arrived(0) << SetTimer(KEY, 83)
     assert play >> TimerFired(83, KEY) << split(0, at_ns=83) << CancelTimer(KEY)

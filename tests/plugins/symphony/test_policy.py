@@ -133,6 +133,11 @@ def test_a_batch_starts_at_its_frontrun_moment_on_the_idle_worker_of_the_smalles
     )
 
 
+def test_what_is_not_to_wait_for_more_does_not() -> None:
+    at_once = RequestArrived(0, Request(1, "m", 1, 0, SLO, deferrable=False))
+    assert playbook(*workers(1)) >> at_once << run(0, [1], 0, 0) << CancelTimer(KEY)
+
+
 def test_a_full_batch_does_not_wait() -> None:
     assert playbook(*workers(1)) >> arrived(1, 0, rows=7) << run(0, [1], 0, 0, rows=7) << CancelTimer(KEY)
     assert playbook(*workers(1)) >> arrived(1, 0, rows=8, due=99) << run(0, [1], 0, 0, rows=8) << CancelTimer(KEY)

@@ -81,6 +81,9 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """An application tag of the client's, for policies that learn a latency distribution per application."""
     client: str = ""
     """Whose it is: clients who wait for the same workers are served in turn."""
+    deferrable: bool = True
+    """Whether its batch may wait for more requests to join. False where a batch of such requests was refused: nobody
+    else can join it, or there has to be time for another try."""
 
 
 class Leg(msgspec.Struct, frozen=True, gc=False):

@@ -343,7 +343,7 @@ class Engine:
         for request in flight.requests:
             if request.id in group_of and self._state.fleet.serves(request.model):
                 key = f"{request.merge_key}/{event.batch_id}.{group_of[request.id]}"
-                again.append(msgspec.structs.replace(request, merge_key=key))
+                again.append(msgspec.structs.replace(request, merge_key=key, deferrable=False))
             elif self._may_try_again(request, flight, event):
                 again.append(request)
             else:

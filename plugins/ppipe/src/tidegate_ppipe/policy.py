@@ -273,7 +273,7 @@ class Ppipe(Policy):
             if due_ns != NEVER and work_ns[size - 1] > due_ns - now_ns:
                 size = bisect_right(work_ns, due_ns - now_ns)
                 continue
-            may_grow = count == len(queue) and due_ns != NEVER
+            may_grow = count == len(queue) and due_ns != NEVER and queue.head.deferrable
             wanted = size if may_grow else rows
             path = self._probe(now_ns, route, wanted)
             if path.end_ns <= due_ns:
@@ -302,7 +302,7 @@ class Ppipe(Policy):
 
     def _gathers(self, now_ns: int, queue: Queue, found: Found) -> bool:
         """Whether all that wait may go on waiting for others; if so, until when."""
-        if found.count < len(queue) or found.rows == found.size or found.due_ns == NEVER:
+        if found.count < len(queue) or found.rows == found.size or found.due_ns == NEVER or not queue.head.deferrable:
             return False
         routes = self._routes[queue.model.name]
         if self._as_needed and routes.is_light and found.rows >= routes.needed_rows():

@@ -116,6 +116,7 @@ class ModelThread(RequestQueue):
         candidate.exec_ns, candidate.latest_ns = now_ns, NEVER
         if due_ns != NEVER:
             candidate.latest_ns = due_ns - table_ns[rows - 1]
-            if self.model.slo_ns is not None and rows < enough_rows and rows < self.outlook.most_rows:
+            waits = self.model.slo_ns is not None and rows < enough_rows and rows < self.outlook.most_rows
+            if waits and self.head.deferrable:  # of its queue all are, or none
                 # Without an SLO there is nothing to defer towards; nobody can join what is full.
                 candidate.exec_ns = max(now_ns, due_ns - table_ns[rows] - self.slack_ns)
