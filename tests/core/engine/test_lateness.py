@@ -84,12 +84,12 @@ def test_the_engine_measures_what_it_asked_for_and_tells_its_policy() -> None:
     engine.handle(ClockAdvanced(13 * MS))
     engine.handle(arrived(1, 24 * MS))  # whatever comes first fires it
     assert policy.told[2:] == [
+        TimerFired(20 * MS, "a"),  # as if it had been woken then
         WakeSlackUpdated(24 * MS, 3 * MS),  # the second longest
-        TimerFired(24 * MS, "a"),
         arrived(1, 24 * MS),
     ]
     engine.handle(ClockAdvanced(90 * MS))
-    assert policy.told[-1] == TimerFired(90 * MS, "past")
+    assert policy.told[-1] == TimerFired(24 * MS, "past")
     assert engine._state.succession.lateness.slack_ns == 3 * MS, "nobody could have woken sooner"
 
 
@@ -131,7 +131,10 @@ class Sleepy(Engine):
 def test_a_lone_request_on_an_idle_worker_is_answered_however_late_timers_fire(
     policy: str, late_ms: list[float], gaps_ms: list[int]
 ) -> None:
-    """SLO 100 ms, legs of 5 ms. Nobody knows how late they fire before two were later than was planned for."""
+    """SLO 100 ms, legs of 5 ms. Nobody knows how late they fire before two were later than was planned for.
+
+    Those are run nevertheless: nobody is better off where the worker stays idle.
+    """
     slo_ns = ms_to_ns(100)
     profile = Profile.linear("m", alpha_ms=1, beta_ms=4, max_rows=8)
     setup = Setup((Model("m", 8, slo_ns),), (Worker(0, "w0", ("m",)),), (profile,), wake_slack_ns=ms_to_ns(20))
@@ -144,5 +147,5 @@ def test_a_lone_request_on_an_idle_worker_is_answered_however_late_timers_fire(
         at_ns += ms_to_ns(gap_ms)
     simulation.schedule(arrivals)
     simulation.run()
-    assert engine.tally.late == 0
-    assert engine.tally.dropped.total() <= len(late_ms)  # it may rise with each of them
+    assert engine.tally.answered == engine.tally.accepted == 60
+    assert engine.tally.late <= len(late_ms)  # it may rise with each of them

@@ -66,7 +66,10 @@ class BatchFailed(Event, frozen=True, tag=True):
 
 
 class TimerFired(Event, frozen=True, tag=True):
-    """The instant that a policy asked for with SetTimer has come."""
+    """The instant that a policy asked for with SetTimer has come.
+
+    `now_ns` is that instant even where the driver woke late, unless it had passed when it was asked for.
+    """
 
     key: TimerKey
 

@@ -380,21 +380,27 @@ class Engine:
             self._tell(RequestArrived(self.now_ns, request))
 
     def _fire_timers(self, before_ns: int) -> None:
-        """Do what is due; `before_ns` is the instant of the event before."""
+        """Do what is due; `before_ns` is the instant of the event before.
+
+        A policy is told of its timer at the instant that it asked for, or that of the event before where that is later,
+        whenever its driver woke: what it waited for with an idle worker is not lost for a wake-up that came late.
+        """
         state = self._state
         now_ns, timers = state.now_ns, state.succession.timers
         if not (timers.is_due(now_ns) or state.flights.is_due(now_ns)):
             return
-        wake_ns = self.next_wake_ns
+        wake_ns, slack_ns = self.next_wake_ns, None
         # What was asked for an instant that had passed was late before anybody could wake.
         if wake_ns is not None and before_ns < wake_ns <= now_ns:
             slack_ns = self._state.succession.lateness.observe(now_ns - wake_ns)
-            if slack_ns is not None:
-                self._tell(WakeSlackUpdated(now_ns, slack_ns))
         self._state.flights.start_due(now_ns)
         if timers.is_due(now_ns):
-            for key in timers.pop_due(now_ns):
-                self._tell(TimerFired(now_ns, key))
+            for at_ns, key in timers.pop_due(now_ns):
+                self._state.now_ns = max(at_ns, before_ns)
+                self._tell(TimerFired(self._state.now_ns, key))
+            self._state.now_ns = now_ns
+        if slack_ns is not None:
+            self._tell(WakeSlackUpdated(now_ns, slack_ns))
 
     # Who decides -------------------------------------------------------------------------------------------------
 

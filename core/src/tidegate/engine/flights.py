@@ -128,7 +128,7 @@ class Flights:
     def start_due(self, now_ns: int) -> None:
         """Start what was planned for up to now."""
         if self._planned_starts.is_due(now_ns):
-            for batch_id in self._planned_starts.pop_due(now_ns):
+            for _, batch_id in self._planned_starts.pop_due(now_ns):
                 if isinstance(batch_id, int) and batch_id in self._by_batch:
                     self._start_or_wait(now_ns, self._by_batch[batch_id])
 

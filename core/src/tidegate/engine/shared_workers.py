@@ -202,7 +202,7 @@ class SharedWorkers:
 
     def pop_hopeless(self, now_ns: int) -> Iterator[Request]:
         """What is held and cannot be in time any more: each has to `leave`."""
-        for request_id in self.hopeless.pop_due(now_ns) if self.hopeless.is_due(now_ns) else ():
+        for _, request_id in self.hopeless.pop_due(now_ns) if self.hopeless.is_due(now_ns) else ():
             request = self.get(request_id) if isinstance(request_id, int) else None
             if request is None or not self._counts_time_of(request):
                 continue

@@ -44,15 +44,15 @@ class Timers:
         """Whether `pop_due` may have something to give: so that most events need not ask it."""
         return bool(self._heap) and self._heap[0][0] <= now_ns
 
-    def pop_due(self, now_ns: int) -> Iterator[TimerKey]:
-        """Take the timers that are due, one after the other.
+    def pop_due(self, now_ns: int) -> Iterator[tuple[int, TimerKey]]:
+        """Take the timers that are due, one after the other: when each was, and its key.
 
         One that is set, moved or cancelled while an earlier one is handled is not among them.
         """
         due = []
         while self._heap and self._heap[0][0] <= now_ns:
             due.append(heappop(self._heap))
-        for _, order, key in due:
+        for at_ns, order, key in due:
             if self._live.get(key) == order:
                 del self._live[key]
-                yield key
+                yield at_ns, key
