@@ -1,8 +1,11 @@
 """Clients that write HTTP/2 by hand: what is malformed, too much or too slow ends its call or its connection alone."""
 
+import gzip
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -10,10 +13,12 @@ import pytest
 from ngh2.enums import ErrorCode
 from ngh2.events import GoAwayReceived
 
-from tests.proxy.transport.conftest import ECHO, RawClient, Serve, Served, echo
+from tests.proxy.transport.conftest import ECHO, LoopThread, RawClient, Serve, Served, echo
 from tidegate_proxy.configuration.config import TransportName
 from tidegate_proxy.transport import Call
 from tidegate_proxy.transport.http2 import server_connection
+from tidegate_proxy.transport.http2.call import INFLATED_HERE
+from tidegate_proxy.transport.http2.inflation import Inflation
 from tidegate_proxy.transport.http2.message import prefix
 
 Connect = Callable[[Served], RawClient]
@@ -79,6 +84,30 @@ def test_messages_that_arrive_together_are_bounded_in_all(serve: Serve, connect:
     _others_are_served(served)
 
 
+def test_what_messages_are_inflated_to_is_bounded_in_all(
+    serve: Serve, connect: Connect, loop: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_threads: set[threading.Thread] = set()
+    step = Inflation.step
+
+    def watched(self: Inflation, most_bytes: int) -> bytes:
+        if most_bytes > INFLATED_HERE:
+            in_threads.add(threading.current_thread())
+        return step(self, most_bytes)
+
+    monkeypatch.setattr(Inflation, "step", watched)
+    client = connect(served := serve(echo, max_bytes_in_flight=16 << 20))
+    for size, status in ((8 << 20, b"0"), (50 << 20, b"8")):
+        stream_id = client.begin([(b"grpc-encoding", b"gzip")])
+        message = gzip.compress(bytes(size))
+        client.http2.send_data(stream_id, b"\1" + len(message).to_bytes(4, "big") + message, end_stream=True)
+        assert client.status(stream_id)[b"grpc-status"] == status
+    assert served.bounds.ended["grpc", "max_bytes_in_flight"] == 1
+    assert served.bounds.in_flight_bytes == 0
+    assert in_threads
+    assert loop.call(threading.current_thread) not in in_threads, "others would wait"
+
+
 def test_a_message_that_makes_no_progress_is_given_up(serve: Serve, connect: Connect) -> None:
     client = connect(served := serve(lambda call: call.receive(lambda m: call.answer(m or b""), 0.1)))
     stream_id = client.begin()
@@ -102,6 +131,30 @@ def test_an_idle_connection_is_ended_where_that_is_asked_for(serve: Serve, conne
     client.until(lambda client: client.ended)
     goaway = next(event for event in client.seen if isinstance(event, GoAwayReceived))
     assert goaway.error_code == ErrorCode.NO_ERROR
+
+
+@pytest.mark.parametrize("padding", [0, 200])
+def test_what_was_not_read_of_calls_that_were_given_up_leaves_its_connection_usable(
+    serve: Serve, connect: Connect, padding: int
+) -> None:
+    def accept(call: Call) -> None:
+        if call.method == ECHO:
+            echo(call)  # the others are not read
+
+    client = connect(served := serve(accept, max_message_bytes=1 << 30))
+    frame = bytes([padding]) * bool(padding) + bytes(16_000) + bytes(padding)
+    for _ in range(30):
+        stream_id = client.begin(path=b"/test.Service/Unread")
+        client.until(partial(_has_room, stream_id))
+        head = len(frame).to_bytes(3, "big") + bytes([0, 8 * bool(padding)]) + stream_id.to_bytes(4, "big")
+        for _ in range((3 << 20) // len(frame)):
+            client.socket.sendall(head + frame)
+        client.http2.reset_stream(stream_id, ErrorCode.CANCEL)
+        client.send()
+    stream_id = client.begin()
+    client.http2.send_data(stream_id, prefix(1) + b"x", end_stream=True)
+    assert client.status(stream_id)[b"grpc-status"] == b"0"
+    assert served.bounds.in_flight_bytes == 0
 
 
 def test_connections_are_bounded(serve: Serve, connect: Connect, eventually: Callable[..., Any]) -> None:
@@ -210,6 +263,10 @@ def test_answers_that_nobody_reads_are_bounded(serve: Serve, connect: Connect, e
         "the end of a connection that is not read",
     )
     eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of it")
+
+
+def _has_room(stream_id: int, client: RawClient) -> bool:
+    return client.http2.stream_remote_window_size(stream_id) > 3 << 20
 
 
 def _begun(client: RawClient, headers: list[tuple[bytes, bytes]] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import grpc
@@ -67,6 +67,62 @@ def test_a_stream_keeps_its_order(serve: Serve) -> None:
     messages = [str(number).encode() * number for number in range(500)]
     with grpc.insecure_channel(serve(accept).address) as channel:
         assert list(channel.stream_stream(ECHO)(iter(messages), timeout=60)) == [message * 2 for message in messages]
+
+
+def test_very_many_small_messages_that_came_before_they_were_asked_for(serve: Serve, loop: LoopThread) -> None:
+    begun: Future[Call] = Future()
+    sent = threading.Event()
+
+    def accept(call: Call) -> None:
+        call.receive(lambda _message: begun.set_result(call))
+
+    def messages() -> Iterator[bytes]:
+        for number in range(5001):
+            if number == 4000:
+                sent.set()
+            yield b"x"
+
+    got: list[bytes] = []
+
+    def received(message: bytes | None) -> None:
+        if message is None:
+            call.end()
+        else:
+            got.append(message)
+            call.receive(received)
+
+    with grpc.insecure_channel(serve(accept).address) as channel:
+        answers = channel.stream_stream(ECHO)(messages(), timeout=60)
+        call = begun.result(30)
+        assert sent.wait(30)
+        loop.call(lambda: call.receive(received))
+        assert list(answers) == []
+    assert got == [b"x"] * 5000
+
+
+def test_a_stream_to_a_slow_reader_is_held_back(
+    serve: Serve, loop: LoopThread, eventually: Callable[..., None]
+) -> None:
+    sent = 0
+
+    def accept(call: Call) -> None:
+        def go_on(_: object) -> None:
+            nonlocal sent
+            sent += 1
+            if sent <= 100:
+                call.send(bytes(1 << 20), go_on)
+            else:
+                call.end()
+
+        call.receive(go_on)
+
+    served = serve(accept)
+    with grpc.insecure_channel(served.address, UNLIMITED) as channel:
+        answers = channel.stream_stream(ECHO)(iter([b""]), timeout=60)
+        eventually(lambda: sent > 1 and _stands_still(lambda: sent), "a server that waits for its reader")
+        assert sent < 50
+        assert served.bounds.unread_bytes < 16 << 20
+        assert [len(answer) for answer in answers] == [1 << 20] * 100
 
 
 def test_a_stream_that_nobody_reads_is_held_back(serve: Serve, eventually: Callable[..., None]) -> None:

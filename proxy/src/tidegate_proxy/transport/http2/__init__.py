@@ -2,12 +2,17 @@
 
 One thread does it all, so nothing is handed from thread to thread: that was most of what a hop cost.
 
-    server.py       listens; connections of clients, their calls
-    channel.py      the calling side: one connection to a Triton, made again when it breaks
-    connection.py   what both sides share: reading, writing, flow control, keepalive
-    message.py      gRPC's five bytes before every message, compression, size limits
-    metadata.py     headers as metadata and back: `-bin`, percent-encoding, time limits
-    status.py       what HTTP and HTTP/2 errors mean in gRPC
+    server.py              listens
+    server_connection.py   a client's connection: its calls, and what it may cost
+    call.py                one call of a client
+    channel.py             the calling side: a connection to a Triton, made again when it breaks
+    client_connection.py   that connection: its calls
+    client_call.py         one call to a Triton, unary or a stream
+    connection.py          what both sides share: reading, writing, flow control, keepalive
+    message.py             gRPC's five bytes before every message, size limits
+    inflation.py           messages that come compressed
+    metadata.py            headers as metadata and back: `-bin`, percent-encoding, time limits
+    status.py              what HTTP and HTTP/2 errors mean in gRPC
 """
 
 from tidegate_proxy.transport.http2.channel import Channel

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from grpc import StatusCode
 
-from tidegate_proxy.transport.http2.message import Assembler, MessageError
+from tidegate_proxy.transport.http2.inflation import MessageError
+from tidegate_proxy.transport.http2.message import Assembler
 from tidegate_proxy.transport.http2.metadata import Header
 from tidegate_proxy.transport.interface import Answered, Ended
 
@@ -127,7 +128,7 @@ class PendingUnary(PendingCall):
             if self._answer is not None:
                 return
         self._assembler.add(data)
-        if (message := self._assembler.take()) is not None:
+        if (message := self._assembler.take_inflated()) is not None:
             self._answer = message
 
     def status_came(self, code: StatusCode, details: str) -> None:
@@ -244,7 +245,7 @@ class PendingStream(PendingCall):
         self._is_delivering = True
         try:
             while self._assembler and (receiver := self._receiver):
-                message = self._assembler.take()
+                message = self._assembler.take_inflated()
                 if message is None:
                     break
                 self._receiver = None

@@ -11,7 +11,7 @@ from ngh2.events import DataReceived, GoAwayReceived, ResponseReceived, StreamCl
 
 from tidegate_proxy.transport.http2.client_call import PendingCall
 from tidegate_proxy.transport.http2.connection import Connection, configuration
-from tidegate_proxy.transport.http2.message import MessageError, is_known
+from tidegate_proxy.transport.http2.inflation import MessageError, is_known
 from tidegate_proxy.transport.http2.metadata import unquoted
 from tidegate_proxy.transport.http2.status import CODES, code_of_http, code_of_reset, name_of
 

@@ -152,17 +152,21 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         """Send a message; `then` is called when the stream's reader is ready for more. `is_last`: there are no more."""
         try:
-            if len(message) <= JOINED_UP_TO:
-                self.http2.send_data(stream_id, prefix(len(message)) + message, end_stream=is_last)
-            else:
-                self.http2.send_data(stream_id, prefix(len(message)))
-                self.http2.send_data(stream_id, message, end_stream=is_last)
+            self.write(stream_id, message, is_last=is_last)
         except ngh2.NGH2Error as error:  # the peer has left, and is about to be noticed
             log.debug("no message on stream %d: %s", stream_id, error)
             return
         if then:
             self._senders.append((stream_id, then))
         self.wake()
+
+    def write(self, stream_id: int, message: bytes, *, is_last: bool = False) -> None:
+        """Have a message sent with what else is. Raises ngh2.NGH2Error."""
+        if len(message) <= JOINED_UP_TO:
+            self.http2.send_data(stream_id, prefix(len(message)) + message, end_stream=is_last)
+        else:
+            self.http2.send_data(stream_id, prefix(len(message)))
+            self.http2.send_data(stream_id, message, end_stream=is_last)
 
     def flush(self) -> None:
         """Send what was written, as far as the peer reads it."""

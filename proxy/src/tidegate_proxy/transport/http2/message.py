@@ -3,27 +3,22 @@
 Limits hold before and after decompression.
 """
 
-import zlib
+from collections import deque
 from struct import Struct
 from typing import Final
 
 from grpc import StatusCode
 
+from tidegate_proxy.transport.http2.inflation import Inflation, MessageError
+
+INFLATED_AT_ONCE: Final = 1 << 20
 _PREFIX: Final = Struct(">BI")
 PREFIX_BYTES: Final = _PREFIX.size
 JOINED_UP_TO: Final = 1 << 16
 """A message up to this many bytes is copied behind its prefix; a larger one follows it by itself."""
-ACCEPTED_ENCODINGS: Final = b"identity, deflate, gzip"
-_WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-
-
-class MessageError(Exception):
-    """A message that is not taken, with the status that says so."""
-
-    def __init__(self, code: StatusCode, details: str) -> None:
-        super().__init__(details)
-        self.code = code
-        self.details = details
+_SMALL: Final = 1 << 12
+_COLLECTED: Final = 1 << 16
+"""Pieces smaller than `_SMALL` are collected up to so many bytes: who sends single bytes costs no more than them."""
 
 
 def prefix(size: int) -> bytes:
@@ -34,20 +29,22 @@ def prefix(size: int) -> bytes:
 class Assembler:
     """Puts messages together from the pieces in which they come; what is too large is refused by its prefix."""
 
-    __slots__ = ("_chunks", "_encoding", "_have", "_limit", "_size")
+    __slots__ = ("_at", "_encoding", "_have", "_limit", "_pieces", "_size")
 
     def __init__(self, encoding: str, limit_bytes: int) -> None:
         """`encoding`: what compressed messages are compressed with; `limit_bytes`: of a message, compressed or not."""
         self._encoding = encoding
         self._limit = limit_bytes
-        self._chunks: list[bytes] = []
+        self._pieces: deque[bytes | bytearray] = deque()
+        self._at = 0
+        """So much of the first piece was taken."""
         self._have = 0
         self._size = -1
         """Of the message that is coming, with its prefix; -1: not known yet."""
 
     @property
     def held_bytes(self) -> int:
-        """What has come and is no message yet."""
+        """What has come and was not taken."""
         return self._have
 
     @property
@@ -70,36 +67,73 @@ class Assembler:
 
     def add(self, data: bytes) -> None:
         """Take the next piece. Raises MessageError as soon as it is known that the message is too large."""
-        self._chunks.append(data)
+        pieces = self._pieces
+        if len(data) >= _SMALL or not pieces:
+            pieces.append(data)
+        elif isinstance(pieces[-1], bytearray) and len(pieces[-1]) < _COLLECTED:
+            pieces[-1] += data
+        else:
+            pieces.append(bytearray(data))
         self._have += len(data)
         if self._size < 0:
             self._measure()
 
-    def take(self) -> bytes | None:
+    def take(self) -> bytes | Inflation | None:
         """The next message, or None while it is not complete. Raises MessageError."""
         if not self.has_message:
             return None
-        held = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        compressed, size = held[0], self._size
-        message = held[PREFIX_BYTES:size]
-        self._chunks = [held[size:]] if len(held) > size else []
-        self._have -= size
+        compressed = self._pieces[0][self._at]
+        message = self._cut(self._size)
         self._size = -1
         self._measure()
-        return self._inflated(message) if compressed else message
+        return Inflation(self._encoding, message, self._limit) if compressed else message
+
+    def take_inflated(self) -> bytes | None:
+        """The next message, inflated here and now; else as `take`."""
+        taken = self.take()
+        if not isinstance(taken, Inflation):
+            return taken
+        parts = []
+        while not taken.is_done:
+            parts.append(taken.step(INFLATED_AT_ONCE))
+        return b"".join(parts)
 
     def clear(self) -> None:
         """Forget what is held."""
-        self._chunks.clear()
-        self._have = 0
+        self._pieces.clear()
+        self._at = self._have = 0
         self._size = -1
+
+    def _cut(self, size: int) -> bytes:
+        """The message in the next so many bytes, without its prefix: copied once."""
+        pieces, first = self._pieces, self._pieces[0]
+        self._have -= size
+        begin, end = self._at + PREFIX_BYTES, self._at + size
+        if end < len(first):
+            self._at = end
+            return bytes(memoryview(first)[begin:end])
+        pieces.popleft()
+        parts: list[bytes | bytearray | memoryview] = [memoryview(first)[begin:]]
+        missing, self._at = end - len(first), 0
+        while missing:
+            piece = pieces[0]
+            if len(piece) > missing:
+                parts.append(memoryview(piece)[:missing])
+                self._at, missing = missing, 0
+            else:
+                parts.append(pieces.popleft())
+                missing -= len(piece)
+        return b"".join(parts)
 
     def _measure(self) -> None:
         if self._have < PREFIX_BYTES:
             return
-        if len(self._chunks[0]) < PREFIX_BYTES:
-            self._chunks = [b"".join(self._chunks)]
-        flag, size = _PREFIX.unpack_from(self._chunks[0])
+        pieces = self._pieces
+        while len(pieces[0]) - self._at < PREFIX_BYTES:
+            rest = pieces.popleft()[self._at :]
+            pieces[0] = rest + pieces[0]
+            self._at = 0
+        flag, size = _PREFIX.unpack_from(pieces[0], self._at)
         if flag > 1:
             raise MessageError(StatusCode.INTERNAL, f"a message begins with {flag}, which is no flag of gRPC's")
         self._check(size)
@@ -110,23 +144,3 @@ class Assembler:
             raise MessageError(
                 StatusCode.RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {self._limit})"
             )
-
-    def _inflated(self, message: bytes) -> bytes:
-        if self._encoding == "identity":
-            raise MessageError(StatusCode.INTERNAL, "a message is compressed, and grpc-encoding does not say how")
-        inflater = zlib.decompressobj(_WINDOW_BITS[self._encoding])
-        try:
-            inflated = inflater.decompress(message, self._limit + 1)
-        except zlib.error as error:
-            raise MessageError(StatusCode.INTERNAL, f"a message is not {self._encoding}: {error}") from error
-        if len(inflated) > self._limit:
-            words = f"Received message larger than max (more than {self._limit} bytes when decompressed)"
-            raise MessageError(StatusCode.RESOURCE_EXHAUSTED, words)
-        if not inflater.eof:
-            raise MessageError(StatusCode.INTERNAL, f"a message is not {self._encoding}: it ends too early")
-        return inflated
-
-
-def is_known(encoding: str) -> bool:
-    """Whether messages compressed so can be read."""
-    return encoding == "identity" or encoding in _WINDOW_BITS

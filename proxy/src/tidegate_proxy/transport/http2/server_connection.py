@@ -13,9 +13,9 @@ from ngh2.events import DataReceived, PingReceived, RequestReceived, StreamClose
 from tidegate_proxy.bounds import TOO_MUCH
 from tidegate_proxy.client import own_fault
 from tidegate_proxy.faults import faults
-from tidegate_proxy.transport.http2.call import Call
+from tidegate_proxy.transport.http2.call import HEADERS, OK, Call
 from tidegate_proxy.transport.http2.connection import Connection, configuration
-from tidegate_proxy.transport.http2.message import JOINED_UP_TO, MessageError, is_known, prefix
+from tidegate_proxy.transport.http2.inflation import MessageError, is_known
 from tidegate_proxy.transport.http2.metadata import Header, timeout_s_of
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class ServerConnection(Connection):
                     self._stop_sending(call, waits=False)
                 else:
                     words = "the request did not come within its time limit"
-                    self._fail(call, MessageError(StatusCode.DEADLINE_EXCEEDED, words))
+                    self.fail(call, MessageError(StatusCode.DEADLINE_EXCEEDED, words))
         if self._unread and now_s - self._taken_s > limits.send_timeout_s:
             self.end_for("send_timeout_s")
         elif not self._calls and now_s - self.idle_since_s > limits.idle_timeout_s:
@@ -169,29 +169,22 @@ class ServerConnection(Connection):
 
     # Of calls ----------------------------------------------------------------------------------------------------
 
-    def answer(
-        self,
-        call: Call,
-        headers: Sequence[Header],
-        message: bytes,
-        trailers: Sequence[Header],
-        then: Callable[[object], None] | None,
-    ) -> None:
-        """Send headers and a message, and trailers if the call ends with them."""
-        http2, stream_id = self.http2, call.stream_id
+    def answer(self, call: Call, message: bytes, then: Callable[[object], None] | None) -> None:
+        """End a call with a message."""
         try:
-            if headers:
-                http2.send_response(stream_id, headers)
-            if len(message) <= JOINED_UP_TO:
-                http2.send_data(stream_id, prefix(len(message)) + message)
-            else:
-                http2.send_data(stream_id, prefix(len(message)))
-                http2.send_data(stream_id, message)
-            if trailers:
-                http2.send_trailers(stream_id, trailers)
+            self.http2.send_response(call.stream_id, HEADERS)
+            self.write(call.stream_id, message)
+            self.http2.send_trailers(call.stream_id, OK)
         except ngh2.NGH2Error as error:  # the client has left, and is about to be noticed
-            log.debug("no answer on stream %d: %s", stream_id, error)
+            log.debug("no answer on stream %d: %s", call.stream_id, error)
         self.wake(then)
+
+    def begin(self, call: Call) -> None:
+        """Send the headers that come before the first message of a stream."""
+        try:
+            self.http2.send_response(call.stream_id, HEADERS)
+        except ngh2.NGH2Error as error:
+            log.debug("no headers on stream %d: %s", call.stream_id, error)
 
     def flush(self) -> None:
         """Send what was written, as far as it is read; what is not read is counted, and may be too much."""
@@ -255,18 +248,20 @@ class ServerConnection(Connection):
             if event.end_stream:
                 call.add(b"", is_last=True)
         except Exception as error:  # one call's fault must not end the connection of all others
-            self._fail(call, error)
+            self.fail(call, error)
 
     def _data(self, event: DataReceived) -> None:
         call = self._calls.get(event.stream_id)
         if call is None:
+            self.acknowledge(event.stream_id, len(event.data))
             return
         try:
             call.add(event.data, is_last=event.end_stream)
         except Exception as error:  # one call's fault must not end the connection of all others
-            self._fail(call, error)
+            self.fail(call, error)
 
-    def _fail(self, call: Call, error: Exception) -> None:
+    def fail(self, call: Call, error: Exception) -> None:
+        """What came cannot be taken, or a fault of ours met it: end the call alone."""
         if isinstance(error, MessageError):
             if error.code is StatusCode.RESOURCE_EXHAUSTED and error.details != TOO_MUCH:
                 self.count("max_message_bytes")
