@@ -1,7 +1,7 @@
 """What both transports offer.
 
-Callbacks run in the transport's own thread: the event loop's with `http2`, one of gRPC's with `grpcio`. Methods are
-called from there or from the event loop.
+Everything is for one thread, that of the event loop in which servers and channels are made: methods are called there,
+and callbacks run there. None of `then` is called before the method returns that it was given to.
 """
 
 from collections.abc import Callable, Sequence
@@ -121,7 +121,7 @@ class Server(Protocol):
     """Listens, and gives every call to the function that it was made with."""
 
     def watch(self, liveness: Liveness) -> None:
-        """Have the signs of life of its thread looked at, where it has one of its own."""
+        """Have the signs of life looked at of a thread that it depends on, where there is one."""
         ...
 
     @property

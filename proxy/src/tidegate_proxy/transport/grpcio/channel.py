@@ -1,7 +1,6 @@
-"""The calling side: one thread per channel takes events from its queue and gives them to the event loop."""
+"""The calling side: a thread per channel takes events from its queue, the event loop runs the callbacks of calls."""
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -12,11 +11,10 @@ from grpc._cython import cygrpc
 
 from tidegate_proxy.access.tls import channel_credentials, channel_options
 from tidegate_proxy.configuration.config import TritonTls
+from tidegate_proxy.transport.grpcio.handover import HandOver
 from tidegate_proxy.transport.grpcio.options import CHANNEL_OPTIONS
 from tidegate_proxy.transport.grpcio.stream import CODES, PendingStream
 from tidegate_proxy.transport.interface import Answered, Ended, Metadata
-
-log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.001
 
@@ -35,7 +33,7 @@ class PendingCall:
 
 
 class Channel:
-    """A connection to one server. Methods may be called from any thread; callbacks run in the event loop."""
+    """Calls to one server. Methods and callbacks are for the event loop that it was made in."""
 
     def __init__(
         self,
@@ -49,8 +47,10 @@ class Channel:
             options.append(("grpc.keepalive_time_ms", round(keepalive_s * 1000)))
         credentials = channel_credentials(tls)._credentials if tls else None
         self._channel = cygrpc.Channel(address.encode(), tuple(options), credentials)
-        self._loop = asyncio.get_running_loop()
         self._pending: set[PendingCall | PendingStream] = set()
+        self._ended = asyncio.Event()
+        """One of them has ended."""
+        self._hand_over = HandOver()
         self._polling = False
         self._thread = threading.Thread(target=self._spin, name=f"grpc to {address}", daemon=True)
         self._thread.start()
@@ -61,7 +61,7 @@ class Channel:
         """Send a message; `then` is called when the call is over, exactly once."""
 
         def ended(event: Any) -> None:  # noqa: ANN401 - cygrpc is untyped
-            self._pending.discard(call)
+            self._forget(call)
             _, _, _, _, received, status = event.batch_operations
             code = CODES[status.code()]
             then(received.message() if code is grpc.StatusCode.OK else None, code, status.details() or "")
@@ -85,11 +85,15 @@ class Channel:
 
         A status of the server's comes after the messages that it sent, once they were received; nothing else waits.
         """
-        call = PendingStream(then, self._pending.discard)
+        call = PendingStream(then, self._forget)
         head = (cygrpc.SendInitialMetadataOperation(metadata, 0), cygrpc.ReceiveInitialMetadataOperation(0))
         status = ((cygrpc.ReceiveStatusOnClientOperation(0),), call.ended)
         call.call = self._begun(call, method, metadata, timeout_s, status, (head, _ignore))
         return call
+
+    def _forget(self, call: PendingCall | PendingStream) -> None:
+        self._pending.discard(call)
+        self._ended.set()
 
     def _begun(
         self,
@@ -105,13 +109,16 @@ class Channel:
 
     async def close(self) -> None:
         """End every call under way with CANCELLED, and the thread."""
-        await asyncio.to_thread(self._close)
+        while self._pending:
+            self._ended.clear()
+            for call in self._pending:
+                call.cancel()
+            await self._ended.wait()
+        await asyncio.to_thread(self._end)
 
-    def _close(self) -> None:
-        for call in list(self._pending):
-            call.cancel()
+    def _end(self) -> None:
         # The queue is destroyed with the channel: its thread has to wait in it then, not to be on its way back to it.
-        while self._pending or not self._polling:
+        while not self._polling:
             time.sleep(POLL_S)
         self._channel.close(cygrpc.StatusCode.cancelled, "Tidegate is shutting down")
         self._thread.join()
@@ -124,15 +131,8 @@ class Channel:
             if event.completion_type is cygrpc.CompletionType.queue_shutdown:
                 return
             if event.completion_type is not cygrpc.CompletionType.queue_timeout:
-                self._loop.call_soon_threadsafe(_call_back, event)
-            del event
-
-
-def _call_back(event: Any) -> None:  # noqa: ANN401 - cygrpc is untyped
-    try:
-        event.tag(event)
-    except Exception:  # one call's fault must not end the service for all others
-        log.exception("a call's callback failed")
+                self._hand_over.give(event)
+            del event  # its call is not freed while it is referred to
 
 
 def _ignore(_event: object) -> None:

@@ -1,7 +1,6 @@
-"""The serving side: one thread takes events from the queue and runs the callbacks of calls."""
+"""The serving side: one thread takes events from the queue, and the event loop runs the callbacks of calls."""
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,23 +11,26 @@ from grpc._cython import cygrpc
 
 from tidegate_proxy.access.tls import server_credentials
 from tidegate_proxy.bounds import TOO_MUCH, Bounds
+from tidegate_proxy.client import own_fault
 from tidegate_proxy.configuration.config import Limits, ServerTls
-from tidegate_proxy.liveness import Liveness
+from tidegate_proxy.faults import faults
+from tidegate_proxy.liveness import BEAT_S, Liveness
+from tidegate_proxy.transport.grpcio.handover import HandOver
 from tidegate_proxy.transport.grpcio.options import server_options
 from tidegate_proxy.transport.interface import Metadata
-
-log = logging.getLogger(__name__)
 
 _NONE: Final = ()
 SWEEP_S: Final = 0.25
 """How often calls are looked at that take too long."""
+BACKLOG: Final = 128
+"""Calls that the core may hand over before the event loop has asked for more."""
 
 
 class Call:
-    """One RPC of a client. Its methods may be called from any thread; its callbacks run in the server's."""
+    """One RPC of a client. Its methods and callbacks are for the event loop."""
 
     __slots__ = (
-        *("_began", "_call", "_ended", "_event", "_held", "_lock", "_server", "_unread"),
+        *("_began", "_call", "_ended", "_event", "_held", "_server", "_unread"),
         *("gone", "method", "on_gone"),
     )
 
@@ -48,7 +50,6 @@ class Call:
         """Bytes of its requests that count as in flight."""
         self._unread = 0
         """Bytes of the message that is being sent."""
-        self._lock = threading.Lock()
         self._call.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(0),), self._closed)
 
     @property
@@ -83,9 +84,8 @@ class Call:
 
     def release(self, size: int) -> None:
         """So many bytes of what was received are not held any more."""
-        with self._lock:
-            size = min(size, self._held)
-            self._held -= size
+        size = min(size, self._held)
+        self._held -= size
         self._server.bounds.give_back(size)
 
     def answer(self, message: bytes, then: Callable[[Any], None] | None = None) -> None:
@@ -139,13 +139,16 @@ class Call:
             self._server.bounds.count("grpc", "max_bytes_in_flight")
             self.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, TOO_MUCH)
         elif not self._ended or message is None:
-            then(message)
+            try:
+                then(message)
+            except Exception as error:  # else its client would wait for ever
+                faults.report("a call", error)
+                self.refuse(grpc.StatusCode.INTERNAL, own_fault().details)
 
     def _hold(self, size: int) -> bool:
         if not self._server.bounds.take(size):
             return False
-        with self._lock:
-            self._held += size
+        self._held += size
         return True
 
     def _send(self, operations: tuple[Any, ...], size: int, then: Callable[[Any], None]) -> None:
@@ -163,12 +166,11 @@ class Call:
             raise
 
     def _end(self) -> bool:
-        with self._lock:
-            first = not self._ended
-            self._ended = True
-        if first:
-            self.release(self._held)
-        return first
+        if self._ended:
+            return False
+        self._ended = True
+        self.release(self._held)
+        return True
 
     def _closed(self, event: Any) -> None:  # noqa: ANN401 - cygrpc is untyped
         self._server.closed(self)
@@ -181,7 +183,7 @@ class Call:
 
 
 class Server:
-    """Listens, and gives every call to `accept` in its own thread."""
+    """Listens, and gives every call to `accept`. All in the event loop, but for the waiting."""
 
     def __init__(
         self, accept: Callable[[Call], None], limits: Limits, bounds: Bounds, *, reuse_port: bool = False
@@ -194,18 +196,19 @@ class Server:
         """Calls whose message is not whole yet, and until when it has to be; those that came first, first."""
         self._sending: dict[Call, float] = {}
         """Calls with a message that its reader has not taken, and since when."""
-        self._sweep_at = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._sweeping: asyncio.Handle | None = None
+        self._hand_over = HandOver()
         self._queue = cygrpc.CompletionQueue()
         self._server = cygrpc.Server(server_options(limits, reuse_port=reuse_port), False)
         self._server.register_completion_queue(self._queue)
         self._open: set[Call] = set()
-        self._idle = threading.Event()
+        self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
-        self._stopped = False
         self._seen_ns = time.monotonic_ns()
         """The thread's last sign of life."""
-        self._thread = threading.Thread(target=self._serve, name="grpc", daemon=True)
+        self._thread = threading.Thread(target=self._spin, name="grpc", daemon=True)
 
     async def listen(self, address: str, tls: ServerTls | None = None) -> int:
         """Bind HOST:PORT and serve; the port. Raises OSError when it cannot be bound, and TlsError."""
@@ -214,8 +217,10 @@ class Server:
         if not port:
             raise OSError(f"cannot listen on {address}: is the port taken?")
         self._server.start()
-        self._server.request_call(self._queue, self._queue, self._called)
+        for _ in range(BACKLOG):
+            self._server.request_call(self._queue, self._queue, self._called)
         self._thread.start()
+        self._sweep()
         return port
 
     def watch(self, liveness: Liveness) -> None:
@@ -224,17 +229,19 @@ class Server:
 
     async def stop(self, grace_s: float) -> bool:
         """Take no more calls, let those under way end, cut off what has not ended then; whether all had."""
-        return await asyncio.to_thread(self._stop, grace_s)
-
-    def _stop(self, grace_s: float) -> bool:
         if not self._thread.is_alive():
             return True
         self._stopping = True
-        self._server.shutdown(self._queue, self._shut)
-        drained = self._idle.wait(grace_s)
-        if not drained:
+        self._server.shutdown(self._queue, _shut)
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._idle.wait()
+        except TimeoutError:
             self._server.cancel_all_calls()
-        self._thread.join()
+        drained = self._idle.is_set()
+        await asyncio.to_thread(self._thread.join)
+        if self._sweeping:
+            self._sweeping.cancel()
         return drained
 
     @property
@@ -251,11 +258,11 @@ class Server:
         self._awaited.pop(call, None)
 
     def sends(self, call: Call, size: int) -> None:
-        """A message is on its way to a reader who may be slow. From any thread."""
+        """A message is on its way to a reader who may be slow."""
         self._sending[call] = time.monotonic()
         self.bounds.unread(size)
         if self.bounds.unread_bytes > self.bounds.max_unread_bytes:
-            self._sweep_at = 0.0
+            self._sweep_soon()
 
     def has_sent(self, call: Call, size: int) -> None:
         """It was taken, or will not be."""
@@ -269,22 +276,26 @@ class Server:
         if not self._open:
             self._idle.set()
 
-    def _serve(self) -> None:
-        while not self._stopped:
-            event = self._queue.poll(time.time() + SWEEP_S)
+    def _spin(self) -> None:
+        """Take events from the queue until the last one. In the thread."""
+        while True:
+            event = self._queue.poll(time.time() + BEAT_S)
             self._seen_ns = time.monotonic_ns()
-            try:
-                if event.completion_type is not cygrpc.CompletionType.queue_timeout:
-                    event.tag(event)
-                if (now := time.monotonic()) >= self._sweep_at:
-                    self._sweep_at = now + SWEEP_S
-                    self._sweep(now)
-            except Exception:  # one call's fault must not end the service for all others
-                log.exception("a call's callback failed")
+            if event.completion_type is not cygrpc.CompletionType.queue_timeout:
+                if event.tag is _shut:
+                    return
+                self._hand_over.give(event)
             del event  # its call is not freed while it is referred to, and the queue spins until it is
 
-    def _sweep(self, now: float) -> None:
+    def _sweep_soon(self) -> None:
+        if self._sweeping:
+            self._sweeping.cancel()
+        self._sweeping = self._loop.call_soon(self._sweep)
+
+    def _sweep(self) -> None:
         """End calls whose clients are too slow, or hold too much."""
+        self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
+        now = time.monotonic()
         while self._awaited:
             call, until = next(iter(self._awaited.items()))
             if now <= until:
@@ -332,8 +343,9 @@ class Server:
         self._idle.clear()
         self._accept(call)
 
-    def _shut(self, _event: object) -> None:
-        self._stopped = True
+
+def _shut(_event: object) -> None:
+    """The tag of the last event."""
 
 
 def _ignore(_event: object) -> None:

@@ -77,6 +77,7 @@ class Call:
         self._assembler = Assembler(encoding, int(connection.limits.max_message_bytes))
         self._receiver: Received | None = None
         self._is_delivering = False
+        """Whether messages are being given to those who wait for them: one that is asked for meanwhile follows."""
         self._inflating: asyncio.Future[None] | None = None
         self._began = False
         self._ended = False
@@ -109,7 +110,8 @@ class Call:
         if within_s is not None:
             self.until_s = self._connection.now_s() + within_s
         self._acknowledge()
-        self._deliver()
+        if not self._is_delivering and (self.sent_all or self._assembler.held_bytes):
+            self._connection.deliver_soon(self)
 
     def release(self, size: int) -> None:
         """So many bytes of what was received are not held any more."""
@@ -171,7 +173,7 @@ class Call:
             self._connection.acknowledge(self.stream_id, len(data))
         else:
             self._unacknowledged += len(data)
-        self._deliver()
+        self.deliver()
 
     def forget(self) -> None:
         """Its stream is no more."""
@@ -201,9 +203,10 @@ class Call:
         amount, self._unacknowledged = self._unacknowledged, 0
         self._connection.acknowledge(self.stream_id, amount)
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
+        """Give what has come to whoever waits for it: message by message, as far as they are asked for."""
         if self._is_delivering:
-            return  # a receiver asks for more: no recursion
+            return
         self._is_delivering = True
         try:
             while receiver := self._receiver:
@@ -218,7 +221,7 @@ class Call:
                 if message is None and not self.sent_all:
                     break
                 self._hand_over(receiver, message)
-        except MessageError as error:
+        except Exception as error:  # one call's fault must not end the connection of all others
             self._connection.fail(self, error)
         self._is_delivering = False
 
@@ -239,7 +242,7 @@ class Call:
             self._connection.fail(self, error)
             return
         self._is_delivering = False
-        self._deliver()
+        self.deliver()
 
     def _hold(self, size: int) -> None:
         """Count so many bytes as in flight. Raises MessageError where they are too many."""

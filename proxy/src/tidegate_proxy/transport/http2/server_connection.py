@@ -212,6 +212,10 @@ class ServerConnection(Connection):
             log.debug("no status on stream %d: %s", call.stream_id, error)
         self.wake(None if call.sent_all else lambda _: self._stop_sending(call))
 
+    def deliver_soon(self, call: Call) -> None:
+        """A message is asked for that may have come."""
+        self._loop.call_soon(call.deliver)
+
     def _requested(self, event: RequestReceived) -> None:
         stream_id, headers = event.stream_id, event.headers
         method = path = content_type = timeout = b""
