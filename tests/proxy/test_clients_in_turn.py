@@ -17,6 +17,7 @@ from tidegate.engine import read_log
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.owners import Owners
 from tidegate_proxy.backend import INFER
+from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.limits import Limits, Load
@@ -108,7 +109,7 @@ def test_a_neighbour_is_in_one_of_the_next_batches(
 
 def _metrics(proxy: Any) -> str:  # noqa: ANN401
     driver = proxy.serving.driver
-    registry = registry_of(driver._observability.metrics, driver.lock, "fifs")
+    registry = registry_of(proxy.in_loop(driver._observability.metrics.snapshot), "fifs", 0, {}, Bounds())
     return generate_latest(registry).decode()
 
 

@@ -1,5 +1,6 @@
-"""A policy that never returns: whoever can still answer says that Tidegate does not live; and what a full disk does."""
+"""A policy that never returns, an engine that is not woken: no probe is told that all is well. A full disk."""
 
+import asyncio
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +23,7 @@ import yaml
 from tritonclient.grpc import service_pb2
 
 from tidegate_baselines.fifs import Fifs
-from tidegate_proxy.limits import Limits
+from tidegate_proxy.transport.grpcio.handover import HandOver
 
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)
@@ -46,11 +48,12 @@ def _get(address: str, path: str, body: bytes | None = None) -> tuple[int, str]:
 
 
 @pytest.fixture
-def world(start_fake: Make, serve_here: Make) -> Any:  # noqa: ANN401
+def world(start_fake: Make, serve_here: Make, request: pytest.FixtureRequest) -> Any:  # noqa: ANN401
     """A proxy with all its ports, which counts as dead when a part of it is silent for more than a second."""
     listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
     tritons = [{"grpc": start_fake(_echo).address, "http": "127.0.0.1:1"}]
-    return serve_here([], tritons=tritons, listen=listen, limits=Limits(silence_s=1.0))
+    options = getattr(request, "param", {})
+    return serve_here([], tritons=tritons, listen=listen, client_limits={"silence_s": 1.0}, **options)
 
 
 @pytest.fixture
@@ -69,52 +72,81 @@ def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, thr
     released.set()
 
 
-def test_a_policy_that_hangs_the_grpc_thread_is_told_over_http(
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_while_a_policy_hangs_no_probe_is_told_that_all_is_well(
+    protocol: str,
     world: Any,  # noqa: ANN401
     hang: tuple[threading.Event, threading.Event],
     start_call: Make,
+    call: Make,
     request_of: Make,
     outcome: Make,
-    eventually: Make,
 ) -> None:
     http, metrics = world.serving.http_address, world.serving.metrics_address
     assert _get(http, "/v2/health/live") == (200, "")
-    running = start_call(world, "ModelInfer", request_of("echo", {"X": ROW}), timeout=60)
-    assert hang[0].wait(20)
-    eventually(lambda: _get(http, "/v2/health/live")[0] == 503, "HTTP to say so")
-    complaint = json.loads(_get(http, "/v2/health/live")[1])["error"]
-    assert "no sign of life from the engine for" in complaint
-    assert "gRPC thread" in complaint
-    assert _get(http, "/v2/health/ready")[0] == 400
-    page = _get(metrics, "/metrics")[1]
-    assert "tidegate_live 0.0" in page
-    assert 'tidegate_silence_seconds{part="engine"}' in page
-    status, words = _get(http, "/v2/models/echo/infer", BODY)
-    assert (status, "its policy has not returned" in words) == (503, True)
-    hang[1].set()
-    assert outcome(running)[0] is OK
-    eventually(lambda: _get(http, "/v2/health/live")[0] == 200, "it to live again")
-    page = _get(metrics, "/metrics")[1]
-    assert "tidegate_live 1.0" in page
-    assert "tidegate_requests_total" in page
+    with ThreadPoolExecutor(2) as pool:
+        if protocol == "grpc":
+            running = start_call(world, "ModelInfer", request_of("echo", {"X": ROW}), timeout=60)
+        else:
+            over_http = pool.submit(_get, http, "/v2/models/echo/infer", BODY)
+        assert hang[0].wait(20)
+        probe = pool.submit(_get, http, "/v2/health/live")
+        assert call(world, "ServerLive", b"", timeout=1)[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert not probe.done()
+        hang[1].set()
+        assert (outcome(running)[0] is OK) if protocol == "grpc" else (over_http.result()[0] == 200)
+        assert probe.result()[0] in {200, 503}  # who comes first, the probe or what was to be done long ago
+    assert _get(http, "/v2/health/live") == (200, "")
+    assert call(world, "ServerLive", b"") == (OK, LIVE)
+    assert "tidegate_live 1.0" in _get(metrics, "/metrics")[1]
 
 
-def test_a_policy_that_hangs_the_event_loop_is_told_over_grpc(
+def test_an_engine_that_is_not_woken_is_told_by_every_probe(
     world: Any,  # noqa: ANN401
-    hang: tuple[threading.Event, threading.Event],
     call: Make,
     eventually: Make,
 ) -> None:
+    http, metrics = world.serving.http_address, world.serving.metrics_address
+    alarm = world.serving.driver._engine._alarm
+    world.in_loop(lambda: asyncio.get_running_loop().remove_reader(alarm._timer))
+    world.in_loop(lambda: alarm.set(time.monotonic_ns()))
+    eventually(lambda: _get(http, "/v2/health/live")[0] == 503, "HTTP to say so")
+    assert "no sign of life from the engine for" in json.loads(_get(http, "/v2/health/live")[1])["error"]
+    assert _get(http, "/v2/health/ready")[0] == 400
+    assert call(world, "ServerLive", b"") == (OK, b"")
+    assert call(world, "ServerReady", b"") == (OK, b"")
+    assert call(world, "/grpc.health.v1.Health/Check", b"") == (OK, b"\x08\x02")
+    page = _get(metrics, "/metrics")[1]
+    assert "tidegate_live 0.0" in page
+    assert 'tidegate_silence_seconds{part="engine"}' in page
+    assert "tidegate_requests_total" in page
+    world.in_loop(lambda: alarm.set(time.monotonic_ns() + 3_600_000_000_000))
+    assert _get(http, "/v2/health/live")[0] == 200
     assert call(world, "ServerLive", b"") == (OK, LIVE)
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(_get, world.serving.http_address, "/v2/models/echo/infer", BODY)
-        assert hang[0].wait(20)
-        eventually(lambda: call(world, "ServerLive", b"") == (OK, b""), "gRPC to say so")
-        assert call(world, "ServerReady", b"") == (OK, b"")
-        assert call(world, "/grpc.health.v1.Health/Check", b"") == (OK, b"\x08\x02")
-        hang[1].set()
-        assert running.result()[0] == 200
-    eventually(lambda: call(world, "ServerLive", b"") == (OK, LIVE), "it to live again")
+
+
+@pytest.mark.parametrize("world", [{"transport": "grpcio"}], indirect=True)
+def test_a_thread_of_grpc_that_hangs_is_told_over_http(
+    world: Any,  # noqa: ANN401
+    start_call: Make,
+    outcome: Make,
+    eventually: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    http, released = world.serving.http_address, threading.Event()
+    give = HandOver.give
+
+    def never(hand_over: HandOver, event: Any) -> None:  # noqa: ANN401
+        assert released.wait(60)
+        give(hand_over, event)
+
+    monkeypatch.setattr(HandOver, "give", never)
+    probe = start_call(world, "ServerLive", b"", timeout=60)
+    eventually(lambda: _get(http, "/v2/health/live")[0] == 503, "HTTP to say so")
+    assert "no sign of life from the gRPC thread for" in json.loads(_get(http, "/v2/health/live")[1])["error"]
+    released.set()
+    assert outcome(probe)[0] is OK
+    eventually(lambda: _get(http, "/v2/health/live")[0] == 200, "it to live again")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Tidegate live: the only code with an event loop, threads and a network.
+"""Tidegate live: the only code with an event loop and a network. All that decides happens in one thread.
 
 commands/          what it adds to `tidegate`: serve, check, triton
 serve              puts the pieces together, and takes up a changed configuration: BEGIN HERE
@@ -9,10 +9,11 @@ inference          what becomes of a request: scheduled, or sent on
   deadlines          when a request is due; headroom: what the way back takes
   waiting_clients    who waits for what; limits: how much may; bounds: what clients hold; spoilers: who spoils batches
 driver             drives the engine under the monotonic clock: takes requests, carries out effects
-  locked_engine      the engine for many threads; alarm: when to wake it
+  live_engine        the engine and its effects, one after the other; alarm: when to wake it
   legs               those that run on Tritons; recovery: what becomes of one that failed
   membership         Tritons that come and go; outliers: those that fail though they answer probes
-  liveness           whether all parts give signs of life; faults: what broke; ending: a fault ends what it met
+  liveness           whether all parts give signs of life; watchdog: who holds the event loop
+  faults             what broke; ending: a fault ends what it met
 control            every other call: answered for all Tritons, or by one of them; affinity: who keeps a sequence
   client_regions     shared memory of clients; reserved_names: what is not for them; regions: what Tritons are handed
 backend            one Triton; probing: whether it is alive; forwarded: metadata that goes on to it

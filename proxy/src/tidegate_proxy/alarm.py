@@ -6,7 +6,6 @@ A timer of the kernel (timerfd) that the loop reads like a socket is 0.04 ms lat
 import asyncio
 import ctypes
 import os
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -22,15 +21,15 @@ _SECOND_NS: Final = 1_000_000_000
 
 
 class Alarm:
-    """One instant at a time, set anew as often as one likes, from any thread. It rings in the loop it was made in."""
+    """One instant at a time, set anew as often as one likes. It rings in the loop it was made in."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         """Raises OSError where the kernel has no timer left."""
         self._ring = ring
-        self._at_ns: int | None = None
+        self.at_ns: int | None = None
+        """When it rings; None: not at all."""
         self._armed_ns: int | None = None
         """When the kernel wakes the loop; None: not at all."""
-        self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
         self._timer = _libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._timer < 0:
@@ -39,17 +38,15 @@ class Alarm:
 
     def set(self, at_ns: int | None) -> None:
         """Ring at this instant of the monotonic clock instead of the one set before; None: not at all."""
-        with self._lock:
-            self._at_ns = at_ns
-            # A timer that wakes the loop too early is left alone: it looks at the clock and is armed again.
-            if at_ns is not None and (self._armed_ns is None or at_ns < self._armed_ns):
-                self._arm(at_ns)
+        self.at_ns = at_ns
+        # A timer that wakes the loop too early is left alone: it looks at the clock and is armed again.
+        if at_ns is not None and (self._armed_ns is None or at_ns < self._armed_ns):
+            self._arm(at_ns)
 
     def close(self) -> None:
         """Stop; does not ring any more afterwards."""
-        with self._lock:
-            timer, self._timer = self._timer, -1
-            self._at_ns = None
+        timer, self._timer = self._timer, -1
+        self.at_ns = None
         if timer >= 0:
             self._loop.remove_reader(timer)
             os.close(timer)
@@ -62,18 +59,17 @@ class Alarm:
             _libc.timerfd_settime(self._timer, _ABSOLUTE, ctypes.byref(spec), None)
 
     def _woken(self) -> None:
-        with self._lock:
-            try:
-                os.read(self._timer, 8)
-            except BlockingIOError:
-                return  # it was armed anew meanwhile
-            self._armed_ns = None
-            if self._at_ns is None:
-                return
-            if self._at_ns > time.monotonic_ns():
-                self._arm(self._at_ns)
-                return
-            self._at_ns = None
+        try:
+            os.read(self._timer, 8)
+        except BlockingIOError:
+            return  # it was armed anew meanwhile
+        self._armed_ns = None
+        if self.at_ns is None:
+            return
+        if self.at_ns > time.monotonic_ns():
+            self._arm(self.at_ns)
+            return
+        self.at_ns = None
         try:
             self._ring()
         except Exception as error:  # there is a next time

@@ -90,7 +90,7 @@ class Backend:
         self.heard_ns = 0
         """When it answered an inference last, on the monotonic clock."""
         self.forwarded: set[Any] = set()
-        """Calls without an end of their own, each with a method `cancel`. In the loop."""
+        """Calls without an end of their own, each with a method `cancel`."""
 
     def opened(self, metadata: Metadata) -> Metadata:
         """What goes along with a call: the metadata and the headers that open APIs, which win over what it says."""
@@ -126,7 +126,7 @@ class Backend:
         return Stream(self.channel, method, self.opened(metadata) if opened else metadata, timeout_s)
 
     def cut_off(self) -> None:
-        """In the loop: end the calls without an end of their own, since it does not answer."""
+        """End the calls without an end of their own, since it does not answer."""
         for call in list(self.forwarded):
             call.cancel()
 

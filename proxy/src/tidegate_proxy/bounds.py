@@ -14,7 +14,10 @@ class TooMuchInFlight(Exception):
 
 
 class Bounds:
-    """Counts bytes that clients have handed over and bytes that they have not taken. May be called from any thread."""
+    """Counts bytes that clients have handed over and bytes that they have not taken.
+
+    May be called from any thread: large bodies are inflated in threads of their own.
+    """
 
     def __init__(
         self,

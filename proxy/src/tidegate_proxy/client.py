@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from tidegate_proxy.envelope import Envelope
-from tidegate_proxy.faults import faults
 from tidegate_proxy.transport import Metadata
 
 if TYPE_CHECKING:
@@ -81,19 +80,18 @@ class Client(ABC):
 
     @abstractmethod
     def resolve(self, outcome: Outcome) -> None:
-        """Take the answer, or what there is instead. Called once, from any thread; must not block."""
+        """Take the answer, or what there is instead. Called once; must not block."""
 
 
 class AwaitingClient(Client):
     """One that awaits its answer in an event loop."""
 
-    __slots__ = ("_loop", "_metadata", "answer")
+    __slots__ = ("_metadata", "answer")
 
     def __init__(self, envelope: Envelope, metadata: Metadata, owner: str = "") -> None:
         super().__init__(envelope, owner)
         self._metadata = metadata
-        self._loop = asyncio.get_running_loop()
-        self.answer: asyncio.Future[bytes] = self._loop.create_future()
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     @property
     def metadata(self) -> Metadata:
@@ -101,17 +99,7 @@ class AwaitingClient(Client):
         return self._metadata
 
     def resolve(self, outcome: Outcome) -> None:
-        """Hand the outcome over to the loop."""
-        self._loop.call_soon_threadsafe(self._settle, outcome)
-
-    def _settle(self, outcome: Outcome) -> None:
-        try:
-            self._set(outcome)
-        except Exception as error:
-            faults.report("telling a client", error)
-            self.answer.set_exception(own_fault())
-
-    def _set(self, outcome: Outcome) -> None:
+        """Give the outcome to whoever awaits it."""
         if self.answer.done():
             return
         if isinstance(outcome, RequestFailed):

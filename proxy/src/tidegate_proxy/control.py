@@ -65,7 +65,6 @@ class Control:
         self._gate = gate
         self.liveness = liveness
         self._turn = itertools.count()
-        self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.passages: set[Passage] = set()
         """Inferences that were passed on and are under way."""
@@ -77,6 +76,7 @@ class Control:
         self.shared_memory = ClientRegions(lambda: self.route(""), self._ask, self._ask_all)
         """What clients registered."""
         self._answers: dict[str, Callable[[bytes, Metadata, float | None], Awaitable[bytes]]] = {
+            LIVE: self._live,
             READY: self._ready,
             "/grpc.health.v1.Health/Check": self._health,
             SERVICE + "RepositoryIndex": self._index,
@@ -129,10 +129,8 @@ class Control:
         return passage
 
     def take_over(self, client: Client) -> None:
-        """Have a request answered, as it is, that cannot be scheduled any more. May be called from any thread."""
-        self._loop.call_soon_threadsafe(self._take_over, client)
+        """Have a request answered, as it is, that cannot be scheduled any more."""
 
-    def _take_over(self, client: Client) -> None:
         def answered(outcome: Outcome) -> None:
             client.resolve(outcome)
             self._observability.passed_on(client)
@@ -141,7 +139,7 @@ class Control:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Have a passage's failure looked at."""
-        task = self._loop.create_task(work)
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -184,8 +182,8 @@ class Control:
     def route_inference(self, message: bytes, request: PassedThrough) -> Backend:
         """A Triton for an inference that cannot be scheduled: a sequence stays with one, all others take turns.
 
-        `request`: what has to be known of the message. May be called from any thread. Raises RequestFailed for tensors
-        in shared memory that is not for clients, and for what cannot be looked at.
+        `request`: what has to be known of the message. Raises RequestFailed for tensors in shared memory that is not
+        for clients, and for what cannot be looked at.
         """
         model = first_string(message)
         if model in self._directory.catalog.split:
@@ -316,19 +314,9 @@ class Control:
         answer = await self._statistics(request.SerializeToString(), (), None)
         return service_pb2.ModelStatisticsResponse.FromString(answer)
 
-    def at_once(self, method: str) -> bytes | None:
-        """The answer to one of `OF_OUR_OWN` that concerns Tidegate alone, from any thread; None: ask the Tritons, too.
-
-        So the event loop may hang, and clients of the gRPC thread are told.
-        """
-        lives = not self.liveness.complaint()
-        answer: bytes | None = None
-        if method == LIVE:
-            answer = service_pb2.ServerLiveResponse(live=lives).SerializeToString()
-        elif not lives:
-            not_ready = service_pb2.ServerReadyResponse(ready=False)
-            answer = not_ready.SerializeToString() if method == READY else _NOT_SERVING
-        return answer
+    async def _live(self, _message: bytes, _metadata: Metadata, _remaining_s: float | None) -> bytes:
+        serialized: bytes = service_pb2.ServerLiveResponse(live=not self.liveness.complaint()).SerializeToString()
+        return serialized
 
     async def _ready(self, _message: bytes, _metadata: Metadata, _remaining_s: float | None) -> bytes:
         serialized: bytes = service_pb2.ServerReadyResponse(ready=await self.is_ready()).SerializeToString()

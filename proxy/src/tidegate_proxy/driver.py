@@ -1,7 +1,7 @@
 """The live driver: the engine under the monotonic clock, its legs on real Tritons, its answers to real clients.
 
-It is put together of the engine behind its lock, the clients that wait, the legs that run, and the Tritons that come
-and go.
+It is put together of the engine, the clients that wait, the legs that run, and the Tritons that come and go; all in one
+thread, that of the event loop.
 """
 
 import itertools
@@ -29,8 +29,8 @@ from tidegate_proxy.headroom import Headroom
 from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.legs import Legs
 from tidegate_proxy.limits import Limits
+from tidegate_proxy.live_engine import LiveEngine
 from tidegate_proxy.liveness import Liveness
-from tidegate_proxy.locked_engine import LockedEngine
 from tidegate_proxy.membership import Membership
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.outliers import Outliers
@@ -43,11 +43,10 @@ log = logging.getLogger(__name__)
 
 QUEUE_FULL = "Exceeds maximum queue size"
 """Triton's own words for a request that is not even queued."""
-ENGINE_HANGS = "Tidegate's scheduler does not answer: its policy has not returned"
 
 
 class Driver:
-    """Drives one engine. Made in an event loop, which it uses for what is rare; its methods may be called anywhere."""
+    """Drives one engine. Lives in an event loop."""
 
     def __init__(
         self,
@@ -72,12 +71,10 @@ class Driver:
         self._last_id = 0
         self._spoilers = Spoilers()
         self._headroom = Headroom()
-        self._engine = LockedEngine(engine, observability, self._carry_out, self._give_up_effect, self._begin_anew)
+        self._engine = LiveEngine(engine, observability, self._carry_out, self._give_up_effect, self._begin_anew)
         self._abandoned: list[tuple[list[Client], list[LegRun]]] = []
         """By engines that began anew: who is to be told, and what is to be stopped."""
-        self.lock = self._engine.lock
-        """Guards the engine and its metrics."""
-        self.clients = WaitingClients(self.lock, observability)
+        self.clients = WaitingClients(observability)
         self.outliers = Outliers(lambda: self.limits.ejection)
         self.legs = Legs(
             self._engine,
@@ -129,42 +126,28 @@ class Driver:
             client=client.owner,
             deferrable=not client.runs_apart,
         )
-        if not self._engine.acquire(limits.silence_s):
-            self.clients.tell(client, RequestFailed(grpc.StatusCode.UNAVAILABLE, ENGINE_HANGS))
-            return
-        try:
-            stray = not self._directory.catalog.schedules(envelope) and envelope.model in self._directory.catalog.hosts
-            admitted = not stray and self.clients.admit(client, limits)
-            if admitted:
-                effects = self._engine.handle(RequestArrived(time.monotonic_ns(), request))
-        finally:
-            self.lock.release()
-        if stray:
+        catalog = self._directory.catalog
+        if not catalog.schedules(envelope) and envelope.model in catalog.hosts:
             self._pass_on(client)
-        elif not admitted:
+        elif self.clients.admit(client, limits):
+            self._engine.take_in(RequestArrived(time.monotonic_ns(), request))
+        else:
             words = f"[request id: {envelope.id or '<id_unknown>'}] {QUEUE_FULL}"
             self.clients.tell(client, _rejected(limits, words, queued=False))
-        else:
-            self._engine.perform(effects)
 
     def _give_up_client(self, client: Client) -> None:
         """A fault met its request, wherever that is by now."""
-        with self.lock:
-            known = self.clients.remove(client.request_id)
-            effects = self._engine.handle(RequestCancelled(time.monotonic_ns(), client.request_id)) if known else []
+        known = self.clients.remove(client.request_id)
         self.clients.tell(client, own_fault())  # who has been told already does not mind
-        self._engine.perform(effects)
+        if known:
+            self._engine.take_in(RequestCancelled(time.monotonic_ns(), client.request_id))
 
     def leave(self, client: Client) -> bool:
         """The client does not wait any more; whether it did. What nobody waits for is not run, or not to its end."""
-        with self.lock:
-            if self.clients.remove(client.request_id) is None:
-                return False
-            effects = self._engine.handle(RequestCancelled(time.monotonic_ns(), client.request_id))
-            run = self.legs.left(client)
-        self._engine.perform(effects)
-        if run:
-            self.legs.spare(run)
+        if self.clients.remove(client.request_id) is None:
+            return False
+        self._engine.take_in(RequestCancelled(time.monotonic_ns(), client.request_id))
+        self.legs.left(client)
         self._observability.failed(client, "CANCELED", "cancelled")
         return True
 
@@ -174,9 +157,7 @@ class Driver:
 
     def try_at_most(self, times: int) -> None:
         """From now on so often is a request tried whose workers fail."""
-        with self.lock:
-            effects = self._engine.handle(TriesChanged(time.monotonic_ns(), times))
-        self._engine.perform(effects)
+        self._engine.take_in(TriesChanged(time.monotonic_ns(), times))
 
     def delivered(self, client: Client) -> None:
         """The client's answer is on its way: what that took is learned."""
@@ -240,7 +221,7 @@ class Driver:
                 self._end_abandoned()
 
     def _begin_anew(self) -> None:
-        """With the lock held: the engine knows of no client and of no leg any more."""
+        """The engine knows of no client and of no leg any more."""
         self._abandoned.append((self.clients.remove_all(), self.legs.forget_all()))
 
     def _end_abandoned(self) -> None:

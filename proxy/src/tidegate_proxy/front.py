@@ -1,7 +1,6 @@
-"""The gRPC server that clients see: inference is scheduled, every other call is answered in the event loop."""
+"""The gRPC server that clients see: inference is scheduled, every other call is answered by a task of its own."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
@@ -57,7 +56,6 @@ class Front:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._streams: WeakSet[InferStream] = WeakSet()
-        self._streams_lock = threading.Lock()
         self._draining = False
         self._body_timeout_s = config.limits.body_timeout_s
         self._server = new_server(config, self._accept, bounds)
@@ -78,9 +76,7 @@ class Front:
         while self._loop.time() < min(serve_until, until):
             await asyncio.sleep(POLL_S)
         self._draining = True
-        with self._streams_lock:
-            streams = list(self._streams)
-        for stream in streams:
+        for stream in list(self._streams):
             stream.drain()
         under_load = self._server.open_calls > 0
         while self._server.open_calls and self._loop.time() < until:
@@ -97,7 +93,6 @@ class Front:
         await self._server.stop(LAST_WORDS_S)
 
     def _accept(self, call: Call) -> None:
-        """In the server's thread."""
         with ending(call):
             self._begin(call)
 
@@ -106,16 +101,13 @@ class Front:
             call.end(refusal.code, refusal.details)
         elif self._draining and call.method not in control.OF_OUR_OWN:
             call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
-        elif call.method in control.OF_OUR_OWN and (answer := self._control.at_once(call.method)) is not None:
-            call.receive(lambda _message: call.answer(answer))
         elif call.method == INFER:
             arrival_ns = time.monotonic_ns()
             call.receive(lambda message: self._infer(call, message, arrival_ns), self._body_timeout_s)
         elif call.method == STREAM_INFER:
             owner = self._gate.owner(call.metadata, call.peer)
-            stream = InferStream(call, owner, self._inference, self._driver, self._control, self._in_loop)
-            with self._streams_lock:
-                self._streams.add(stream)
+            stream = InferStream(call, owner, self._inference, self._driver, self._control, self._spawn)
+            self._streams.add(stream)
             stream.begin()
         else:
             call.receive(lambda message: self._forward(call, message), self._body_timeout_s)
@@ -123,7 +115,7 @@ class Front:
     def _infer(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
         with ending(call):
             if message is not None and len(message) >= OPENED_ASIDE_FROM:
-                self._in_loop(call, self._open_aside(call, message, arrival_ns))
+                self._spawn(call, self._open_aside(call, message, arrival_ns))
             else:
                 self._infer_now(call, message, arrival_ns)
 
@@ -155,17 +147,10 @@ class Front:
             client.leave()
 
     def _forward(self, call: Call, message: bytes | None) -> None:
-        """Have a call answered in the event loop, as Triton would or by Triton."""
+        """Have a call answered by a task, as Triton would or by Triton."""
         if message is None:
             call.end(grpc.StatusCode.INTERNAL, "no message was received")
             return
-        self._loop.call_soon_threadsafe(self._spawn_answer, call, message)
-
-    def _spawn_answer(self, call: Call, message: bytes) -> None:
-        with ending(call):
-            self._answer_in_task(call, message)
-
-    def _answer_in_task(self, call: Call, message: bytes) -> None:
         work: Passage | asyncio.Task[None]
         if call.method == INFER:
             work = self._control.pass_on(
@@ -175,7 +160,7 @@ class Front:
             work = self._spawn(call, self._answer(call, message))
 
         def cancel() -> None:
-            self._loop.call_soon_threadsafe(lambda: self._loop.call_later(CANCEL_AFTER_S, work.cancel))
+            self._loop.call_later(CANCEL_AFTER_S, work.cancel)
 
         call.on_gone = cancel
         if call.gone:
@@ -189,11 +174,8 @@ class Front:
         else:
             call.answer(answer)
 
-    def _in_loop(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine for a call in the event loop; if it fails, so does the call."""
-        self._loop.call_soon_threadsafe(self._spawn, call, work)
-
     def _spawn(self, call: Call, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine for a call; if it fails, so does the call."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done(call))

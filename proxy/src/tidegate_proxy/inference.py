@@ -19,7 +19,7 @@ OPENED_ASIDE_FROM: Final = 1 << 20
 
 
 class Inference:
-    """Opens requests and hands those that can be scheduled to the driver. May be called from any thread."""
+    """Opens requests, which may be done in any thread, and hands those that can be scheduled to the driver."""
 
     def __init__(self, directory: Directory, driver: Driver) -> None:
         self._directory = directory

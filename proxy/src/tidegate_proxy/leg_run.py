@@ -28,7 +28,7 @@ class LegRun:
     """For those who look on."""
     call: PendingCall | None = None
     recovery: asyncio.Task[None] | None = None
-    """What is done about its failure; in the loop."""
+    """What is done about its failure."""
 
     @property
     def backend(self) -> Backend:
@@ -46,7 +46,7 @@ class LegRun:
         return self.waiting == 0
 
     def stop(self) -> None:
-        """In the loop: nobody wants to know how it ends."""
+        """Nobody wants to know how it ends."""
         if self.call:
             self.call.cancel()
         if self.recovery:

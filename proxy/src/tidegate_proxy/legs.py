@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
 import grpc
 
 from tidegate.api import AnyEvent, BatchFailed, LegFinished, WorkerJoined, WorkerLost
-from tidegate.engine import AnyEffect, StartLeg
+from tidegate.engine import StartLeg
 from tidegate_proxy.backend import CANCEL_AFTER_S, INFER, Backend
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.client import Client, Outcome, RequestFailed, own_fault
@@ -17,7 +17,7 @@ from tidegate_proxy.faults import faults
 from tidegate_proxy.forwarded import forwarded_with_all
 from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.limits import Limits
-from tidegate_proxy.locked_engine import LockedEngine
+from tidegate_proxy.live_engine import LiveEngine
 from tidegate_proxy.merging import ScatterError
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.payload import OutputSizes, Payload, Stage
@@ -33,11 +33,11 @@ EVERY_CLIENT_LEFT = "every client left"
 
 
 class Legs:
-    """Every leg that runs. Made in an event loop, which it uses for what is rare."""
+    """Every leg that runs. Lives in an event loop."""
 
     def __init__(
         self,
-        engine: LockedEngine,
+        engine: LiveEngine,
         directory: Directory,
         clients: WaitingClients,
         observability: Observability,
@@ -78,66 +78,60 @@ class Legs:
 
     async def close(self) -> None:
         """Forget those that run: how they end concerns nobody any more."""
-        with self._engine.lock:
-            self._running.clear()
-            self._between.clear()
+        self._running.clear()
+        self._between.clear()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def left(self, client: Client) -> LegRun | None:
-        """With the lock held: a client does not wait any more; the leg that runs for it, if any, is for `spare`."""
+    def left(self, client: Client) -> None:
+        """A client does not wait any more: a leg that nobody waits for is not run to its end."""
         run = None if client.batch_id is None else self._running.get(client.batch_id)
         if run:
             run.waiting -= 1
-        return run
+            if run.abandoned and run.call:
+                self._cancel_later(run.call)
 
     def runs_for(self, client: Client) -> bool:
-        """With the lock held: whether a client's batch is under way, with a leg that runs or is over."""
+        """Whether a client's batch is under way, with a leg that runs or is over."""
         return client.batch_id in self._running or client.batch_id in self._between
 
-    def spare(self, run: LegRun) -> None:
-        """Do not run a leg to its end that nobody waits for."""
-        if run.abandoned and run.call:
-            self._cancel_later(run.call)
-
     def forget(self, workers: Container[int]) -> list[LegRun]:
-        """With the lock held: the legs that run on lost workers, no longer among those that run."""
+        """The legs that run on lost workers, no longer among those that run."""
         runs = [run for run in self._running.values() if run.worker_id in workers]
         for run in runs:
             del self._running[run.effect.batch.id]
         return runs
 
     def forget_stranded(self) -> list[LegRun]:
-        """With the lock held: the last legs of batches that do not go on, as the engine has it."""
+        """The last legs of batches that do not go on, as the engine has it."""
         stranded = [run for batch_id, run in self._between.items() if self._engine.engine.flight(batch_id) is None]
         for run in stranded:
             del self._between[run.effect.batch.id]
         return stranded
 
     def forget_all(self) -> list[LegRun]:
-        """With the lock held: no leg runs any more; those that did."""
+        """No leg runs any more; those that did."""
         runs = [*self._running.values(), *self._between.values()]
         self._running, self._between = {}, {}
         return runs
 
     def stop_soon(self, runs: Iterable[LegRun]) -> None:
-        """In the loop: nobody wants to know how these end."""
+        """Nobody wants to know how these end."""
         for run in runs:
-            self._loop.call_soon_threadsafe(run.stop)
+            self._loop.call_soon(run.stop)
 
     def crash(self, effect: StartLeg) -> None:
         """A fault of our own met a leg: its clients are told so, its worker is free."""
         batch = effect.batch
         worker_id = batch.legs[effect.leg].worker_id
-        with self._engine.lock:
-            runs = [run for of in (self._running, self._between) if (run := of.pop(batch.id, None))]
-            clients = [client for number in batch.request_ids if (client := self._clients.remove(number))]
-            failed = BatchFailed(time.monotonic_ns(), batch.id, effect.leg, worker_id, "a fault of Tidegate's own")
-            effects = self._engine.handle(failed)
+        runs = [run for of in (self._running, self._between) if (run := of.pop(batch.id, None))]
+        clients = [client for number in batch.request_ids if (client := self._clients.remove(number))]
+        failed = BatchFailed(time.monotonic_ns(), batch.id, effect.leg, worker_id, "a fault of Tidegate's own")
+        self._engine.handle(failed)
         for client in clients:
             self._clients.tell(client, own_fault())
-        self._engine.perform(effects)
+        self._engine.perform()
         self.stop_soon(runs)
 
     def start(self, effect: StartLeg) -> None:
@@ -145,36 +139,28 @@ class Legs:
         batch = effect.batch
         worker_id = batch.legs[effect.leg].worker_id
         stage = self.stage_of(effect)
-        with self._engine.lock:
-            before = self._between.pop(batch.id, None)
-            if not stage.backend.alive:
-                if before:
-                    before.stop()
-                return  # the engine was told since, or is about to be
-            clients = self._clients.of(batch.request_ids)
-            waiting = len(clients)
+        before = self._between.pop(batch.id, None)
+        clients = self._clients.of(batch.request_ids)
+        if not stage.backend.alive or not clients:
             if before:
-                clients, payload = before.clients, before.payload
-            else:
-                payload = self.payload_of([client.envelope for client in clients], self._regions)
-            run = LegRun(effect, worker_id, stage, payload, clients, time.monotonic_ns(), waiting)
-            if waiting:
-                self._running[batch.id] = run
-                for client in clients:
-                    client.batch_id = batch.id
-                effects: list[AnyEffect] = []
-            else:  # all of them left before it started
-                if before:
-                    before.stop()
-                effects = self._engine.handle(
-                    BatchFailed(time.monotonic_ns(), batch.id, effect.leg, worker_id, EVERY_CLIENT_LEFT)
-                )
-        if waiting:
-            run.execution = self._observability.batch_started(
-                clients, effect.rows, stage.backend.address, run.started_ns, first=before is None
-            )
-            self._call(run, payload.request(stage))
-        self._engine.perform(effects)
+                before.stop()
+            if stage.backend.alive:  # else the engine has been told since, or is about to be
+                now_ns = time.monotonic_ns()
+                self._engine.take_in(BatchFailed(now_ns, batch.id, effect.leg, worker_id, EVERY_CLIENT_LEFT))
+            return
+        waiting = len(clients)
+        if before:
+            clients, payload = before.clients, before.payload
+        else:
+            payload = self.payload_of([client.envelope for client in clients], self._regions)
+        run = LegRun(effect, worker_id, stage, payload, clients, time.monotonic_ns(), waiting)
+        self._running[batch.id] = run
+        for client in clients:
+            client.batch_id = batch.id
+        run.execution = self._observability.batch_started(
+            clients, effect.rows, stage.backend.address, run.started_ns, first=before is None
+        )
+        self._call(run, payload.request(stage))
 
     def payload_of(self, envelopes: Sequence[Envelope], regions: Regions | None) -> Payload:
         """The tensors of a batch that begins; `regions`: None where nothing is to be shared."""
@@ -203,11 +189,11 @@ class Legs:
             lambda answer, code, details: self._over(run, answer, code, details),
             tuple(run.backend.opened(metadata)),
         )
-        if run.abandoned:  # meanwhile
+        if run.abandoned:  # and it is sent a second time
             self._cancel_later(run.call)
 
     def _cancel_later(self, call: PendingCall) -> None:
-        self._loop.call_soon_threadsafe(lambda: self._loop.call_later(CANCEL_AFTER_S, call.cancel))
+        self._loop.call_later(CANCEL_AFTER_S, call.cancel)
 
     def _over(self, run: LegRun, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
         try:
@@ -227,38 +213,32 @@ class Legs:
                 run.payload.sharing_broke(run.stage)
                 self._call(run, run.payload.request(run.stage, share=False))
             else:
-                self._loop.call_soon_threadsafe(self._failed_soon, run, code, details)
+                self._failed(run, code, details)
         elif not run.is_last:
             try:
                 run.payload.answered(answer)
             except ScatterError as error:
-                self._loop.call_soon_threadsafe(self._failed_soon, run, grpc.StatusCode.INTERNAL, str(error))
+                self._failed(run, grpc.StatusCode.INTERNAL, str(error))
             else:
                 self._finish(run)
-        elif self._finish(run):
-            # The engine first: the next batch is on its way before this one's answers are divided.
+        else:
+            self._finish(run)  # first: the next batch is on its way before this one's answers are divided
             divided_ns = time.monotonic_ns()
             outcomes = _divided(answer, run)
             run.payload.close(finished=True)
             self._clients.settle(run, outcomes, time.monotonic_ns() - divided_ns)
 
-    def _finish(self, run: LegRun) -> bool:
-        """Tell the engine that a leg has ended, now; False where its worker was given up and its requests with it."""
+    def _finish(self, run: LegRun) -> None:
+        """Tell the engine that a leg has ended, now."""
         effect = run.effect
-        effects: Sequence[AnyEffect] = ()
+        batch_id = effect.batch.id
+        del self._running[batch_id]
+        ended_ns = time.monotonic_ns()
+        self._engine.handle(LegFinished(ended_ns, batch_id, effect.leg, run.worker_id, run.started_ns, ended_ns))
         try:
-            with self._engine.lock:
-                if self._running.get(effect.batch.id) is not run:
-                    return False
-                del self._running[effect.batch.id]
-                ended_ns = time.monotonic_ns()
-                effects = self._engine.handle(
-                    LegFinished(ended_ns, effect.batch.id, effect.leg, run.worker_id, run.started_ns, ended_ns)
-                )
-                goes_on = self._engine.engine.flight(effect.batch.id) is not None
-                if goes_on:
-                    self._between[effect.batch.id] = run
-            if not goes_on and not run.is_last:  # a worker further on has been lost
+            if self._engine.engine.flight(batch_id) is not None:
+                self._between[batch_id] = run
+            elif not run.is_last:  # a worker further on has been lost
                 run.payload.close(finished=True)
             if run.is_last:
                 for client in run.clients:
@@ -266,27 +246,17 @@ class Legs:
                 if run.clients[0].runs_apart:
                     self._answered_apart(run.clients)
         finally:  # they are of other requests, too
-            self._engine.perform(effects)
+            self._engine.perform()
         self._did_well(run.backend)
         self._observability.batch_ended(run.execution, ended_ns)
-        return True
 
     def _fail_as_planned(self, run: LegRun) -> None:
         """Triton does not say when it stops what was cancelled: its worker counts as busy for as long as planned."""
         left_ns = run.started_ns + run.effect.batch.legs[run.effect.leg].duration_ns - time.monotonic_ns()
         self._loop.call_later(max(0, left_ns) / 1e9, self.fail, run, EVERY_CLIENT_LEFT)
 
-    def _failed_soon(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
-        try:
-            self._failed(run, code, details)
-        except Exception as error:
-            faults.report("the failure of a leg", error)
-            self.crash(run.effect)
-
     def _failed(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
-        """In the loop: a leg's call did not end well."""
-        if self._running.get(run.effect.batch.id) is not run:
-            return
+        """A leg's call did not end well."""
         if code is grpc.StatusCode.CANCELLED and run.abandoned:
             self._fail_as_planned(run)
             return
@@ -311,25 +281,24 @@ class Legs:
         outcome: RequestFailed | None = None,
     ) -> None:
         """A leg has failed: its requests are tried again, as they were or in halves, or clients are told `outcome`."""
-        with self._engine.lock:
-            batch = run.effect.batch
-            if self._running.get(batch.id) is not run:
-                return  # its worker was given up, and its requests with it
-            del self._running[batch.id]
-            waiting = [client.request_id for client in self._clients.of(batch.request_ids)]
-            middle = len(waiting) // 2
-            apart = tuple(tuple(half) for half in (waiting[:middle], waiting[middle:]) if half) if halved else ()
-            now_ns = time.monotonic_ns()
-            failed = BatchFailed(now_ns, batch.id, run.effect.leg, run.worker_id, reason, retry=retry, apart=apart)
-            effects = self._engine.handle(failed)
+        batch = run.effect.batch
+        if self._running.get(batch.id) is not run:
+            return  # its worker was given up, and its requests with it
+        del self._running[batch.id]
+        waiting = [client.request_id for client in self._clients.of(batch.request_ids)]
+        middle = len(waiting) // 2
+        apart = tuple(tuple(half) for half in (waiting[:middle], waiting[middle:]) if half) if halved else ()
+        now_ns = time.monotonic_ns()
+        failed = BatchFailed(now_ns, batch.id, run.effect.leg, run.worker_id, reason, retry=retry, apart=apart)
+        self._engine.handle(failed)
         if outcome:
             self._clients.settle(run, [outcome] * len(run.clients))
-        self._engine.perform(effects)
+        self._engine.perform()
         self._observability.batch_ended(run.execution, now_ns, reason)
         run.payload.close(finished=True)
 
     def give_up_overdue(self, backend: Backend, limits: Limits) -> None:
-        """In the loop: end legs that take so long that they will never end, though their Triton answers probes."""
+        """End legs that take so long that they will never end, though their Triton answers probes."""
         now_ns = time.monotonic_ns()
         for run in list(self._running.values()):
             leg = run.effect.batch.legs[run.effect.leg]
@@ -346,19 +315,18 @@ class Legs:
         for other in catalog.workers:
             if other is not worker and catalog.backend_of[other.id].alive:
                 elsewhere.update(other.hosts)
-        with self._engine.lock:
-            if self._running.pop(run.effect.batch.id, None) is None:
-                return
-            now_ns = time.monotonic_ns()
-            events: tuple[AnyEvent, ...] = (
-                (WorkerLost(now_ns, worker.id), WorkerJoined(now_ns, worker))
-                if worker and elsewhere.issuperset(worker.hosts)
-                else (BatchFailed(now_ns, run.effect.batch.id, run.effect.leg, run.worker_id, reason),)
-            )
-            effects = [effect for event in events for effect in self._engine.handle(event)]
-            stranded = self.forget_stranded()
+        del self._running[run.effect.batch.id]
+        now_ns = time.monotonic_ns()
+        events: tuple[AnyEvent, ...] = (
+            (WorkerLost(now_ns, worker.id), WorkerJoined(now_ns, worker))
+            if worker and elsewhere.issuperset(worker.hosts)
+            else (BatchFailed(now_ns, run.effect.batch.id, run.effect.leg, run.worker_id, reason),)
+        )
+        for event in events:
+            self._engine.handle(event)
+        stranded = self.forget_stranded()
         log.error("a batch is given up: %s", reason)
-        self._engine.perform(effects)
+        self._engine.perform()
         for each in (run, *stranded):
             each.stop()
 

@@ -44,9 +44,6 @@ class Limits:
     shed_status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
     """What a client is told whose request is shed or dropped. Some clients try UNAVAILABLE again by themselves."""
 
-    silence_s: float = 4.0
-    """How long a part of Tidegate may give no sign of life; then health says that it does not live."""
-
     def refusal(self, waiting: Load, of_client: Load, of_model: Load) -> str:
         """Why one more request is refused where so much waits in all, of its client and of its model; "": it is not."""
         full = self._reached_by(waiting, 1)

@@ -1,10 +1,9 @@
-"""Whether Tidegate lives: its engine, its gRPC thread, if it has one, and its event loop all give signs of life.
+"""Whether Tidegate lives: the parts that work for others without being asked give signs of life.
 
-A policy that never returns hangs the thread that called it, and everybody who waits for the engine after that.
-Whichever part hangs, the others say so: who is asked looks at signs that are only read, and waits for nobody.
+Who is asked answers in the event loop. While that is held, by a policy that never returns, say, there is no answer at
+all, which a probe takes for the same; `watchdog` then has the log tell by whom.
 """
 
-import asyncio
 import time
 from collections.abc import Callable
 
@@ -16,7 +15,7 @@ BEAT_S = 0.5
 
 
 class Liveness(Collector):
-    """The parts, and when each last gave a sign of life. Made in an event loop, which is one of them.
+    """The parts, and when each last gave a sign of life.
 
     As a Prometheus collector it tells how long each has been silent.
     """
@@ -26,10 +25,6 @@ class Liveness(Collector):
         self.limit_s = limit_s
         """May be replaced at any time."""
         self._signs: dict[str, Callable[[], int]] = {}
-        self._loop = asyncio.get_running_loop()
-        self._loop_ns = time.monotonic_ns()
-        self._timer = self._loop.call_soon(self._beat)
-        self.watch("event loop", lambda: self._loop_ns)
 
     def watch(self, part: str, last_sign_ns: Callable[[], int]) -> None:
         """One more part; `last_sign_ns` is the instant of its last sign, and may be asked from any thread."""
@@ -45,10 +40,6 @@ class Liveness(Collector):
         silent = {part: silence_s for part, silence_s in self.silence_s().items() if silence_s > self.limit_s}
         return ", ".join(f"no sign of life from the {part} for {silence_s:.1f} s" for part, silence_s in silent.items())
 
-    def close(self) -> None:
-        """In the loop: it beats no more."""
-        self._timer.cancel()
-
     def describe(self) -> list[Metric]:
         """Nothing: or the registry would collect once when it is made."""
         return []
@@ -62,9 +53,5 @@ class Liveness(Collector):
         for part, part_silence_s in silence_s.items():
             silent.add_metric((part,), part_silence_s)
         live = GaugeMetricFamily("tidegate_live", "1 while health says that Tidegate lives, else 0.")
-        live.add_metric((), int(max(silence_s.values()) <= self.limit_s))
+        live.add_metric((), int(max(silence_s.values(), default=0.0) <= self.limit_s))
         return [silent, live]
-
-    def _beat(self) -> None:
-        self._loop_ns = time.monotonic_ns()
-        self._timer = self._loop.call_later(BEAT_S, self._beat)

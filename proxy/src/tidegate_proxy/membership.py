@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 import grpc
 
 from tidegate.api import PlanChanged, Profile, RequestCancelled, WorkerJoined, WorkerLost
-from tidegate.engine import AnyEffect
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.client import Client
 from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.legs import Legs
-from tidegate_proxy.locked_engine import LockedEngine
+from tidegate_proxy.live_engine import LiveEngine
 from tidegate_proxy.outliers import Outliers, is_failure
 from tidegate_proxy.regions import Regions
 from tidegate_proxy.waiting_clients import WaitingClients
@@ -25,10 +24,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Aftermath:
-    """What is left to be done, without the lock, of a change of which Tritons take part."""
+    """What is left to be done after a change of which Tritons take part, beside what the engine wants."""
 
-    effects: list[AnyEffect] = field(default_factory=list)
-    """Of the engine, to be carried out."""
     strays: list[Client] = field(default_factory=list)
     """Clients whose requests the engine has forgotten, to be passed on."""
     runs: list[LegRun] = field(default_factory=list)
@@ -40,7 +37,7 @@ class Membership:
 
     def __init__(
         self,
-        engine: LockedEngine,
+        engine: LiveEngine,
         directory: Directory,
         clients: WaitingClients,
         legs: Legs,
@@ -104,7 +101,7 @@ class Membership:
                 self._part_with_strays((client for run in tuple(then.runs) for client in run.clients), then)
                 # The idle ones first: what ran on a busy one must not be tried again on another of the same Triton.
                 for worker_id in sorted(mine, key=busy.__contains__):
-                    then.effects += self._engine.handle(WorkerLost(time.monotonic_ns(), worker_id))
+                    self._engine.handle(WorkerLost(time.monotonic_ns(), worker_id))
                 then.runs += self._legs.forget_stranded()
             except Exception:
                 backend.alive = True
@@ -130,36 +127,35 @@ class Membership:
                 if not catalog.same_plan(before):
                     models = tuple(catalog.models.values())
                     plan = PlanChanged(now_ns, models, tuple(present), tuple(profiles), catalog.network)
-                    then.effects += self._engine.handle(plan)
+                    self._engine.handle(plan)
                     return
                 for worker in present:
                     if catalog.backend_of[worker.id] is returning:
-                        then.effects += self._engine.handle(WorkerJoined(now_ns, worker))
+                        self._engine.handle(WorkerJoined(now_ns, worker))
                         joined.append(worker.id)
             except Exception:
                 self._directory.catalog = before
                 if returning:
                     returning.alive = False
                 for worker_id in joined:
-                    then.effects += self._engine.handle(WorkerLost(time.monotonic_ns(), worker_id))
+                    self._engine.handle(WorkerLost(time.monotonic_ns(), worker_id))
                 raise
 
     @contextmanager
     def _changing(self) -> Iterator[_Aftermath]:
-        """With the lock: what the block leaves to be done is done after it, without the lock, whatever it raised."""
+        """What the block leaves to be done is done after it, whatever it raised."""
         then = _Aftermath()
         try:
-            with self._engine.lock:
-                yield then
+            yield then
         finally:
-            self._engine.perform(then.effects)
+            self._engine.perform()
             for client in then.strays:
                 self._pass_on(client)
             for run in then.runs:
                 run.stop()
 
     def _part_with_strays(self, clients: Iterable[Client], then: _Aftermath) -> None:
-        """With the lock held: the engine forgets requests that do not fit what their model has become since.
+        """The engine forgets requests that do not fit what their model has become since.
 
         Where no Triton has the model, the engine says so.
         """
@@ -170,4 +166,4 @@ class Membership:
                 continue
             if self._clients.remove(client.request_id):
                 then.strays.append(client)
-                then.effects += self._engine.handle(RequestCancelled(time.monotonic_ns(), client.request_id))
+                self._engine.handle(RequestCancelled(time.monotonic_ns(), client.request_id))

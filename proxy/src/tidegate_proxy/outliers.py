@@ -5,7 +5,6 @@ where all fail alike the requests are bad, not the Tritons. Never more than a sh
 and never the last one that has a model. Each further ejection of a Triton lasts longer.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -62,12 +61,11 @@ class _Record:
 
 @dataclass
 class Outliers:
-    """Keeps count. Methods may be called from any thread."""
+    """Keeps count."""
 
     limits: Callable[[], Ejection]
     """What counts; may give another at any time."""
     _records: dict[Backend, _Record] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def did_well(self, backend: Backend) -> None:
         """It answered a call."""
@@ -80,27 +78,26 @@ class Outliers:
 
         `backends`: all Tritons.
         """
-        with self._lock:
-            record = self._record(backend)
-            limits = self.limits()
-            if now_ns - record.began_ns > limits.window_s * 1e9:
-                for each in self._records.values():
-                    each.well = each.failed = 0
-                    each.began_ns = now_ns
-            record.in_row += 1
-            record.failed += 1
-            reason = self._why(backend, record, backends)
-            if reason is None or not backend.alive or not self._can_spare(backend, catalog, backends):
-                return None
-            if now_ns - record.until_ns > limits.max_s * 1e9:
-                record.ejections = 0
-            record.ejections += 1
-            record.total += 1
-            record.out = True
-            record.in_row = record.well = record.failed = 0
-            lasts_s = min(limits.max_s, limits.base_s * record.ejections)
-            record.until_ns = now_ns + round(lasts_s * 1e9)
-            return f"{reason}; it is ejected for {lasts_s:g} s"
+        record = self._record(backend)
+        limits = self.limits()
+        if now_ns - record.began_ns > limits.window_s * 1e9:
+            for each in self._records.values():
+                each.well = each.failed = 0
+                each.began_ns = now_ns
+        record.in_row += 1
+        record.failed += 1
+        reason = self._why(backend, record, backends)
+        if reason is None or not backend.alive or not self._can_spare(backend, catalog, backends):
+            return None
+        if now_ns - record.until_ns > limits.max_s * 1e9:
+            record.ejections = 0
+        record.ejections += 1
+        record.total += 1
+        record.out = True
+        record.in_row = record.well = record.failed = 0
+        lasts_s = min(limits.max_s, limits.base_s * record.ejections)
+        record.until_ns = now_ns + round(lasts_s * 1e9)
+        return f"{reason}; it is ejected for {lasts_s:g} s"
 
     def is_out(self, backend: Backend, now_ns: int, catalog: Catalog) -> bool:
         """Whether it is ejected still. It is not where nobody else that lives has one of its models."""

@@ -9,10 +9,9 @@ import logging
 import mmap
 import os
 import secrets
-import threading
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tritonclient.grpc import service_pb2
 
@@ -59,7 +58,7 @@ class Region:
 
 
 class Regions:
-    """The regions, by size in powers of two. Made in an event loop; `take` and the other two may be called anywhere."""
+    """The regions, by size in powers of two. Lives in an event loop."""
 
     def __init__(self, limit_bytes: int) -> None:
         """`limit_bytes`: of all regions together."""
@@ -70,8 +69,6 @@ class Regions:
         self._free: dict[int, list[Region]] = {}
         self._wanted: set[int] = set()
         """Sizes of which one more is being made."""
-        self._lock = threading.Lock()
-        self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -80,89 +77,74 @@ class Regions:
         if not backend.shares_memory:
             return
         await _sweep(backend)
-        with self._lock:
-            self._backends.append(backend)
+        self._backends.append(backend)
 
     def take(self, size: int, backends: Iterable[Backend]) -> Region | None:
         """A region of at least this size that these Tritons have mapped; None where none is free: one more is made."""
         rounded = max(SMALLEST, 1 << (size - 1).bit_length())
         wanted = set(backends)
-        with self._lock:
-            if not wanted.issubset(self._backends):
-                return None
-            free = self._free.get(rounded, [])
-            for position in range(len(free) - 1, -1, -1):
-                if wanted <= free[position].backends:
-                    return free.pop(position)
-            if rounded in self._wanted or self._closed:
-                return None
-            self._wanted.add(rounded)
-        self._loop.call_soon_threadsafe(self._spawn, rounded)
+        if not wanted.issubset(self._backends):
+            return None
+        free = self._free.get(rounded, [])
+        for position in range(len(free) - 1, -1, -1):
+            if wanted <= free[position].backends:
+                return free.pop(position)
+        if rounded in self._wanted or self._closed:
+            return None
+        self._wanted.add(rounded)
+        self._spawn(self._make(rounded))
         return None
 
     def give_back(self, region: Region) -> None:
         """Nobody uses it any more."""
-        with self._lock:
-            if not self._closed and region.backends.issuperset(self._backends):
-                self._free.setdefault(region.size, []).append(region)
-                return
+        if not self._closed and region.backends.issuperset(self._backends):
+            self._free.setdefault(region.size, []).append(region)
+            return
         self.discard(region)
 
     def discard(self, region: Region) -> None:
         """A Triton may still write to it, or has forgotten it: it is not used again."""
-        with self._lock:
-            self._held_bytes -= region.size
-            self._wanted.clear()
-        self._loop.call_soon_threadsafe(self._spawn_unregister, region)
+        self._held_bytes -= region.size
+        self._wanted.clear()
+        self._spawn(_unregister(region))
 
     def forget(self, backend: Backend) -> None:
         """A Triton does not know its regions any more: it is gone, or a client had it drop them all."""
-        with self._lock:
-            stale = [region for free in self._free.values() for region in free if backend in region.backends]
-            for free in self._free.values():
-                free[:] = [region for region in free if backend not in region.backends]
+        stale = [region for free in self._free.values() for region in free if backend in region.backends]
+        for free in self._free.values():
+            free[:] = [region for region in free if backend not in region.backends]
         for region in stale:
             self.discard(region)
 
     def leave(self, backend: Backend) -> None:
         """No more with this Triton, until `share_with`."""
-        with self._lock:
-            self._backends = [other for other in self._backends if other is not backend]
+        self._backends = [other for other in self._backends if other is not backend]
         self.forget(backend)
 
     async def close(self) -> None:
         """Have the Tritons forget the regions that are free."""
-        with self._lock:
-            self._closed = True
-            regions = [region for free in self._free.values() for region in free]
-            self._free.clear()
+        self._closed = True
+        regions = [region for free in self._free.values() for region in free]
+        self._free.clear()
         await asyncio.gather(*self._tasks, *map(_unregister, regions), return_exceptions=True)
 
-    def _spawn(self, size: int) -> None:
-        task = self._loop.create_task(self._make(size))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _spawn_unregister(self, region: Region) -> None:
-        task = self._loop.create_task(_unregister(region))
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _make(self, size: int) -> None:
         try:
-            with self._lock:
-                room = self._held_bytes + size <= self.limit_bytes
-                self._held_bytes += size if room else 0
+            room = self._held_bytes + size <= self.limit_bytes
+            self._held_bytes += size if room else 0
             if not room:
                 return  # and it stays wanted, so that nobody asks again before another one is discarded
             region = await self._registered(size)
         except OSError as error:
             log.warning("large tensors are sent, not shared: no shared memory of %d bytes: %s", size, error.strerror)
-            with self._lock:
-                self._held_bytes -= size
+            self._held_bytes -= size
             return
-        with self._lock:
-            self._wanted.discard(size)
+        self._wanted.discard(size)
         self.give_back(region)
 
     async def _registered(self, size: int) -> Region:

@@ -32,7 +32,6 @@ from tidegate_proxy.inference import Inference
 from tidegate_proxy.limits import Limits
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.metrics_page import MetricsPage
-from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.tracing import otlp_tracing
 from tidegate_proxy.probing import watch
@@ -276,7 +275,8 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
             config.models,
             directory.catalog.layout,
         )
-        liveness = _liveness(config, driver, stack)
+        liveness = Liveness(config.limits.silence_s)
+        driver.watch(liveness)
         control = Control(directory, discovery, driver, observability, gate, liveness)
         control.refuses_shared_memory = config.shared_memory == "refuse"
         inference = Inference(directory, driver)
@@ -285,15 +285,16 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
         for work in (discovery.look_around(), proxy.look_at_files()):
             stack.push_async_callback(_cancelled, asyncio.create_task(work))
         if config.listen.metrics:
-            registry = registry_of(
-                observability.metrics,
-                driver.lock,
-                config.policy.name,
-                ejections=lambda: driver.outliers.ejections(backends),
-                bounds=bounds,
-            )
             page = MetricsPage(
-                registry, liveness, observability, driver, directory, discovery, gate, bounds, http_limits(config)
+                config.policy.name,
+                liveness,
+                observability,
+                driver,
+                directory,
+                discovery,
+                gate,
+                bounds,
+                http_limits(config),
             )
             await proxy.show_metrics(page, config.listen.metrics, stack)
         front = Front(inference, driver, control, gate, config, bounds)
@@ -351,7 +352,6 @@ def limits_of(config: ServeConfig) -> Limits:
         ejection=config.ejection,
         retry_share=config.retries.budget,
         shed_status=grpc.StatusCode[config.shedding.status],
-        silence_s=config.limits.silence_s,
     )
 
 
@@ -424,13 +424,6 @@ def _observers(config: ServeConfig, plugins: Plugins, stack: AsyncExitStack) -> 
         stack.callback(_close_quietly, record)
         observers.append(Recorder(record))
     return [*observers, *(plugins.observer(name).make() for name in config.observers)]
-
-
-def _liveness(config: ServeConfig, driver: Driver, stack: AsyncExitStack) -> Liveness:
-    liveness = Liveness(config.limits.silence_s)
-    stack.callback(liveness.close)
-    driver.watch(liveness)
-    return liveness
 
 
 def _close_quietly(record: BinaryIO) -> None:

@@ -7,7 +7,6 @@ clients behind one connection costs little; more and more while they fail.
 """
 
 import itertools
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
@@ -23,7 +22,7 @@ Sender = tuple[str, str]
 
 
 class Refusal:
-    """What a batch that was refused is found to have been refused for. Methods may be called from any thread.
+    """What a batch that was refused is found to have been refused for.
 
     As long as none of its requests has an answer it may be the Triton that fails, and nobody is to blame.
     """
@@ -31,7 +30,6 @@ class Refusal:
     def __init__(self, spoilers: "Spoilers") -> None:
         self._spoilers = spoilers
         self._failed: list[Sender] = []
-        self._lock = threading.Lock()
         self.somebody_answered = False
         """Whether a sender of the batch has had an answer since, to a request of it or to a later one."""
 
@@ -39,23 +37,21 @@ class Refusal:
         """One of the requests was answered after all."""
         if self.somebody_answered and not self._failed:
             return
-        with self._lock:
-            self.somebody_answered = True
-            failed, self._failed = self._failed, []
+        self.somebody_answered = True
+        failed, self._failed = self._failed, []
         for sender in failed:
             self._spoilers.spoiled(sender)
 
     def failed(self, sender: Sender) -> None:
         """One of them failed alone, too."""
-        with self._lock:
-            if not self.somebody_answered:
-                self._failed.append(sender)
-                return
-        self._spoilers.spoiled(sender)
+        if self.somebody_answered:
+            self._spoilers.spoiled(sender)
+        else:
+            self._failed.append(sender)
 
 
 class Spoilers:
-    """Those who spoiled batches lately, and those who may have. Methods may be called from any thread."""
+    """Those who spoiled batches lately, and those who may have."""
 
     def __init__(self) -> None:
         self._alone: OrderedDict[Sender, tuple[int, int]] = OrderedDict()
@@ -63,48 +59,43 @@ class Spoilers:
         self._suspects: OrderedDict[Sender, tuple[int, Refusal]] = OrderedDict()
         """The number of the half, and the refusal that it is suspected for."""
         self._halves = itertools.count()
-        self._lock = threading.Lock()
 
     def __bool__(self) -> bool:
         return bool(self._alone) or bool(self._suspects)
 
     def company(self, sender: Sender, request_id: int) -> str:
         """Whom a request that has come shares a batch with, as a part of its merge key; empty: with anybody."""
-        with self._lock:
-            left, alone = self._alone.get(sender, (0, 0))
-            if left > 1:
-                self._alone[sender] = (left - 1, alone)
-            elif left:
-                del self._alone[sender]
-            if left:
-                return f"/alone {request_id}"
-            half, _ = self._suspects.get(sender, (None, None))
-            return "" if half is None else f"/suspects {half}"
+        left, alone = self._alone.get(sender, (0, 0))
+        if left > 1:
+            self._alone[sender] = (left - 1, alone)
+        elif left:
+            del self._alone[sender]
+        if left:
+            return f"/alone {request_id}"
+        half, _ = self._suspects.get(sender, (None, None))
+        return "" if half is None else f"/suspects {half}"
 
     def suspect(self, senders: Iterable[Sender], refusal: Refusal) -> None:
         """A batch with requests of these was refused."""
         known = list(dict.fromkeys(sender for sender in senders if sender[0]))
         middle = len(known) // 2
-        with self._lock:
-            for part in (known[:middle], known[middle:]):
-                half = next(self._halves)
-                for sender in part:
-                    self._suspects.pop(sender, None)
-                    self._suspects[sender] = half, refusal
-            while len(self._suspects) > MOST_SENDERS:
-                self._suspects.popitem(last=False)
+        for part in (known[:middle], known[middle:]):
+            half = next(self._halves)
+            for sender in part:
+                self._suspects.pop(sender, None)
+                self._suspects[sender] = half, refusal
+        while len(self._suspects) > MOST_SENDERS:
+            self._suspects.popitem(last=False)
 
     def answered(self, sender: Sender) -> None:
         """A request was answered whose batch not everybody could share: its sender is not suspected any more."""
-        with self._lock:
-            _, refusal = self._suspects.pop(sender, (None, None))
+        _, refusal = self._suspects.pop(sender, (None, None))
         if refusal:
             refusal.somebody_answered = True
 
     def failed_alone(self, sender: Sender) -> None:
         """A request failed, not for the first time, in whose batch there were no others."""
-        with self._lock:
-            _, refusal = self._suspects.get(sender, (None, None))
+        _, refusal = self._suspects.get(sender, (None, None))
         if refusal is None or refusal.somebody_answered:
             self.spoiled(sender)
         else:  # as long as nobody is answered it may be the Triton
@@ -114,13 +105,12 @@ class Spoilers:
         """A request spoiled a batch, or failed alone as others of its sender had spoiled theirs."""
         if not sender[0]:
             return
-        with self._lock:
-            self._suspects.pop(sender, None)
-            _, before = self._alone.pop(sender, (0, FIRST_ALONE // 2))
-            alone = min(MOST_ALONE, 2 * before)
-            self._alone[sender] = (alone, alone)
-            if len(self._alone) > MOST_SENDERS:
-                self._alone.popitem(last=False)
+        self._suspects.pop(sender, None)
+        _, before = self._alone.pop(sender, (0, FIRST_ALONE // 2))
+        alone = min(MOST_ALONE, 2 * before)
+        self._alone[sender] = (alone, alone)
+        if len(self._alone) > MOST_SENDERS:
+            self._alone.popitem(last=False)
 
 
 class RetryBudget:

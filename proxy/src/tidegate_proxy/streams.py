@@ -5,7 +5,6 @@ models, sequences) leave as they come: any number of them may belong to one requ
 """
 
 import asyncio
-import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -54,16 +53,14 @@ class InferStream:
         inference: Inference,
         driver: Driver,
         control: Control,
-        in_loop: Callable[[Call, Coroutine[Any, Any, None]], None],
+        spawn: Callable[[Call, Coroutine[Any, Any, None]], object],
     ) -> None:
         self.driver = driver
         self._call = call
         self._owner = owner
         self._inference = inference
         self._control = control
-        self._in_loop = in_loop
-        # Never held while the driver is called: that may settle requests of other streams.
-        self._lock = threading.Lock()
+        self._spawn = spawn
         self._clients: deque[_StreamClient] = deque()
         """Whose answers are due, in their order."""
         self._outbox: deque[bytes] = deque()
@@ -88,23 +85,20 @@ class InferStream:
 
     def drain(self) -> None:
         """Take no more requests; end when those under way are answered."""
-        with self._lock:
-            if self._client_done:
-                return
-            self._client_done = True
-            self._end = RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
-            relays = list(self._relays.values())
-        for relay in relays:
+        if self._client_done:
+            return
+        self._client_done = True
+        self._end = RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
+        for relay in self._relays.values():
             relay.put(None)
         self._send()
 
     # Requests ----------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        with self._lock:
-            if self._reading or self._client_done or self._over or self._is_full():
-                return
-            self._reading = True
+        if self._reading or self._client_done or self._over or self._is_full():
+            return
+        self._reading = True
         self._call.receive(self._received)
 
     def _is_full(self) -> bool:
@@ -119,13 +113,10 @@ class InferStream:
 
     def _take(self, message: bytes | None) -> None:
         arrival_ns = time.monotonic_ns()
-        with self._lock:
-            self._reading = False
-            if message is None:
-                self._client_done = True
-                relays = list(self._relays.values())
+        self._reading = False
         if message is None:
-            for relay in relays:
+            self._client_done = True
+            for relay in self._relays.values():
                 relay.put(None)
             self._send()
             return
@@ -134,10 +125,9 @@ class InferStream:
         except NotSchedulable:
             self._forward(message)
             return
-        with self._lock:
-            if self._over or self._client_done:
-                return
-            self._clients.append(client)
+        if self._over or self._client_done:
+            return
+        self._clients.append(client)
         self._inference.submit(client, arrival_ns, self._call.remaining_s())
         if self._over:  # it ended before it was known whose request this is
             self.driver.leave(client)
@@ -147,24 +137,22 @@ class InferStream:
         try:
             backend = self._control.route_inference(message, PassedThrough.of(message))
         except RequestFailed as failure:
-            with self._lock:
-                self._outbox.append(_refused(message, failure))
+            self._outbox.append(_refused(message, failure))
             self._send()
             self._read()
             return
         model = first_string(message)
         # A stream per model: Triton 2.51 may abort on one that mixes decoupled models with others.
         key = (backend, model if self._inference.is_served(model) else "")
-        with self._lock:
-            if self._over or self._client_done:
-                return
-            relay = self._relays.get(key)
-            is_new = relay is None
-            if relay is None:
-                relay = self._relays[key] = _Relay(self._taken)
-            relay.put(message)
+        if self._over or self._client_done:
+            return
+        relay = self._relays.get(key)
+        is_new = relay is None
+        if relay is None:
+            relay = self._relays[key] = _Relay(self._taken)
+        relay.put(message)
         if is_new:
-            self._in_loop(self._call, self._run_relay(key, relay))
+            self._spawn(self._call, self._run_relay(key, relay))
         self._read()
 
     def _taken(self, size: int) -> None:
@@ -179,8 +167,7 @@ class InferStream:
             async for answer in self._control.stream(
                 key[0], self._call.method, relay.messages(), self._call.metadata, self._call.remaining_s()
             ):
-                with self._lock:
-                    self._outbox.append(answer)
+                self._outbox.append(answer)
                 self._send()
                 relay.answered(self._control, ok=not answer.startswith(_ERROR_MESSAGE_TAG))
                 while len(self._outbox) >= MAX_UNDER_WAY:
@@ -190,14 +177,12 @@ class InferStream:
         except asyncio.CancelledError:
             if not self._over:
                 raise
-        with self._lock:
-            del self._relays[key]
-            self._error = self._error or error
-            self._client_done = True  # if the client did not say so, Triton takes it so: it was sent what is no message
-            others = list(self._relays.values())
+        del self._relays[key]
+        self._error = self._error or error
+        self._client_done = True  # if the client did not say so, Triton takes it so: it was sent what is no message
         if error:
             self._abandon()
-        for other in others:
+        for other in self._relays.values():
             other.put(None)
         self._send()
 
@@ -205,16 +190,14 @@ class InferStream:
 
     def settled(self) -> None:
         """A scheduled request has its outcome."""
-        with self._lock:
-            while not self._error and self._clients and (outcome := self._clients[0].outcome) is not None:
-                client = self._clients.popleft()
-                if isinstance(outcome, RequestFailed) and outcome.queued and self._strict:
-                    self._error = outcome
-                else:
-                    self._outbox.append(_wrapped(outcome, client.envelope))
-                self._call.release(len(client.envelope.message))
-            failed = self._error is not None
-        if failed:
+        while not self._error and self._clients and (outcome := self._clients[0].outcome) is not None:
+            client = self._clients.popleft()
+            if isinstance(outcome, RequestFailed) and outcome.queued and self._strict:
+                self._error = outcome
+            else:
+                self._outbox.append(_wrapped(outcome, client.envelope))
+            self._call.release(len(client.envelope.message))
+        if self._error:
             self._abandon()
         self._send()
         self._read()
@@ -226,56 +209,45 @@ class InferStream:
             self._break(error)
 
     def _go_on(self) -> None:
-        with self._lock:
-            self._sending = False
-            relays = list(self._relays.values())
-        for relay in relays:
+        self._sending = False
+        for relay in self._relays.values():
             relay.make_room()
         self._send()
         self._read()
 
     def _send(self) -> None:
         """Send the next message, or end the stream when there will be none."""
-        with self._lock:
-            if self._sending:
-                return
-            if self._outbox:
-                self._sending = True
-                message = self._outbox.popleft()
-            elif self._error:
-                self._call.end(self._error.code, self._error.details)
-                return
-            else:
-                if self._client_done and not self._clients and not self._relays:
-                    self._call.end(*(self._end.code, self._end.details) if self._end else ())
-                return
-        self._call.send(message, self._sent)
+        if self._sending:
+            return
+        if self._outbox:
+            self._sending = True
+            self._call.send(self._outbox.popleft(), self._sent)
+        elif self._error:
+            self._call.end(self._error.code, self._error.details)
+        elif self._client_done and not self._clients and not self._relays:
+            self._call.end(*(self._end.code, self._end.details) if self._end else ())
 
     def _break(self, error: Exception) -> None:
         """A fault of Tidegate's own ends the stream."""
         faults.report("a stream", error)
-        with self._lock:
-            self._error = self._error or own_fault()
-            self._outbox.clear()
+        self._error = self._error or own_fault()
+        self._outbox.clear()
         self._abandon()
         self._call.end(self._error.code, self._error.details)
 
     def _leave(self) -> None:
         """The client is gone."""
-        with self._lock:
-            self._client_done = True
-            self._outbox.clear()
+        self._client_done = True
+        self._outbox.clear()
         self._abandon()
 
     def _abandon(self) -> None:
         """Nobody waits for what has not been answered."""
-        with self._lock:
-            self._over = True
-            clients, self._clients = self._clients, deque()
-            relays = list(self._relays.values())
+        self._over = True
+        clients, self._clients = self._clients, deque()
         for client in clients:
             self.driver.leave(client)
-        for relay in relays:
+        for relay in list(self._relays.values()):
             relay.end()
 
 
@@ -301,7 +273,7 @@ class _StreamClient(Client):
 
 
 class _Relay:
-    """What goes on to one Triton, from the server's thread into the loop."""
+    """What goes on to one Triton."""
 
     def __init__(self, taken: Callable[[int], None]) -> None:
         """`taken` is called when a message is on its way, with its size."""
@@ -311,9 +283,7 @@ class _Relay:
         self._room = asyncio.Event()
         self._unanswered: deque[tuple[bytes, int]] = deque()
         """Requests on their way, each with when it left."""
-        self._held_up = False
         self._ended = False
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -324,21 +294,19 @@ class _Relay:
     def enter(self) -> None:
         """In the task that sends them."""
         self._task = asyncio.current_task()
-        self._loop = asyncio.get_running_loop()
         if self._ended and self._task:
             self._task.cancel()
 
     def put(self, message: bytes | None) -> None:
         """Add a message; None: that was the last."""
         self._messages.append(message)
-        if self._loop:
-            self._loop.call_soon_threadsafe(self._more.set)
+        self._more.set()
 
     def end(self) -> None:
         """Cancel its task, whatever it waits for."""
         self._ended = True
-        if self._loop and self._task:
-            self._loop.call_soon_threadsafe(self._task.cancel)
+        if self._task:
+            self._task.cancel()
 
     async def messages(self) -> AsyncIterator[bytes]:
         """The messages, as they come."""
@@ -362,15 +330,12 @@ class _Relay:
     async def wait_for_room(self, there_is: Callable[[], bool]) -> None:
         """Wait until answers were taken, unless `there_is` room by now."""
         self._room.clear()
-        self._held_up = True
         if not there_is():
             await self._room.wait()
 
     def make_room(self) -> None:
         """An answer was taken."""
-        if self._held_up and self._loop:
-            self._held_up = False
-            self._loop.call_soon_threadsafe(self._room.set)
+        self._room.set()
 
 
 def _refused(message: bytes, failure: RequestFailed) -> bytes:

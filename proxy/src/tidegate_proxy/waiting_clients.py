@@ -1,6 +1,5 @@
 """The clients that wait for an answer, and how they are told."""
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 from tidegate_proxy.client import Client, Outcome, RequestFailed, own_fault
@@ -11,10 +10,9 @@ from tidegate_proxy.observability.observability import Observability
 
 
 class WaitingClients:
-    """By request. Methods say where they want the lock held; the others take it."""
+    """By request."""
 
-    def __init__(self, lock: threading.Lock, observability: Observability) -> None:
-        self._lock = lock
+    def __init__(self, observability: Observability) -> None:
         self._observability = observability
         self._by_request: dict[int, Client] = {}
         self._load = Load()
@@ -40,7 +38,7 @@ class WaitingClients:
         return self._load.bytes
 
     def admit(self, client: Client, limits: Limits) -> bool:
-        """With the lock held: one more waits, unless too many do."""
+        """One more waits, unless too many do."""
         model = client.envelope.model
         of_owner = self._load_of_owner.get(client.owner) or Load()
         of_model = self._load_of_model.get(model) or Load()
@@ -55,7 +53,7 @@ class WaitingClients:
         return True
 
     def remove(self, request_id: int) -> Client | None:
-        """With the lock held: the client of a request does not wait any more; None if it did not."""
+        """The client of a request does not wait any more; None if it did not."""
         client = self._by_request.pop(request_id, None)
         if client:
             of_owner = self._load_of_owner[client.owner]
@@ -67,22 +65,19 @@ class WaitingClients:
         return client
 
     def remove_all(self) -> list[Client]:
-        """With the lock held: nobody waits any more; those who did."""
+        """Nobody waits any more; those who did."""
         clients, self._by_request = list(self._by_request.values()), {}
         self._load, self._load_of_owner, self._load_of_model = Load(), {}, {}
         return clients
 
     def resolve(self, request_id: int, outcome: Outcome) -> None:
         """One is told, if it still waits."""
-        with self._lock:
-            client = self.remove(request_id)
-        if client:
+        if client := self.remove(request_id):
             self.tell(client, outcome)
 
     def settle(self, run: LegRun, outcomes: Sequence[Outcome], output_ns: int = 0) -> None:
         """All of a batch are told; `output_ns`: how long it took to divide the answer."""
-        with self._lock:
-            waiting = [self.remove(client.request_id) for client in run.clients]
+        waiting = [self.remove(client.request_id) for client in run.clients]
         for client, outcome in zip(waiting, outcomes, strict=True):
             if client:
                 self.tell(client, outcome, run, output_ns)

@@ -1,9 +1,7 @@
 """The Grafana dashboard and the reference, beside the metrics that there are."""
 
-import asyncio
 import json
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,7 +39,7 @@ def _exported() -> dict[str, set[str]]:
     bounds.count("http", "max_connections")
     bounds.connections["http"] = 1
     ejections = {"h:1": (1, True)}
-    registry = registry_of(Metrics(setup), threading.Lock(), "fifs", ejections=lambda: ejections, bounds=bounds)
+    registry = registry_of(Metrics(setup).snapshot(), "fifs", 0, ejections, bounds)
     own = generate_latest(registry).decode() + _liveness()
     statistics = Statistics()
     statistics.declare("m", ["1"])
@@ -56,14 +54,10 @@ def _exported() -> dict[str, set[str]]:
 
 
 def _liveness() -> str:
-    async def rendered() -> str:
-        registry, liveness = CollectorRegistry(), Liveness(4.0)
-        registry.register(liveness)
-        page = generate_latest(registry).decode()
-        liveness.close()
-        return page
-
-    return asyncio.run(rendered())
+    registry, liveness = CollectorRegistry(), Liveness(4.0)
+    liveness.watch("engine", lambda: 0)
+    registry.register(liveness)
+    return generate_latest(registry).decode()
 
 
 def _parse(expression: str) -> object:

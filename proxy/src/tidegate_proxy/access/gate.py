@@ -10,7 +10,7 @@ from tidegate_proxy.configuration.config import ServeConfig
 
 
 class Gate:
-    """Asked before anything is done for a call, from any thread. Its rules may be replaced while it is asked."""
+    """Asked before anything is done for a call."""
 
     def __init__(self, config: ServeConfig) -> None:
         """Raises CredentialFileError and RestrictionError for files that cannot be used."""

@@ -144,6 +144,7 @@ async def run_proxy(
     """
     from tidegate.host import Plugins
     from tidegate_proxy.serve import serving
+    from tidegate_proxy.watchdog import Watchdog
 
     loop = asyncio.get_running_loop()
     stop, again = asyncio.Event(), asyncio.Event()
@@ -154,9 +155,11 @@ async def run_proxy(
         async with serving(settings, Plugins.installed()) as proxy:
             serves = True
             announce(proxy)
+            watchdog = Watchdog(lambda: proxy.liveness.limit_s)
             reloading = loop.create_task(_reload(proxy, again, read_again))
             await stop.wait()
             reloading.cancel()
+            watchdog.close()
         return proxy
 
     work = loop.create_task(serve_until_stopped())

@@ -178,7 +178,7 @@ class Limits(Section):
         default=4.0,
         ge=1,
         le=1e6,
-        description="So long may engine, event loop or gRPC thread give no sign of life; then it is not live",
+        description="So long may a part give no sign of life; then it is not live. Who holds all up so long is logged",
     )
     keepalive_s: float = Field(
         default=7200.0,

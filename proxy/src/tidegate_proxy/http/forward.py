@@ -123,7 +123,7 @@ class Forwarder:
 
 
 class _Cut:
-    """Ends a call whose Triton is given up, as a gRPC call is cancelled. In the loop."""
+    """Ends a call whose Triton is given up, as a gRPC call is cancelled."""
 
     def __init__(self, limit: asyncio.Timeout) -> None:
         self._limit = limit

@@ -123,7 +123,7 @@ class Snapshot:
 
 
 class Metrics:
-    """Follows one engine. Its driver calls `handled` after every `Engine.handle`, under the lock that guards both."""
+    """Follows one engine. Its driver calls `handled` after every `Engine.handle`."""
 
     def __init__(self, setup: Setup) -> None:
         self._models = {model.name: ModelCounts() for model in setup.models}

@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from tidegate.api import NS_PER_MS
@@ -20,7 +21,10 @@ from tidegate_proxy.http.infer_response import error
 from tidegate_proxy.http.interface import Answer, Limits, Receive, Scope, Send
 from tidegate_proxy.http.server import HttpServer, start_server
 from tidegate_proxy.liveness import Liveness
+from tidegate_proxy.observability.metrics import Snapshot
+from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.statistics import Counts
 from tidegate_proxy.observability.triton_metrics import merge, request_metrics, scrape
 
 METRICS: Final = b"/metrics"
@@ -32,7 +36,7 @@ class MetricsPage:
 
     def __init__(
         self,
-        registry: CollectorRegistry,
+        policy: str,
         liveness: Liveness,
         observability: Observability,
         driver: Driver,
@@ -42,9 +46,7 @@ class MetricsPage:
         bounds: Bounds,
         limits: Limits,
     ) -> None:
-        self._registry = registry
-        self._liveness_registry = CollectorRegistry()
-        self._liveness_registry.register(liveness)
+        self._policy = policy
         self._liveness = liveness
         self._observability = observability
         self._driver = driver
@@ -88,7 +90,10 @@ class MetricsPage:
     async def _page(self) -> Answer:
         addresses = {backend.address: backend.metrics for backend in self._discovery.backends if backend.metrics}
         pages = await scrape(addresses)
-        body = await asyncio.to_thread(self._render, pages)
+        # The numbers are copied here, where they change, and written out in a thread, as that takes a while.
+        snapshot, counts = self._observability.metrics.snapshot(), self._observability.statistics.snapshot()
+        ejections = self._driver.outliers.ejections(self._discovery.backends)
+        body = await asyncio.to_thread(self._render, snapshot, counts, ejections, pages)
         return Answer(200, [(b"content-type", CONTENT_TYPE_LATEST.encode())], body)
 
     def _models(self) -> Answer:
@@ -108,14 +113,16 @@ class MetricsPage:
         ]
         return Answer(200, [(b"content-type", b"application/json")], json.dumps(models).encode())
 
-    def _render(self, pages: Mapping[str, str | None]) -> bytes:
-        lives = generate_latest(self._liveness_registry).decode()
-        if self._liveness.complaint():  # the numbers of an engine that hangs cannot be read
-            return merge(lives, (), pages, frozenset()).encode()
-        statistics = self._observability.statistics
-        with self._driver.lock:
-            waiting = self._observability.metrics.snapshot().waiting
-        pending = {(model, version): waiting[model] for model, version in statistics.snapshot()}
-        own = lives + generate_latest(self._registry).decode()
-        requests = request_metrics(statistics.snapshot(), pending)
+    def _render(
+        self,
+        snapshot: Snapshot,
+        counts: Mapping[tuple[str, str], Counts],
+        ejections: Mapping[str, tuple[int, bool]],
+        pages: Mapping[str, str | None],
+    ) -> bytes:
+        registry = registry_of(snapshot, self._policy, time.monotonic_ns(), ejections, self._bounds)
+        registry.register(self._liveness)
+        pending = {(model, version): snapshot.waiting[model] for model, version in counts}
+        requests = request_metrics(counts, pending)
+        own = generate_latest(registry).decode()
         return merge(own, requests, pages, frozenset(self._directory.catalog.models)).encode()

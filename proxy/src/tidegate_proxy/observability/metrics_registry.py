@@ -1,8 +1,6 @@
-"""Tidegate's numbers as Prometheus metrics: a registry of its own, filled when it is scraped."""
+"""Tidegate's numbers as Prometheus metrics: a registry made of them whenever somebody asks."""
 
-import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from itertools import accumulate
 
@@ -13,7 +11,7 @@ from prometheus_client.registry import Collector
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.faults import faults
 from tidegate_proxy.limits import FULL_OF
-from tidegate_proxy.observability.metrics import Metrics, ModelCounts, Snapshot, Times
+from tidegate_proxy.observability.metrics import ModelCounts, Snapshot, Times
 
 ADVICE_HOLDS_S = 60.0
 """A policy repeats its advice while it stands: so long after the last one the metric is 0 again."""
@@ -23,23 +21,20 @@ _PER_NS = 1e-9
 
 
 def registry_of(
-    metrics: Metrics,
-    lock: AbstractContextManager[object],
+    snapshot: Snapshot,
     policy: str,
-    now_ns: Callable[[], int] = time.monotonic_ns,
-    ejections: Callable[[], Mapping[str, tuple[int, bool]]] = dict,
-    bounds: Bounds | None = None,
+    now_ns: int,
+    ejections: Mapping[str, tuple[int, bool]],
+    bounds: Bounds,
 ) -> CollectorRegistry:
-    """A registry with every `tidegate_` metric of an engine, and those of this process.
+    """A registry with every `tidegate_` metric of an engine, and those of this process, as they are at `now_ns`.
 
-    `lock` guards the engine and its metrics; it is held only while the numbers are copied. `now_ns` is the clock of
-    the engine's events. `ejections`: of each Triton, how often it was ejected, and whether it is.
-    `bounds`: what clients hold.
+    It may be read in any thread: the numbers that the event loop goes on with are not touched. `ejections`: of each
+    Triton, how often it was ejected, and whether it is. `bounds`: what clients hold.
     """
     registry = CollectorRegistry()
-    if bounds:
-        registry.register(_BoundsCollector(bounds))
-    registry.register(_EngineCollector(metrics, lock, policy, now_ns))
+    registry.register(_BoundsCollector(bounds))
+    registry.register(_EngineCollector(snapshot, policy, now_ns))
     registry.register(_EjectionCollector(ejections))
     ProcessCollector(registry=registry)
     return registry
@@ -50,7 +45,7 @@ class _BoundsCollector(Collector):
         self._bounds = bounds
 
     def describe(self) -> Iterable[Metric]:
-        return ()
+        return ()  # or the registry would collect once when it is made
 
     def collect(self) -> Iterable[Metric]:
         bounds = self._bounds
@@ -79,22 +74,18 @@ class _BoundsCollector(Collector):
 
 
 class _EngineCollector(Collector):
-    def __init__(
-        self, metrics: Metrics, lock: AbstractContextManager[object], policy: str, now_ns: Callable[[], int]
-    ) -> None:
-        self._metrics = metrics
-        self._lock = lock
+    def __init__(self, snapshot: Snapshot, policy: str, now_ns: int) -> None:
+        self._snapshot = snapshot
         self._policy = policy
         self._now_ns = now_ns
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # or the registry would scrape once when it is made
+        return ()
 
     def collect(self) -> Iterable[Metric]:
-        with self._lock:
-            snapshot = self._metrics.snapshot()
+        snapshot = self._snapshot
         yield from _about_requests(snapshot)
-        yield from _about_workers(snapshot, self._now_ns())
+        yield from _about_workers(snapshot, self._now_ns)
         decisions = HistogramMetricFamily(
             "tidegate_decision_seconds", "Time the engine and its policy took for one event."
         )
@@ -127,7 +118,7 @@ class _EngineCollector(Collector):
 
 
 class _EjectionCollector(Collector):
-    def __init__(self, ejections: Callable[[], Mapping[str, tuple[int, bool]]]) -> None:
+    def __init__(self, ejections: Mapping[str, tuple[int, bool]]) -> None:
         self._ejections = ejections
 
     def describe(self) -> Iterable[Metric]:
@@ -142,7 +133,7 @@ class _EjectionCollector(Collector):
         out = GaugeMetricFamily(
             "tidegate_triton_ejected", "1 while a Triton is given nothing, as it failed, else 0.", labels=("triton",)
         )
-        for address, (count, is_out) in self._ejections().items():
+        for address, (count, is_out) in self._ejections.items():
             times.add_metric((address,), count)
             out.add_metric((address,), int(is_out))
         return (times, out)

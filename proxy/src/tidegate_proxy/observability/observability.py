@@ -32,10 +32,7 @@ def _isolated(method: Callable[P, R]) -> Callable[P, R | None]:
 
 
 class Observability:
-    """Called on the hot path, from any thread but for `handled`, which is called with the engine's lock held.
-
-    Its methods raise nothing.
-    """
+    """Called on the hot path. Its methods raise nothing."""
 
     def __init__(self, setup: Setup, tracing: Tracing | None = None) -> None:
         self.metrics = Metrics(setup)

@@ -4,7 +4,6 @@ A Triton counts the merged batches it runs; clients expect one success per reque
 here, and take the place of the Tritons' own in `merge_statistics` and in `triton_metrics`.
 """
 
-import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -34,13 +33,12 @@ class Counts:
 
 
 class Statistics:
-    """Counts requests to the scheduled models; callable from every thread.
+    """Counts requests to the scheduled models.
 
     A request to a model or version that was not declared is not counted: its Triton counts it, or refuses it.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._counts: dict[tuple[str, str], Counts] = {}
         self._latest: dict[str, str] = {}
         self._members: dict[str, tuple[tuple[str, str], ...]] = {}
@@ -48,14 +46,13 @@ class Statistics:
     def declare(self, model: str, versions: Iterable[str]) -> None:
         """Say which versions of a scheduled model are loaded; those that were before keep their counts."""
         loaded = sorted(versions, key=by_number)
-        with self._lock:
-            for name, version in [key for key in self._counts if key[0] == model and key[1] not in loaded]:
-                del self._counts[name, version]
-            for version in loaded:
-                self._counts.setdefault((model, version), Counts())
-            self._latest.pop(model, None)
-            if loaded:
-                self._latest[model] = loaded[-1]
+        for name, version in [key for key in self._counts if key[0] == model and key[1] not in loaded]:
+            del self._counts[name, version]
+        for version in loaded:
+            self._counts.setdefault((model, version), Counts())
+        self._latest.pop(model, None)
+        if loaded:
+            self._latest[model] = loaded[-1]
 
     def declare_ensemble(self, model: str, members: Iterable[tuple[str, str]]) -> None:
         """Say which models (name, version, "" for the latest) a request to an ensemble runs inside Triton.
@@ -86,30 +83,27 @@ class Statistics:
 
         It waited `queue_ns`, and its batch took `input_ns` to gather, `infer_ns` on Triton and `output_ns` to divide.
         """
-        with self._lock:
-            if (counts := self._find(model, version)) is None:
-                return
-            counts.rows += rows
-            counts.last_ms = max(counts.last_ms, at_ms)
-            counts.successes += 1
-            counts.success_ns += total_ns
-            counts.queue_ns += queue_ns
-            counts.input_ns += input_ns
-            counts.infer_ns += infer_ns
-            counts.output_ns += output_ns
+        if (counts := self._find(model, version)) is None:
+            return
+        counts.rows += rows
+        counts.last_ms = max(counts.last_ms, at_ms)
+        counts.successes += 1
+        counts.success_ns += total_ns
+        counts.queue_ns += queue_ns
+        counts.input_ns += input_ns
+        counts.infer_ns += infer_ns
+        counts.output_ns += output_ns
 
     def failed(self, model: str, version: str, reason: str, total_ns: int) -> None:
         """A request was refused, or failed; `reason` is one of FAILURE_REASONS."""
-        with self._lock:
-            if counts := self._find(model, version):
-                counts.failures[reason] += 1
-                counts.failure_ns += total_ns
+        if counts := self._find(model, version):
+            counts.failures[reason] += 1
+            counts.failure_ns += total_ns
 
     def executed(self, model: str, version: str) -> None:
         """A Triton ran a batch, or refused it."""
-        with self._lock:
-            if counts := self._find(model, version):
-                counts.executions += 1
+        if counts := self._find(model, version):
+            counts.executions += 1
 
     def passed_through(self, model: str, version: str, *, ok: bool, at_ms: int, total_ns: int, rows: int = 1) -> None:
         """A request went to Triton as it was and is answered: all of its time counts as inference."""
@@ -123,8 +117,7 @@ class Statistics:
 
     def snapshot(self) -> dict[tuple[str, str], Counts]:
         """The numbers now, by (model, version)."""
-        with self._lock:
-            return {key: replace(counts, failures=counts.failures.copy()) for key, counts in self._counts.items()}
+        return {key: replace(counts, failures=counts.failures.copy()) for key, counts in self._counts.items()}
 
     def _find(self, model: str, version: str) -> Counts | None:
         return self._counts.get((model, version or self._latest.get(model, "")))

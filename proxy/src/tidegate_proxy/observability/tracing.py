@@ -1,8 +1,7 @@
 """Traces: one span per inference request, in the client's trace, and one per merged batch, in Triton's.
 
 A driver holds `Tracing | None`; None costs one comparison. Instants are those of the monotonic clock, as everywhere in
-the proxy. All methods may be called from any thread. Triton honours the context it is sent only when it runs with
-`--trace-config mode=opentelemetry`.
+the proxy. Triton honours the context it is sent only when it runs with `--trace-config mode=opentelemetry`.
 """
 
 import os

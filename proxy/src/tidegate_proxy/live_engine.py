@@ -1,0 +1,110 @@
+"""The engine under the monotonic clock: it takes in one event after the other, and its effects are carried out.
+
+All in the event loop's thread. Carrying out an effect may bring about another event: whoever is told an answer may send
+the next request. That event is taken in at once, and its effects have their turn after those that were there before.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from tidegate.api import AnyEvent, ClockAdvanced, PlanChanged, WorkerJoined
+from tidegate.engine import AnyEffect, Engine, EngineRestarted
+from tidegate_proxy.alarm import Alarm
+from tidegate_proxy.faults import faults
+from tidegate_proxy.observability.observability import Observability
+
+ASK_AGAIN_NS = 10_000_000
+"""After so long an engine that could not say when to wake it is asked again."""
+
+
+class LiveEngine:
+    """One engine that lives in the event loop it was made in."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        observability: Observability,
+        carry_out: Callable[[AnyEffect], None],
+        give_up: Callable[[AnyEffect], None],
+        begin_anew: Callable[[], None],
+    ) -> None:
+        """`carry_out` performs one effect; should it raise, `give_up` ends whatever that effect concerned.
+
+        `begin_anew` is called as soon as the engine knows of no request and no leg any more.
+        """
+        self.engine = engine
+        self._observability = observability
+        self._carry_out = carry_out
+        self._give_up = give_up
+        self._begin_anew = begin_anew
+        self._effects: deque[AnyEffect] = deque()
+        """Those that are to be carried out, in their order."""
+        self._performing = False
+        self._alarm = Alarm(self._advance)
+
+    def seen_ns(self) -> int:
+        """The engine's last sign of life: now, unless it should have been woken earlier."""
+        now_ns = time.monotonic_ns()
+        return min(now_ns, self._alarm.at_ns or now_ns)
+
+    def close(self) -> None:
+        """The last event is past: time does not go on by itself any more, and observers close what they have open."""
+        self._alarm.close()
+        self._effects += self.engine.close()
+        self.perform()
+
+    def take_in(self, event: AnyEvent) -> None:
+        """Let the engine take in what happened, and carry out what follows. As `handle`."""
+        self.handle(event)
+        self.perform()
+
+    def handle(self, event: AnyEvent) -> None:
+        """Let the engine take in what happened; `perform` then carries out what follows.
+
+        Raises ValueError for a worker that joins, or a plan, that the engine refuses; nothing has changed then.
+        """
+        try:
+            effects = self.engine.handle(event)
+        except Exception as error:
+            if isinstance(event, WorkerJoined | PlanChanged) and isinstance(error, ValueError):
+                raise
+            faults.report("the engine", error)
+            effects = self.engine.start_anew(event, error)
+        if effects and type(effects[0]) is EngineRestarted:
+            self._effects.clear()  # of an engine that is no more
+            self._begin_anew()
+        self._effects += effects
+        try:
+            self._observability.handled(event, effects, time.monotonic_ns() - event.now_ns)
+            self._alarm.set(self.engine.next_wake_ns)
+        except Exception as error:  # the effects are to be carried out nevertheless
+            faults.report("what follows an event", error)
+            self._alarm.set(time.monotonic_ns() + ASK_AGAIN_NS)
+
+    def perform(self) -> None:
+        """Carry out what is to be carried out, unless that is going on: then it is done when this returns to there."""
+        if self._performing:
+            return
+        self._performing = True
+        try:
+            while self._effects:
+                self._perform_one(self._effects.popleft())
+        finally:
+            self._performing = False
+
+    def _perform_one(self, effect: AnyEffect) -> None:
+        try:
+            self._carry_out(effect)
+        except Exception as error:  # the other effects are those of other requests
+            faults.report(f"carrying out {type(effect).__name__}", error)
+            self._give_up_quietly(effect)
+
+    def _give_up_quietly(self, effect: AnyEffect) -> None:
+        try:
+            self._give_up(effect)
+        except Exception as error:
+            faults.report(f"giving up {type(effect).__name__}", error)
+
+    def _advance(self) -> None:
+        self.take_in(ClockAdvanced(time.monotonic_ns()))
