@@ -28,6 +28,12 @@ class Envelope:
     """Raw contents of the inputs, in the header's order; slices of `message`."""
     signature: Signature
     """What it was found to fit; its model may have become another since."""
+    model: str
+    """The model's name."""
+    rows: int
+    """Its size along the batch dimension."""
+    merge_key: str
+    """Equal for requests that can share a batch."""
 
     def fits(self, signature: Signature) -> bool:
         """Whether it can be scheduled where its model is such a one."""
@@ -41,21 +47,6 @@ class Envelope:
             return False
         return True
 
-    @property
-    def model(self) -> str:
-        """The model's name."""
-        return self.heading.model
-
-    @property
-    def rows(self) -> int:
-        """Its size along the batch dimension."""
-        return self.heading.rows
-
-    @property
-    def merge_key(self) -> str:
-        """Equal for requests that can share a batch."""
-        return self.heading.merge_key
-
 
 def open_envelope(message: bytes, signature: Signature) -> Envelope:
     """Look into a request of a batchable model.
@@ -66,7 +57,9 @@ def open_envelope(message: bytes, signature: Signature) -> Envelope:
     header, id_field, name, tensors = _split(message)
     heading = heading_of(header, len(tensors), signature)
     heading.check_sizes(tensors)
-    return Envelope(message, heading, id_field, name, tensors, signature)
+    return Envelope(
+        message, heading, id_field, name, tensors, signature, heading.model, heading.rows, heading.merge_key
+    )
 
 
 def _split(message: bytes) -> tuple[bytes, bytes, str, list[memoryview]]:

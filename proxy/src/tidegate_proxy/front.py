@@ -16,7 +16,6 @@ from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed,
 from tidegate_proxy.configuration.config import ServeConfig, ServerTls
 from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
-from tidegate_proxy.ending import ending
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.faults import faults
 from tidegate_proxy.heading import NotSchedulable
@@ -93,8 +92,10 @@ class Front:
         await self._server.stop(LAST_WORDS_S)
 
     def _accept(self, call: Call) -> None:
-        with ending(call):
+        try:
             self._begin(call)
+        except Exception as error:
+            _break(call, error)
 
     def _begin(self, call: Call) -> None:
         if refusal := self._gate.refusal(call.method, call.metadata):
@@ -113,11 +114,13 @@ class Front:
             call.receive(lambda message: self._forward(call, message), self._body_timeout_s)
 
     def _infer(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
-        with ending(call):
+        try:
             if message is not None and len(message) >= OPENED_ASIDE_FROM:
                 self._spawn(call, self._open_aside(call, message, arrival_ns))
             else:
                 self._infer_now(call, message, arrival_ns)
+        except Exception as error:
+            _break(call, error)
 
     async def _open_aside(self, call: Call, message: bytes, arrival_ns: int) -> None:
         """Have a large message opened in a thread of its own."""
@@ -215,6 +218,13 @@ class _UnaryClient(Client):
 
     def _delivered(self, _event: object) -> None:
         self._driver.delivered(self)
+
+
+def _break(call: Call, error: Exception) -> None:
+    """A fault of Tidegate's own ends the call that it met."""
+    faults.report("a call", error)
+    failed = own_fault()
+    call.end(failed.code, failed.details)
 
 
 def _answer(call: Call, outcome: Outcome, then: Callable[[object], None] | None = None) -> None:

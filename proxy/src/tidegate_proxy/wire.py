@@ -94,8 +94,7 @@ def split(message: bytes, raw_field: int) -> tuple[bytes, bytes, list[memoryview
 
 def string_in(field: bytes) -> str:
     """What a field with a string says. Raises WireError where that is not UTF-8."""
-    _, start = _varint(field, 0)
-    _, start = _varint(field, start)
+    start = 2 if field[0] < 0x80 and field[1] < 0x80 else _varint(field, _varint(field, 0)[1])[1]
     try:
         return field[start:].decode()
     except UnicodeDecodeError as error:
