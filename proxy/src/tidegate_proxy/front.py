@@ -70,8 +70,10 @@ class Front:
     async def drain(self, until: float, serve_until: float) -> None:
         """Let what is under way be answered, until an instant of the loop's clock; refuse what comes.
 
-        Until `serve_until` nothing is refused: connections that get old meanwhile go elsewhere by themselves.
+        Clients are told to go elsewhere first. Nothing is refused before they had time to hear it, and not until
+        `serve_until`: with `grpcio` they are told as their connections get old.
         """
+        await self._server.retire(until - self._loop.time())
         while self._loop.time() < min(serve_until, until):
             await asyncio.sleep(POLL_S)
         self._draining = True

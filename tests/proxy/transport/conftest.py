@@ -85,8 +85,9 @@ def transport(request: pytest.FixtureRequest) -> TransportName:
 
 
 def config_of(transport: TransportName, **limits: float) -> ServeConfig:
-    """A configuration with these limits."""
-    return ServeConfig.model_validate({"tritons": ("127.0.0.1:1",), "transport": transport, "limits": limits})
+    """A configuration with these limits, also where they are below what an operator may ask for."""
+    config = ServeConfig.model_validate({"tritons": ("127.0.0.1:1",), "transport": transport})
+    return config.model_copy(update={"limits": config.limits.model_copy(update=limits)})
 
 
 @pytest.fixture

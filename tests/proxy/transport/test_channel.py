@@ -11,6 +11,7 @@ import pytest
 from tests.proxy.transport.conftest import ECHO, LoopThread, Serve, echo
 from tidegate_proxy.configuration.config import TransportName
 from tidegate_proxy.transport import Call, PendingCall, new_channel
+from tidegate_proxy.transport.http2 import client_connection
 from tidegate_proxy.transport.http2.call import Call as Http2Call
 
 Outcome = tuple[bytes | None, grpc.StatusCode, str]
@@ -190,6 +191,42 @@ def test_goaway_loses_no_call(
     assert [one.ask(message)[0] for message in messages] == messages
     loop.call(lambda: call.answer(b"at last"))
     assert first.result(30) == (b"at last", grpc.StatusCode.OK, "")
+
+
+def test_a_connection_whose_streams_come_to_an_end_is_replaced(
+    serve: Serve, caller: Callable[[int], Caller], transport: TransportName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if transport == "grpcio":
+        pytest.skip("gRPC's core sees to it")
+    monkeypatch.setattr(client_connection, "STREAMS_PER_CONNECTION", 10)
+    peers: list[str] = []
+
+    def accept(call: Call) -> None:
+        peers.append(call.peer())
+        echo(call)
+
+    one = caller(serve(accept).port)
+    pending = [one.begin(str(number).encode())[1] for number in range(100)]
+    assert [ended.result(30)[0] for ended in pending] == [str(number).encode() for number in range(100)]
+    assert len(set(peers)) == 10
+
+
+def test_a_server_that_falls_silent_is_given_up(
+    loop: LoopThread, transport: TransportName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if transport == "grpcio":
+        pytest.skip("gRPC's core takes 10 s at least")
+    monkeypatch.setattr(client_connection, "KEEPALIVE_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        channel = loop.call(lambda: new_channel(transport, address, keepalive_s=0.1))
+        ended: Future[Outcome] = Future()
+        loop.call(lambda: channel.unary(ECHO, b"", lambda *outcome: ended.set_result(outcome)))
+        connection, _ = listener.accept()
+        with connection:
+            _, code, details = ended.result(30)
+    assert (code, details) == (grpc.StatusCode.UNAVAILABLE, "keepalive ping was not answered")
+    loop.run(channel.close())
 
 
 def test_calls_beyond_the_servers_limit_wait(

@@ -126,6 +126,18 @@ def test_a_connection_that_says_nothing_is_ended(serve: Serve) -> None:
     assert served.bounds.ended["grpc", "head_timeout_s"] == 1
 
 
+def test_a_client_that_falls_silent_is_given_up(
+    serve: Serve, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_connection, "KEEPALIVE_TIMEOUT_S", 0.2)
+    served = serve(_hold, keepalive_s=0.1)
+    with socket.create_connection(("127.0.0.1", served.port), timeout=30) as client:
+        client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4) + _frame(1, 4, 1, _BEGIN))
+        eventually(lambda: served.server.open_calls == 1, "its call")
+        eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of its connection")
+    assert not served.server.open_calls
+
+
 def test_an_idle_connection_is_ended_where_that_is_asked_for(serve: Serve, connect: Connect) -> None:
     client = connect(serve(echo, idle_timeout_s=0.1))
     client.until(lambda client: client.ended)
@@ -212,7 +224,7 @@ def test_rapid_resets_end_the_connection(
             client.http2.reset_stream(_begun(client), ErrorCode.CANCEL)
             client.send()
         client.until(lambda client: client.ended)
-    assert served.bounds.ended["grpc", "resets"] == 1
+    assert served.bounds.ended["grpc", "floods"] == 1
     eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of the connection")
 
 
@@ -229,23 +241,54 @@ def test_clients_that_leave_at_their_deadlines_are_no_flood(
     assert not served.bounds.ended
 
 
-@pytest.mark.parametrize("flood", ["settings", "pings", "headers", "garbage"])
+_BEGIN = b"\x83\x86\x44\x01/\x41\x01x\x5f\x10application/grpc"
+"""Headers of a call, in HPACK: POST, http, /, x."""
+
+
+def _frame(kind: int, flags: int = 0, stream_id: int = 0, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream_id.to_bytes(4, "big") + payload
+
+
+FLOODS = {
+    "settings": _frame(4) * 20_000,
+    "settings of many entries": _frame(4, payload=b"\0\3\0\0\0\1" * 1000),
+    "pings": _frame(6, payload=b"tidegate") * 20_000,
+    "empty data": _frame(1, 4, 1, _BEGIN) + _frame(0, stream_id=1) * 20_000,
+    "padding": _frame(1, 4, 1, _BEGIN) + _frame(0, 8, 1, b"\0") * 20_000,
+    "continuations": _frame(1, 0, 1, _BEGIN) + _frame(9, stream_id=1) * 100,
+    "priorities": _frame(2, 0, 1, b"\0\0\0\0\1") * 20_000,
+    "unknown frames": _frame(0xFA) * 20_000,
+    "many headers": _frame(1, 4, 1, _BEGIN + b"\0\1a\1b" * 2000),
+    "long headers": _frame(1, 0, 1, _BEGIN)
+    + b"".join(_frame(9, stream_id=1, payload=b"\0\1a\x7f\x81\x7c" + b"b" * 16_000) for _ in range(7)),
+    "headers that refer to long ones": _frame(1, 4, 1, _BEGIN + b"\x40\1a\x7f\xa1\x1e" + b"b" * 4000 + b"\xbe" * 900),
+    "resets": b"".join(_frame(1, 4, 2 * n + 1, _BEGIN) + _frame(3, 0, 2 * n + 1, b"\0\0\0\x08") for n in range(5000)),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
 def test_floods_end_their_connection_alone(
     serve: Serve, connect: Connect, flood: str, eventually: Callable[..., Any]
 ) -> None:
     client = connect(served := serve(_hold))
     client.until(lambda client: bool(client.seen))
-    frames: dict[str, bytes] = {
-        "settings": b"\0\0\0\4\0\0\0\0\0" * 20_000,
-        "pings": b"\0\0\10\6\0\0\0\0\0tidegate" * 20_000,
-        "headers": b"\0\0\1\1\0\0\0\0\1\x82" + b"\0\0\1\x09\0\0\0\0\1\x86" * 100,
-        "garbage": bytes(range(256)) * 10,
-    }
-    try:
-        client.socket.sendall(frames[flood])
+    with suppress(ConnectionError):  # it is cut off while it still writes
+        client.socket.sendall(FLOODS[flood])
         client.until(lambda client: client.ended)
-    except (ConnectionError, TimeoutError) as error:
-        assert isinstance(error, ConnectionError), error  # it was cut off while it still wrote
+    eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of the connection")
+    assert served.bounds.ended["grpc", "floods"] == 1
+    assert served.bounds.in_flight_bytes == 0
+    _others_of_holding_are_served(served)
+
+
+def test_what_is_no_http2_ends_its_connection_alone(
+    serve: Serve, connect: Connect, eventually: Callable[..., Any]
+) -> None:
+    client = connect(served := serve(_hold))
+    client.until(lambda client: bool(client.seen))
+    with suppress(ConnectionError):
+        client.socket.sendall(bytes(range(256)) * 10)
+        client.until(lambda client: client.ended)
     eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of the connection")
     _others_of_holding_are_served(served)
 

@@ -48,4 +48,15 @@ def test_what_is_no_time_limit_is_said(value: bytes) -> None:
 
 @given(st.text(max_size=50).filter(lambda text: text.isprintable()))
 def test_details_come_back(details: str) -> None:
-    assert unquoted(quoted(details)) == details
+    assert unquoted(quoted(details, 10_000)) == details
+
+
+@given(st.text(max_size=100), st.integers(10, 100))
+def test_long_details_are_cut_off_between_characters_of_the_wire(details: str, most_bytes: int) -> None:
+    message = quoted(details, most_bytes)
+    assert len(message) <= most_bytes
+    if message.endswith(b" ...") and not details.endswith(" ..."):
+        begin = unquoted(message.removesuffix(b" ...")).rstrip("\ufffd")  # of a character that needs several
+        assert details.startswith(begin)
+    else:
+        assert unquoted(message) == details

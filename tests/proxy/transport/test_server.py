@@ -55,6 +55,18 @@ def test_statuses_reach_the_client(serve: Serve) -> None:
     assert (failed.value.code(), failed.value.details()) == (grpc.StatusCode.NOT_FOUND, "größer\n100 %")
 
 
+@pytest.mark.parametrize("size", [16_000, 1_000_000])
+def test_details_that_no_client_takes_are_cut_off(serve: Serve, transport: TransportName, size: int) -> None:
+    if transport == "grpcio":
+        pytest.skip("gRPC's core sends what its client refuses")
+    served = serve(lambda call: call.receive(lambda _: call.end(grpc.StatusCode.NOT_FOUND, "größer " * size)))
+    with grpc.insecure_channel(served.address) as channel, pytest.raises(grpc.RpcError) as failed:
+        channel.unary_unary(ECHO)(b"", timeout=60)
+    assert failed.value.code() is grpc.StatusCode.NOT_FOUND
+    assert str(failed.value.details()).startswith("größer größer")
+    assert str(failed.value.details()).endswith(" ...")
+
+
 def test_a_stream_keeps_its_order(serve: Serve) -> None:
     def accept(call: Call) -> None:
         def received(message: bytes | None) -> None:
@@ -223,6 +235,31 @@ def test_large_messages_are_refused(serve: Serve, compression: grpc.Compression)
         assert failed.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "larger than max" in str(failed.value.details())
         assert channel.unary_unary(ECHO)(bytes(1 << 20), timeout=60) == bytes(1 << 20)
+
+
+def test_retiring_sends_clients_elsewhere_and_serves_those_who_stay(
+    serve: Serve, loop: LoopThread, transport: TransportName, eventually: Callable[..., None]
+) -> None:
+    if transport == "grpcio":
+        pytest.skip("gRPC's core can say so only when it takes no more calls")
+    held: list[Call] = []
+
+    def accept(call: Call) -> None:
+        call.receive(lambda message: held.append(call) if message == b"hold" else call.answer(message or b""))
+
+    served = serve(accept)
+    with grpc.insecure_channel(served.address) as channel, ThreadPoolExecutor(1) as pool:
+        pending = channel.unary_unary(ECHO).future(b"hold")
+        eventually(lambda: held, "the call that is held")
+        retiring = pool.submit(loop.run, served.server.retire(30.0))
+        messages = [str(number).encode() for number in range(100)]
+        assert [channel.unary_unary(ECHO)(message, timeout=60) for message in messages] == messages
+        retiring.result(30)
+        eventually(lambda: served.bounds.connections["grpc"] == 2, "another connection of the client")
+        loop.call(lambda: held[0].answer(b"at last"))
+        assert pending.result(30) == b"at last"
+        eventually(lambda: served.bounds.connections["grpc"] == 1, "the end of the first one")
+    assert not served.server.open_calls
 
 
 def test_stopping_lets_calls_end(serve: Serve, loop: LoopThread) -> None:

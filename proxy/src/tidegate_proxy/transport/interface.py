@@ -133,6 +133,10 @@ class Server(Protocol):
         """Bind HOST:PORT and serve; the port. Raises OSError when it cannot be bound, and TlsError."""
         ...
 
+    async def retire(self, within_s: float) -> None:
+        """Tell clients to go elsewhere; return when they had time to hear it. Whoever stays, or comes, is served."""
+        ...
+
     async def stop(self, grace_s: float) -> bool:
         """Take no more calls, let those under way end, cut off what has not ended then; whether all had."""
         ...

@@ -227,6 +227,9 @@ class Server:
         """Have the signs of life of its thread looked at."""
         liveness.watch("gRPC thread", lambda: self._seen_ns)
 
+    async def retire(self, within_s: float) -> None:
+        """Nothing: gRPC's core tells clients to go elsewhere when it takes no more calls, and not before."""
+
     async def stop(self, grace_s: float) -> bool:
         """Take no more calls, let those under way end, cut off what has not ended then; whether all had."""
         if not self._thread.is_alive():

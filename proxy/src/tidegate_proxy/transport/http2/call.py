@@ -140,7 +140,10 @@ class Call:
             return
         self._ended = True
         self.drop()
-        status = ((b"grpc-status", b"%d" % code.value[0]), (b"grpc-message", quoted(details)))
+        status = (
+            (b"grpc-status", b"%d" % code.value[0]),
+            (b"grpc-message", quoted(details, self._connection.most_details)),
+        )
         self._connection.end(self, status if self._began else (*HEADERS, *status), is_first=not self._began)
 
     # For its connection ------------------------------------------------------------------------------------------

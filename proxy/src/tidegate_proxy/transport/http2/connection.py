@@ -74,6 +74,10 @@ class Connection(asyncio.BufferedProtocol):
     def lost(self, reason: str) -> None:
         """The connection is no more: end what depends on it."""
 
+    def flooded(self) -> None:
+        """The peer has sent so much of what makes work and says nothing that the connection is ended."""
+        log.warning("%s: too many frames that say nothing", type(self).__name__)
+
     @property
     @abstractmethod
     def is_busy(self) -> bool:
@@ -99,6 +103,9 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self.http2.receive_data(_view[:nbytes])
             self._dispatch()
+        except ngh2.DenialOfServiceError as error:
+            self.flooded()
+            self.abort(str(error))
         except ngh2.NGH2Error as error:
             self.flush()  # GOAWAY says to the peer what was wrong
             self.abort(str(error))
@@ -251,6 +258,8 @@ class Connection(asyncio.BufferedProtocol):
             self._ping_due = None
 
     def _closed(self, event: ConnectionClosed) -> None:
+        if event.error_code == ErrorCode.ENHANCE_YOUR_CALM and not self.closed_because:
+            self.flooded()  # as libnghttp2 sees it
         words = event.debug_data.decode("utf-8", "replace")
         self.closed_because = self.closed_because or words or f"HTTP/2: {name_of(event.error_code)}"
 

@@ -17,6 +17,8 @@ _OF_THE_TRANSPORT: Final = frozenset(
     {b"te", b"content-type", b"grpc-encoding", b"grpc-timeout", b"grpc-accept-encoding", b"connection"}
 )
 """Headers that are no metadata: they speak of the connection, or of how messages are written."""
+_WITHIN_A_BYTE: Final = re.compile(rb"%[0-9A-F]?$")
+_CUT_OFF: Final = b" ..."
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
@@ -63,9 +65,12 @@ def timeout_of(seconds: float) -> bytes:
     return b"%dH" % min(99_999_999, int(seconds / 3600) + 1)
 
 
-def quoted(details: str) -> bytes:
-    """A status's details as `grpc-message`: percent-encoded UTF-8."""
-    return quote(details, safe=_PRINTABLE, errors="surrogateescape").encode("ascii")
+def quoted(details: str, most_bytes: int) -> bytes:
+    """A status's details as `grpc-message`: percent-encoded UTF-8, cut off where that is too long to be taken."""
+    message = quote(details[:most_bytes], safe=_PRINTABLE, errors="surrogateescape").encode("ascii")
+    if len(message) <= most_bytes and len(details) <= most_bytes:
+        return message
+    return _WITHIN_A_BYTE.sub(b"", message[: most_bytes - len(_CUT_OFF)]) + _CUT_OFF
 
 
 def unquoted(message: bytes) -> str:

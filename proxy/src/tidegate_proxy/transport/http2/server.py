@@ -12,7 +12,7 @@ from tidegate_proxy.configuration.config import Limits, ServerTls
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.transport.http2.call import Call
 from tidegate_proxy.transport.http2.connection import ALPN
-from tidegate_proxy.transport.http2.server_connection import ServerConnection
+from tidegate_proxy.transport.http2.server_connection import HEARD_S, ServerConnection
 
 SWEEP_S: Final = 0.25
 """How often connections are looked at that take too long."""
@@ -56,6 +56,15 @@ class Server:
 
     def watch(self, liveness: Liveness) -> None:
         """Nothing: its thread is the event loop's."""
+
+    async def retire(self, within_s: float) -> None:
+        """Tell clients to go elsewhere; return when they had time to hear it. Whoever stays, or comes, is served."""
+        leaving = list(self._connections)
+        for connection in leaving:
+            connection.retire()
+        until_s = self._loop.time() + min(HEARD_S, within_s)
+        while any(one in self._connections for one in leaving) and self._loop.time() < until_s:
+            await asyncio.sleep(POLL_S)
 
     async def stop(self, grace_s: float) -> bool:
         """Take no more calls, let those under way end, cut off what has not ended then; whether all had."""

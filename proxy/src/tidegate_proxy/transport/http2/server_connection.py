@@ -25,9 +25,16 @@ log = logging.getLogger(__name__)
 
 HEADER_BYTES: Final = 1 << 16
 """Of one request's headers, decoded."""
+LONGEST_DETAILS: Final = 1 << 14
+SHORTEST_DETAILS: Final = 1 << 8
+BESIDE_DETAILS: Final = 1 << 9
+"""Of a client's limit, for the other headers that come with a status."""
 KEEPALIVE_TIMEOUT_S: Final = 20.0
 RESETS: Final = (2000, 200)
 """Calls that a connection may begin and reset before their deadlines: at once, and per second."""
+RESETS_IN_ALL: Final = (50_000, 5_000)
+"""Calls that it may reset at all, at once and per second: what one process answers, so that those who leave at their
+deadlines when all is late are no flood. libnghttp2's own default, 1000 and 33, would end their connections."""
 AT_ITS_DEADLINE_S: Final = 0.1
 HEARD_S: Final = 1.0
 """After so long a client has heard that it is to go elsewhere, however far away it is."""
@@ -40,11 +47,10 @@ class ServerConnection(Connection):
 
     def __init__(self, server: "Server") -> None:
         limits = server.limits
-        burst, per_s = RESETS
         super().__init__(
             ngh2.Role.SERVER,
             # libnghttp2 cannot tell who resets at its deadline from who floods: its limit is the outer one.
-            configuration(max_inbound_header_list_size=HEADER_BYTES, stream_reset_rate_limit=(10 * burst, 10 * per_s)),
+            configuration(max_inbound_header_list_size=HEADER_BYTES, stream_reset_rate_limit=RESETS_IN_ALL),
             {Setting.MAX_CONCURRENT_STREAMS: limits.max_streams, Setting.MAX_HEADER_LIST_SIZE: HEADER_BYTES},
         )
         self.limits = limits
@@ -53,7 +59,7 @@ class ServerConnection(Connection):
         self.peer = ""
         self._server = server
         self._calls: dict[int, Call] = {}
-        self._reset_credit = float(burst)
+        self._reset_credit = float(RESETS[0])
         self._began_s = self._reset_s = self.idle_since_s = self._taken_s = self.now_s()
         self._greeted = False
         """Whether it has said anything."""
@@ -78,6 +84,15 @@ class ServerConnection(Connection):
     def is_busy(self) -> bool:
         """Whether calls are under way."""
         return bool(self._calls)
+
+    @property
+    def most_details(self) -> int:
+        """How long a status's details may be for its client to take them: gRPC's own refuse more, and the status.
+
+        They begin to refuse, some of them, at half of what they say.
+        """
+        takes = self.http2.remote_settings.get(Setting.MAX_HEADER_LIST_SIZE, LONGEST_DETAILS)
+        return max(SHORTEST_DETAILS, min(takes, LONGEST_DETAILS) // 2 - BESIDE_DETAILS)
 
     @property
     def open_calls(self) -> int:
@@ -131,6 +146,10 @@ class ServerConnection(Connection):
     def count(self, limit: str) -> None:
         """A limit, by its name in the configuration, has ended or refused something."""
         self.bounds.count("grpc", limit)
+
+    def flooded(self) -> None:
+        """Count it: the connection is being ended."""
+        self.count("floods")
 
     def end_for(self, limit: str) -> None:
         """End the connection at once: a limit asks for it."""
@@ -297,7 +316,7 @@ class ServerConnection(Connection):
         self._reset_credit = min(burst, self._reset_credit + (now_s - self._reset_s) * per_s) - 1
         self._reset_s = now_s
         if self._reset_credit < 0 and not self.closed_because:
-            self.count("resets")
+            self.flooded()
             self.terminate(ErrorCode.ENHANCE_YOUR_CALM, "too many calls are begun and reset")
 
     def _pinged(self, _event: PingReceived) -> None:
