@@ -202,6 +202,35 @@ def test_a_newcomer_is_admitted_to_full_queues_and_the_crowd_is_counted_as_refus
     assert _metrics(proxy).count('tidegate_refused_total{model="gated",reason="requests"} 1.0') == 1
 
 
+def test_one_client_cannot_hold_all_that_may_be_in_flight(
+    triton: EmbeddedTriton,
+    gate: Any,  # noqa: ANN401
+    serve_here: Make,
+    new_connection: Make,
+    request_of: Make,
+    eventually: Make,
+) -> None:
+    proxy = serve_here([triton], client_limits={"max_bytes_in_flight": 8 << 20})
+    crowd, neighbour = new_connection(proxy), new_connection(proxy)
+    message = request_of("gated", {"X": np.ones((1, 250_000), np.float32)}).SerializeToString()
+    calls = []
+    for held in range(1, 5):
+        calls.append(crowd(message, timeout=60))
+        eventually(lambda held=held: proxy.engine.tally.accepted == held, "it to be held")
+    for _ in range(3):
+        refused = crowd(message, timeout=60)
+        assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "limits.max_bytes_in_flight" in refused.details()
+    calls.append(neighbour(message, timeout=60))
+    eventually(lambda: proxy.engine.tally.accepted == 5, "the neighbour to be admitted")
+    gate.open()
+    for under_way in calls:
+        under_way.result()
+    eventually(lambda: proxy.serving.bounds.in_flight_bytes == 0, "all to be given back")
+    assert not proxy.serving.bounds._in_flight_of
+    assert crowd(request_of("gated", {"X": ROW}).SerializeToString(), timeout=60).code() is grpc.StatusCode.OK
+
+
 def test_owners_of_http_requests_are_those_of_their_headers_and_are_recorded(
     triton: EmbeddedTriton,
     serve_here: Make,

@@ -84,7 +84,7 @@ def wire() -> Iterator[Callable[[str], Wire]]:
 
 
 def test_bytes_in_flight_are_bounded_and_given_back(serve: Callable[..., str], eventually: Eventually) -> None:
-    bounds = Bounds(in_flight_bytes=MIB)
+    bounds = Bounds(in_flight_bytes=1_800_000)
     taken: list[Call] = []
 
     def accept(call: Call) -> None:

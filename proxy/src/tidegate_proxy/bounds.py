@@ -27,6 +27,8 @@ class Bounds:
     ) -> None:
         self.limit(in_flight_bytes, unread_bytes, unread_bytes_per_connection)
         self.in_flight_bytes = 0
+        self._in_flight_of: dict[str, int] = {}
+        """The same by whose they are."""
         self.unread_bytes = 0
         self.ended: Counter[tuple[Protocol, str]] = Counter()
         """How often a limit was exceeded, by protocol and the limit's name in the configuration."""
@@ -41,18 +43,31 @@ class Bounds:
         self.max_unread_bytes = unread_bytes
         self.max_unread_bytes_per_connection = unread_bytes_per_connection
 
-    def take(self, size: int) -> bool:
-        """So many bytes of a request have come; False, and nothing is counted, where they are too many."""
+    def take(self, size: int, owner: str) -> bool:
+        """So many bytes of a request have come; False, and nothing is counted, where they are too many.
+
+        An owner has at most as many as it leaves to others: half of all where it is the only one, an equal part of
+        that and what is left free where there are others (the dynamic threshold of Choudhury and Hahne, 1998).
+        """
+        if not size:
+            return True
         with self._lock:
-            if self.in_flight_bytes + size > self.max_in_flight_bytes:
+            before = self._in_flight_of.get(owner, 0)
+            if before + size > self.max_in_flight_bytes - self.in_flight_bytes:
                 return False
+            self._in_flight_of[owner] = before + size
             self.in_flight_bytes += size
         return True
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, owner: str) -> None:
         """So many bytes that were taken are not held any more."""
+        if not size:
+            return
         with self._lock:
             self.in_flight_bytes -= size
+            left = self._in_flight_of.pop(owner, 0) - size
+            if left > 0:  # connections come and go
+                self._in_flight_of[owner] = left
 
     def unread(self, size: int) -> None:
         """So many more bytes of answers wait for their readers; negative: so many fewer."""

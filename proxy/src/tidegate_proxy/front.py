@@ -102,14 +102,15 @@ class Front:
     def _begin(self, call: Call) -> None:
         if refusal := self._gate.refusal(call.method, call.metadata):
             call.end(refusal.code, refusal.details)
-        elif self._draining and call.method not in control.OF_OUR_OWN:
+            return
+        call.owner = self._gate.owner(call.metadata, call.peer)
+        if self._draining and call.method not in control.OF_OUR_OWN:
             call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
         elif call.method == INFER:
             arrival_ns = time.monotonic_ns()
             call.receive(lambda message: self._infer(call, message, arrival_ns), self._body_timeout_s)
         elif call.method == STREAM_INFER:
-            owner = self._gate.owner(call.metadata, call.peer)
-            stream = InferStream(call, owner, self._inference, self._driver, self._control, self._spawn)
+            stream = InferStream(call, call.owner, self._inference, self._driver, self._control, self._spawn)
             self._streams.add(stream)
             stream.begin()
         else:
@@ -145,7 +146,7 @@ class Front:
             self._schedule(call, envelope, arrival_ns)
 
     def _schedule(self, call: Call, envelope: Envelope, arrival_ns: int) -> None:
-        client = _UnaryClient(envelope, call, self._driver, self._gate.owner(call.metadata, call.peer))
+        client = _UnaryClient(envelope, call, self._driver, call.owner)
         call.on_gone = client.leave
         self._inference.submit(client, arrival_ns, call.remaining_s())
         if call.gone:  # it left before it could be told to whom

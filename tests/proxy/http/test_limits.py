@@ -215,7 +215,7 @@ def test_answers_that_nobody_reads_are_bounded_in_all(
 
 def test_bytes_in_flight_are_bounded(limited: Callable[..., Peer], eventually: Callable[..., None]) -> None:
     """Bodies that are sent halfway hold memory; who comes when too much is held is told so, and others go on."""
-    peer = limited(Limits(), Bounds(in_flight_bytes=1 << 20), scheduled={"echo": SIGNATURE}.get)
+    peer = limited(Limits(), Bounds(in_flight_bytes=2_100_000), scheduled={"echo": SIGNATURE}.get)
     half = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + bytes(500_000)
     first, second = peer.connect(half), peer.connect(half)
     eventually(lambda: peer.bounds.in_flight_bytes == 1_000_000, "both to be read")

@@ -70,7 +70,7 @@ def test_a_stream_that_ends_within_a_message_is_told(serve: Serve, connect: Conn
 
 
 def test_messages_that_arrive_together_are_bounded_in_all(serve: Serve, connect: Connect) -> None:
-    client = connect(served := serve(echo, max_bytes_in_flight=100_000))
+    client = connect(served := serve(echo, max_bytes_in_flight=200_000))
     streams = [client.begin() for _ in range(5)]
     for stream_id in streams[:4]:
         client.http2.send_data(stream_id, prefix(50_000) + bytes(10_000))

@@ -152,7 +152,9 @@ class Limits(Section):
         description="Of one request, as it comes and inflated; the default is Triton's",
     )
     max_bytes_in_flight: ByteSize = Field(
-        default=ByteSize(8 << 30), ge=1, description="Of requests that are read or not answered yet, in all"
+        default=ByteSize(8 << 30),
+        ge=1,
+        description="Of requests that are read or not answered yet, in all; a client has at most what it leaves free",
     )
     max_unread_bytes: ByteSize = Field(
         default=ByteSize(4 << 30), ge=1, description="Of answers that their clients have not taken, in all"

@@ -115,7 +115,7 @@ class HttpFront(Generic[AnyTriton]):
                 headers = [(name.encode(), value.encode()) for name, value in refusal.headers]
                 await exchange.reply(Answer(refusal.status, headers, refusal.body))
             else:
-                exchange.owner = self._owner(exchange.header, exchange.peer)
+                exchange.owner = body.owner = self._owner(exchange.header, exchange.peer)
                 exchange.hide(self._hidden())
                 await self._answer(exchange, body)
         except TooLarge:

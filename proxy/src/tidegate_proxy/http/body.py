@@ -21,6 +21,8 @@ class RequestBody:
         self._announced_bytes = announced_bytes
         self._limit = limit
         self._bounds = bounds
+        self.owner = ""
+        """Whose it is; to be set before it is read."""
         self._held = 0
         self._closed = False
         self._lock = threading.Lock()
@@ -60,7 +62,7 @@ class RequestBody:
         with self._lock:
             if self._closed:
                 raise ClientLeft
-            if not self._bounds.take(size):
+            if not self._bounds.take(size, self.owner):
                 self._bounds.count("http", "max_bytes_in_flight")
                 raise TooMuchInFlight
             self._held += size
@@ -68,7 +70,7 @@ class RequestBody:
     def release(self) -> None:
         """Nothing of it is held any more."""
         with self._lock:
-            self._bounds.give_back(self._held)
+            self._bounds.give_back(self._held, self.owner)
             self._held = 0
 
     def close(self) -> None:

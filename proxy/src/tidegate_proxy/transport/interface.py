@@ -29,6 +29,8 @@ class Call(Protocol):
     """Whether the client gave up, its connection broke or its deadline passed before the call was ended."""
     on_gone: Callable[[], None] | None
     """Called when that happens; set it before the first `receive`."""
+    owner: str
+    """Whose call it is: what it holds counts as theirs. Set it before the first `receive`."""
 
     @property
     def metadata(self) -> Metadata:

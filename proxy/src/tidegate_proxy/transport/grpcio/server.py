@@ -31,7 +31,7 @@ class Call:
 
     __slots__ = (
         *("_began", "_call", "_ended", "_event", "_held", "_server", "_unread"),
-        *("gone", "method", "on_gone"),
+        *("gone", "method", "on_gone", "owner"),
     )
 
     def __init__(self, server: "Server", event: Any) -> None:  # noqa: ANN401 - cygrpc is untyped
@@ -41,6 +41,7 @@ class Call:
         """Whether the client gave up, its connection broke or its deadline passed before the call was ended."""
         self.on_gone: Callable[[], None] | None = None
         """Called when that happens; set it before the first `receive`."""
+        self.owner = ""
         self._server = server
         self._event = event
         self._call = event.call
@@ -86,7 +87,7 @@ class Call:
         """So many bytes of what was received are not held any more."""
         size = min(size, self._held)
         self._held -= size
-        self._server.bounds.give_back(size)
+        self._server.bounds.give_back(size, self.owner)
 
     def answer(self, message: bytes, then: Callable[[Any], None] | None = None) -> None:
         """End a unary call well. `then` is called, with something of no meaning, once the answer is on its way."""
@@ -146,7 +147,7 @@ class Call:
                 self.refuse(grpc.StatusCode.INTERNAL, own_fault().details)
 
     def _hold(self, size: int) -> bool:
-        if not self._server.bounds.take(size):
+        if not self._server.bounds.take(size, self.owner):
             return False
         self._held += size
         return True
@@ -319,7 +320,7 @@ class Server:
         for call in calls:
             readers.setdefault(call.peer(), []).append(call)
         unread = {reader: sum(call.unread_bytes for call in its) for reader, its in readers.items()}
-        too_much = self.bounds.unread_bytes - self.bounds.max_unread_bytes
+        too_much = sum(unread.values()) - self.bounds.max_unread_bytes  # those cut off count until they notice
         for reader in sorted(unread, key=unread.__getitem__, reverse=True):
             if unread[reader] > self.bounds.max_unread_bytes_per_connection and len(readers[reader]) > 1:
                 limit = "max_unread_bytes_per_connection"

@@ -49,6 +49,7 @@ class Call:
         "gone",
         "method",
         "on_gone",
+        "owner",
         "sent_all",
         "stream_id",
         "until_s",
@@ -71,6 +72,7 @@ class Call:
         clock; 0: nothing is waited for."""
         self.sent_all = False
         """The client sends no more."""
+        self.owner = ""
         self._connection = connection
         self._headers = headers
         self._metadata: Metadata | None = None
@@ -117,7 +119,7 @@ class Call:
         """So many bytes of what was received are not held any more."""
         size = min(size, self._held)
         self._held -= size
-        self._connection.bounds.give_back(size)
+        self._connection.bounds.give_back(size, self.owner)
 
     def answer(self, message: bytes, then: Callable[[object], None] | None = None) -> None:
         """End a unary call well. `then` is called, with something of no meaning, once the answer is on its way."""
@@ -249,7 +251,7 @@ class Call:
 
     def _hold(self, size: int) -> None:
         """Count so many bytes as in flight. Raises MessageError where they are too many."""
-        if not self._connection.bounds.take(size):
+        if not self._connection.bounds.take(size, self.owner):
             self._connection.count("max_bytes_in_flight")
             raise MessageError(StatusCode.RESOURCE_EXHAUSTED, TOO_MUCH)
         self._held += size
