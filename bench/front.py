@@ -9,14 +9,15 @@ leaves more to measure. `--against PATH` has the `tidegate` of another checkout 
 import csv
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import tritonclient.grpc
+import trustme
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -51,16 +52,27 @@ class TritonPythonModel:
         ]
 """
 Figures = dict[str, float]
-Load = Callable[[str, int, int], Figures]
-"""`load(address, floats, callers)`: requests/s, and the 50th and 99th percentile of their latency in ms."""
+Load = Callable[[str, int, int, Sequence[str]], Figures]
+"""`load(address, floats, callers, flags)`: requests/s, and the 50th and 99th percentile of their latency in ms."""
+
+
+class Target(NamedTuple):
+    """Who is called, and how."""
+
+    proxy: ProxyProcess | None
+    """None: Triton itself."""
+    flags: Sequence[str] = ()
+    """Further ones for perf_analyzer."""
 
 
 OURS = {
     "fifs": ("--policy", "fifs"),
     "symphony": ("--policy", "symphony"),
-    "http2": ("--policy", "fifs", "--transport", "http2"),
+    "grpcio": ("--policy", "fifs", "--transport", "grpcio"),
 }
 """What ours is started with, by what it is called in the table."""
+GZIP = ("--grpc-compression-algorithm", "gzip")
+"""Flags of perf_analyzer."""
 
 
 def bench_front(
@@ -73,7 +85,8 @@ def bench_front(
     """Run and print; a row per (target, size, callers) with the medians over the rounds.
 
     Args:
-        perf_analyzer: NVIDIA's load generator, or None for ours.
+        console: where the table goes.
+        perf_analyzer: NVIDIA's load generator, or None for ours. With it compressed and encrypted calls are timed, too.
         against: the `tidegate` of another checkout, which runs beside with the policy `fifs`.
         callers: how many of them call at a time, one after the other.
         sizes: the number of floats of a tensor, by its name.
@@ -89,28 +102,53 @@ def bench_front(
         (version.parent / "config.pbtxt").write_text(NO_OP_CONFIG)
         (version / "model.py").write_text(NO_OP_MODEL)
         triton = stack.enter_context(EmbeddedTriton([work / "models"]))
-        targets: dict[str, ProxyProcess | None] = {"Triton": None}
-        for name, (command, flags) in commands.items():
+
+        def start(name: str, command: str, *flags: str) -> ProxyProcess:
             (work / name).mkdir()
             given = ("--triton", triton.grpc_address, "--listen", "127.0.0.1:0", *flags)
-            targets[name] = stack.enter_context(proxy_process(work / name, *given, tidegate=command))
-        runs = _runs(console, triton, targets, load, callers, sizes)
-    rows = [_row(target, size, number, runs) for target, size, number in runs]
-    _show(console, rows)
+            return stack.enter_context(proxy_process(work / name, *given, tidegate=command))
+
+        targets = {"Triton": Target(None)}
+        for name, (command, flags) in commands.items():
+            targets[name] = Target(start(name, command, *flags))
+        rows = _rows(console, triton, targets, load, callers, sizes)
+        if perf_analyzer:
+            authority, config = _encrypted(work)
+            encrypted = start("Tidegate TLS", TIDEGATE, "--policy", "fifs", "--config", str(config))
+            tls = ("--ssl-grpc-use-ssl", "--ssl-grpc-root-certifications-file", str(authority))
+            compressed = {
+                "Triton": Target(None),
+                "Tidegate": targets["Tidegate fifs"],
+                "Triton gzip": Target(None, GZIP),
+                "Tidegate gzip": Target(targets["Tidegate fifs"].proxy, GZIP),
+                "Tidegate TLS": Target(encrypted, tls),
+            }
+            rows += _rows(console, triton, compressed, load, callers, sizes)
     return rows
+
+
+def _encrypted(folder: Path) -> tuple[Path, Path]:
+    """A certificate authority, and a configuration with a certificate of it for this machine."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    config = folder / "tls.yaml"
+    config.write_text(f"tls: {{cert: {folder / 'server.pem'}, key: {folder / 'server.pem'}}}\n")
+    return folder / "ca.pem", config
 
 
 Runs = dict[tuple[str, str, int], list[Figures]]
 
 
-def _runs(
+def _rows(
     console: Console,
     triton: EmbeddedTriton,
-    targets: Mapping[str, ProxyProcess | None],
+    targets: Mapping[str, Target],
     load: Load,
     callers: tuple[int, ...],
     sizes: Mapping[str, int],
-) -> Runs:
+) -> list[dict[str, Any]]:
     runs: Runs = {}
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("", total=ROUNDS * len(callers) * len(sizes) * len(targets))
@@ -121,16 +159,19 @@ def _runs(
                         progress.update(task, description=f"{name}, {size}, {number} callers")
                         runs.setdefault((name, size, number), []).append(_run(triton, target, load, floats, number))
                         progress.advance(task)
-    return runs
+    rows = [_row(target, size, number, runs) for target, size, number in runs]
+    _show(console, rows)
+    return rows
 
 
-def _run(triton: EmbeddedTriton, target: ProxyProcess | None, load: Load, floats: int, callers: int) -> Figures:
+def _run(triton: EmbeddedTriton, target: Target, load: Load, floats: int, callers: int) -> Figures:
     """One run, with what a request cost the process of the target: cpu_us, switches."""
-    if target is None:
-        return {**load(triton.grpc_address, floats, callers), "cpu_us": 0.0, "switches": 0.0}
-    served, (cpu_s, switches) = _served(triton), target.spent()
-    figures = load(target.grpc, floats, callers)
-    requests, (cpu_s_after, switches_after) = _served(triton) - served, target.spent()
+    proxy = target.proxy
+    if proxy is None:
+        return {**load(triton.grpc_address, floats, callers, target.flags), "cpu_us": 0.0, "switches": 0.0}
+    served, (cpu_s, switches) = _served(triton), proxy.spent()
+    figures = load(proxy.grpc, floats, callers, target.flags)
+    requests, (cpu_s_after, switches_after) = _served(triton) - served, proxy.spent()
     return {
         **figures,
         "cpu_us": (cpu_s_after - cpu_s) * 1e6 / requests,
@@ -145,7 +186,7 @@ def _served(triton: EmbeddedTriton) -> int:
     return sum(int(of.inference_count) for of in statistics)
 
 
-def _own_load(address: str, floats: int, callers: int) -> Figures:
+def _own_load(address: str, floats: int, callers: int, _flags: Sequence[str]) -> Figures:
     report = run_load(
         address,
         "noop",
@@ -159,12 +200,20 @@ def _own_load(address: str, floats: int, callers: int) -> Figures:
     return {"rps": summary["throughput_rps"], "p50_ms": summary["p50_ms"], "p99_ms": summary["p99_ms"]}
 
 
-def _perf_analyzer_load(perf_analyzer: Path, address: str, floats: int, callers: int) -> Figures:
+def _perf_analyzer_load(perf_analyzer: Path, address: str, floats: int, callers: int, flags: Sequence[str]) -> Figures:
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
         report = Path(folder) / "report.csv"
         command = [str(perf_analyzer), "-m", "noop", "-u", address, "-i", "grpc", "--async"]
         command += ["--shape", f"INPUT:{floats}", "--concurrency-range", str(callers), "-f", str(report)]
-        command += ["-p", str(round(DURATION_S * 500)), "-s", "999", "-r", "3"]  # two windows after one to warm up
+        command += [
+            "-p",
+            str(round(DURATION_S * 500)),
+            "-s",
+            "999",
+            "-r",
+            "3",
+            *flags,
+        ]  # two windows after one to warm up
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         if not report.exists():
             raise SystemExit(f"perf_analyzer failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
