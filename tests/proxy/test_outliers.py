@@ -32,11 +32,14 @@ class Cluster:
         )
         self.outliers = Outliers(lambda: Ejection(**limits))
 
-    def fail(self, number: int, times: int = 1, now_ns: int = 0) -> str | None:
+    def did_well(self, number: int, owner: str = "") -> None:
+        self.outliers.did_well(self.tritons[number], owner)
+
+    def fail(self, number: int, times: int = 1, now_ns: int = 0, owner: str = "") -> str | None:
         """Why it is ejected, if it is."""
         reason = None
         for _ in range(times):
-            reason = self.outliers.failed(self.tritons[number], now_ns, self.catalog, self.tritons)
+            reason = self.outliers.failed(self.tritons[number], {owner}, now_ns, self.catalog, self.tritons)
             self.tritons[number].alive = self.tritons[number].alive and reason is None
         return reason
 
@@ -54,7 +57,7 @@ class _Triton:
 def test_failures_in_a_row_and_a_growing_while() -> None:
     cluster = Cluster(2, base_s=10, max_s=25)
     assert cluster.fail(0, 4) is None
-    cluster.outliers.did_well(cluster.tritons[0])
+    cluster.did_well(0)
     assert cluster.fail(0, 4) is None
     now_ns, seen = 0, []
     for _ in range(4):
@@ -71,13 +74,31 @@ def test_failures_in_a_row_and_a_growing_while() -> None:
 def test_a_share_of_what_it_is_given() -> None:
     cluster = Cluster(2, consecutive_errors=0)
     for _ in range(30):
-        cluster.outliers.did_well(cluster.tritons[1])
+        cluster.did_well(1)
     reasons = []
     for _ in range(10):
-        cluster.outliers.did_well(cluster.tritons[0])
+        cluster.did_well(0)
         reasons.append(cluster.fail(0))
     assert "failed 10 of 20 calls" in str(reasons.pop())
     assert not any(reasons)
+
+
+def test_what_fails_for_one_client_among_several_speaks_against_no_triton() -> None:
+    cluster = Cluster(2, window_s=1)
+    cluster.did_well(1, "neighbour")
+    assert cluster.fail(0, 100, owner="raises") is None
+    assert cluster.fail(0, 100, now_ns=2 * S, owner="raises") is None, "the neighbour is remembered for another window"
+    assert "times in a row" in str(cluster.fail(0, now_ns=2 * S, owner="neighbour"))
+
+
+def test_nor_does_a_share_that_is_nearly_all_one_clients() -> None:
+    cluster = Cluster(2, consecutive_errors=0)
+    for _ in range(40):
+        cluster.did_well(1, "neighbour")
+        cluster.did_well(0, "neighbour")
+        assert cluster.fail(0, 4, owner="raises") is None
+        assert cluster.fail(0, owner="neighbour") is None
+    assert "calls" in str([cluster.fail(0, owner="neighbour") for _ in range(20)])
 
 
 def test_where_all_fail_alike_nobody_is_ejected() -> None:
@@ -158,3 +179,27 @@ def test_what_any_client_can_have_refused_speaks_against_no_triton(
         assert {call(proxy, method, unreadable)[0] for _ in range(25)} == {code}
     ejections = proxy.serving.driver.outliers.ejections(proxy.serving._discovery.backends)
     assert list(ejections.values()) == [(0, False)] * 2
+
+
+def test_live_a_client_whose_requests_make_a_model_raise_has_no_triton_ejected(
+    start_fake: Make, serve_here: Make, start_call: Make, outcome: Make, request_of: Make
+) -> None:
+    def answer(request: Any, context: Any) -> bytes:  # noqa: ANN401
+        if request.id == "raises":
+            context.abort(grpc.StatusCode.INTERNAL, "the model raised")
+        reply = service_pb2.ModelInferResponse(model_name="echo", model_version="1", id=request.id)
+        reply.outputs.add(name="Y", datatype="FP32", shape=request.inputs[0].shape)
+        reply.raw_output_contents.append(request.raw_input_contents[0])
+        return bytes(reply.SerializeToString())
+
+    proxy = serve_here([start_fake(answer) for _ in range(2)], clients={"by": "metadata", "key": "who"})
+
+    def ask(name: str) -> grpc.StatusCode:
+        message = request_of("echo", {"X": ROW}, id=name)
+        return cast("grpc.StatusCode", outcome(start_call(proxy, "ModelInfer", message, metadata=[("who", name)]))[0])
+
+    assert ask("neighbour") is grpc.StatusCode.OK
+    assert {ask("raises") for _ in range(40)} == {grpc.StatusCode.INTERNAL}
+    ejections = proxy.serving.driver.outliers.ejections(proxy.serving._discovery.backends)
+    assert list(ejections.values()) == [(0, False)] * 2
+    assert ask("neighbour") is grpc.StatusCode.OK

@@ -102,17 +102,18 @@ class Control:
         messages: AsyncIterator[bytes],
         metadata: Metadata,
         remaining_s: float | None,
+        owner: str,
     ) -> AsyncIterator[bytes]:
-        """The answers of one Triton to a stream. Raises RequestFailed."""
+        """The answers of one Triton to a client's stream. Raises RequestFailed."""
         stream = backend.stream(method, self._forwarded(metadata), remaining_s)
         backend.forwarded.add(stream)
         writing = asyncio.create_task(_write(stream, messages))
         try:
             while (answer := await stream.read()) is not None:
                 yield answer
-            self.did_well(backend)
+            self.did_well(backend, owner)
         except CallFailed as error:
-            raise await self.failure(backend, error.code, error.details) from error
+            raise await self.failure(backend, error.code, error.details, owner) from error
         finally:
             backend.forwarded.discard(stream)
             stream.cancel()
@@ -120,10 +121,10 @@ class Control:
             await asyncio.gather(writing, return_exceptions=True)
 
     def pass_on(
-        self, message: bytes, metadata: Metadata, remaining_s: float | None, then: Callable[[Outcome], None]
+        self, message: bytes, metadata: Metadata, remaining_s: float | None, owner: str, then: Callable[[Outcome], None]
     ) -> Passage:
-        """Have a Triton answer an inference that cannot be scheduled; `then` is called with the outcome."""
-        passage = Passage(self, message, self._forwarded(metadata), remaining_s, then)
+        """Have a Triton answer a client's inference that cannot be scheduled; `then` is called with the outcome."""
+        passage = Passage(self, message, self._forwarded(metadata), remaining_s, owner, then)
         self.passages.add(passage)
         passage.begin()
         return passage
@@ -135,7 +136,7 @@ class Control:
             client.resolve(outcome)
             self._observability.passed_on(client)
 
-        self.pass_on(client.envelope.message, client.metadata, None, answered)
+        self.pass_on(client.envelope.message, client.metadata, None, client.owner, answered)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Have a passage's failure looked at."""
@@ -226,26 +227,24 @@ class Control:
         try:
             return await backend.ask(method, message, forwarded, remaining_s, for_client=True)
         except CallFailed as error:
-            raise await self.failure(backend, error.code, error.details, judged=False) from error
+            raise await self.failure(backend, error.code, error.details, None) from error
 
-    async def failure(
-        self, backend: Backend, code: grpc.StatusCode, details: str, *, judged: bool = True
-    ) -> RequestFailed:
+    async def failure(self, backend: Backend, code: grpc.StatusCode, details: str, owner: str | None) -> RequestFailed:
         """What the client is told of a call to a Triton that has failed; if that is gone, the next goes to another.
 
-        `judged`: whether the call speaks against the Triton, as an inference does. To anything else any client can have
-        Triton answer INTERNAL: with five such calls it would have a Triton ejected that does well.
+        `owner`: whose inference it was, which speaks against the Triton; None for any other call: to those any client
+        can have Triton answer INTERNAL, and with five of them it would have a Triton ejected that does well.
         """
         if code is grpc.StatusCode.CANCELLED and not backend.alive:  # it was given up, and the call with it
             return RequestFailed(grpc.StatusCode.UNAVAILABLE, f"Triton at {backend.address} does not answer")
         gone = code in GOING and await self._driver.membership.lost(backend, details)
-        if judged and not gone:
-            self._driver.membership.failed(backend, code, details)
+        if owner is not None and not gone:
+            self._driver.membership.failed(backend, (owner,), code, details)
         return RequestFailed(code, details)
 
-    def did_well(self, backend: Backend) -> None:
-        """A Triton has answered an inference that was passed on."""
-        self._driver.outliers.did_well(backend)
+    def did_well(self, backend: Backend, owner: str) -> None:
+        """A Triton has answered a client's inference that was passed on."""
+        self._driver.outliers.did_well(backend, owner)
 
     async def _ask_all(
         self, method: str, message: bytes, metadata: Metadata, remaining_s: float | None, ask: Ask | None = None

@@ -160,7 +160,7 @@ class Front:
         work: Passage | asyncio.Task[None]
         if call.method == INFER:
             work = self._control.pass_on(
-                message, call.metadata, call.remaining_s(), lambda outcome: _answer(call, outcome)
+                message, call.metadata, call.remaining_s(), call.owner, lambda outcome: _answer(call, outcome)
             )
         else:
             work = self._spawn(call, self._answer(call, message))

@@ -44,12 +44,13 @@ class Legs:
         regions: Regions | None,
         hidden: Callable[[], Container[str]],
         recover: Callable[[LegRun, grpc.StatusCode, str], Coroutine[None, None, None]],
-        did_well: Callable[[Backend], None],
+        did_well: Callable[[Backend, str], None],
         answered_apart: Callable[[Sequence[Client]], None],
     ) -> None:
         """`regions`, `hidden`: as the driver's. `recover(run, code, details)` sees to a leg whose call failed.
 
-        `did_well` is told of the Triton of every other, `answered_apart` of a batch that not everybody could share.
+        `did_well` is told of the Triton of every other and of one of its clients, `answered_apart` of a batch that not
+        everybody could share.
         """
         self._engine = engine
         self._directory = directory
@@ -247,7 +248,7 @@ class Legs:
                     self._answered_apart(run.clients)
         finally:  # they are of other requests, too
             self._engine.perform()
-        self._did_well(run.backend)
+        self._did_well(run.backend, run.clients[0].owner)
         self._observability.batch_ended(run.execution, ended_ns)
 
     def _fail_as_planned(self, run: LegRun) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -64,13 +64,14 @@ class Membership:
         self.give_up(backend, details)
         return True
 
-    def failed(self, backend: Backend, code: grpc.StatusCode, details: str) -> None:
-        """A call to a Triton has failed: one that fails while others do well is given nothing more for a while."""
+    def failed(self, backend: Backend, owners: Collection[str], code: grpc.StatusCode, details: str) -> None:
+        """A call of these clients to a Triton has failed: one that fails while others do well is given nothing more for
+        a while."""
         if not is_failure(code, details):
             return
         catalog = self._directory.catalog
         backends = list(catalog.loaded)
-        if (reason := self.outliers.failed(backend, time.monotonic_ns(), catalog, backends)) is not None:
+        if (reason := self.outliers.failed(backend, owners, time.monotonic_ns(), catalog, backends)) is not None:
             log.error("Triton at %s: %s: %s", backend.address, reason, details)
             self._withdraw(backend)
 

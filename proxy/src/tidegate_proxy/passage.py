@@ -24,7 +24,7 @@ class Passage:
 
     __slots__ = (
         *("_backend", "_call", "_control", "_is_over", "_message", "_metadata"),
-        *("_request", "_sent_ns", "_then", "_tries", "_until_ns"),
+        *("_owner", "_request", "_sent_ns", "_then", "_tries", "_until_ns"),
     )
 
     def __init__(
@@ -33,9 +33,12 @@ class Passage:
         message: bytes,
         metadata: Metadata,
         remaining_s: float | None,
+        owner: str,
         then: Callable[[Outcome], None],
     ) -> None:
         """`metadata`: what goes on to the Triton; `remaining_s`: until the client's deadline, if it has one.
+
+        `owner`: whose it is.
 
         `then` is called with the outcome, once, unless the passage is cancelled.
         """
@@ -44,6 +47,7 @@ class Passage:
         self._metadata = metadata
         self._sent_ns = time.monotonic_ns()
         self._until_ns = None if remaining_s is None else self._sent_ns + round(remaining_s * 1e9)
+        self._owner = owner
         self._then = then
         self._request = PassedThrough.of(message)
         self._backend: Backend | None = None
@@ -98,7 +102,7 @@ class Passage:
                 self._control.spawn(self._recovered(backend, code, details))
             return
         if self._request.header is not None:
-            self._control.did_well(backend)
+            self._control.did_well(backend, self._owner)
         self.end(answer)
 
     async def _recovered(self, backend: Backend, code: grpc.StatusCode, details: str) -> None:
@@ -108,7 +112,8 @@ class Passage:
             self._break(error)
 
     async def _recover(self, backend: Backend, code: grpc.StatusCode, details: str) -> None:
-        failure = await self._control.failure(backend, code, details, judged=self._request.header is not None)
+        readable = self._request.header is not None
+        failure = await self._control.failure(backend, code, details, self._owner if readable else None)
         self._tries += 1
         if self._control.may_try_again(backend, self._request.model, self._tries):
             self.begin()

@@ -47,7 +47,9 @@ class Recovery:
                 self._legs.fail(run, details, halved=True)
             else:
                 self._legs.fail(run, details, outcome=RequestFailed(code, details, reason="BACKEND"))
-        self._membership.failed(run.backend, code, details)
+        owners = {client.owner for client in run.clients}
+        if len(owners) == 1 or code is grpc.StatusCode.UNAVAILABLE:  # else it may be any one of them that is at fault
+            self._membership.failed(run.backend, owners, code, details)
 
     async def _is_unloaded(self, run: LegRun) -> bool:
         """Whether what the leg runs, a version that was there, has gone from its Triton; if so that is taken up."""

@@ -165,7 +165,12 @@ class InferStream:
         relay.enter()
         try:
             async for answer in self._control.stream(
-                key[0], self._call.method, relay.messages(), self._call.metadata, self._call.remaining_s()
+                key[0],
+                self._call.method,
+                relay.messages(),
+                self._call.metadata,
+                self._call.remaining_s(),
+                self._call.owner,
             ):
                 self._outbox.append(answer)
                 self._send()
