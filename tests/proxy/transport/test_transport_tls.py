@@ -1,0 +1,193 @@
+"""Both transports over TLS: what is agreed on in the handshake, whose certificates are trusted, names, new files."""
+
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+import trustme
+
+from tests.proxy.transport.conftest import ECHO, LoopThread, config_of, echo
+from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.configuration.config import ServerTls, TransportName, TritonTls
+from tidegate_proxy.transport import CallFailed, Server, ask, new_channel, new_server
+
+NAME = "inference.example"
+
+
+@dataclass
+class Files:
+    """Certificates of one authority."""
+
+    folder: Path
+    authority: trustme.CA
+
+    @property
+    def ca(self) -> Path:
+        """Its own."""
+        path = self.folder / "ca.pem"
+        path.write_bytes(self.authority.cert_pem.bytes())
+        return path
+
+    def issue(self, name: str) -> tuple[Path, Path]:
+        """A certificate and its key."""
+        issued = self.authority.issue_cert(NAME)
+        cert, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+        key.write_bytes(issued.private_key_pem.bytes())
+        return cert, key
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """Those that are trusted."""
+    return Files(tmp_path, trustme.CA())
+
+
+@pytest.fixture
+def strangers(tmp_path: Path) -> Files:
+    """Those of somebody else."""
+    folder = tmp_path / "strangers"
+    folder.mkdir()
+    return Files(folder, trustme.CA())
+
+
+@pytest.fixture
+def serve_tls(loop: LoopThread, transport: TransportName) -> Iterator[Callable[[ServerTls], int]]:
+    """`serve_tls(tls)`: a server that echoes; its port."""
+    servers: list[Server] = []
+
+    def start(tls: ServerTls) -> int:
+        server = loop.call(lambda: new_server(config_of(transport), echo, Bounds()))
+        servers.append(server)
+        return loop.run(server.listen("127.0.0.1:0", tls))
+
+    yield start
+    for server in servers:
+        loop.run(server.stop(0))
+
+
+def _outcome(port: int, ca: Path, own: tuple[Path, Path] | None = None) -> bytes | grpc.StatusCode:
+    cert, key = (path.read_bytes() for path in own) if own else (None, None)
+    credentials = grpc.ssl_channel_credentials(ca.read_bytes(), key, cert)
+    options = [("grpc.ssl_target_name_override", NAME)]
+    with grpc.secure_channel(f"127.0.0.1:{port}", credentials, options) as channel:
+        try:
+            answer: bytes = channel.unary_unary(ECHO)(bytes(1 << 20), timeout=60)
+        except grpc.RpcError as error:
+            return error.code()
+        return answer
+
+
+def test_clients_over_tls(files: Files, strangers: Files, serve_tls: Callable[[ServerTls], int]) -> None:
+    cert, key = files.issue("server")
+    port = serve_tls(ServerTls(cert=cert, key=key))
+    assert _outcome(port, files.ca) == bytes(1 << 20)
+    assert _outcome(port, strangers.ca) is grpc.StatusCode.UNAVAILABLE
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:  # is no client of TLS
+        plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
+        try:
+            while plain.recv(1 << 16):
+                pass
+        except ConnectionError:
+            pass
+    assert _outcome(port, files.ca) == bytes(1 << 20)
+
+
+def test_clients_with_certificates(files: Files, strangers: Files, serve_tls: Callable[[ServerTls], int]) -> None:
+    cert, key = files.issue("server")
+    port = serve_tls(ServerTls(cert=cert, key=key, client_ca=files.ca))
+    assert _outcome(port, files.ca, files.issue("client")) == bytes(1 << 20)
+    assert _outcome(port, files.ca) is grpc.StatusCode.UNAVAILABLE
+    assert _outcome(port, files.ca, strangers.issue("client")) is grpc.StatusCode.UNAVAILABLE
+
+
+def test_http2_is_agreed_on_in_the_handshake(files: Files, serve_tls: Callable[[ServerTls], int]) -> None:
+    cert, key = files.issue("server")
+    port = serve_tls(ServerTls(cert=cert, key=key))
+    context = ssl.create_default_context(cafile=files.ca)
+    context.set_alpn_protocols(["http/1.1", "h2"])
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=30) as plain,
+        context.wrap_socket(plain, server_hostname=NAME) as secure,
+    ):
+        assert secure.selected_alpn_protocol() == "h2"
+        assert secure.version() in {"TLSv1.2", "TLSv1.3"}
+
+
+def test_new_certificates_are_taken_up(
+    files: Files, strangers: Files, serve_tls: Callable[[ServerTls], int], eventually: Callable[..., None]
+) -> None:
+    cert, key = files.issue("server")
+    port = serve_tls(ServerTls(cert=cert, key=key))
+    assert _outcome(port, files.ca) == bytes(1 << 20)
+    for old, new in zip((key, cert), reversed(strangers.issue("server")), strict=True):
+        new.replace(old)
+    eventually(lambda: _outcome(port, strangers.ca) == bytes(1 << 20), "the new certificate")
+
+
+@pytest.fixture
+def grpcio(files: Files) -> Iterator[Callable[[bool], int]]:
+    """`grpcio(mutual)`: grpcio's own server; its port."""
+    servers: list[grpc.Server] = []
+
+    def made(mutual: bool) -> int:
+        cert, key = files.issue("triton")
+        ca = files.ca.read_bytes()
+        credentials = grpc.ssl_server_credentials(
+            [(key.read_bytes(), cert.read_bytes())], ca if mutual else None, mutual
+        )
+        server = grpc.server(ThreadPoolExecutor(2))
+        handlers = {"Echo": grpc.unary_unary_rpc_method_handler(lambda request, _context: request)}
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Service", handlers)])
+        servers.append(server)
+        port: int = server.add_secure_port("127.0.0.1:0", credentials)
+        server.start()
+        return port
+
+    yield made
+    for server in servers:
+        server.stop(None).wait()
+
+
+@pytest.mark.parametrize(
+    ("mutual", "trusted", "own", "name", "answered"),
+    [
+        (False, True, False, NAME, True),
+        (False, False, False, NAME, False),
+        (False, True, False, "other.example", False),
+        (True, True, True, NAME, True),
+        (True, True, False, NAME, False),
+    ],
+    ids=["tls", "a stranger", "another name", "mutual", "no certificate"],
+)
+def test_tritons_over_tls(
+    loop: LoopThread,
+    transport: TransportName,
+    files: Files,
+    strangers: Files,
+    grpcio: Callable[[bool], int],
+    *,
+    mutual: bool,
+    trusted: bool,
+    own: bool,
+    name: str,
+    answered: bool,
+) -> None:
+    cert, key = files.issue("client") if own else (None, None)
+    tls = TritonTls(ca=files.ca if trusted else strangers.ca, cert=cert, key=key, server_name=name)
+    port = grpcio(mutual)
+    channel = loop.call(lambda: new_channel(transport, f"127.0.0.1:{port}", tls))
+    try:
+        if answered:
+            assert loop.run(ask(channel, ECHO, bytes(1 << 20), timeout_s=20)) == bytes(1 << 20)
+        else:
+            with pytest.raises(CallFailed) as failed:
+                loop.run(ask(channel, ECHO, b"", timeout_s=20))
+            assert failed.value.code is grpc.StatusCode.UNAVAILABLE
+    finally:
+        loop.run(channel.close())
