@@ -7,7 +7,6 @@ from tidegate.api import (
     Dispatch,
     Drop,
     Leg,
-    LegFinished,
     Model,
     Profile,
     Request,
@@ -15,6 +14,7 @@ from tidegate.api import (
     SetTimer,
     TimerFired,
     Worker,
+    WorkerReady,
 )
 from tidegate.testing import PlaybookOf, PolicyConformance
 from tidegate_template.plugin import tidegate_policies
@@ -62,7 +62,7 @@ def test_the_queue_that_is_due_first_is_served_first(playbook_of: PlaybookOf) ->
         << SetTimer(("dog", ""), 51)
         >> arrived(3, "dog", now_ns=3, due_ns=61)
         << SetTimer(("dog", ""), 51)
-        >> LegFinished(10, 0, 0, 0, 0, 10)
+        >> WorkerReady(10, 0, 10)
         << runs(1, "dog", 2, 3, start_ns=10, duration_ns=12)
     )
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import grpc
 
 from tidegate.api import Layout, ModelProfile, Observer, Setup, read_document, read_profiles
-from tidegate.engine import Engine, Recorder
+from tidegate.engine import FIRST_LEAD_NS, Engine, Recorder
 from tidegate.host import Plugins
 from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.gate import Gate
@@ -259,7 +259,13 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
         directory = Directory(await _first_look(backends, config))
         setup = _setup(config, directory.catalog, measured)
         policy = plugins.make_policy(config.policy.name, setup, dict(config.policy.options))
-        engine = Engine(policy, name=config.policy.name, observers=observers, max_tries=config.retries.max + 1)
+        engine = Engine(
+            policy,
+            name=config.policy.name,
+            observers=observers,
+            max_tries=config.retries.max + 1,
+            first_lead_ns=FIRST_LEAD_NS,
+        )
         observability = Observability(setup, tracing)
         bounds = Bounds(*_bytes_of(config))
         stack.callback(observability.close)

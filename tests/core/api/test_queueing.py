@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
-from tidegate.api import IdleWorkers, Model, Request, RequestQueue, Worker
+from tidegate.api import IdleWorkers, Model, Request, RequestQueue, Worker, WorkerReady
 
 MODEL = Model("m", max_rows=64)
 PARTITIONS = ("a", "b")
@@ -58,6 +58,7 @@ class IdleMachine(RuleBasedStateMachine):
         self.idle = IdleWorkers(())
         self.here: dict[int, Worker] = {}
         self.busy: set[int] = set()
+        self.ready: dict[int, int] = {}
 
     ids = st.integers(0, 9)  # few pools of many workers: only then can a heap be wrong
 
@@ -74,12 +75,14 @@ class IdleMachine(RuleBasedStateMachine):
         self.idle.leave(worker_id)
         self.here.pop(worker_id, None)
         self.busy.discard(worker_id)
+        self.ready.pop(worker_id, None)
 
     @rule(worker_id=ids)
     def occupy(self, worker_id: int) -> None:
         self.idle.occupy(worker_id)
         if worker_id in self.here:
             self.busy.add(worker_id)
+            self.ready.pop(worker_id, None)
 
     @rule(partition=st.sampled_from(PARTITIONS))
     def occupy_the_first(self, partition: str) -> None:
@@ -88,8 +91,18 @@ class IdleMachine(RuleBasedStateMachine):
 
     @rule(worker_id=ids)
     def release(self, worker_id: int) -> None:
-        self.idle.release(worker_id)
+        assert self.idle.note(WorkerReady(7, worker_id, 7)) == self.here.get(worker_id)
         self.busy.discard(worker_id)
+        self.ready.pop(worker_id, None)
+
+    @rule(worker_id=ids, free_ns=st.integers(8, 10))
+    def ready_soon(self, worker_id: int, free_ns: int) -> None:
+        if worker_id in self.here and worker_id not in self.busy - self.ready.keys():
+            return  # as the engine has it, only busy ones are about to be idle
+        self.idle.note(WorkerReady(7, worker_id, free_ns))
+        if worker_id in self.here:
+            self.busy.discard(worker_id)
+            self.ready[worker_id] = free_ns
 
     @invariant()
     def same(self) -> None:
@@ -99,6 +112,10 @@ class IdleMachine(RuleBasedStateMachine):
         for partition in PARTITIONS:
             hosting = [worker for _, worker in sorted(self.here.items()) if partition in worker.hosts]
             idle = [worker for worker in hosting if worker.id not in self.busy]
+            idle.sort(key=lambda worker: self.ready.get(worker.id, 0))
+            assert self.idle.count_idle(partition) == len(idle)
+            for worker in idle:
+                assert self.idle.start_ns(7, worker.id) == self.ready.get(worker.id, 7)
             first_of_kind: dict[str, Worker] = {}
             for worker in idle:
                 first_of_kind.setdefault(worker.kind, worker)

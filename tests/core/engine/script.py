@@ -20,6 +20,8 @@ from tidegate.api import (
     RequestArrived,
     Setup,
     Worker,
+    WorkerDelayed,
+    WorkerReady,
 )
 from tidegate.engine import Engine, StartLeg
 
@@ -31,19 +33,26 @@ SETUP = Setup(MODELS, WORKERS, PROFILES)
 
 
 class Script(Policy):
-    """Answers the n-th event it is told with the n-th answer, and remembers what it was told."""
+    """Answers the n-th event it is told with the n-th answer, and remembers what it was told.
+
+    Which workers are ready it is told besides: it has its own mind about that.
+    """
 
     def __init__(self, *answers: Commands, setup: Setup = SETUP) -> None:
         super().__init__(setup, PolicyOptions())
         self.told: list[AnyEvent] = []
+        self.told_ready: list[WorkerReady | WorkerDelayed] = []
         self.answers = deque(answers)
 
     def handle(self, event: AnyEvent) -> Commands:
+        if isinstance(event, WorkerReady | WorkerDelayed):
+            self.told_ready.append(event)
+            return ()
         self.told.append(event)
         return self.answers.popleft() if self.answers else ()
 
     on_request_arrived = on_request_cancelled = on_leg_finished = on_batch_failed = handle
-    on_worker_joined = on_worker_lost = on_profile_updated = handle
+    on_worker_joined = on_worker_lost = on_worker_ready = on_profile_updated = handle
 
 
 class BestEffort(Script):

@@ -106,7 +106,7 @@ def test_best_effort_may_be_late() -> None:
 
 
 def test_timers_are_not_fired_by_the_driver() -> None:
-    with pytest.raises(InvariantViolation, match="fired by the engine") as refused:
+    with pytest.raises(InvariantViolation, match="told by the engine") as refused:
         engine_of(Script()).handle(TimerFired(0, "mine"))
     assert refused.value.number == 3
 

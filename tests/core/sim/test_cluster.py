@@ -281,7 +281,7 @@ class TwoLegs(Policy):
         return ()
 
     on_request_cancelled = on_leg_finished = on_batch_failed = _nothing
-    on_worker_joined = on_worker_lost = on_profile_updated = _nothing
+    on_worker_joined = on_worker_lost = on_worker_ready = on_profile_updated = _nothing
 
 
 def links(nodes: Mapping[int, str]) -> Links:

@@ -101,6 +101,8 @@ RUNS: list[int] = []
 class Remembers(FirstComeFirstServed):
     """Does every second time something else: state outside of the policy."""
 
+    runs_pipelines = False
+
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
         RUNS.append(now_ns)
         waiting = [queue for queue in self.queues.values() if queue.model.name in worker.hosts]

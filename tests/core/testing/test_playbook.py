@@ -8,7 +8,6 @@ from tidegate.api import (
     Drop,
     FirstComeFirstServed,
     Leg,
-    LegFinished,
     Model,
     PolicyOptions,
     Profile,
@@ -16,6 +15,7 @@ from tidegate.api import (
     RequestArrived,
     Setup,
     Worker,
+    WorkerReady,
 )
 from tidegate.testing import Playbook, TranscriptMismatch
 
@@ -33,7 +33,7 @@ def arrived(request_id: int, now_ns: int = 0) -> RequestArrived:
 
 
 def test_a_transcript_that_holds_is_true() -> None:
-    assert playbook() >> arrived(0) << RUN_0 >> arrived(1, 5) >> LegFinished(10, 0, 0, 0, 0, 10) << RUN_1
+    assert playbook() >> arrived(0) << RUN_0 >> arrived(1, 5) >> WorkerReady(10, 0, 10) << RUN_1
 
 
 def test_commands_can_be_looked_at_instead() -> None:
@@ -45,13 +45,13 @@ def test_commands_can_be_looked_at_instead() -> None:
 
 def test_another_command_is_shown_beside_the_expected_one_after_the_story_so_far() -> None:
     with pytest.raises(TranscriptMismatch) as mismatch:
-        _ = playbook() >> arrived(0) << RUN_0 >> arrived(1, 5) >> LegFinished(10, 0, 0, 0, 0, 10) << RUN_0
+        _ = playbook() >> arrived(0) << RUN_0 >> arrived(1, 5) >> WorkerReady(10, 0, 10) << RUN_0
     lines = [line.strip() for line in str(mismatch.value).strip().splitlines()]
     assert lines == [
         f">> {arrived(0)}",
         f"<< {RUN_0}",
         f">> {arrived(1, 5)}",
-        f">> {LegFinished(10, 0, 0, 0, 0, 10)}",
+        f">> {WorkerReady(10, 0, 10)}",
         f"expected << {RUN_0}",
         f"actual   << {RUN_1}",
     ]

@@ -9,7 +9,6 @@ from tidegate.api import (
     Dispatch,
     Drop,
     Leg,
-    LegFinished,
     Model,
     PolicyOptions,
     Profile,
@@ -18,6 +17,7 @@ from tidegate.api import (
     SetTimer,
     Setup,
     Worker,
+    WorkerReady,
 )
 from tidegate.testing import Playbook
 from tidegate_baselines.clockwork import Clockwork
@@ -42,7 +42,7 @@ def when_freed(at: int, **deadlines: tuple[int, ...]) -> list[AnyCommand]:
         for due_ns in dues:
             number += 1
             (play >> RequestArrived(number, Request(number, model, 1, number, due_ns))).commands()
-    return [c for c in (play >> LegFinished(at, 0, 0, 0, 0, at)).commands() if not isinstance(c, SetTimer)]
+    return [c for c in (play >> WorkerReady(at, 0, at)).commands() if not isinstance(c, SetTimer)]
 
 
 @pytest.mark.parametrize(

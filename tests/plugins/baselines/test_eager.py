@@ -10,7 +10,6 @@ from tidegate.api import (
     Dispatch,
     Drop,
     Leg,
-    LegFinished,
     Model,
     Profile,
     ProfileUpdated,
@@ -22,6 +21,7 @@ from tidegate.api import (
     Worker,
     WorkerJoined,
     WorkerLost,
+    WorkerReady,
 )
 from tidegate.testing import Playbook
 from tidegate_baselines.eager import Eager, EagerOptions
@@ -51,8 +51,8 @@ def run(batch: int, *ids: int, at: int, model: str = "m", worker: Worker = FAST)
     return Dispatch(Batch(batch, model, ids, (leg,)))
 
 
-def freed(now_ns: int, worker: int = 0) -> LegFinished:
-    return LegFinished(now_ns, 0, 0, worker, 0, now_ns)
+def freed(now_ns: int, worker: int = 0) -> WorkerReady:
+    return WorkerReady(now_ns, worker, now_ns)
 
 
 def test_an_idle_worker_takes_what_there_is_and_what_waits_runs_together_if_it_is_in_time() -> None:
@@ -179,6 +179,6 @@ def test_window_begins_where_there_is_time_for_the_size_that_the_load_needs(gath
     play = Playbook(Eager(setup, EagerOptions.model_validate({"gathering": gathering})))
     for number in range(13):  # one a millisecond asks for batches of 8
         (play >> RequestArrived(number * ms, Request(number, "m", 1, number * ms, (number + 40) * ms))).commands()
-    dispatch = (play >> LegFinished(30 * ms, 0, 0, 0, 0, 30 * ms)).commands()[0]
+    dispatch = (play >> WorkerReady(30 * ms, 0, 30 * ms)).commands()[0]
     assert isinstance(dispatch, Dispatch)
     assert dispatch.batch.request_ids == tuple(ids)

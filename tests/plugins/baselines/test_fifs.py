@@ -1,6 +1,6 @@
 """First idle, first served, event by event."""
 
-from tidegate.api import Batch, Dispatch, Leg, LegFinished, Model, Profile, Request, RequestArrived, Setup, Worker
+from tidegate.api import Batch, Dispatch, Leg, Model, Profile, Request, RequestArrived, Setup, Worker, WorkerReady
 from tidegate.testing import Playbook
 from tidegate_baselines.fifs import Fifs, FifsOptions
 
@@ -24,8 +24,8 @@ def run(batch: int, *request_ids: int, at: int, rows: int = 0, model: str = "m",
     return Dispatch(Batch(batch, model, request_ids, (leg,)))
 
 
-def freed(now_ns: int, worker: int = 0) -> LegFinished:
-    return LegFinished(now_ns, 0, 0, worker, 0, now_ns)
+def freed(now_ns: int, worker: int = 0) -> WorkerReady:
+    return WorkerReady(now_ns, worker, now_ns)
 
 
 def test_it_is_eager_and_takes_what_waits_behind_the_oldest_however_late() -> None:

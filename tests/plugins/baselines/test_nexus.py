@@ -8,7 +8,6 @@ from tidegate.api import (
     Dispatch,
     Drop,
     Leg,
-    LegFinished,
     Model,
     Profile,
     ProfileUpdated,
@@ -19,6 +18,7 @@ from tidegate.api import (
     Worker,
     WorkerJoined,
     WorkerLost,
+    WorkerReady,
 )
 from tidegate.testing import Playbook
 from tidegate_baselines.nexus import Nexus, NexusOptions
@@ -44,8 +44,8 @@ def run(batch: int, *ids: int, at: int, worker: int = 0, model: str = "m") -> Di
     return Dispatch(Batch(batch, model, ids, (Leg(worker, model, at, len(ids) + 5),)))
 
 
-def freed(now_ns: int, worker: int = 0) -> LegFinished:
-    return LegFinished(now_ns, 0, 0, worker, 0, now_ns)
+def freed(now_ns: int, worker: int = 0) -> WorkerReady:
+    return WorkerReady(now_ns, worker, now_ns)
 
 
 def test_requests_are_routed_in_turn_and_wait_where_they_are_though_another_worker_is_idle() -> None:

@@ -17,6 +17,7 @@ from tidegate.api import (
     TimerFired,
     Worker,
     WorkerLost,
+    WorkerReady,
 )
 from tidegate.testing import Playbook
 from tidegate_baselines.shepherd import Shepherd, ShepherdOptions
@@ -56,8 +57,12 @@ def run(batch: int, *ids: int, at: int, model: str = "m", worker: int = 0) -> Di
     return Dispatch(Batch(batch, model, ids, (Leg(worker, model, at, len(ids) + 5),)))
 
 
-def freed(now_ns: int, worker: int = 0) -> LegFinished:
-    return LegFinished(now_ns, 0, 0, worker, 0, now_ns)
+def finished(now_ns: int, batch: int, worker: int = 0) -> LegFinished:
+    return LegFinished(now_ns, batch, 0, worker, 0, now_ns)
+
+
+def freed(now_ns: int, worker: int = 0) -> WorkerReady:
+    return WorkerReady(now_ns, worker, now_ns)
 
 
 def preempted(now_ns: int, batch: int, worker: int = 0) -> BatchFailed:
@@ -96,6 +101,7 @@ def test_a_batch_that_runs_makes_way_for_one_three_times_as_large() -> None:
         >> arrived(4, 3, "n")  # one worker is enough
         << hopeless(1, "n")
         >> preempted(4, 0)
+        >> freed(4)
         << SetTimer(0, 4)
         >> again(4, old)
         << hopeless(0)
@@ -118,6 +124,7 @@ def test_of_its_own_queue_a_batch_makes_way_for_one_that_includes_it() -> None:
         << hopeless(1)
         << Preempt(0)
         >> preempted(2, 0)
+        >> freed(2)
         << SetTimer(0, 2)
         >> again(2, old)
         << hopeless(0)
@@ -140,7 +147,7 @@ def test_the_ratio_is_an_option() -> None:
 
 def test_a_batch_that_finishes_first_is_done() -> None:
     play = playbook(preempt_ratio=2) >> arrived(0, 0) << run(0, 0, at=0) >> arrived(1, 1) << hopeless(1) << Preempt(0)
-    assert play >> freed(6) << run(1, 1, at=6) >> freed(12)
+    assert play >> finished(6, 0) >> freed(6) << run(1, 1, at=6) >> finished(12, 1) >> freed(12)
 
 
 def test_a_worker_that_is_lost_meanwhile_is_given_nothing() -> None:
@@ -148,7 +155,7 @@ def test_a_worker_that_is_lost_meanwhile_is_given_nothing() -> None:
         playbook(2, preempt_ratio=2) >> arrived(0, 0) << run(0, 0, at=0) >> arrived(1, 0) << run(1, 1, at=0, worker=1)
     )
     play = play >> arrived(2, 1) << hopeless(1) << Preempt(0) >> WorkerLost(2, 0) << hopeless(1) << Preempt(1)
-    assert play >> preempted(2, 0) >> freed(6, 1) << run(2, 2, at=6, worker=1)
+    assert play >> preempted(2, 0) >> finished(6, 1, 1) >> freed(6, 1) << run(2, 2, at=6, worker=1)
 
 
 def test_as_published_a_queue_stalls_behind_its_first_hopeless_request() -> None:

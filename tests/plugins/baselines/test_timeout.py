@@ -4,7 +4,6 @@ from tidegate.api import (
     Batch,
     Dispatch,
     Leg,
-    LegFinished,
     Model,
     Profile,
     Request,
@@ -13,6 +12,7 @@ from tidegate.api import (
     Setup,
     TimerFired,
     Worker,
+    WorkerReady,
     ms_to_ns,
 )
 from tidegate.testing import Playbook
@@ -43,8 +43,8 @@ def fires(at_ms: float) -> TimerFired:
     return TimerFired(ms_to_ns(at_ms), KEY)
 
 
-def freed(at_ms: float) -> LegFinished:
-    return LegFinished(ms_to_ns(at_ms), 0, 0, 0, 0, ms_to_ns(at_ms))
+def freed(at_ms: float) -> WorkerReady:
+    return WorkerReady(ms_to_ns(at_ms), 0, ms_to_ns(at_ms))
 
 
 def run(batch: int, *ids: int, at_ms: float) -> Dispatch:

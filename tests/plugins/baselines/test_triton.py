@@ -9,7 +9,6 @@ from tidegate.api import (
     Dispatch,
     Drop,
     Leg,
-    LegFinished,
     Model,
     Profile,
     Request,
@@ -21,6 +20,7 @@ from tidegate.api import (
     Worker,
     WorkerJoined,
     WorkerLost,
+    WorkerReady,
 )
 from tidegate.testing import Playbook
 from tidegate_baselines.triton import Triton, TritonOptions
@@ -46,8 +46,8 @@ def run(batch: int, *ids: int, at: int, model: str = "m", worker: int = 0) -> Di
     return Dispatch(Batch(batch, model, ids, (Leg(worker, model, at, 10 * len(ids)),)))
 
 
-def freed(now_ns: int, worker: int = 0) -> LegFinished:
-    return LegFinished(now_ns, 0, 0, worker, 0, now_ns)
+def freed(now_ns: int, worker: int = 0) -> WorkerReady:
+    return WorkerReady(now_ns, worker, now_ns)
 
 
 def test_an_instance_that_is_free_takes_what_there_is_however_late() -> None:

@@ -13,7 +13,6 @@ from tidegate.api import (
     Dispatch,
     Drop,
     Leg,
-    LegFinished,
     Model,
     Profile,
     ProfileUpdated,
@@ -26,6 +25,7 @@ from tidegate.api import (
     Worker,
     WorkerJoined,
     WorkerLost,
+    WorkerReady,
     ms_to_ns,
 )
 from tidegate.engine import Engine, StartLeg, Tally
@@ -85,8 +85,8 @@ def run(
     return Dispatch(Batch(batch, model, request_ids, (leg,)))
 
 
-def freed(at: float, worker: int, batch: int = 0) -> LegFinished:
-    return LegFinished(round(at * T), batch, 0, worker, 0, round(at * T))
+def freed(at: float, worker: int) -> WorkerReady:
+    return WorkerReady(round(at * T), worker, round(at * T))
 
 
 # The schedulable window (section 3.1) ---------------------------------------------------------------------------------

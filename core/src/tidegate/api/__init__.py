@@ -32,8 +32,10 @@ from tidegate.api.events import (
     TimerKey,
     TriesChanged,
     WakeSlackUpdated,
+    WorkerDelayed,
     WorkerJoined,
     WorkerLost,
+    WorkerReady,
 )
 from tidegate.api.first_come import FirstComeFirstServed
 from tidegate.api.gathering import Gathered, Gathering
@@ -156,8 +158,10 @@ __all__ = [
     "TriesChanged",
     "WakeSlackUpdated",
     "Worker",
+    "WorkerDelayed",
     "WorkerJoined",
     "WorkerLost",
+    "WorkerReady",
     "hookimpl",
     "ms_to_ns",
     "queue_key",

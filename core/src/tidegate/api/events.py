@@ -33,7 +33,7 @@ class RequestCancelled(Event, frozen=True, tag=True):
 
 
 class LegFinished(Event, frozen=True, tag=True):
-    """A worker finished a leg, which did what it was to do, and is free, unless more was booked on it.
+    """A worker finished a leg, which did what it was to do. If nothing else is booked there, WorkerReady follows.
 
     A leg that failed, or was cut short because nobody waits for it any more, is told as BatchFailed: how long that took
     says nothing about how long legs take.
@@ -44,11 +44,16 @@ class LegFinished(Event, frozen=True, tag=True):
     """Index into the batch's legs. After the last one its requests are answered, but for those that were cancelled."""
     worker_id: int
     started_ns: int
+    """When it was sent, or when the leg before it ended on this worker: what came later."""
     ended_ns: int
 
 
 class BatchFailed(Event, frozen=True, tag=True):
-    """A batch will not be answered. Requests that are tried again arrive anew right after this."""
+    """A batch will not be answered.
+
+    Its workers are told as WorkerReady right after this, unless something else is booked on them; then requests that
+    are tried again arrive anew.
+    """
 
     batch_id: int
     leg: int
@@ -63,6 +68,31 @@ class BatchFailed(Event, frozen=True, tag=True):
     smaller than the batch was, which is why this ends; it does not count as a try. What is in no group has failed,
     unless `retry`.
     """
+
+
+class WorkerReady(Event, frozen=True, tag=True):
+    """A worker may be given a batch: nothing is booked on it, or nothing but a leg that is about to end.
+
+    The latter is told to policies that overlap legs (`Policy.overlaps`): a batch that is dispatched there now is sent
+    while the leg still runs, so that it arrives as that ends and the worker does not idle meanwhile. A worker may be
+    told again, with another `free_ns`: when the leg that it runs ended, at the latest.
+    """
+
+    worker_id: int
+    free_ns: int
+    """From when on the duration of a leg counts that is dispatched there now: its planned start.
+
+    `now_ns` for an idle worker, later for one that still runs a leg.
+    """
+
+
+class WorkerDelayed(Event, frozen=True, tag=True):
+    """A worker that was told to be ready, and was given nothing since, is not: its leg should be over and still runs.
+
+    When it is, WorkerReady tells.
+    """
+
+    worker_id: int
 
 
 class TimerFired(Event, frozen=True, tag=True):
@@ -132,6 +162,8 @@ AnyEvent = (
     | RequestCancelled
     | LegFinished
     | BatchFailed
+    | WorkerReady
+    | WorkerDelayed
     | TimerFired
     | WorkerJoined
     | WorkerLost

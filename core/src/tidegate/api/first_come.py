@@ -1,25 +1,19 @@
 """First come, first served: the simplest policy, and what goes on when another one breaks (invariant 9)."""
 
 from tidegate.api.commands import Dispatch
-from tidegate.api.events import BatchFailed, LegFinished, WorkerLost
 from tidegate.api.model import Batch, Leg, Worker
-from tidegate.api.policy import Commands, PolicyOptions, Setup
+from tidegate.api.policy import Commands
 from tidegate.api.queueing import QueueingPolicy, RequestQueue
 
 
 class FirstComeFirstServed(QueueingPolicy):
     """The oldest waiting request, with what can join it, runs on the first idle worker. Nothing is dropped.
 
-    A split model runs where a worker of each of its partitions is idle; each is kept until its leg is done.
+    A split model runs where a worker of each of its partitions is idle; each is kept for it until its leg is done.
     """
 
     best_effort = True
     runs_pipelines = True
-
-    def __init__(self, setup: Setup, options: PolicyOptions) -> None:
-        super().__init__(setup, options)
-        self._kept: dict[int, list[int | None]] = {}
-        """The workers of the legs, of batches that have several; None for one that was lost since."""
 
     def largest_batch(self, queue: RequestQueue) -> int:
         """The most rows that a batch of several requests of this queue may have."""
@@ -44,27 +38,6 @@ class FirstComeFirstServed(QueueingPolicy):
             waiting.remove(oldest)
         return ()
 
-    def on_leg_finished(self, event: LegFinished) -> Commands:
-        """The worker is idle, unless it keeps a later leg of the batch."""
-        later = self._kept.get(event.batch_id, [])[event.leg + 1 :]
-        if not later:
-            self._kept.pop(event.batch_id, None)
-        if event.worker_id in later:
-            return ()
-        return super().on_leg_finished(event)
-
-    def on_batch_failed(self, event: BatchFailed) -> Commands:
-        """The workers of its legs are idle, but for those that were lost."""
-        workers = dict.fromkeys(self._kept.pop(event.batch_id, [None] * event.leg + [event.worker_id])[event.leg :])
-        freed = [worker_id for worker_id in workers if worker_id is not None]
-        return [command for worker_id in freed for command in self._release(event.now_ns, worker_id)]
-
-    def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """If it comes back, it is not kept for what was to run there."""
-        for workers in self._kept.values():
-            workers[:] = [None if worker_id == event.worker_id else worker_id for worker_id in workers]
-        return super().on_worker_lost(event)
-
     def _run(self, now_ns: int, queue: RequestQueue) -> Commands:
         """The head and what can join it, through the first pipeline that takes the head and has idle workers."""
         for path in queue.model.paths:
@@ -86,9 +59,11 @@ class FirstComeFirstServed(QueueingPolicy):
         legs: list[Leg] = []
         start_ns = now_ns
         for partition, worker in zip(partitions, workers, strict=True):
+            start_ns = max(start_ns, self.start_ns(now_ns, worker))
             legs.append(Leg(worker.id, partition, start_ns, self.profile(partition, worker).latency_ns(rows)))
             start_ns = legs[-1].end_ns
+        for worker in workers:
             self.idle.occupy(worker.id)
-        batch = Batch(self.new_batch_id(), queue.model.name, tuple(request.id for request in requests), tuple(legs))
-        self._kept[batch.id] = [leg.worker_id for leg in legs]
-        return Dispatch(batch)
+        return Dispatch(
+            Batch(self.new_batch_id(), queue.model.name, tuple(request.id for request in requests), tuple(legs))
+        )

@@ -63,6 +63,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether profiles are corrected by what is observed."""
     max_tries: int
     """How often a request is tried whose workers fail; then the failure is its answer."""
+    first_lead_ns: int = 0
+    """How early, before a leg is expected to end, the first batch is sent behind it; later it is learned. 0: never."""
 
 
 class Observer(Protocol):

@@ -22,8 +22,10 @@ from tidegate.api.events import (
     RequestCancelled,
     TimerFired,
     WakeSlackUpdated,
+    WorkerDelayed,
     WorkerJoined,
     WorkerLost,
+    WorkerReady,
 )
 from tidegate.api.model import Model, Worker
 from tidegate.api.network import Network
@@ -38,6 +40,8 @@ _HANDLERS: dict[type, str] = {
     RequestCancelled: "on_request_cancelled",
     LegFinished: "on_leg_finished",
     BatchFailed: "on_batch_failed",
+    WorkerReady: "on_worker_ready",
+    WorkerDelayed: "on_worker_delayed",
     TimerFired: "on_timer_fired",
     WorkerJoined: "on_worker_joined",
     WorkerLost: "on_worker_lost",
@@ -80,7 +84,8 @@ class Policy(ABC):
     """One method per event, each returning commands; the engine calls them one at a time, in the order of time.
 
     What a handler may count on: a RequestArrived request is queued until the policy dispatches or drops it or its
-    RequestCancelled comes; a worker runs what is booked on it, in the order of the planned starts.
+    RequestCancelled comes; a worker runs what is booked on it, in the order of the planned starts; whenever it may be
+    given something new, WorkerReady tells.
     """
 
     Options: ClassVar[type[PolicyOptions]] = PolicyOptions
@@ -93,6 +98,11 @@ class Policy(ABC):
     """
     runs_pipelines: ClassVar[bool] = False
     """True: schedules models that are split into partitions (`Model.pipelines`), too."""
+    overlaps: ClassVar[bool] = False
+    """True: a worker is told to be ready (WorkerReady) before the leg that it runs is over, so that it never idles.
+
+    The policy plans the start of what it then dispatches for the event's `free_ns`.
+    """
 
     def __init__(self, setup: Setup, options: PolicyOptions) -> None:
         self.setup = setup
@@ -129,12 +139,8 @@ class Policy(ABC):
         """A queued request is gone."""
 
     @abstractmethod
-    def on_leg_finished(self, event: LegFinished) -> Commands:
-        """A worker is free again."""
-
-    @abstractmethod
-    def on_batch_failed(self, event: BatchFailed) -> Commands:
-        """A batch failed; its worker is free again unless it was lost."""
+    def on_worker_ready(self, event: WorkerReady) -> Commands:
+        """A worker may be given a batch."""
 
     @abstractmethod
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
@@ -147,6 +153,18 @@ class Policy(ABC):
     @abstractmethod
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
         """An expectation moved."""
+
+    def on_leg_finished(self, event: LegFinished) -> Commands:
+        """A leg is over; a policy that keeps no books of what runs need not care."""
+        return ()
+
+    def on_batch_failed(self, event: BatchFailed) -> Commands:
+        """A batch failed; a policy that keeps no books of what runs need not care."""
+        return ()
+
+    def on_worker_delayed(self, event: WorkerDelayed) -> Commands:
+        """A worker is not ready after all; a policy that does not overlap legs is never told."""
+        return ()
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
         """A timer came due; a policy that sets none need not care."""

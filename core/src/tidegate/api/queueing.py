@@ -12,13 +12,13 @@ from typing_extensions import TypeVar
 
 from tidegate.api.commands import Dispatch
 from tidegate.api.events import (
-    BatchFailed,
-    LegFinished,
     ProfileUpdated,
     RequestArrived,
     RequestCancelled,
+    WorkerDelayed,
     WorkerJoined,
     WorkerLost,
+    WorkerReady,
 )
 from tidegate.api.model import Batch, Leg, Model, Request, Worker
 from tidegate.api.policy import Commands, Policy, PolicyOptions, Setup
@@ -106,6 +106,8 @@ class _Pool:
     hosts: frozenset[str]
     members: set[int] = field(default_factory=set)
     idle: set[int] = field(default_factory=set)
+    ready: dict[int, int] = field(default_factory=dict)
+    """Those that are about to be idle, with the instant from which on a leg counts there."""
     heap: list[int] = field(default_factory=list)
     """The idle ones, and such as ceased to be: those go once they are at the top."""
     listed: set[int] = field(default_factory=set)
@@ -117,15 +119,25 @@ class _Pool:
             self.listed.add(worker_id)
             heappush(self.heap, worker_id)
 
-    def smallest(self) -> int:
-        """Raises IndexError where none is idle."""
-        while self.heap[0] not in self.idle:
-            self.listed.remove(heappop(self.heap))
-        return self.heap[0]
+    def occupy(self, worker_id: int) -> None:
+        self.idle.discard(worker_id)
+        self.ready.pop(worker_id, None)
+
+    @property
+    def first(self) -> tuple[int, int] | None:
+        """When it can begin, and which: the idle one of the smallest id; else the one that is idle first; None."""
+        if self.idle:
+            while self.heap[0] not in self.idle:
+                self.listed.remove(heappop(self.heap))
+            return 0, self.heap[0]
+        return min(((free_ns, worker_id) for worker_id, free_ns in self.ready.items()), default=None)
 
 
 class IdleWorkers:
-    """The idle workers, smallest id first among those that host a partition: O(pools + log workers)."""
+    """The idle workers, smallest id first among those that host a partition: O(pools + log workers).
+
+    One that is ready, since what it runs is about to end, counts as idle, and comes after those that are.
+    """
 
     def __init__(self, workers: tuple[Worker, ...]) -> None:
         self._workers: dict[int, Worker] = {}
@@ -154,28 +166,40 @@ class IdleWorkers:
             self._pool_of.pop(worker_id).members.remove(worker_id)
 
     def release(self, worker_id: int) -> None:
-        """A worker finished; one that has left stays away."""
+        """A worker is idle; one that has left stays away."""
         if pool := self._pool_of.get(worker_id):
+            pool.ready.pop(worker_id, None)
             pool.release(worker_id)
+
+    def note(self, event: WorkerReady) -> Worker | None:
+        """A worker is idle, or about to be; returns it, unless it has left."""
+        if event.free_ns <= event.now_ns:
+            self.release(event.worker_id)
+        elif pool := self._pool_of.get(event.worker_id):
+            pool.ready[event.worker_id] = event.free_ns
+        return self._workers.get(event.worker_id)
 
     def occupy(self, worker_id: int) -> None:
         """Make a worker busy."""
         if pool := self._pool_of.get(worker_id):
-            pool.idle.discard(worker_id)
+            pool.occupy(worker_id)
+
+    def start_ns(self, now_ns: int, worker_id: int) -> int:
+        """From when on a leg counts that is dispatched to an idle worker now: later, where that is only about to be."""
+        return max(now_ns, self._pool_of[worker_id].ready.get(worker_id, 0))
 
     def peek(self, partition: str) -> Worker | None:
         """The idle worker with the smallest id that hosts the partition."""
-        smallest = [pool.smallest() for pool in self._pools_of.get(partition, ()) if pool.idle]
-        return self._workers[min(smallest)] if smallest else None
+        found = [first for pool in self._pools_of.get(partition, ()) if (first := pool.first)]
+        return self._workers[min(found)[1]] if found else None
 
     def peek_each_kind(self, partition: str) -> list[Worker]:
         """Of every kind, the idle worker with the smallest id that hosts the partition; smallest id first."""
-        smallest: dict[str, int] = {}
+        found: dict[str, tuple[int, int]] = {}
         for pool in self._pools_of.get(partition, ()):
-            if pool.idle:
-                worker_id = pool.smallest()
-                smallest[pool.kind] = min(worker_id, smallest.get(pool.kind, worker_id))
-        return [self._workers[worker_id] for worker_id in sorted(smallest.values())]
+            if first := pool.first:
+                found[pool.kind] = min(first, found.get(pool.kind, first))
+        return [self._workers[worker_id] for _, worker_id in sorted(found.values())]
 
     def hosts(self, worker_id: int) -> frozenset[str]:
         """What a worker that is here hosts: one set for all that host the same."""
@@ -184,7 +208,7 @@ class IdleWorkers:
     def is_idle(self, worker_id: int) -> bool:
         """Whether this worker is here and idle."""
         pool = self._pool_of.get(worker_id)
-        return pool is not None and worker_id in pool.idle
+        return pool is not None and (worker_id in pool.idle or worker_id in pool.ready)
 
     def kinds_hosting(self, partition: str) -> set[str]:
         """The kinds of the workers, busy or idle, that host the partition."""
@@ -200,7 +224,7 @@ class IdleWorkers:
 
     def count_idle(self, partition: str) -> int:
         """How many idle workers host the partition."""
-        return sum(len(pool.idle) for pool in self._pools_of.get(partition, ()))
+        return sum(len(pool.idle) + len(pool.ready) for pool in self._pools_of.get(partition, ()))
 
     def get(self, worker_id: int) -> Worker | None:
         """The worker of this id, busy or idle, while it is here."""
@@ -215,7 +239,12 @@ class QueueingPolicy(Policy, Generic[Queue]):
 
     They fill in `queue_changed` and `worker_freed`. One that keeps more than requests in its queues derives them from
     RequestQueue, names the class (`QueueingPolicy[MyQueue]`) and makes them in `new_queue`.
+
+    Where a batch has to be in time, gather it for `start_ns(now_ns, worker)`: an idle worker begins now, one that is
+    about to be idle a little later.
     """
+
+    overlaps = True
 
     def __init__(self, setup: Setup, options: PolicyOptions) -> None:
         super().__init__(setup, options)
@@ -236,7 +265,11 @@ class QueueingPolicy(Policy, Generic[Queue]):
 
     @abstractmethod
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
-        """A worker became idle."""
+        """A worker became idle, or is about to."""
+
+    def start_ns(self, now_ns: int, worker: Worker) -> int:
+        """From when on a batch counts that is dispatched to an idle worker now."""
+        return self.idle.start_ns(now_ns, worker.id)
 
     def profile(self, partition: str, worker: Worker) -> Profile:
         """The expectation for a partition on a worker."""
@@ -277,12 +310,12 @@ class QueueingPolicy(Policy, Generic[Queue]):
         return taken
 
     def dispatch(self, now_ns: int, queue: Queue, count: int, worker: Worker, *, start: int = 0) -> Dispatch:
-        """Run `count` requests of a queue, from the position `start` on, on an idle worker, now, in one leg."""
+        """Run `count` requests of a queue, from the position `start` on, on an idle worker, at once, in one leg."""
         requests = self.take(queue, count, start)
         rows = sum(request.rows for request in requests)
         model = queue.model.name
+        leg = Leg(worker.id, model, self.start_ns(now_ns, worker), self.profile(model, worker).latency_ns(rows))
         self.idle.occupy(worker.id)
-        leg = Leg(worker.id, model, now_ns, self.profile(model, worker).latency_ns(rows))
         return Dispatch(Batch(self.new_batch_id(), model, tuple(request.id for request in requests), (leg,)))
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
@@ -296,13 +329,15 @@ class QueueingPolicy(Policy, Generic[Queue]):
         self._forget_if_empty(queue)
         return self.queue_changed(event.now_ns, queue)
 
-    def on_leg_finished(self, event: LegFinished) -> Commands:
-        """The worker is idle."""
-        return self._release(event.now_ns, event.worker_id)
+    def on_worker_ready(self, event: WorkerReady) -> Commands:
+        """The worker is idle, or about to be."""
+        worker = self.idle.note(event)
+        return self.worker_freed(event.now_ns, worker) if worker else ()
 
-    def on_batch_failed(self, event: BatchFailed) -> Commands:
-        """The worker is idle, unless it was lost."""
-        return self._release(event.now_ns, event.worker_id)
+    def on_worker_delayed(self, event: WorkerDelayed) -> Commands:
+        """The worker is busy after all."""
+        self.idle.occupy(event.worker_id)
+        return ()
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
         """The worker is idle; it may be faster than the others."""
@@ -325,13 +360,6 @@ class QueueingPolicy(Policy, Generic[Queue]):
         self.forget_plans()
         affected = [queue for queue in self.queues.values() if queue.model.name in partitions]
         return [command for queue in affected for command in self.queue_changed(now_ns, queue)]
-
-    def _release(self, now_ns: int, worker_id: int) -> Commands:
-        worker = self.idle.get(worker_id)
-        if worker is None:
-            return ()
-        self.idle.release(worker_id)
-        return self.worker_freed(now_ns, worker)
 
     def _forget_if_empty(self, queue: Queue) -> None:
         # Merge keys come from clients (shapes): queues that are no longer used must not pile up.

@@ -5,6 +5,7 @@ state          what it knows at the moment
   books          the workers and what is booked on them; flights: batches on their way; outcomes: how requests end
   sharing        whose turn it is; shared_workers: on one set of workers; held: what waits for its turn
   expectations   the profiles as they stand; learner: how legs correct them; lateness: how late wake-ups come
+  overlap        when workers take their next batch, so that they do not idle
   succession     which policy decides; timers: those that it set
 commands       what the policy wants, checked (invariants) and carried out
 refusals       events that are not taken in
@@ -25,9 +26,11 @@ from tidegate.engine.effects import (
 )
 from tidegate.engine.engine import MAX_TRIES, NO_WORKER, Engine
 from tidegate.engine.invariants import InvariantViolation
+from tidegate.engine.overlap import FIRST_LEAD_NS
 from tidegate.engine.recorder import LOG_VERSION, LogEntry, LogHeader, Recorder, read_log
 
 __all__ = [
+    "FIRST_LEAD_NS",
     "LOG_VERSION",
     "MAX_TRIES",
     "NO_WORKER",

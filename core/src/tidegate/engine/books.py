@@ -17,6 +17,10 @@ class Flight:
     leg: int = 0
     """The leg that runs, or waits for its worker."""
     running: bool = False
+    sent_ns: int = 0
+    """When the leg that runs was sent to its worker."""
+    early_ns: int | None = None
+    """How much earlier that was than the end of the leg that its worker ran; None while that runs on."""
     doomed: BatchFailed | None = None
     """Told once the leg that runs is over: a worker further on was lost."""
     preempted: bool = False
@@ -35,6 +39,8 @@ class Bookings:
     legs: list[Leg] = field(default_factory=list)
     flights: list[Flight] = field(default_factory=list)
     """The flight of each leg."""
+    free_ns: int | None = None
+    """From when on a leg counts that is sent while the first one still runs; None: none may be."""
 
     def book(self, leg: Leg, flight: Flight) -> None:
         """Enter a leg where its planned start puts it."""
@@ -44,6 +50,11 @@ class Bookings:
             position -= 1
         self.legs.insert(position, leg)
         self.flights.insert(position, flight)
+
+    def may_follow(self, now_ns: int, leg: Leg) -> bool:
+        """Whether a leg may be sent though another one runs: it is the next one, and that is about to end."""
+        is_next = self.free_ns is not None and len(self.legs) > 1 and self.legs[1] is leg
+        return is_next and leg.start_ns <= max(now_ns, self.free_ns or 0)
 
     def strike(self, leg: Leg) -> bool:
         """Remove a leg. False where it is not booked: the worker was lost, and came back, since it was."""

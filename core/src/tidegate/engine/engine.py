@@ -32,8 +32,10 @@ from tidegate.api import (
     TriesChanged,
     WakeSlackUpdated,
     Worker,
+    WorkerDelayed,
     WorkerJoined,
     WorkerLost,
+    WorkerReady,
 )
 from tidegate.engine import commands
 from tidegate.engine.books import Flight, Tally
@@ -63,16 +65,18 @@ class Engine:
         learn: bool = True,
         observers: Sequence[Observer] = (),
         max_tries: int = MAX_TRIES,
+        first_lead_ns: int = 0,
     ) -> None:
         """`strict`: a policy's fault is raised instead of being isolated. `learn`: correct the profiles online.
 
-        `max_tries`: how often a request is tried whose workers fail; then the failure is its answer.
+        `max_tries`: how often a request is tried whose workers fail; then the failure is its answer. `first_lead_ns`:
+        how early, before a leg is expected to end, the first batch is sent behind it; 0: never.
         """
         setup = policy.setup
         self.name = name
         self.tally = Tally()
         self._strict = strict
-        self._settings = EngineSettings(learn=learn, max_tries=max_tries)
+        self._settings = EngineSettings(learn=learn, max_tries=max_tries, first_lead_ns=first_lead_ns)
         self._commands: list[AnyCommand] = []
         self._state = self._begin(policy)
         self._state.expectations.check(setup.workers, self._state.models)
@@ -80,7 +84,7 @@ class Engine:
         self._observers.started(name, policy.options.model_dump(mode="json"), setup, self._settings)
 
     def _begin(self, policy: Policy) -> State:
-        return State(policy, self.tally, learn=self._settings.learn, started=self._leg_started)
+        return State(policy, self.tally, self._settings, self._leg_started)
 
     @property
     def now_ns(self) -> int:
@@ -147,6 +151,10 @@ class Engine:
                 state.flights.start_due(event.now_ns)
             else:
                 self._fire_timers(before_ns)
+                if self._state.overlap.is_due(event.now_ns):
+                    # A worker whose leg ends with this event is told after that.
+                    ends = event.worker_id if isinstance(event, LegFinished | BatchFailed) else None
+                    self._tell_of_overlap(ends)
             self._take_in(event)
             self._settle()
             if state.sharing.is_contended:
@@ -187,7 +195,7 @@ class Engine:
                 self._change_plan(event)
             case TriesChanged():
                 self._settings = msgspec.structs.replace(self._settings, max_tries=event.max_tries)
-            case ClockAdvanced() | TimerFired():
+            case ClockAdvanced() | TimerFired() | WorkerReady() | WorkerDelayed():
                 pass
 
     def _arrive(self, event: RequestArrived) -> None:
@@ -239,6 +247,8 @@ class Engine:
             self._tell(WorkerJoined(self.now_ns, released))
         while state.reprieved or state.learned:
             self._follow_doubts()
+        while self._state.queued and self._state.overlap.is_due(self.now_ns):
+            self._tell_of_overlap()  # of legs that end as soon as what follows them can be there
 
     def _cancel(self, event: RequestCancelled) -> None:
         if request := self._state.queued.pop(event.request_id, None):
@@ -257,14 +267,17 @@ class Engine:
         self._state.expectations.leg_ended(event.now_ns, event.batch_id)
         if flight.leg == len(flight.batch.legs):
             self._state.outcomes.answer(flight.requests, event.ended_ns)
+        duration_ns = self._alone_ns(flight, event)
         self._tell(event)  # before anything starts: the policy may reroute what is to come
+        self._tell_ready(event.worker_id)
         if flight.doomed:
             self._fail_flight(flight, msgspec.structs.replace(flight.doomed, now_ns=event.now_ns, leg=flight.leg))
         else:
             self._state.flights.go_on(event.now_ns, flight)
         self._state.flights.start_next(event.now_ns, event.worker_id)
         # Told of it earlier, a policy would plan with a leg that is over: preempt it, say.
-        self._learn(flight.batch.legs[event.leg].partition, event, flight.rows)
+        if duration_ns is not None:
+            self._learn(flight.batch.legs[event.leg].partition, event, flight.rows, duration_ns)
 
     def _join_worker(self, event: WorkerJoined) -> None:
         worker = event.worker
@@ -275,6 +288,7 @@ class Engine:
 
     def _lose_worker(self, event: WorkerLost) -> None:
         self._state.expectations.worker_lost(event.worker_id)
+        self._state.overlap.forget(event.worker_id)
         known = self._state.fleet.withdraw(event.worker_id)
         lost = self._state.fleet.bookings.pop(event.worker_id, None)
         if lost is None:
@@ -336,7 +350,8 @@ class Engine:
         self._succeed(lambda setup: type(policy)(setup, policy.options))
 
     def _fail_flight(self, flight: Flight, event: BatchFailed) -> None:
-        self._state.flights.abort(flight)
+        workers = dict.fromkeys(leg.worker_id for leg in flight.batch.legs[flight.leg :])
+        self._state.flights.abort(event.now_ns, flight)
         self._state.expectations.leg_ended(event.now_ns, flight.batch.id)
         again = []
         group_of = {request_id: number for number, group in enumerate(event.apart) for request_id in group}
@@ -350,6 +365,8 @@ class Engine:
                 self._fail(request, event.reason)
         self._state.flights.start_next(event.now_ns, *(leg.worker_id for leg in flight.batch.legs))
         self._tell(event)
+        for worker_id in workers:
+            self._tell_ready(worker_id)
         for request in again:
             self._await_turn(RequestArrived(event.now_ns, request))
 
@@ -362,9 +379,47 @@ class Engine:
         tries = self._state.outcomes.count_try(request)
         return tries <= self._settings.max_tries and request.deadline_ns > event.now_ns
 
-    def _learn(self, partition: str, event: LegFinished, rows: int) -> None:
+    def _tell_ready(self, worker_id: int) -> None:
+        """Let the policy know of a worker on which nothing is booked, or nothing but what is about to end."""
+        state, now_ns = self._state, self.now_ns
+        booked = state.fleet.bookings.get(worker_id)
+        if booked is None or worker_id not in state.fleet.workers or state.succession.is_inherited(worker_id):
+            return
+        if not booked.legs:
+            self._tell(WorkerReady(now_ns, worker_id, now_ns))
+        elif len(booked.legs) == 1 and booked.free_ns is not None:
+            if state.overlap.is_late(now_ns, worker_id):
+                booked.free_ns = None
+                return
+            booked.free_ns = state.overlap.free_ns(now_ns, worker_id)
+            self._tell(WorkerReady(now_ns, worker_id, booked.free_ns))
+
+    def _tell_of_overlap(self, but_for: int | None = None) -> None:
+        """Let the policy know of workers whose legs are about to end, or should have ended and have not."""
+        state, now_ns = self._state, self.now_ns
+        for worker_id in state.overlap.pop_late(now_ns):
+            booked = state.fleet.bookings[worker_id]
+            if len(booked.legs) == 1 and booked.free_ns is not None and worker_id != but_for:
+                booked.free_ns = None
+                self._tell(WorkerDelayed(now_ns, worker_id))
+        for worker_id in state.overlap.pop_ready(now_ns):
+            booked = state.fleet.bookings[worker_id]
+            if len(booked.legs) == 1 and state.policy.overlaps and worker_id != but_for:
+                booked.free_ns = now_ns
+                self._tell_ready(worker_id)
+
+    def _alone_ns(self, flight: Flight, event: LegFinished) -> int | None:
+        """What a leg that has just ended would have taken on an idle worker; None where that is not known."""
+        worker = self._state.fleet.workers.get(event.worker_id)
+        if worker is None or flight.early_ns is None:
+            return None
+        profile = self._state.expectations.profiles[flight.batch.legs[event.leg].partition, worker.kind]
+        duration_ns = event.ended_ns - event.started_ns
+        return self._state.overlap.alone_ns(worker, flight, event.leg, duration_ns, profile)
+
+    def _learn(self, partition: str, event: LegFinished, rows: int, duration_ns: int) -> None:
         if worker := self._state.fleet.workers.get(event.worker_id):
-            learned = self._state.expectations.observe(partition, worker, rows, event.ended_ns - event.started_ns)
+            learned = self._state.expectations.observe(partition, worker, rows, duration_ns)
             if learned is not None:
                 self._tell(ProfileUpdated(event.now_ns, learned))
 

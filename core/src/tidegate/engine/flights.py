@@ -4,19 +4,25 @@ from collections.abc import Callable
 
 import msgspec
 
-from tidegate.api import Batch, LegFinished, Request, Reroute
+from tidegate.api import Batch, Leg, LegFinished, Profile, Request, Reroute
 from tidegate.engine.books import Bookings, Fleet, Flight
 from tidegate.engine.effects import StartLeg
+from tidegate.engine.expectations import Expectations
 from tidegate.engine.invariants import InvariantViolation, check_legs
+from tidegate.engine.overlap import Overlap
 from tidegate.engine.timers import Timers
 
 
 class Flights:
     """Those that were dispatched and have not ended."""
 
-    def __init__(self, fleet: Fleet, started: Callable[[StartLeg, str], None]) -> None:
-        """`started(leg, kind of its worker)` is told of every leg that starts."""
+    def __init__(
+        self, fleet: Fleet, expectations: Expectations, overlap: Overlap, started: Callable[[StartLeg, str], None]
+    ) -> None:
+        """`overlap` learns which legs run; `started(leg, kind of its worker)` is told of every leg that is sent."""
         self._fleet = fleet
+        self._expectations = expectations
+        self._overlap = overlap
         self._started = started
         self._by_batch: dict[int, Flight] = {}
         self._of_request: dict[int, Flight] = {}
@@ -93,7 +99,7 @@ class Flights:
         if flight is None or not flight.running or flight.leg != event.leg:
             return None
         leg = flight.batch.legs[event.leg]
-        self._fleet.bookings[leg.worker_id].strike(leg)
+        self._strike(event.now_ns, self._fleet.bookings[leg.worker_id], flight, lambda booked: booked.strike(leg))
         flight.running = False
         flight.leg += 1
         if flight.leg == len(flight.batch.legs):
@@ -105,13 +111,13 @@ class Flights:
         if flight.batch.id in self._by_batch:
             self._start_or_wait(now_ns, flight)
 
-    def abort(self, flight: Flight) -> None:
+    def abort(self, now_ns: int, flight: Flight) -> None:
         """It will not be answered: its workers are free of it."""
         self._end(flight)
         self._planned_starts.cancel(flight.batch.id)
         for leg in flight.batch.legs:
-            if leg.worker_id in self._fleet.bookings:
-                self._fleet.bookings[leg.worker_id].clear(flight)
+            if booked := self._fleet.bookings.get(leg.worker_id):
+                self._strike(now_ns, booked, flight, lambda booked: booked.clear(flight))
 
     def affected(self, lost: Bookings) -> list[Flight]:
         """Those that can't do without a worker that is lost."""
@@ -142,16 +148,41 @@ class Flights:
                     self._start_or_wait(now_ns, flight)
 
     def _start_or_wait(self, now_ns: int, flight: Flight) -> None:
-        """Start a flight's next leg if its time has come, its worker is free and nothing is booked before it."""
+        """Start a flight's next leg if its time has come, its worker is free and nothing is booked before it.
+
+        Or send it so that it is there when its worker is about to be free.
+        """
         leg = flight.batch.legs[flight.leg]
         booked = self._fleet.bookings.get(leg.worker_id)
-        if flight.running or booked is None or not booked.legs or booked.legs[0] is not leg:
+        if flight.running or booked is None or not booked.legs:
             return
-        if leg.start_ns > now_ns:
+        is_first = booked.legs[0] is leg
+        if not is_first and not booked.may_follow(now_ns, leg):
+            return
+        if is_first and leg.start_ns > now_ns:
             self._planned_starts.set(flight.batch.id, leg.start_ns)
             return
-        flight.running = True
+        flight.running, flight.sent_ns, flight.early_ns = True, now_ns, 0 if is_first else None
+        if is_first:
+            self._overlap.begins(now_ns, booked.worker, flight, self._profile(leg, booked))
         self._started(StartLeg(flight.batch, flight.leg, flight.rows), booked.worker.kind)
+
+    def _strike(self, now_ns: int, booked: Bookings, flight: Flight, strike: Callable[[Bookings], object]) -> None:
+        """Legs of a flight are booked no more; what was on its way behind the one that ran runs now."""
+        ran = booked.flights[0] if booked.flights else None
+        strike(booked)
+        if ran is not flight:
+            return
+        booked.free_ns = None
+        self._overlap.ends(booked.worker.id)
+        if booked.flights and (following := booked.flights[0]).running:
+            leg = following.batch.legs[following.leg]
+            if leg is booked.legs[0]:  # and not one of its legs on another worker
+                following.early_ns = now_ns - following.sent_ns
+                self._overlap.begins(now_ns, booked.worker, following, self._profile(leg, booked))
+
+    def _profile(self, leg: Leg, booked: Bookings) -> Profile:
+        return self._expectations.profiles[leg.partition, booked.worker.kind]
 
     def _end(self, flight: Flight) -> None:
         del self._by_batch[flight.batch.id]

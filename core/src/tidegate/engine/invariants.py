@@ -99,8 +99,11 @@ def check_legs(earliest_ns: int, batch: Batch, bookings: Mapping[int, Bookings],
                 3, f"leg {index} of batch {batch.id} starts at {leg.start_ns} before {earliest_ns}, or lasts no time"
             )
         earliest_ns = leg.end_ns
-        for other in booked.legs:
-            if leg.start_ns < other.end_ns and other.start_ns < leg.end_ns:
+        for number, other in enumerate(booked.legs):
+            other_ends_ns = other.end_ns
+            if number == 0 and booked.free_ns is not None:
+                other_ends_ns = booked.free_ns  # it runs, and what is sent now does not begin before it has ended
+            if leg.start_ns < other_ends_ns and other.start_ns < leg.end_ns:
                 raise InvariantViolation(
                     2, f"leg {index} of batch {batch.id} overlaps what is booked on worker {leg.worker_id}"
                 )

@@ -2,12 +2,21 @@
 
 from collections.abc import Mapping
 
-from tidegate.api import AnyEvent, Model, PlanChanged, Policy, TimerFired, WorkerJoined
+from tidegate.api import (
+    AnyEvent,
+    Model,
+    PlanChanged,
+    Policy,
+    TimerFired,
+    WorkerDelayed,
+    WorkerJoined,
+    WorkerReady,
+)
 from tidegate.engine.books import Bookings
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.invariants import InvariantViolation
 
-REFUSABLE = frozenset({WorkerJoined, PlanChanged, TimerFired})
+REFUSABLE = frozenset({WorkerJoined, PlanChanged, TimerFired, WorkerReady, WorkerDelayed})
 """The kinds of events that are worth a look: all others are taken in whatever they say."""
 
 
@@ -28,8 +37,8 @@ def check_event(
                 expectations.check([event.worker], models)
             case PlanChanged():
                 _check_plan(event, policy, bookings, expectations)
-            case TimerFired():
-                raise InvariantViolation(3, "timers are fired by the engine, not by its driver")
+            case TimerFired() | WorkerReady() | WorkerDelayed():
+                raise InvariantViolation(3, f"{type(event).__name__} is told by the engine, not by its driver")
     except (InvariantViolation, ValueError):
         raise
     except Exception as fault:  # such as a policy's, over models that it does not expect

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 
-from tidegate.api import Policy, Profile, ProfileUpdated, Request, WakeSlackUpdated, Worker
+from tidegate.api import EngineSettings, Policy, Profile, ProfileUpdated, Request, WakeSlackUpdated, Worker
 from tidegate.engine.books import Fleet, Tally
 from tidegate.engine.effects import AnyEffect, StartLeg
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.flights import Flights
 from tidegate.engine.outcomes import Outcomes
+from tidegate.engine.overlap import Overlap
 from tidegate.engine.sharing import Sharing
 from tidegate.engine.succession import Succession
 
@@ -15,17 +16,20 @@ from tidegate.engine.succession import Succession
 class State:
     """All of it: an engine whose own fault has met an event throws it away and begins with another one."""
 
-    def __init__(self, policy: Policy, tally: Tally, *, learn: bool, started: Callable[[StartLeg, str], None]) -> None:
-        """`learn`: correct the profiles online. `started(leg, kind of its worker)` is told of every leg that starts."""
+    def __init__(
+        self, policy: Policy, tally: Tally, settings: EngineSettings, started: Callable[[StartLeg, str], None]
+    ) -> None:
+        """`started(leg, kind of its worker)` is told of every leg that is sent."""
         setup = policy.setup
         self.now_ns = 0
         """The instant of the latest event."""
         self.models = {model.name: model for model in setup.models}
         self.fleet = Fleet(setup.workers, self.models)
-        self.expectations = Expectations(setup.profiles, learn=learn)
+        self.expectations = Expectations(setup.profiles, learn=settings.learn)
+        self.overlap = Overlap(settings.first_lead_ns)
         self.queued: dict[int, Request] = {}
         """What waits and the policy knows of; `sharing` holds the rest."""
-        self.flights = Flights(self.fleet, started)
+        self.flights = Flights(self.fleet, self.expectations, self.overlap, started)
         self.outcomes = Outcomes(tally)
         self.succession = Succession(policy, self.fleet, self.expectations)
         self.sharing = Sharing(self.fleet, self.expectations, self.succession, self.queued, setup.patience_ns)
@@ -45,10 +49,15 @@ class State:
 
     @property
     def next_wake_ns(self) -> int | None:
-        """When something is due: a planned start, a timer, a request that is held and cannot be in time any more."""
+        """When something is due: a planned start, a timer, a request that is held and cannot be in time any more.
+
+        Or a worker is ready for what waits; where nothing does, nobody need wake for that.
+        """
         ours, theirs = self.flights.next_start_ns, self.succession.timers.next_ns
         if (held := self.sharing.next_wake_ns) is not None:
             ours = held if ours is None else min(held, ours)
+        if self.queued and self.policy.overlaps and (ready := self.overlap.next_ns) is not None:
+            ours = ready if ours is None else min(ready, ours)
         return theirs if ours is None else ours if theirs is None else min(ours, theirs)
 
     @property

@@ -38,6 +38,10 @@ class Succession:
         """Whether workers have work of the policy before."""
         return bool(self._busy)
 
+    def is_inherited(self, worker_id: int) -> bool:
+        """Whether a worker has work of the policy before: when that is over it joins."""
+        return worker_id in self._busy
+
     def concerns(self, event: AnyEvent) -> bool:
         """Whether an event is the policy's business: the end of a batch of the policy before is not."""
         return not isinstance(event, _ENDS) or event.batch_id >= self.policy.setup.first_batch_id

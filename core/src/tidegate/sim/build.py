@@ -17,7 +17,7 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate.engine import Engine
+from tidegate.engine import FIRST_LEAD_NS, Engine
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.links import Links
 from tidegate.sim.record import Record
@@ -80,7 +80,11 @@ def cluster_of(
 ) -> Cluster:
     """A simulation that is ready to run. A policy's fault is raised, not isolated."""
     simulation, network = scenario.simulation, policy.setup.network
-    engine = Engine(policy, name=name, strict=True, learn=simulation.learn, observers=observers)
+    is_away = any(pool.network for pool in scenario.workers)
+    first_lead_ns = FIRST_LEAD_NS if is_away else 0  # who is there at once is sent nothing in advance
+    engine = Engine(
+        policy, name=name, strict=True, learn=simulation.learn, observers=observers, first_lead_ns=first_lead_ns
+    )
     workers = policy.setup.workers
     combine: dict[str, Combine] = {model: service.combine for model, service in simulation.service.items()}
     tables = {(p.partition, p.kind): p.table_ns for p in _profiles(scenario, workers, truth=True)}

@@ -1,4 +1,7 @@
-"""Simulated workers: they take as long as the truth says, share GPUs, fail, vanish, and wait for what links carry."""
+"""Simulated workers: they take as long as the truth says, share GPUs, fail, vanish, and wait for what links carry.
+
+A leg that is sent to a worker that runs another one waits there for it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,6 +69,9 @@ class Cluster(Simulation):
         self._retry = retry
         self._links = links
         self._running: dict[int, _Running] = {}
+        """By worker."""
+        self._waiting: dict[int, _Running] = {}
+        """By worker, the leg that waits there for the one that runs; `since_ns` is when it is there."""
         self._sharing = self._sharing_workers(workers) if interference > 1 else {}
         self._timers_in_a_row = 0
 
@@ -124,20 +130,38 @@ class Cluster(Simulation):
         work_ns = self._truth.leg_ns(effect, worker)
         fails = worker.fails is not None and worker.fails()
         runs_from_ns = started_ns if worker.delay_ns is None else started_ns + worker.delay_ns(effect.rows)
-        running = self._running[worker_id] = _Running(effect, started_ns, work_ns, runs_from_ns, fails)
-        self._plan_end(running, worker_id, runs_from_ns + work_ns)
+        running = _Running(effect, started_ns, work_ns, runs_from_ns, fails)
+        if worker_id in self._running:
+            self._waiting[worker_id] = running
+        else:
+            self._run(now_ns, worker_id, running)
+
+    def _run(self, now_ns: int, worker_id: int, running: _Running) -> None:
+        self._running[worker_id] = running
+        self._plan_end(running, worker_id, running.since_ns + round(running.left_ns))
         if self._sharing:
             self._change_pace(worker_id, now_ns)
 
+    def _run_next(self, now_ns: int, worker_id: int) -> None:
+        """What waited for a leg that is over runs, once it is there."""
+        if following := self._waiting.pop(worker_id, None):
+            following.started_ns = max(now_ns, following.started_ns)
+            following.since_ns = max(now_ns, following.since_ns)
+            self._run(now_ns, worker_id, following)
+
     def _end_leg(self, event: LegFinished | BatchFailed) -> None:
         worker_id = event.worker_id
-        running = self._running.pop(worker_id)
+        running = self._running[worker_id]
         effect = running.effect
+        if effect.batch.id != event.batch_id:
+            return  # it was taken away before it ran
+        del self._running[worker_id]
         self._record.leg_ran(effect, min(running.started_ns, event.now_ns), event.now_ns)
         if type(event) is LegFinished and effect.leg + 1 == len(effect.batch.legs):
             self._record.answered(effect.batch, event.now_ns)
         if self._sharing:
             self._change_pace(worker_id, event.now_ns)
+        self._run_next(event.now_ns, worker_id)
 
     def _send(self, links: Links, event: LegFinished) -> None:
         """What a leg gave sets out for the worker that the policy has settled on by now."""
@@ -146,6 +170,7 @@ class Cluster(Simulation):
 
     def _abort(self, worker_id: int, now_ns: int) -> None:
         """Nothing runs on a worker any more; what did is not told: the engine knows."""
+        self._waiting.pop(worker_id, None)
         running = self._running.pop(worker_id, None)
         if running is not None:
             self._unschedule(running.order)
@@ -155,8 +180,12 @@ class Cluster(Simulation):
 
     def _preempt(self, now_ns: int, effect: CancelLeg) -> None:
         """A leg is given up at once, unless it ends at this very instant."""
-        running = self._running[effect.batch.legs[effect.leg].worker_id]
-        if running.ends_ns > now_ns:
+        worker_id = effect.batch.legs[effect.leg].worker_id
+        running = self._running[worker_id]
+        if running.effect.batch.id != effect.batch.id:
+            del self._waiting[worker_id]
+            self._schedule(preempted(effect, now_ns))
+        elif running.ends_ns > now_ns:
             self._unschedule(running.order)
             running.ends_ns = now_ns
             running.order = self._schedule(preempted(effect, now_ns))

@@ -48,7 +48,14 @@ def replay(header: LogHeader, entries: Iterable[LogEntry], policy: Policy) -> Re
     """Feed a log to an engine over `policy`, which must be made as the header says; stops at the first difference."""
     last = _LastCommands()
     settings = header.settings
-    engine = Engine(policy, name=header.policy, learn=settings.learn, max_tries=settings.max_tries, observers=[last])
+    engine = Engine(
+        policy,
+        name=header.policy,
+        learn=settings.learn,
+        max_tries=settings.max_tries,
+        first_lead_ns=settings.first_lead_ns,
+        observers=[last],
+    )
     events = commands = 0
     for entry in entries:
         events += 1

@@ -1,9 +1,12 @@
-"""Virtual time: events in a total order, workers that take as long as they are told to."""
+"""Virtual time: events in a total order, workers that take as long as they are told to.
+
+A leg that is sent to a worker that runs another one waits there for it.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 
-from tidegate.api import NEVER, AnyEvent, BatchFailed, ClockAdvanced, LegFinished
+from tidegate.api import NEVER, AnyEvent, BatchFailed, ClockAdvanced, LegFinished, WorkerLost
 from tidegate.engine import AnyEffect, CancelLeg, Engine, StartLeg
 
 ServiceTime = Callable[[StartLeg], int]
@@ -33,6 +36,7 @@ class Simulation:
         self._scheduled = 0
         self._unscheduled: set[int] = set()
         self._ends: dict[int, int] = {}  # batch id -> what calls the end of its leg off
+        self._busy_until_ns: dict[int, int] = {}  # by worker
         self._fed: Iterator[AnyEvent] = iter(())
         self._coming: AnyEvent | None = None
         self._stopped = False
@@ -92,16 +96,22 @@ class Simulation:
         return False
 
     def _handle(self, event: AnyEvent) -> None:
+        if isinstance(event, WorkerLost):
+            self._busy_until_ns.pop(event.worker_id, None)
         for effect in self.engine.handle(event):
             self.effects.append((event.now_ns, effect))
             if isinstance(effect, StartLeg):
                 self._run_leg(event.now_ns, effect)
             elif isinstance(effect, CancelLeg):
                 self._unschedule(self._ends.pop(effect.batch.id))
+                self._busy_until_ns.pop(effect.batch.legs[effect.leg].worker_id, None)
                 self._schedule(preempted(effect, event.now_ns))
 
     def _run_leg(self, now_ns: int, effect: StartLeg) -> None:
-        self._ends[effect.batch.id] = self._schedule(self.outcome(effect, now_ns, now_ns + self._service(effect)))
+        worker_id = effect.batch.legs[effect.leg].worker_id
+        started_ns = max(now_ns, self._busy_until_ns.get(worker_id, 0))
+        ended_ns = self._busy_until_ns[worker_id] = started_ns + self._service(effect)
+        self._ends[effect.batch.id] = self._schedule(self.outcome(effect, started_ns, ended_ns))
 
     def outcome(self, effect: StartLeg, started_ns: int, ended_ns: int) -> LegFinished | BatchFailed:
         """How a leg ends: it finishes; subclasses make some fail."""

@@ -46,6 +46,8 @@ class Scenario:
     """The n-th leg to start takes this times as long as its profile says (cyclic)."""
     failures: frozenset[int]
     """The n-th leg to start fails instead of finishing; some of its requests have their own ends by then."""
+    first_lead_ns: int = 0
+    """How early batches are sent behind others, as they are live; 0: not at all."""
 
 
 def random_scenario(rng: random.Random, *, disturbances: bool = True, pipelines: bool = False) -> Scenario:
@@ -76,7 +78,8 @@ def random_scenario(rng: random.Random, *, disturbances: bool = True, pipelines:
     events = [_from_one_of(clients, rng, event) for event in scenario.events]
     models = tuple(msgspec.structs.replace(model, merge_limit=rng.choice((None, None, 1, 3))) for model in models)
     setup = msgspec.structs.replace(scenario.setup, models=models)
-    return replace(scenario, setup=setup, events=tuple(events))
+    first_lead_ns = rng.choice((0, 0, ms_to_ns(1), ms_to_ns(4)))
+    return replace(scenario, setup=setup, events=tuple(events), first_lead_ns=first_lead_ns)
 
 
 class _Simulation(Simulation):
@@ -144,7 +147,8 @@ def run_scenario(
 ) -> Simulation:
     """Run a policy through a scenario, to its end, with every violated invariant raised."""
     policy = make_policy(spec, scenario.setup, dict(options or {}))
-    engine = Engine(policy, name=spec.name, strict=True, observers=[recorder] if recorder else [])
+    observers = [recorder] if recorder else []
+    engine = Engine(policy, name=spec.name, strict=True, observers=observers, first_lead_ns=scenario.first_lead_ns)
     simulation = _Simulation(engine, scenario)
     simulation.schedule(scenario.events)
     simulation.run()

@@ -32,7 +32,7 @@ class EarlyDrop(QueueingPolicy):
 
     @abstractmethod
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
-        """The batch that a queue would run on a worker of this profile, now; None when it would run nothing."""
+        """The batch that a queue would begin now on a worker of this profile; None when it would run nothing."""
 
     @abstractmethod
     def rank(self, candidate: Gathered, profile: Profile) -> int:
@@ -50,7 +50,7 @@ class EarlyDrop(QueueingPolicy):
         for queue in self.queues.values():
             if queue.model.name in worker.hosts:
                 profile = self.profile(queue.model.name, worker)
-                candidate = self.candidate(now_ns, queue, profile)
+                candidate = self.candidate(self.start_ns(now_ns, worker), queue, profile)
                 if candidate:
                     found.append((self.rank(candidate, profile), queue.key, candidate))
         if not found:
@@ -93,7 +93,8 @@ class EarlyDrop(QueueingPolicy):
     def _grant(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> bool:
         """Give the queue's batch to the idle worker of the smallest id on which it is in time; False if none is."""
         for worker in self.idle.peek_each_kind(queue.model.name):
-            candidate = self.candidate(now_ns, queue, self.profile(queue.model.name, worker))
+            profile = self.profile(queue.model.name, worker)
+            candidate = self.candidate(self.start_ns(now_ns, worker), queue, profile)
             if candidate:
                 self._run(now_ns, queue, candidate, worker, commands)
                 return True

@@ -10,14 +10,12 @@ from pydantic import Field, PositiveFloat
 from tidegate.api import (
     AnyCommand,
     Batch,
-    BatchFailed,
     Commands,
     Dispatch,
     Drop,
     Gathered,
     Gathering,
     Leg,
-    LegFinished,
     Policy,
     PolicyOptions,
     Profile,
@@ -31,6 +29,7 @@ from tidegate.api import (
     Worker,
     WorkerJoined,
     WorkerLost,
+    WorkerReady,
     ms_to_ns,
     queue_key,
 )
@@ -137,13 +136,13 @@ class Nexus(Policy):
                 del backend.queues[key]
         return ()
 
-    def on_leg_finished(self, event: LegFinished) -> Commands:
+    def on_worker_ready(self, event: WorkerReady) -> Commands:
         """The worker goes on with its next queue."""
-        return self._freed(event.now_ns, event.worker_id)
-
-    def on_batch_failed(self, event: BatchFailed) -> Commands:
-        """The worker goes on, unless it was lost."""
-        return self._freed(event.now_ns, event.worker_id)
+        backend = self._backends.get(event.worker_id)
+        if backend is None:
+            return ()
+        backend.idle = True
+        return self._serve(event.now_ns, backend)
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
         """Plan anew; what is queued stays where it is."""
@@ -206,13 +205,6 @@ class Nexus(Policy):
         return self._serve(now_ns, backend)
 
     # Backends -------------------------------------------------------------------------------------------------------
-
-    def _freed(self, now_ns: int, worker_id: int) -> Commands:
-        backend = self._backends.get(worker_id)
-        if backend is None:
-            return ()
-        backend.idle = True
-        return self._serve(now_ns, backend)
 
     def _serve(self, now_ns: int, backend: _Backend) -> Commands:
         """Let an idle worker run the queue whose turn it is; what is too late on the way is dropped."""

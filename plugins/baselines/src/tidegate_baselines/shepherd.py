@@ -28,6 +28,7 @@ from tidegate.api import (
     TimerFired,
     Worker,
     WorkerLost,
+    WorkerReady,
 )
 from tidegate_baselines.early_drop import GATHERING, EarlyDrop
 from tidegate_baselines.small_batches import Running, SmallBatches
@@ -58,6 +59,8 @@ class Shepherd(EarlyDrop):
 
     Options = ShepherdOptions
     options: ShepherdOptions
+    overlaps = False
+    """A batch that waits behind another could not make way for a third one."""
 
     def __init__(self, setup: Setup, options: ShepherdOptions) -> None:
         super().__init__(setup, options)
@@ -105,24 +108,26 @@ class Shepherd(EarlyDrop):
         """It is done, perhaps before it could be preempted."""
         self._ended(event.worker_id)
         self._taken(event.worker_id)
-        return super().on_leg_finished(event)
+        return ()
 
     def on_batch_failed(self, event: BatchFailed) -> Commands:
-        """A preempted batch's requests come back right after this: only then the worker is given away."""
+        """It is done, perhaps as it was preempted."""
         self._ended(event.worker_id)
+        return ()
+
+    def on_worker_ready(self, event: WorkerReady) -> Commands:
+        """A preempted batch's requests come back right after this: only then its worker is given away."""
         if event.worker_id in self._preempted:
             return [SetTimer(event.worker_id, event.now_ns)]
-        return super().on_batch_failed(event)
+        return super().on_worker_ready(event)
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
         """A preempted worker is given away; every other timer is a queue's."""
         if not isinstance(event.key, int):
             return super().on_timer_fired(event)
-        worker = self.idle.get(event.key)
-        if not self._taken(event.key) or worker is None:
+        if not self._taken(event.key):
             return ()
-        self.idle.release(worker.id)
-        return self.worker_freed(event.now_ns, worker)
+        return super().on_worker_ready(WorkerReady(event.now_ns, event.key, event.now_ns))
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
         """What ran there is told as failed."""

@@ -11,14 +11,12 @@ from tidegate.api import (
     NEVER,
     AnyCommand,
     Batch,
-    BatchFailed,
     CancelTimer,
     Commands,
     Dispatch,
     Drop,
     IdleWorkers,
     Leg,
-    LegFinished,
     Model,
     Policy,
     PolicyOptions,
@@ -29,8 +27,10 @@ from tidegate.api import (
     Setup,
     TimerFired,
     Worker,
+    WorkerDelayed,
     WorkerJoined,
     WorkerLost,
+    WorkerReady,
     ms_to_ns,
 )
 from tidegate_baselines.dynamic_batcher import BatcherConfig, DynamicBatcher
@@ -63,6 +63,7 @@ class Triton(Policy):
     Options = TritonOptions
     options: TritonOptions
     best_effort = True
+    overlaps = True
     drops_in_time = "what its queue is configured to refuse or to give up is dropped, whoever is idle, as in Triton"
 
     def __init__(self, setup: Setup, options: TritonOptions) -> None:
@@ -90,20 +91,20 @@ class Triton(Policy):
         """A batch has waited long enough, or a request too long."""
         return self._advance(event.now_ns, str(event.key))
 
-    def on_leg_finished(self, event: LegFinished) -> Commands:
-        """An instance is free."""
-        self._idle.release(event.worker_id)
-        return self._freed(event.now_ns, event.worker_id)
+    def on_worker_ready(self, event: WorkerReady) -> Commands:
+        """An instance is free, or about to be."""
+        worker = self._idle.note(event)
+        return self._freed(event.now_ns, worker) if worker else ()
 
-    def on_batch_failed(self, event: BatchFailed) -> Commands:
-        """An instance is free, unless it was lost."""
-        self._idle.release(event.worker_id)
-        return self._freed(event.now_ns, event.worker_id)
+    def on_worker_delayed(self, event: WorkerDelayed) -> Commands:
+        """An instance is busy after all."""
+        self._idle.occupy(event.worker_id)
+        return ()
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
         """An instance is free."""
         self._idle.join(event.worker)
-        return self._freed(event.now_ns, event.worker.id)
+        return self._freed(event.now_ns, event.worker)
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
         """Give it nothing more."""
@@ -126,11 +127,8 @@ class Triton(Policy):
             max_queue_size=self.options.max_queue_size,
         )
 
-    def _freed(self, now_ns: int, worker_id: int) -> Commands:
+    def _freed(self, now_ns: int, worker: Worker) -> Commands:
         """The payload that waits longest runs; then every model of that worker may make another."""
-        worker = self._idle.get(worker_id)
-        if worker is None:
-            return ()
         waiting = [self._batchers[name] for name in worker.hosts if name in self._batchers]
         commands: list[AnyCommand] = []
         if ready := [batcher for batcher in waiting if batcher.payloads]:
@@ -160,8 +158,9 @@ class Triton(Policy):
         requests = batcher.take(now_ns)
         for request in requests:
             del self._model_of[request.id]
-        self._idle.occupy(worker.id)
         model = batcher.model.name
         rows = sum(request.rows for request in requests)
-        leg = Leg(worker.id, model, now_ns, self._profiles[model, worker.kind].latency_ns(rows))
+        start_ns = self._idle.start_ns(now_ns, worker.id)
+        leg = Leg(worker.id, model, start_ns, self._profiles[model, worker.kind].latency_ns(rows))
+        self._idle.occupy(worker.id)
         return Dispatch(Batch(self.new_batch_id(), model, tuple(request.id for request in requests), (leg,)))

@@ -31,6 +31,7 @@ from tidegate.api import (
     WakeSlackUpdated,
     WorkerJoined,
     WorkerLost,
+    WorkerReady,
     ms_to_ns,
     queue_key,
 )
@@ -163,6 +164,10 @@ class Ppipe(Policy):
             commands += self._advance(event.now_ns, stop.place)
         commands += self._serve(event.now_ns, event.worker_id)
         return commands
+
+    def on_worker_ready(self, event: WorkerReady) -> Commands:
+        """Its reservations say when a worker is free."""
+        return ()
 
     def on_batch_failed(self, event: BatchFailed) -> Commands:
         """What it had reserved is free."""

@@ -128,9 +128,9 @@ class Symphony(QueueingPolicy[ModelThread]):
         return commands
 
     def on_leg_finished(self, event: LegFinished) -> Commands:
-        """The worker is idle; now and then, how many of them the load wants."""
+        """Now and then, how many workers the load wants."""
         self._autoscaler.ran(event.ended_ns - event.started_ns)
-        return [*super().on_leg_finished(event), *self._autoscaler.advice(event.now_ns, self.idle.count())]
+        return self._autoscaler.advice(event.now_ns, self.idle.count())
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
         """The model timer: the candidate's moment has come, or has passed while it waited for a worker."""
@@ -186,9 +186,10 @@ class Symphony(QueueingPolicy[ModelThread]):
         model = thread.model.name
         for worker in self.idle.peek_each_kind(model):
             profile = self.profile(model, worker)
+            start_ns = self.start_ns(now_ns, worker)
             # Where all workers are of one kind, the candidate is what would be gathered again.
-            planned = profile.table_ns is thread.outlook.profile.table_ns
-            batch = candidate if planned else thread.gather(profile, now_ns)
+            planned = profile.table_ns is thread.outlook.profile.table_ns and start_ns == now_ns
+            batch = candidate if planned else thread.gather(profile, start_ns)
             if batch is not None:
                 commands.append(self.dispatch(now_ns, thread, batch.count, worker, start=batch.start))
                 return True

@@ -84,7 +84,8 @@ class Template(QueueingPolicy):
     def _dispatch_in_time(self, now_ns: int, queue: RequestQueue) -> Dispatch | None:
         """Run the longest batch, the oldest request in it, on the first idle worker on which it is in time."""
         for worker in self.idle.peek_each_kind(queue.model.name):
-            gathered = self._gathering.keep_head(queue, self.profile(queue.model.name, worker), now_ns)
+            profile, start_ns = self.profile(queue.model.name, worker), self.start_ns(now_ns, worker)
+            gathered = self._gathering.keep_head(queue, profile, start_ns)
             if gathered:
                 return self.dispatch(now_ns, queue, gathered.count, worker)
         return None
