@@ -134,14 +134,14 @@ class Overlap:
 
     def pop_ready(self, now_ns: int) -> list[int]:
         """The workers whose legs are about to end."""
-        due = [worker_id for worker_id in self._ready.pop_due(now_ns) if isinstance(worker_id, int)]
+        due = [worker_id for _, worker_id in self._ready.pop_due(now_ns) if isinstance(worker_id, int)]
         for worker_id in due:
             self._late.set(worker_id, max(now_ns, self._planned_ends_ns[worker_id]) + 1)
         return due
 
     def pop_late(self, now_ns: int) -> list[int]:
         """The workers that were popped by `pop_ready` and whose legs should be over."""
-        return [worker_id for worker_id in self._late.pop_due(now_ns) if isinstance(worker_id, int)]
+        return [worker_id for _, worker_id in self._late.pop_due(now_ns) if isinstance(worker_id, int)]
 
     def free_ns(self, now_ns: int, worker_id: int) -> int:
         """From when on a leg counts that is sent now behind the one that runs: later than now."""
