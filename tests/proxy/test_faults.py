@@ -623,7 +623,7 @@ def test_a_client_that_cannot_be_told_spares_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def resolve(client: Any, result: Any) -> None:  # noqa: ANN401
-        if client.envelope.header.id == "0":
+        if client.envelope.id == "0":
             raise ValueError("it cannot be told")
         told(client, result)
 

@@ -1,5 +1,6 @@
 """The server against grpcio's client."""
 
+import contextlib
 import struct
 import threading
 import time
@@ -136,6 +137,27 @@ def test_a_stream_to_a_slow_reader_is_held_back(
         assert sent < 50
         assert served.bounds.unread_bytes < 16 << 20
         assert [len(answer) for answer in answers] == [1 << 20] * 100
+
+
+def test_servers_in_several_event_loops_do_not_mix_what_they_read(transport: TransportName) -> None:
+    """Each has a loop and a thread of its own."""
+    threads = [LoopThread() for _ in range(2)]
+    with contextlib.ExitStack() as stack:
+        addresses = []
+        for thread in threads:
+            server = thread.call(lambda: new_server(config_of(transport), echo, Bounds()))
+            addresses.append(f"127.0.0.1:{thread.run(server.listen('127.0.0.1:0'))}")
+            stack.callback(thread.close)
+            stack.callback(thread.run, server.stop(0))
+
+        def ask(address: str) -> None:
+            with grpc.insecure_channel(address) as channel:
+                for number in range(300):
+                    message = f"{address} {number}".encode() * 50
+                    assert channel.unary_unary(ECHO)(message, timeout=60) == message
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(ask, addresses * 2))
 
 
 def test_many_messages_that_have_come_at_once_are_received_one_by_one(

@@ -5,6 +5,7 @@ What is written while an event is handled, or by answers of one batch, leaves in
 
 import asyncio
 import logging
+import threading
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -30,9 +31,19 @@ FRAME_BYTES: Final = 1 << 20
 """Of one frame that is received, at most."""
 AHEAD_BYTES: Final = 1 << 18
 """Of a stream, so many may wait for its reader before the next message has to."""
-_buffer = bytearray(READ_BYTES)
-"""Shared by all connections: what was read is taken out before anything else is read."""
-_view: Final = memoryview(_buffer)
+
+
+class _Buffers(threading.local):
+    """One for each thread, which all connections of its loop share: what was read is taken out before any other reads.
+
+    Between a read and the taking out of it another thread may run.
+    """
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(READ_BYTES))
+
+
+_buffers: Final = _Buffers()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -41,6 +52,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, role: ngh2.Role, config: ngh2.Configuration, settings: dict[int, int]) -> None:
         """`settings`: HTTP/2's, beside those of the windows."""
         self.http2 = ngh2.Connection(role, config)
+        self._view = _buffers.view
         self._settings = {
             Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
             Setting.MAX_FRAME_SIZE: FRAME_BYTES,
@@ -94,14 +106,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where to read to."""
-        return _view
+        return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take in what was read, and answer it."""
         self._awake = True  # it flushes at its end
         self._heard = True
         try:
-            self.http2.receive_data(_view[:nbytes])
+            self.http2.receive_data(self._view[:nbytes])
             self._dispatch()
         except ngh2.DenialOfServiceError as error:
             self.flooded()
