@@ -19,8 +19,9 @@ PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope
 test: .venv/installed  ## All that can break, the real tritonserver included (5 minutes on two cores; WORKERS=...)
 	$(PYTEST) -m "not slow"
 
-test-all: .venv/installed  ## What takes long, too: more models, more examples, new ones every time
+test-all: .venv/installed  ## What takes long, too: more models, more examples, new ones every time, both ways to speak gRPC
 	$(PYTEST) --hypothesis-profile thorough
+	$(PYTEST) -m "not slow" --transport grpcio
 
 lint: .venv/installed  ## ruff, strict mypy, import contracts
 	$(BIN)/ruff format --check .

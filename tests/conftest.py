@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from tidegate_proxy.configuration.config import TransportName
+from tidegate_proxy.configuration.config import ServeConfig, TransportName
 from tidegate_proxy.embedded import EmbeddedTriton, TritonStartError
 from tidegate_proxy.embedded.install import SUPPORTED
 
@@ -32,16 +32,28 @@ pytest_plugins = [
 ]
 
 
+DEFAULT_TRANSPORT: TransportName = ServeConfig.model_fields["transport"].default
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a run choose how Tidegate speaks gRPC."""
-    parser.addoption("--transport", choices=get_args(TransportName), default="grpcio", help="how Tidegate speaks gRPC")
+    names = get_args(TransportName)
+    parser.addoption("--transport", choices=names, default=None, help="only the tests to which it matters, spoken so")
 
 
 @pytest.fixture(scope="session")
 def transport_of_tests(pytestconfig: pytest.Config) -> TransportName:
     """How the Tidegates of this run speak gRPC."""
-    name: TransportName = pytestconfig.getoption("--transport")
+    name: TransportName = pytestconfig.getoption("--transport") or DEFAULT_TRANSPORT
     return name
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where a run chooses how gRPC is spoken, it is for those tests that have a Tidegate speak it."""
+    if config.getoption("--transport"):
+        others = [item for item in items if "transport_of_tests" not in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
 
 
 StartTriton = Callable[..., EmbeddedTriton]

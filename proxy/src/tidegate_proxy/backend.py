@@ -60,7 +60,7 @@ class Backend:
         metrics: str | None = None,
         tls: TritonTls | None = None,
         keepalive_s: float | None = None,
-        transport: TransportName = "grpcio",
+        transport: TransportName = "http2",
         shares_memory: bool = False,
         worker: str = "",
         headers: Sequence[tuple[str, str]] = (),

@@ -61,7 +61,7 @@ def serve(
     wait_s: Annotated[float | None, typer.Option(help="How long to wait for the Tritons to become ready.")] = None,
     drain_s: Annotated[float | None, typer.Option(help="How long what is under way may take at the end.")] = None,
     transport: Annotated[
-        str | None, typer.Option(help="How gRPC is spoken: grpcio, or http2: less CPU per request, still young.")
+        str | None, typer.Option(help="How gRPC is spoken: http2, or grpcio: more CPU per request, older.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the policy's random generator.")] = None,
     log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,

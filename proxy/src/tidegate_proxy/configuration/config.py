@@ -279,8 +279,8 @@ def _short(section: type[Section], field: str) -> BeforeValidator:
     )
 
 
-TransportName = Literal["grpcio", "http2"]
-"""How gRPC is spoken: by gRPC's own core on threads, or with libnghttp2's frames in the event loop."""
+TransportName = Literal["http2", "grpcio"]
+"""How gRPC is spoken: with libnghttp2's frames in the event loop, or by gRPC's own core and its threads."""
 
 
 class ServeConfig(Section):
@@ -315,8 +315,8 @@ class ServeConfig(Section):
         default=20.0, ge=0, le=1e6, description="How long what is under way may take when Tidegate is asked to end"
     )
     transport: TransportName = Field(
-        default="grpcio",
-        description="How gRPC is spoken: `grpcio`, by its core on threads; `http2`, by libnghttp2 in the event loop",
+        default="http2",
+        description="How gRPC is spoken: `http2`, by libnghttp2 in the event loop; `grpcio`, by its core on threads",
     )
     tls: ServerTls | None = Field(default=None, description="TLS towards clients; default: none")
     authentication: AuthenticationConfig | None = Field(default=None, description="Who may call; default: everybody")
