@@ -21,7 +21,7 @@ discovery          keeps the catalog true; catalog, signature: what the Tritons 
   consent            whether a model's requests are merged, run alone or pass through; queue_delay: loaded without one
   split_models       models in partitions, which clients see as one
 take_over          several processes on one port, the last of which serves
-transport/         gRPC, two ways behind one interface: grpcio's completion queues; libnghttp2 in the event loop
+transport/         gRPC, two ways behind one interface: libnghttp2 in the event loop; grpcio's completion queues
 access/ configuration/ observability/   TLS and credentials; the file; metrics, statistics, traces, logs
 embedded/          the tritonserver of the nvidia-pytriton wheel, started and stopped
 """

@@ -100,6 +100,17 @@ def test_metadata_and_statuses_go_along(grpcio: GrpcIo, caller: Callable[[int], 
     assert (seen["token"], seen["trace-bin"]) == ("abc", b"\0\xff")
 
 
+@pytest.mark.parametrize("details", ["unexpected shape, got [1,3]. ", " told", "\ttold\t"])
+def test_blanks_at_the_ends_of_what_a_server_says_are_kept(
+    grpcio: GrpcIo, caller: Callable[[int], Caller], details: str
+) -> None:
+    def handler(_request: bytes, context: grpc.ServicerContext) -> bytes:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, details)
+        raise AssertionError
+
+    assert caller(grpcio(handler)).ask(b"") == (None, grpc.StatusCode.INVALID_ARGUMENT, details)
+
+
 def test_giving_up_a_call_reaches_the_server(grpcio: GrpcIo, caller: Callable[[int], Caller]) -> None:
     left, arrived = threading.Event(), threading.Event()
 

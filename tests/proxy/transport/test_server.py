@@ -42,6 +42,17 @@ def test_a_call_knows_its_client(serve: Serve) -> None:
     assert seen["remaining_s"] is None
 
 
+def test_blanks_at_the_ends_of_metadata_and_details_are_kept(serve: Serve) -> None:
+    def accept(call: Call) -> None:
+        value = dict(call.metadata)["padded"]
+        call.receive(lambda _message: call.end(grpc.StatusCode.NOT_FOUND, f"  {value!r}  "))
+
+    with grpc.insecure_channel(serve(accept).address) as channel, pytest.raises(grpc.RpcError) as failed:
+        channel.unary_unary(ECHO)(b"", metadata=[("padded", "in the middle  ")], timeout=60)
+    assert failed.value.code() is grpc.StatusCode.NOT_FOUND
+    assert failed.value.details() == "  'in the middle  '  "
+
+
 def test_statuses_reach_the_client(serve: Serve) -> None:
     def accept(call: Call) -> None:
         def received(_message: bytes | None) -> None:

@@ -12,10 +12,20 @@ One thread does it all, so nothing is handed from thread to thread: that was mos
     message.py             gRPC's five bytes before every message, size limits
     inflation.py           messages that come compressed
     metadata.py            headers as metadata and back: `-bin`, percent-encoding, time limits
+    blanks.py              values of headers that end with a blank, as some of Triton's messages do
     status.py              what HTTP and HTTP/2 errors mean in gRPC
 """
 
+import logging
+
+from tidegate_proxy.transport.http2.blanks import allow_blanks
 from tidegate_proxy.transport.http2.channel import Channel
 from tidegate_proxy.transport.http2.server import Server
 
 __all__ = ["Channel", "Server"]
+
+if not allow_blanks():
+    logging.getLogger(__name__).warning(
+        "calls whose metadata or messages of errors begin or end with a blank will fail: this build of ngh2 does not "
+        "allow for them; `transport: grpcio` does"
+    )

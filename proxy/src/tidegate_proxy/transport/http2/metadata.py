@@ -17,6 +17,7 @@ _OF_THE_TRANSPORT: Final = frozenset(
     {b"te", b"content-type", b"grpc-encoding", b"grpc-timeout", b"grpc-accept-encoding", b"connection"}
 )
 """Headers that are no metadata: they speak of the connection, or of how messages are written."""
+_BLANKS_AT_ENDS: Final = re.compile(rb"^ +| +$")
 _WITHIN_A_BYTE: Final = re.compile(rb"%[0-9A-F]?$")
 _CUT_OFF: Final = b" ..."
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
@@ -68,6 +69,8 @@ def timeout_of(seconds: float) -> bytes:
 def quoted(details: str, most_bytes: int) -> bytes:
     """A status's details as `grpc-message`: percent-encoded UTF-8, cut off where that is too long to be taken."""
     message = quote(details[:most_bytes], safe=_PRINTABLE, errors="surrogateescape").encode("ascii")
+    if b" " in (message[:1], message[-1:]):  # which not every client takes
+        message = _BLANKS_AT_ENDS.sub(lambda blanks: b"%20" * len(blanks[0]), message)
     if len(message) <= most_bytes and len(details) <= most_bytes:
         return message
     return _WITHIN_A_BYTE.sub(b"", message[: most_bytes - len(_CUT_OFF)]) + _CUT_OFF
