@@ -78,8 +78,8 @@ class Input:
 def make_input(seed: int, index: int) -> Input:
     """The input of this number."""
     rng = random.Random(f"{seed}/{index}")
-    kinds = [_unary, _other_call, _stream, _http_infer, _http_anything, _no_http_2, _http_bomb, _grpc_bomb]
-    make: Callable[[random.Random], Input] = rng.choices(kinds, [30, 8, 10, 30, 20, 2, 0.3, 0.1])[0]
+    kinds = [_unary, _other_call, _stream, _http_infer, _http_anything, _no_http_2, _http_2, _http_bomb, _grpc_bomb]
+    make: Callable[[random.Random], Input] = rng.choices(kinds, [30, 8, 10, 30, 20, 2, 4, 0.3, 0.1])[0]
     made = make(rng)
     if made.way in ("unary", "stream"):
         metadata = tuple(rng.sample(METADATA, rng.choice([0, 0, 1, 3])))
@@ -219,14 +219,54 @@ def _grpc_bomb(rng: random.Random) -> Input:
     return Input("stream", [_inflated()], compressed=True)
 
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
 def _no_http_2(rng: random.Random) -> Input:
-    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     frames = b"".join(
         rng.choice([0, 5, 100, 2**24 - 1]).to_bytes(3, "big") + rng.randbytes(6 + rng.choice([0, 5, 100]))
         for _ in range(rng.randint(0, 4))
     )
-    start = rng.choice([b"", b"GET / HTTP/1.1\r\n\r\n", preface, preface[: rng.randrange(len(preface))], preface])
+    start = rng.choice([b"", b"GET / HTTP/1.1\r\n\r\n", PREFACE, PREFACE[: rng.randrange(len(PREFACE))], PREFACE])
     return Input("tcp", start + frames)
+
+
+def _http_2(rng: random.Random) -> Input:
+    """Frames of calls, in disorder: kind, flags, payload."""
+    fields = [
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", b"/inference.GRPCInferenceService/" + rng.choice(METHODS).encode()),
+        (b":authority", b"x"),
+        (b"content-type", b"application/grpc"),
+        (b"te", b"trailers"),
+        (b"grpc-timeout", rng.choice([b"1S", b"1n", b"soon", b"99999999H", b"0m"])),
+        (b"grpc-encoding", rng.choice([b"identity", b"gzip", b"br", b"deflate"])),
+    ]
+    if rng.random() < 0.3:
+        rng.shuffle(fields)
+    if rng.random() < 0.3:
+        del fields[rng.randrange(len(fields))]
+    block = b"".join(b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in fields)
+    message = good_request(rng.choice([MODEL, WORDS])).SerializeToString()
+    data = (
+        bytes([rng.choice([0, 0, 0, 1, 9])])
+        + (len(message) + rng.choice([0, 0, 0, -1, 1])).to_bytes(4, "big")
+        + message
+    )
+    frames = [
+        (1, 4, block), (1, 5, block), (1, 0, block[:20]), (9, 4, block[20:]), (0, 0, data), (0, 1, data), (0, 1, b""),
+        (0, 8, b"\3" + data + bytes(3)), (2, 0, bytes(5)), (3, 0, bytes(3) + b"\x08"), (4, 0, b"\0\4\0\0\0\1"),
+        (4, 1, b""), (6, 0, bytes(8)), (7, 0, bytes(8)), (8, 0, b"\0\0\0\1"), (8, 0, b"\x7f\xff\xff\xff"), (20, 0, b""),
+    ]  # fmt: skip
+    sent = [PREFACE, b"\0\0\0\4\0\0\0\0\0"]
+    for _ in range(rng.randint(1, 20)):
+        kind, flags, payload = rng.choice(frames[:6] if rng.random() < 0.6 else frames)
+        if rng.random() < 0.05:
+            flags, payload = rng.randrange(256), _mangled(rng, payload)
+        stream_id = rng.choice([1, 1, 3, 5, 7, 7, 2, 0, 2**31 - 1]) if kind < 4 or kind > 7 else 0
+        sent.append(len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream_id.to_bytes(4, "big") + payload)
+    return Input("tcp", b"".join(sent))
 
 
 PARTS = [
