@@ -167,18 +167,18 @@ class Call:
             self._connection.acknowledge(self.stream_id, len(data))
             return
         self._hold(len(data))
-        receiver = self._receiver
-        if receiver and (message := self._assembler.whole(data)) is not None:
-            self._connection.acknowledge(self.stream_id, len(data))
-            self._hand_over(receiver, message)
-            return
-        if data:
-            self._assembler.add(data)
-        if receiver:
-            self._connection.acknowledge(self.stream_id, len(data))
-        else:
+        receiver, assembler = self._receiver, self._assembler
+        if receiver is None:
             self._unacknowledged += len(data)
-        self.deliver()
+        else:
+            self._connection.acknowledge(self.stream_id, len(data))
+            if (message := assembler.whole(data)) is not None:
+                self._hand_over(receiver, message)
+                return
+        if data:
+            assembler.add(data)
+        if is_last or assembler.has_message:
+            self.deliver()
 
     def forget(self) -> None:
         """Its stream is no more."""

@@ -68,6 +68,8 @@ class Connection(asyncio.BufferedProtocol):
         """Called once what was written is on its way."""
         self._senders: list[tuple[int, Callable[[None], None]]] = []
         """Streams that wait for their readers before they send more."""
+        self._taken: dict[int, int] = {}
+        """Bytes that came and were taken since the last flush, by stream."""
         self._keepalive: asyncio.TimerHandle | None = None
         self._ping_due: asyncio.TimerHandle | None = None
         self._heard = False
@@ -148,13 +150,18 @@ class Connection(asyncio.BufferedProtocol):
         self.lost(self.closed_because or (str(exc) if exc else "Socket closed"))
 
     def acknowledge(self, stream_id: int, amount: int) -> None:
-        """What came on a stream was taken: the peer may send as much again."""
+        """What came on a stream was taken: the peer may send as much again, and is told so at the next flush."""
         if amount:
+            self._taken[stream_id] = self._taken.get(stream_id, 0) + amount
+            self.wake()
+
+    def _acknowledge_all(self) -> None:
+        taken, self._taken = self._taken, {}
+        for stream_id, amount in taken.items():
             try:
                 self.http2.acknowledge_received_data(amount, stream_id)
             except ngh2.NGH2Error as error:
                 log.debug("stream %d: %s", stream_id, error)
-            self.wake()
 
     # Writing -----------------------------------------------------------------------------------------------------
 
@@ -194,6 +201,8 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None:
             return
         try:
+            if self._taken:
+                self._acknowledge_all()
             while not self._paused and (data := self.http2.data_to_send(WRITE_BYTES)):
                 transport.write(data)
             self._dispatch()  # streams that were closed by what was sent

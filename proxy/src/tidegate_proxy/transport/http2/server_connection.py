@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 import ngh2
 from grpc import StatusCode
 from ngh2.enums import ErrorCode, Setting
-from ngh2.events import DataReceived, PingReceived, RequestReceived, StreamClosed, StreamReset
+from ngh2.events import DataReceived, PingReceived, RequestReceived, SettingsReceived, StreamClosed, StreamReset
 
 from tidegate_proxy.bounds import TOO_MUCH
 from tidegate_proxy.client import own_fault
@@ -69,6 +69,8 @@ class ServerConnection(Connection):
         """Whether its client was told to go elsewhere."""
         self._shut = False
         """Whether it takes no more calls."""
+        self._takes_headers = LONGEST_DETAILS
+        """Bytes of headers that it takes at a time."""
         self._pings = 0
         """In a row that came too early."""
         self._pinged_s = 0.0
@@ -78,6 +80,7 @@ class ServerConnection(Connection):
             StreamReset: self._reset,
             StreamClosed: self._stream_closed,
             PingReceived: self._pinged,
+            SettingsReceived: self._told,
         }
 
     @property
@@ -91,8 +94,7 @@ class ServerConnection(Connection):
 
         They begin to refuse, some of them, at half of what they say.
         """
-        takes = self.http2.remote_settings.get(Setting.MAX_HEADER_LIST_SIZE, LONGEST_DETAILS)
-        return max(SHORTEST_DETAILS, min(takes, LONGEST_DETAILS) // 2 - BESIDE_DETAILS)
+        return max(SHORTEST_DETAILS, min(self._takes_headers, LONGEST_DETAILS) // 2 - BESIDE_DETAILS)
 
     @property
     def open_calls(self) -> int:
@@ -318,6 +320,9 @@ class ServerConnection(Connection):
         if self._reset_credit < 0 and not self.closed_because:
             self.flooded()
             self.terminate(ErrorCode.ENHANCE_YOUR_CALM, "too many calls are begun and reset")
+
+    def _told(self, event: SettingsReceived) -> None:
+        self._takes_headers = event.settings.get(Setting.MAX_HEADER_LIST_SIZE, self._takes_headers)
 
     def _pinged(self, _event: PingReceived) -> None:
         now_s = self.now_s()
