@@ -44,6 +44,8 @@ WARM_UP = 2000
 """Inputs before memory is looked at first: caches and pools fill."""
 MOST_GROWTH_MIB = 24.0
 MOST_NEW_DESCRIPTORS = 8
+SETTLES_WITHIN_S = 20.0
+"""Idle connections to Triton are kept for 15 s."""
 PIECE_PAUSE_S = 0.02
 LIMITS = f"""
 version: 1
@@ -221,7 +223,7 @@ def _judge(
         findings.wrong.append(f"Triton died:\n{triton.log_text[-3000:]}")
     if found := FAILURES.search(proxy.log):
         findings.wrong.append(f"the proxy's log: {proxy.log[max(0, found.start() - 500) : found.end() + 1500]}")
-    give_up = time.monotonic() + 10
+    give_up = time.monotonic() + SETTLES_WITHIN_S
     while proxy.usage()["descriptors"] > before["descriptors"] + MOST_NEW_DESCRIPTORS and time.monotonic() < give_up:
         time.sleep(0.1)
     after = proxy.usage()
