@@ -86,6 +86,7 @@ class Driver:
             self._recover,
             self.outliers.did_well,
             self._answered_apart,
+            self._headroom,
         )
         self.membership = Membership(
             self._engine, directory, self.clients, self.legs, regions, self.outliers, self._pass_on
@@ -158,11 +159,6 @@ class Driver:
     def try_at_most(self, times: int) -> None:
         """From now on so often is a request tried whose workers fail."""
         self._engine.take_in(TriesChanged(time.monotonic_ns(), times))
-
-    def delivered(self, client: Client) -> None:
-        """The client's answer is on its way: what that took is learned."""
-        if client.ended_ns:
-            self._headroom.observe(time.monotonic_ns() - client.ended_ns)
 
     @property
     def waiting(self) -> int:

@@ -214,13 +214,10 @@ class _UnaryClient(Client):
         return self._call.metadata
 
     def resolve(self, outcome: Outcome) -> None:
-        _answer(self._call, outcome, self._delivered)
+        _answer(self._call, outcome)
 
     def leave(self) -> None:
         self._driver.leave(self)
-
-    def _delivered(self, _event: object) -> None:
-        self._driver.delivered(self)
 
 
 def _break(call: Call, error: Exception) -> None:
@@ -230,8 +227,8 @@ def _break(call: Call, error: Exception) -> None:
     call.end(failed.code, failed.details)
 
 
-def _answer(call: Call, outcome: Outcome, then: Callable[[object], None] | None = None) -> None:
+def _answer(call: Call, outcome: Outcome) -> None:
     if isinstance(outcome, RequestFailed):
         call.end(outcome.code, outcome.details)
     else:
-        call.answer(outcome, then)
+        call.answer(outcome)

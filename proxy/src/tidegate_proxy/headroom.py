@@ -1,12 +1,12 @@
 """What is kept free before every deadline: the time an answer takes from the end of its last leg to the client.
 
-A policy plans until the answer is there; its client counts until it has it. The driver sees a part of that way, from
-the end of a leg until the handler goes on. The rest (sockets, the client's own work) it cannot see, and takes to be as
-long.
+A policy plans until the answer is there; its client counts until it has it. A part of that way is seen, from the end of
+a leg until its answers are handed to the transports. The rest (sockets, the client's own work) is not, and is taken to
+be as long. How long a client takes to read is not seen either: slow readers bring nobody's deadline forward.
 """
 
 GAIN = 1 / 64
-"""Of the running mean and mean deviation, as TCP estimates its round trips: the last hundred answers or so count."""
+"""Of the running mean and mean deviation, as TCP estimates its round trips: the last hundred batches or so count."""
 DEVIATIONS = 2.0
 UNSEEN = 2.0
 """Whole way / visible part."""
@@ -24,7 +24,7 @@ class Headroom:
         self._deviation_ns = AT_FIRST_NS / 2
 
     def observe(self, lag_ns: int) -> None:
-        """An answer went on its way this long after its leg had ended."""
+        """The answers of a batch were handed over this long after its last leg had ended."""
         surprise = lag_ns - self._mean_ns
         self._mean_ns += GAIN * surprise
         self._deviation_ns += GAIN * (abs(surprise) - self._deviation_ns)

@@ -57,9 +57,7 @@ class Inference:
         client = AwaitingClient(envelope, metadata, owner)
         self.submit(client, arrival_ns, remaining_s)
         try:
-            answer = await client.answer
+            return await client.answer
         except asyncio.CancelledError:
             self._driver.leave(client)
             raise
-        self._driver.delivered(client)
-        return answer

@@ -15,6 +15,7 @@ from tidegate_proxy.client import Client, Outcome, RequestFailed, own_fault
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.faults import faults
 from tidegate_proxy.forwarded import forwarded_with_all
+from tidegate_proxy.headroom import Headroom
 from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.limits import Limits
 from tidegate_proxy.live_engine import LiveEngine
@@ -46,11 +47,12 @@ class Legs:
         recover: Callable[[LegRun, grpc.StatusCode, str], Coroutine[None, None, None]],
         did_well: Callable[[Backend, str], None],
         answered_apart: Callable[[Sequence[Client]], None],
+        headroom: Headroom,
     ) -> None:
         """`regions`, `hidden`: as the driver's. `recover(run, code, details)` sees to a leg whose call failed.
 
         `did_well` is told of the Triton of every other and of one of its clients, `answered_apart` of a batch that not
-        everybody could share.
+        everybody could share, `headroom` of how long it took to hand over the answers of every batch.
         """
         self._engine = engine
         self._directory = directory
@@ -61,6 +63,7 @@ class Legs:
         self._recover = recover
         self._did_well = did_well
         self._answered_apart = answered_apart
+        self._headroom = headroom
         self._running: dict[int, LegRun] = {}
         """By batch."""
         self._between: dict[int, LegRun] = {}
@@ -228,6 +231,11 @@ class Legs:
             outcomes = _divided(answer, run)
             run.payload.close(finished=True)
             self._clients.settle(run, outcomes, time.monotonic_ns() - divided_ns)
+            # Behind what the transports do now: when clients take their answers is theirs, and teaches nothing.
+            self._loop.call_soon(self._handed_over, run)
+
+    def _handed_over(self, run: LegRun) -> None:
+        self._headroom.observe(time.monotonic_ns() - run.clients[0].ended_ns)
 
     def _finish(self, run: LegRun) -> None:
         """Tell the engine that a leg has ended, now."""

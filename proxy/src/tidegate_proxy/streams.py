@@ -274,7 +274,6 @@ class _StreamClient(Client):
     def resolve(self, outcome: Outcome) -> None:
         self.outcome = outcome
         self._stream.settled()
-        self._stream.driver.delivered(self)
 
 
 class _Relay:

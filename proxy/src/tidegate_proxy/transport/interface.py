@@ -56,12 +56,12 @@ class Call(Protocol):
         """So many bytes of what was received are not held any more."""
         ...
 
-    def answer(self, message: bytes, then: Callable[[object], None] | None = None) -> None:
-        """End a unary call well. `then` is called, with something of no meaning, once the answer is on its way."""
+    def answer(self, message: bytes) -> None:
+        """End a unary call well."""
         ...
 
     def send(self, message: bytes, then: Callable[[object], None]) -> None:
-        """Send one message of a stream; `then` is called, as by `answer`, when the next one may be sent."""
+        """Send one message of a stream; `then` is called, with something of no meaning, when the next may be sent."""
         ...
 
     def end(self, code: grpc.StatusCode = grpc.StatusCode.OK, details: str = "") -> None:

@@ -89,8 +89,8 @@ class Call:
         self._held -= size
         self._server.bounds.give_back(size, self.owner)
 
-    def answer(self, message: bytes, then: Callable[[Any], None] | None = None) -> None:
-        """End a unary call well. `then` is called, with something of no meaning, once the answer is on its way."""
+    def answer(self, message: bytes) -> None:
+        """End a unary call well."""
         if self._end():
             self._send(
                 (
@@ -99,11 +99,11 @@ class Call:
                     cygrpc.SendStatusFromServerOperation(_NONE, cygrpc.StatusCode.ok, b"", 0),
                 ),
                 len(message),
-                then or _ignore,
+                _ignore,
             )
 
     def send(self, message: bytes, then: Callable[[Any], None]) -> None:
-        """Send one message of a stream; `then` is called, as by `answer`, when the next one may be sent."""
+        """Send one message of a stream; `then` is called, with something of no meaning, when the next may be sent."""
         if self._ended:
             return
         operations: tuple[Any, ...] = (cygrpc.SendMessageOperation(message, 0),)

@@ -121,15 +121,15 @@ class Call:
         self._held -= size
         self._connection.bounds.give_back(size, self.owner)
 
-    def answer(self, message: bytes, then: Callable[[object], None] | None = None) -> None:
-        """End a unary call well. `then` is called, with something of no meaning, once the answer is on its way."""
+    def answer(self, message: bytes) -> None:
+        """End a unary call well."""
         if not self._ended:
             self._ended = True
             self.release(self._held)
-            self._connection.answer(self, message, then)
+            self._connection.answer(self, message)
 
     def send(self, message: bytes, then: Callable[[object], None]) -> None:
-        """Send one message of a stream; `then` is called, as by `answer`, when the next one may be sent."""
+        """Send one message of a stream; `then` is called, with something of no meaning, when the next may be sent."""
         if not self._ended:
             if not self._began:
                 self._began = True

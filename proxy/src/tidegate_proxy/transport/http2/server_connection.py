@@ -190,7 +190,7 @@ class ServerConnection(Connection):
 
     # Of calls ----------------------------------------------------------------------------------------------------
 
-    def answer(self, call: Call, message: bytes, then: Callable[[object], None] | None) -> None:
+    def answer(self, call: Call, message: bytes) -> None:
         """End a call with a message."""
         try:
             self.http2.send_response(call.stream_id, HEADERS)
@@ -198,7 +198,7 @@ class ServerConnection(Connection):
             self.http2.send_trailers(call.stream_id, OK)
         except ngh2.NGH2Error as error:  # the client has left, and is about to be noticed
             log.debug("no answer on stream %d: %s", call.stream_id, error)
-        self.wake(then)
+        self.wake()
 
     def begin(self, call: Call) -> None:
         """Send the headers that come before the first message of a stream."""
