@@ -8,13 +8,16 @@ import inspect
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from itertools import count
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -76,8 +79,12 @@ LEFT_OUT = {
 """What is called when the proxy ends; and those that catch what others raise, and do nothing else: something has to."""
 
 
-def places(modules: Sequence[str] = MODULES) -> Iterator[tuple[str, Any, str]]:
-    """Every method of every class in these modules, and every function: (its name, where it is, what it is called)."""
+Place = tuple[str, Any, str]
+"""A method or a function: its name, where it is, what it is called."""
+
+
+def places(modules: Sequence[str] = MODULES) -> Iterator[Place]:
+    """Every method of every class in these modules, and every function."""
     for module_name in modules:
         module = import_module(module_name)
         for cls_name, cls in inspect.getmembers(module, inspect.isclass):
@@ -133,20 +140,79 @@ class Fault:
         monkeypatch.setattr(owner, name, faulty_later if inspect.iscoroutinefunction(original) else faulty)
 
 
+class Calls:
+    """Counts the calls of all that it replaces."""
+
+    def __init__(self) -> None:
+        self.of: Counter[Place] = Counter()
+
+    def set(self, monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
+        _, owner, name = place
+        original = inspect.getattr_static(owner, name)
+
+        def counted(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+            self.of[place] += 1
+            return original(*arguments, **options)
+
+        async def counted_later(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+            return await counted(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, counted_later if inspect.iscoroutinefunction(original) else counted)
+
+
+class OverHttp(BaseHTTPRequestHandler):
+    """The HTTP side of a Triton: it lives, and says nothing more."""
+
+    def do_GET(self) -> None:
+        """Of a handler."""
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture(scope="module")
+def http_address() -> Iterator[str]:
+    """Of one that is there: Tidegate waits for it when it starts."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), OverHttp) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
 @pytest.fixture
-def start_world(start_fake: Make, serve_here: Make, tmp_path: Path) -> Make:
+def start_world(start_fake: Make, serve_here: Make, http_address: str, tmp_path: Path) -> Make:
     """`start_world(triton)`: a proxy with everything switched on, over such a Triton."""
 
     def start(triton: Refusing) -> Any:  # noqa: ANN401
         listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
-        tritons = [{"grpc": start_fake(triton).address, "http": "127.0.0.1:1"}]
+        tritons = [{"grpc": start_fake(triton).address, "http": http_address}]
         return serve_here([], tritons=tritons, listen=listen, record=tmp_path / "events.jsonl")
 
     return start
 
 
+class World(Protocol):
+    """A proxy that is disturbed."""
+
+    def survives(self, place: Place, nth: int, *, refuses: bool) -> bool:
+        """Have the nth call of a place raise; whether it was reached. Raises AssertionError where it does not survive.
+
+        `refuses`: whether its Triton refuses batches.
+        """
+        ...
+
+    def calls(self, places: Sequence[Place], *, refuses: bool) -> Counter[Place]:
+        """How often each is called where nothing raises."""
+        ...
+
+
 @pytest.fixture
-def survives(
+def world(
     start_world: Make,
     start_call: Make,
     open_stream: Make,
@@ -156,17 +222,16 @@ def survives(
     call: Make,
     eventually: Make,
     monkeypatch: pytest.MonkeyPatch,
-) -> Callable[..., bool]:
-    """`survives(owner, name, nth, refuses=...)`: raises AssertionError where it does not; whether a fault was met."""
+) -> World:
+    """It is started when it is first needed, and again when it was disturbed."""
     triton = Refusing()
     world: Any = None
 
-    def disturb(owner: Any, name: str, nth: int) -> bool:  # noqa: ANN401
+    def disturb(disturbance: Callable[[pytest.MonkeyPatch], None]) -> None:
         """Several clients of each kind, one of whom leaves; all are told something, in time."""
-        fault = Fault()
         triton.go_on.clear()
         with monkeypatch.context() as patched, ThreadPoolExecutor(4) as pool:
-            fault.set(patched, owner, name, nth)
+            disturbance(patched)
             calls = [
                 start_call(world, "ModelInfer", request_of("echo", {"X": ROW}, id=str(number)), timeout=LIMIT_S)
                 for number in range(6)
@@ -181,7 +246,6 @@ def survives(
             codes = {outcome(one)[0] for one in calls} | {settled.result()[1]}
             assert grpc.StatusCode.DEADLINE_EXCEEDED not in codes
             assert {one.result() for one in http} <= {200, 500, 503}
-        return fault.raised
 
     def serves() -> None:
         """The next requests are answered, and nothing is left of those before."""
@@ -197,19 +261,39 @@ def survives(
         live = service_pb2.ServerLiveResponse(live=True).SerializeToString()
         assert call(world, "ServerLive", b"") == (OK, live)
 
-    def check(owner: Any, name: str, nth: int, *, refuses: bool) -> bool:  # noqa: ANN401
-        nonlocal world
-        world = world or start_world(triton)
-        triton.refuses = refuses
-        met = disturb(owner, name, nth)
-        triton.refuses = False
-        serves()
-        if met:  # it may have gone on with another policy, or without an observer
-            world.stop()
-            world = None
-        return met
+    class Disturbed:
+        def survives(self, place: Place, nth: int, *, refuses: bool) -> bool:
+            nonlocal world
+            world = world or start_world(triton)
+            _, owner, name = place
+            fault = Fault()
+            triton.refuses = refuses
+            disturb(lambda patched: fault.set(patched, owner, name, nth))
+            triton.refuses = False
+            serves()
+            if fault.raised:  # it may have gone on with another policy, or without an observer
+                world.stop()
+                world = None
+            return fault.raised
 
-    return check
+        def calls(self, places: Sequence[Place], *, refuses: bool) -> Counter[Place]:
+            nonlocal world
+            if world:
+                world.stop()
+            world = start_world(triton)  # as every one is that is disturbed: the first requests call what others do not
+            counted = Calls()
+
+            def count_all(patched: pytest.MonkeyPatch) -> None:
+                for place in places:
+                    counted.set(patched, place)
+
+            triton.refuses = refuses
+            disturb(count_all)
+            triton.refuses = False
+            serves()
+            return counted.of
+
+    return Disturbed()
 
 
 def over_http(address: str) -> int:
@@ -224,16 +308,37 @@ def over_http(address: str) -> int:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_client_is_answered_and_the_next_request_is_served(module: str, survives: Callable[..., bool]) -> None:
+def test_every_client_is_answered_and_the_next_request_is_served(module: str, world: World) -> None:
+    """Where a fault is on the way of what is asked, as seen when the same was asked before."""
+    tried = _places_of(module)
     met = 0
-    tried = [place for place in PLACES if place[0].startswith(module.rpartition(".")[2] + ".")]
-    for where, owner, name in tried:
-        try:
-            met += survives(owner, name, 1, refuses=False)
-            met += survives(owner, name, 3, refuses=True)
-        except Exception as error:
-            raise AssertionError(f"a fault in {where}") from error
+    for nth, refuses in ((1, False), (3, True)):
+        calls = world.calls(tried, refuses=refuses)
+        met += _survives(world, [place for place in tried if calls[place] >= nth], nth, refuses=refuses)
     assert met or not tried, "none of it is on the way: what is this module doing in the list?"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", MODULES)
+def test_so_they_are_wherever_a_fault_is(module: str, world: World) -> None:
+    """On the way or not: what is called now and then, too."""
+    for nth, refuses in ((1, False), (3, True)):
+        _survives(world, _places_of(module), nth, refuses=refuses)
+
+
+def _places_of(module: str) -> list[Place]:
+    return [place for place in PLACES if place[0].startswith(module.rpartition(".")[2] + ".")]
+
+
+def _survives(world: World, places: Sequence[Place], nth: int, *, refuses: bool) -> int:
+    """In how many of these places a fault was met."""
+    met = 0
+    for place in places:
+        try:
+            met += world.survives(place, nth, refuses=refuses)
+        except Exception as error:
+            raise AssertionError(f"a fault in {place[0]}") from error
+    return met
 
 
 def _wait_for_a_queue(world: Any) -> None:  # noqa: ANN401
