@@ -17,6 +17,7 @@ from bench.front import CALLERS, bench_front
 from bench.generator import bench_generator
 from bench.live_vs_simulated import bench_live_vs_simulated
 from bench.ppipe_dispatch import bench_dispatch
+from bench.saturation import bench_saturation
 from bench.scheduler import bench_scheduler
 from bench.subclusters import bench_subclusters
 
@@ -27,11 +28,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument(
         "--only",
-        choices=("front", "generator", "scheduler", "subclusters", "ppipe_dispatch", "live_vs_simulated"),
+        choices=("front", "saturation", "generator", "scheduler", "subclusters", "ppipe_dispatch", "live_vs_simulated"),
         help="run one of them",
     )
-    parser.add_argument("--perf-analyzer", type=Path, metavar="PATH", help="front: load by NVIDIA's perf_analyzer")
-    parser.add_argument("--against", type=Path, metavar="PATH", help="front: another checkout's `tidegate` beside ours")
+    parser.add_argument(
+        "--perf-analyzer", type=Path, metavar="PATH", help="front, saturation: load by NVIDIA's perf_analyzer"
+    )
+    parser.add_argument(
+        "--against", type=Path, metavar="PATH", help="front, saturation: another checkout's `tidegate` beside ours"
+    )
     parser.add_argument("--callers", type=int, nargs="+", metavar="N", help="front: how many call at a time")
     parser.add_argument("--full", action="store_true", help="scheduler: every number of models with every of workers")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="scheduler: draw how it grows into this HTML file")
@@ -43,6 +48,8 @@ def main() -> None:
         figures["front"] = bench_front(
             console, arguments.perf_analyzer, arguments.against, tuple(arguments.callers or CALLERS)
         )
+    if arguments.only in (None, "saturation"):
+        figures["saturation"] = bench_saturation(console, arguments.perf_analyzer, arguments.against)
     if arguments.only in (None, "generator"):
         figures["generator"] = bench_generator(console)
     if arguments.only in (None, "scheduler"):

@@ -68,6 +68,8 @@ class Legs:
         """By batch."""
         self._between: dict[int, LegRun] = {}
         """By batch, the leg that ended last of those that have more of them."""
+        self._freed_ns: dict[int, int] = {}
+        """By worker, when its latest leg ended: what was sent behind that has run since."""
         self._sizes = OutputSizes()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -242,7 +244,7 @@ class Legs:
         effect = run.effect
         batch_id = effect.batch.id
         del self._running[batch_id]
-        ended_ns = time.monotonic_ns()
+        ended_ns = self._freed_ns[run.worker_id] = time.monotonic_ns()
         self._engine.handle(LegFinished(ended_ns, batch_id, effect.leg, run.worker_id, run.started_ns, ended_ns))
         try:
             if self._engine.engine.flight(batch_id) is not None:
@@ -259,9 +261,13 @@ class Legs:
         self._did_well(run.backend, run.clients[0].owner)
         self._observability.batch_ended(run.execution, ended_ns)
 
+    def _runs_since_ns(self, run: LegRun) -> int:
+        """When it was sent, or when another leg ended on its worker: it may have waited for that."""
+        return max(run.started_ns, self._freed_ns.get(run.worker_id, 0))
+
     def _fail_as_planned(self, run: LegRun) -> None:
         """Triton does not say when it stops what was cancelled: its worker counts as busy for as long as planned."""
-        left_ns = run.started_ns + run.effect.batch.legs[run.effect.leg].duration_ns - time.monotonic_ns()
+        left_ns = self._runs_since_ns(run) + run.effect.batch.legs[run.effect.leg].duration_ns - time.monotonic_ns()
         self._loop.call_later(max(0, left_ns) / 1e9, self.fail, run, EVERY_CLIENT_LEFT)
 
     def _failed(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
@@ -297,7 +303,7 @@ class Legs:
         waiting = [client.request_id for client in self._clients.of(batch.request_ids)]
         middle = len(waiting) // 2
         apart = tuple(tuple(half) for half in (waiting[:middle], waiting[middle:]) if half) if halved else ()
-        now_ns = time.monotonic_ns()
+        now_ns = self._freed_ns[run.worker_id] = time.monotonic_ns()
         failed = BatchFailed(now_ns, batch.id, run.effect.leg, run.worker_id, reason, retry=retry, apart=apart)
         self._engine.handle(failed)
         if outcome:
@@ -309,10 +315,13 @@ class Legs:
     def give_up_overdue(self, backend: Backend, limits: Limits) -> None:
         """End legs that take so long that they will never end, though their Triton answers probes."""
         now_ns = time.monotonic_ns()
-        for run in list(self._running.values()):
+        first: dict[int, LegRun] = {}  # what was sent behind it waits for it
+        for run in self._running.values():
+            first.setdefault(run.worker_id, run)
+        for run in first.values():
             leg = run.effect.batch.legs[run.effect.leg]
             limit_ns = limits.leg_ns(leg.duration_ns)
-            if run.backend is backend and now_ns - run.started_ns > limit_ns:
+            if run.backend is backend and now_ns - self._runs_since_ns(run) > limit_ns:
                 self._give_up_run(run, limit_ns)
 
     def _give_up_run(self, run: LegRun, limit_ns: int) -> None:
@@ -324,19 +333,22 @@ class Legs:
         for other in catalog.workers:
             if other is not worker and catalog.backend_of[other.id].alive:
                 elsewhere.update(other.hosts)
-        del self._running[run.effect.batch.id]
-        now_ns = time.monotonic_ns()
-        events: tuple[AnyEvent, ...] = (
-            (WorkerLost(now_ns, worker.id), WorkerJoined(now_ns, worker))
-            if worker and elsewhere.issuperset(worker.hosts)
-            else (BatchFailed(now_ns, run.effect.batch.id, run.effect.leg, run.worker_id, reason),)
-        )
+        if self._running.pop(run.effect.batch.id, None) is None:
+            return  # another leg was given up, and this one with it
+        now_ns = self._freed_ns[run.worker_id] = time.monotonic_ns()
+        behind: list[LegRun] = []
+        events: tuple[AnyEvent, ...]
+        if worker and elsewhere.issuperset(worker.hosts):
+            events = WorkerLost(now_ns, worker.id), WorkerJoined(now_ns, worker)
+            behind = self.forget({worker.id})
+        else:
+            events = (BatchFailed(now_ns, run.effect.batch.id, run.effect.leg, run.worker_id, reason),)
         for event in events:
             self._engine.handle(event)
         stranded = self.forget_stranded()
         log.error("a batch is given up: %s", reason)
         self._engine.perform()
-        for each in (run, *stranded):
+        for each in (run, *behind, *stranded):
             each.stop()
 
 

@@ -44,7 +44,7 @@ class LegFinished(Event, frozen=True, tag=True):
     """Index into the batch's legs. After the last one its requests are answered, but for those that were cancelled."""
     worker_id: int
     started_ns: int
-    """When it was sent, or when the leg before it ended on this worker: what came later."""
+    """When it was sent; a policy is told when the leg before it ended on this worker, if that was later."""
     ended_ns: int
 
 

@@ -267,6 +267,8 @@ class Engine:
         self._state.expectations.leg_ended(event.now_ns, event.batch_id)
         if flight.leg == len(flight.batch.legs):
             self._state.outcomes.answer(flight.requests, event.ended_ns)
+        if flight.early_ns and event.started_ns < (began_ns := flight.sent_ns + flight.early_ns):
+            event = msgspec.structs.replace(event, started_ns=began_ns)
         duration_ns = self._alone_ns(flight, event)
         self._tell(event)  # before anything starts: the policy may reroute what is to come
         self._tell_ready(event.worker_id)
@@ -411,7 +413,7 @@ class Engine:
     def _alone_ns(self, flight: Flight, event: LegFinished) -> int | None:
         """What a leg that has just ended would have taken on an idle worker; None where that is not known."""
         worker = self._state.fleet.workers.get(event.worker_id)
-        if worker is None or flight.early_ns is None:
+        if worker is None:
             return None
         profile = self._state.expectations.profiles[flight.batch.legs[event.leg].partition, worker.kind]
         duration_ns = event.ended_ns - event.started_ns

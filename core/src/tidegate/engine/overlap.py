@@ -10,8 +10,8 @@ says; it is learned from how long legs take, by worker:
   is the ways, and the lead settles a little above them: what comes too early waits, what comes too late idles.
 - Where legs scatter so much that their durations do not tell, the lead stays as it is.
 
-A leg is expected to end when the middle one of the latest would; that it may end later is for the planned start of the
-next one to say (`free_ns`), which counts from when it is planned to end.
+A leg is expected to end when the earliest quarter of the latest would have: that it may end later is for the planned
+start of the next one to say (`free_ns`), which counts from when it is planned to end.
 """
 
 from collections import deque
@@ -24,51 +24,62 @@ from tidegate.engine.timers import Timers
 FIRST_LEAD_NS = 250_000
 """What live engines begin with: less than any way there and back."""
 LONGEST_NS = 5_000_000
-"""No lead is longer: so long may a batch be on its way, and what is more urgent behind it."""
+"""No batch is sent longer than that before the leg that it waits for would usually end: so long it may be in the way.
+
+Nor as a larger share of that leg than `LARGEST`.
+"""
+LARGEST = 0.75
 KNOWN = 3
 """After so many legs that were sent to an idle worker it is known what they take."""
-LATEST_ALONE, LATEST_BEHIND = 8, 16
-"""How many legs decide on what they take: sent to an idle worker, and sent behind another leg."""
+LATEST = 8
+"""How many legs decide on what they take, of those sent to an idle worker and of those sent behind another leg."""
 LEGS_A_LOOK = 16
 """After so many legs behind others the lead is looked at."""
-BEHIND_IN_A_ROW = 64
-"""After so many the next one is sent to an idle worker: only that one shows what the others gained."""
-ALL_GAINED, TOO_LITTLE_GAINED = 0.9, 0.6
-"""Shares of `early`: from the one on the lead grows, below the other it shrinks."""
+BEHIND_IN_A_ROW, COST = 64, 0.002
+"""After so many the next one is sent to an idle worker: only that one shows what the others gained.
+
+After more, where that would take a larger share of the worker's time.
+"""
+ALL_GAINED = 0.9
+"""From this share of `early` on the lead grows."""
 GROWTH, SETTLED = 1.5, 4 / 3
-"""By what the lead grows; and how long it is, in ways, once it shrinks."""
+"""By what the lead grows; and how long it becomes, in ways, where not all of it is gained."""
+
+
+@dataclass(slots=True)
+class _Excess:
+    """By how much legs exceed what their profile expects without its margin."""
+
+    early_ns: int
+    """A quarter of them end sooner."""
+    middle_ns: int
 
 
 class _Pace:
-    """What legs of a partition take on a worker, beyond what its profile expects of the middle one of them."""
+    """What legs of a partition take on a worker: the latest of one sort."""
 
-    __slots__ = ("_alone", "_behind", "_middle", "_profile")
+    __slots__ = ("_excess", "_legs", "_profile")
 
     def __init__(self) -> None:
-        self._alone: deque[tuple[int, int]] = deque(maxlen=LATEST_ALONE)
-        """Rows and duration of the latest legs that were sent to an idle worker."""
-        self._behind: deque[tuple[int, int]] = deque(maxlen=LATEST_BEHIND)
-        """The same of those that were sent behind another, from the end of that on."""
+        self._legs: deque[tuple[int, int]] = deque(maxlen=LATEST)
+        """Rows and duration."""
         self._profile: Profile | None = None
-        self._middle: tuple[int | None, int | None] = (None, None)
+        self._excess: _Excess | None = None
 
-    def add(self, rows: int, duration_ns: int, *, behind: bool) -> None:
+    def add(self, rows: int, duration_ns: int) -> None:
         """A leg took so long."""
-        (self._behind if behind else self._alone).append((rows, duration_ns))
+        self._legs.append((rows, duration_ns))
         self._profile = None
 
-    def excess_ns(self, profile: Profile, *, behind: bool) -> int | None:
-        """By how much the middle leg exceeds the profile without its margin; None before enough are known."""
+    def excess(self, profile: Profile) -> _Excess | None:
+        """None before enough legs are known."""
         if self._profile is not profile:
             self._profile = profile
-            self._middle = (_middle_excess_ns(self._alone, profile), _middle_excess_ns(self._behind, profile))
-        return self._middle[behind]
-
-
-def _middle_excess_ns(legs: deque[tuple[int, int]], profile: Profile) -> int | None:
-    if len(legs) < KNOWN:
-        return None
-    return sorted(duration_ns - _centre_ns(profile, rows) for rows, duration_ns in legs)[len(legs) // 2]
+            count = len(self._legs)
+            if count >= KNOWN:
+                ranked = sorted(duration_ns - _centre_ns(profile, rows) for rows, duration_ns in self._legs)
+                self._excess = _Excess(ranked[count // 4], ranked[count // 2])
+        return self._excess
 
 
 def _centre_ns(profile: Profile, rows: int) -> int:
@@ -80,8 +91,10 @@ class _Ways:
     """How far away a worker is, as far as is known."""
 
     lead_ns: int
-    ways_ns: int = LONGEST_NS
-    """No longer than that: all of a lead of `lead_ns` was gained."""
+    ways_ns: int = 0
+    """At least, where all of the lead was gained."""
+    known: bool = False
+    """Whether anything was learned of them."""
     in_a_row: int = 0
     """Legs that were sent behind others, since one was not."""
     gains: list[tuple[int, int]] = field(default_factory=list)
@@ -95,19 +108,16 @@ class _Ways:
         middle = len(self.gains) // 2
         early_ns = sorted(early for early, _ in self.gains)[middle]
         gains = sorted(gained for _, gained in self.gains)
-        gained_ns = gains[middle]
+        gained_ns = max(0, gains[middle])
         unsure_ns = sorted(abs(gained - gained_ns) for gained in gains)[middle] // 2
         self.gains.clear()
         if 2 * unsure_ns > early_ns:
             return
+        self.ways_ns, self.known = (self.ways_ns + gained_ns) // 2 if self.known else gained_ns, True
         if gained_ns + unsure_ns >= ALL_GAINED * early_ns:
-            self.ways_ns = LONGEST_NS
-            self.lead_ns = min(LONGEST_NS, round(GROWTH * self.lead_ns))
+            self.lead_ns = min(LONGEST_NS, max(gained_ns, round(GROWTH * self.lead_ns)))
         else:
-            self.ways_ns = max(0, gained_ns)
-            if gained_ns + unsure_ns < TOO_LITTLE_GAINED * early_ns:
-                # What is early is the lead, and by how much later than expected legs end.
-                self.lead_ns = max(0, self.lead_ns - early_ns + round(SETTLED * self.ways_ns))
+            self.lead_ns = (self.lead_ns + min(LONGEST_NS, round(SETTLED * gained_ns))) // 2
 
 
 class Overlap:
@@ -121,7 +131,8 @@ class Overlap:
         self._planned_ends_ns: dict[int, int] = {}
         """Of the legs that run, by worker."""
         self._ways: dict[int, _Ways] = {}
-        self._paces: dict[tuple[int, str], _Pace] = {}
+        self._paces: dict[tuple[int, str, bool], _Pace] = {}
+        """By worker, partition, and whether the legs were sent behind another one."""
 
     @property
     def next_ns(self) -> int | None:
@@ -164,17 +175,18 @@ class Overlap:
         began_ns = now_ns - min(early_ns, ways.ways_ns)  # of a leg that was sent to an idle worker and ends as this one
         self._planned_ends_ns[worker.id] = began_ns + leg.duration_ns
         ways.in_a_row = ways.in_a_row + 1 if early_ns else 0
-        pace = self._paces.get((worker.id, leg.partition))
-        if pace is None or ways.in_a_row >= BEHIND_IN_A_ROW:
+        if ways.in_a_row >= max(BEHIND_IN_A_ROW, ways.ways_ns / (COST * leg.duration_ns)):
             return
-        excess_ns = pace.excess_ns(profile, behind=True) if early_ns else None
-        if excess_ns is not None:
+        excess = self._excess(worker, leg.partition, profile, behind=early_ns > 0)
+        if excess is not None:
             began_ns = now_ns
         else:
-            excess_ns = pace.excess_ns(profile, behind=False)
-        if excess_ns is not None:
-            ends_ns = began_ns + _centre_ns(profile, flight.rows) + excess_ns
-            self._ready.set(worker.id, ends_ns - ways.lead_ns)
+            excess = self._excess(worker, leg.partition, profile, behind=False)
+        if excess is not None:
+            ends_ns = began_ns + _centre_ns(profile, flight.rows) + excess.middle_ns
+            longest_ns = min(LONGEST_NS, round(LARGEST * (ends_ns - began_ns)))
+            early_ns = excess.middle_ns - excess.early_ns + ways.lead_ns
+            self._ready.set(worker.id, ends_ns - min(early_ns, longest_ns))
 
     def ends(self, worker_id: int) -> None:
         """The leg that ran on a worker does so no more."""
@@ -182,25 +194,27 @@ class Overlap:
             self._ready.cancel(worker_id)
             self._late.cancel(worker_id)
 
-    def alone_ns(self, worker: Worker, flight: Flight, leg: int, duration_ns: int, profile: Profile) -> int:
+    def alone_ns(self, worker: Worker, flight: Flight, leg: int, duration_ns: int, profile: Profile) -> int | None:
         """What a leg of a flight would have taken if its worker had idled; `duration_ns` since it ran. Learns from it.
 
-        `flight.early_ns` is that of this leg.
+        `flight.early_ns` is that of this leg. None where that is not known.
         """
         early_ns, ways = flight.early_ns, self._ways.get(worker.id)
-        if ways is None or early_ns is None:
+        if ways is None:
             return duration_ns
-        key = worker.id, flight.batch.legs[leg].partition
+        if early_ns is None:
+            return None
+        partition = flight.batch.legs[leg].partition
+        key = worker.id, partition, early_ns > 0
         pace = self._paces.get(key)
         if pace is None:
             pace = self._paces[key] = _Pace()
-        pace.add(flight.rows, duration_ns, behind=early_ns > 0)
+        pace.add(flight.rows, duration_ns)
         if not early_ns:
             return duration_ns
-        alone_ns = pace.excess_ns(profile, behind=False)
-        if alone_ns is not None:
-            ways.gained(early_ns, _centre_ns(profile, flight.rows) + alone_ns - duration_ns)
-        return duration_ns + min(early_ns, ways.ways_ns)
+        if alone := self._excess(worker, partition, profile, behind=False):
+            ways.gained(early_ns, _centre_ns(profile, flight.rows) + alone.middle_ns - duration_ns)
+        return duration_ns + min(early_ns, ways.ways_ns) if ways.known else None
 
     def forget(self, worker_id: int) -> None:
         """A worker was lost; should it come back, it may be further away."""
@@ -208,3 +222,7 @@ class Overlap:
         self._ways.pop(worker_id, None)
         for key in [key for key in self._paces if key[0] == worker_id]:
             del self._paces[key]
+
+    def _excess(self, worker: Worker, partition: str, profile: Profile, *, behind: bool) -> _Excess | None:
+        pace = self._paces.get((worker.id, partition, behind))
+        return pace.excess(profile) if pace else None

@@ -102,6 +102,13 @@ class WorkerCounts:
     name: str
     up: bool = True
     busy_ns: int = 0
+    until_ns: int = 0
+    """When the latest leg ended."""
+
+    def ran(self, started_ns: int, ended_ns: int) -> None:
+        """A leg was sent and ended; where it waited for another, it ran when that had ended."""
+        self.busy_ns += max(0, ended_ns - max(started_ns, self.until_ns))
+        self.until_ns = max(ended_ns, self.until_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +198,7 @@ class Metrics:
             return  # a straggler of a batch that was given up
         del self._running[event.batch_id]
         ended_ns = event.ended_ns
-        self._workers[event.worker_id].busy_ns += ended_ns - event.started_ns
+        self._workers[event.worker_id].ran(event.started_ns, ended_ns)
         batch = start.batch
         if event.leg + 1 == len(batch.legs):
             self._answer(self._models[batch.model], batch.request_ids, ended_ns)

@@ -1,0 +1,186 @@
+"""No GPU idles between two batches: saturated emulated GPUs behind Triton's own batcher and behind Tidegate, in turn.
+
+As many callers as fill four batches call one after the other. The GPU takes 2 ms for every batch, 3 to 5 or 10 to 18 ms
+by its rows. Beside that a model that Triton does not merge, with eight callers: each request is a leg of its own. The
+load comes from our own generator, or from NVIDIA's perf_analyzer (`--perf-analyzer PATH`), which takes less of a small
+machine.
+"""
+
+import csv
+import shutil
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import tritonclient.grpc
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from bench.proxy_process import proxy_process
+from demo.processes import TIDEGATE, run_load
+from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_triton_models import model_source
+
+ROUNDS = 5
+DURATION_S, WARMUP_S = 3.0, 2.0
+LOOK_AFTER_S, LOOK_FOR_S = 2.5, 2.0
+"""When a run has settled, and for how long it goes on from then on at least."""
+MAX_BATCH = 4
+CASES = {
+    "gpu_2ms": ("2 ms", {"alpha_ms": 0.0, "beta_ms": 2.0}, True, 4 * MAX_BATCH),
+    "gpu_3to5ms": ("3 to 5 ms", {"alpha_ms": 2 / 3, "beta_ms": 7 / 3}, True, 4 * MAX_BATCH),
+    "gpu_10to18ms": ("10 to 18 ms", {"alpha_ms": 8 / 3, "beta_ms": 22 / 3}, True, 4 * MAX_BATCH),
+    "gpu_alone": ("2 ms, run alone", {"alpha_ms": 0.0, "beta_ms": 2.0}, False, 8),
+}
+"""By model: how it is called in the table, its parameters, whether it merges, and how many call it."""
+AIM = 0.99
+TARGETS = {"Tidegate fifs": "fifs", "Tidegate symphony": "symphony"}
+DIRECT = "Triton"
+Figures = dict[str, float]
+
+
+def bench_saturation(
+    console: Console,
+    perf_analyzer: Path | None = None,
+    against: Path | None = None,
+    *,
+    flags: tuple[str, ...] = (),
+    rounds: int = ROUNDS,
+) -> list[dict[str, Any]]:
+    """Run and print; a row per (model, target) with the medians over the rounds.
+
+    Args:
+        perf_analyzer: NVIDIA's load generator, or None for ours.
+        against: the `tidegate` of another checkout, which runs beside with the policy `fifs`.
+        flags: what ours is started with besides.
+        rounds: how often each is measured, in turn.
+    """
+    commands = {name: (TIDEGATE, ("--policy", policy, *flags)) for name, policy in TARGETS.items()}
+    if against:
+        commands["other fifs"] = (str(against), ("--policy", "fifs"))
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as stack:
+        work = Path(folder)
+        for model, (_, parameters, merges, _) in CASES.items():
+            _write_model(work / "models" / model, parameters, merges=merges)
+        triton = stack.enter_context(EmbeddedTriton([work / "models"]))
+        addresses = {DIRECT: triton.grpc_address}
+        for name, (command, own) in commands.items():
+            (work / name).mkdir()
+            given = ("--triton", triton.grpc_address, "--listen", "127.0.0.1:0", *own)
+            process = stack.enter_context(proxy_process(work / name, *given, tidegate=command))
+            addresses[name] = process.grpc
+        runs: dict[tuple[str, str], list[Figures]] = {}
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task("", total=len(CASES) * rounds * len(addresses))
+            for model, (title, _, _, callers) in CASES.items():
+                for _ in range(rounds):
+                    for name, address in addresses.items():
+                        progress.update(task, description=f"{name}, {title}")
+                        figures = _run(perf_analyzer, triton, address, model, callers)
+                        runs.setdefault((model, name), []).append(figures)
+                        progress.advance(task)
+    rows = [_row(model, name, runs) for model, name in runs]
+    _show(console, rows)
+    return rows
+
+
+def _write_model(folder: Path, parameters: dict[str, float], *, merges: bool) -> None:
+    (folder / "1").mkdir(parents=True)
+    shutil.copyfile(model_source("emulated_gpu"), folder / "1" / "model.py")
+    lines = [
+        'backend: "python"',
+        f"max_batch_size: {MAX_BATCH}",
+        'input { name: "INPUT" data_type: TYPE_FP32 dims: [ 16 ] }',
+        'output { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 16 ] }',
+        "instance_group { count: 1 kind: KIND_CPU }",
+        *(f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in parameters.items()),
+    ]
+    if merges:
+        lines += ["dynamic_batching { }", 'parameters { key: "tidegate_batch" value: { string_value: "merge" } }']
+    (folder / "config.pbtxt").write_text("\n".join(lines) + "\n")
+
+
+def _run(perf_analyzer: Path | None, triton: EmbeddedTriton, address: str, model: str, callers: int) -> Figures:
+    """One run, with the share of the time in which the GPU was busy, from within it."""
+    with ThreadPoolExecutor(1) as beside:
+        load = beside.submit(_load, perf_analyzer, address, model, callers)
+        time.sleep(LOOK_AFTER_S)
+        before, before_ns = _busy_ns(triton, model), time.monotonic_ns()
+        time.sleep(LOOK_FOR_S)
+        after, after_ns = _busy_ns(triton, model), time.monotonic_ns()
+        return {**load.result(), "busy": (after - before) / (after_ns - before_ns)}
+
+
+def _busy_ns(triton: EmbeddedTriton, model: str) -> int:
+    """How long the model's executions have taken so far."""
+    with tritonclient.grpc.InferenceServerClient(triton.grpc_address) as client:
+        (statistics,) = client.get_inference_statistics(model).model_stats
+    steps = [
+        step
+        for batch in statistics.batch_stats
+        for step in (batch.compute_input, batch.compute_infer, batch.compute_output)
+    ]
+    return sum(int(step.ns) for step in steps)
+
+
+def _load(perf_analyzer: Path | None, address: str, model: str, callers: int) -> Figures:
+    if perf_analyzer is None:
+        report = run_load(address, model, concurrency=callers, duration_s=DURATION_S, warmup_s=WARMUP_S, slo_ms=1000)
+        summary = report["summary"]
+        return {"rps": summary["throughput_rps"], "p50_ms": summary["p50_ms"], "p99_ms": summary["p99_ms"]}
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
+        file = Path(folder) / "report.csv"
+        command = [str(perf_analyzer), "-m", model, "-u", address, "-i", "grpc", "--async"]
+        command += ["--concurrency-range", str(callers), "-f", str(file)]
+        command += ["-p", str(round(DURATION_S * 500)), "-s", "999", "-r", "4"]  # two windows after two to warm up
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        if not file.exists():
+            raise SystemExit(f"perf_analyzer failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        (row,) = csv.DictReader(file.read_text().splitlines())
+    us = {name: float(row[f"{name} latency"]) for name in ("p50", "p99")}
+    return {"rps": float(row["Inferences/Second"]), "p50_ms": us["p50"] / 1000, "p99_ms": us["p99"] / 1000}
+
+
+def _row(model: str, name: str, runs: dict[tuple[str, str], list[Figures]]) -> dict[str, Any]:
+    mine, direct = runs[model, name], runs[model, DIRECT]
+    title, _, _, callers = CASES[model]
+    pairs = list(zip(mine, direct, strict=True))
+    return {
+        "model": title,
+        "target": name,
+        "callers": callers,
+        **{key: median(run[key] for run in mine) for key in ("rps", "p50_ms", "p99_ms", "busy")},
+        "rps_of_direct": median(run["rps"] / other["rps"] for run, other in pairs),
+        "p50_added_ms": median(run["p50_ms"] - other["p50_ms"] for run, other in pairs),
+    }
+
+
+def _show(console: Console, rows: list[dict[str, Any]]) -> None:
+    table = Table(
+        "a batch takes", "target", "callers", "requests/s", "of direct", "p50 ms", "added ms", "p99 ms", "busy",
+        title="Saturated emulated GPUs: medians of runs in turn",
+    )  # fmt: skip
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(
+            row["model"],
+            row["target"],
+            str(row["callers"]),
+            f"{row['rps']:,.0f}",
+            f"{row['rps_of_direct']:.3f}",
+            f"{row['p50_ms']:.2f}",
+            f"{row['p50_added_ms']:+.2f}",
+            f"{row['p99_ms']:.2f}",
+            f"{row['busy']:.1%}",
+        )
+    console.print(table)
+    for row in rows:
+        if row["target"] != DIRECT and row["rps_of_direct"] < AIM:
+            console.print(f"Missed {AIM:g}: {row['target']}, {row['model']}: {row['rps_of_direct']:.3f} of direct")
