@@ -108,6 +108,7 @@ def test_answers_come_in_the_order_of_the_requests(tidegate: object, open_stream
     messages = (_request("echo", str(number), np.full((1, 2), number, np.float32)) for number in range(2000))
     answers, code, _ = rest_of(open_stream(tidegate, messages))
     assert code is OK
+    assert {answer.error_message for answer in answers} == {""}
     assert [answer.infer_response.id for answer in answers] == [str(number) for number in range(2000)]
     values = [np.frombuffer(answer.infer_response.raw_output_contents[0], np.float32)[0] for answer in answers]
     assert values == list(range(2000))

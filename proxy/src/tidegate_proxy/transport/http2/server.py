@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from errno import EADDRINUSE
 from typing import Final
 
 from tidegate_proxy.access.tls import server_context
@@ -41,15 +42,19 @@ class Server:
     async def listen(self, address: str, tls: ServerTls | None = None) -> int:
         """Bind HOST:PORT and serve; the port. Raises OSError when it cannot be bound, and TlsError."""
         context = server_context(tls, ALPN) if tls else None
-        self._listener = await self._loop.create_server(
-            lambda: ServerConnection(self),
-            host_of(address).strip("[]"),
-            port_of(address),
-            ssl=context,
-            ssl_handshake_timeout=self.limits.head_timeout_s if context else None,
-            reuse_port=self._reuse_port or None,
-            backlog=BACKLOG,
-        )
+        try:
+            self._listener = await self._loop.create_server(
+                lambda: ServerConnection(self),
+                host_of(address).strip("[]"),
+                port_of(address),
+                ssl=context,
+                ssl_handshake_timeout=self.limits.head_timeout_s if context else None,
+                reuse_port=self._reuse_port or None,
+                backlog=BACKLOG,
+            )
+        except OSError as error:
+            why = "is the port taken?" if error.errno == EADDRINUSE else error.strerror or error
+            raise OSError(f"cannot listen on {address}: {why}") from error
         self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
