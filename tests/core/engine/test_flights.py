@@ -33,6 +33,7 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.engine import MAX_TRIES, NO_WORKER, Fail, InvariantViolation, StartLeg
+from tidegate.engine.books import Bookings, Flight
 
 # Legs -----------------------------------------------------------------------------------------------------------------
 
@@ -341,3 +342,14 @@ def test_only_what_is_on_its_way_can_be_rerouted() -> None:
     engine = engine_of(Script([Reroute(7, ())]))
     with pytest.raises(InvariantViolation, match="batch 7 is rerouted but is not on its way"):
         engine.handle(arrived(0))
+
+
+def test_of_two_legs_that_are_planned_alike_the_one_that_is_over_is_struck() -> None:
+    leg, alike = (Leg(0, "m", start_ns=10, duration_ns=5) for _ in range(2))
+    first, second = (Flight(Batch(number, "m", (number,), (each,)), [], 1) for number, each in ((1, leg), (2, alike)))
+    booked = Bookings(WORKERS[0], frozenset({"m"}), set())
+    booked.book(leg, first)
+    booked.book(alike, second)
+    assert booked.strike(alike)
+    assert (booked.flights, booked.legs[0] is leg) == ([first], True)
+    assert not booked.strike(alike)

@@ -58,12 +58,12 @@ class Bookings:
 
     def strike(self, leg: Leg) -> bool:
         """Remove a leg. False where it is not booked: the worker was lost, and came back, since it was."""
-        if leg not in self.legs:
-            return False
-        position = self.legs.index(leg)
-        del self.legs[position], self.flights[position]
-        self._note_idle()
-        return True
+        for position, booked in enumerate(self.legs):
+            if booked is leg:  # another flight's may be equal: planned for the same start, and as long
+                del self.legs[position], self.flights[position]
+                self._note_idle()
+                return True
+        return False
 
     def clear(self, flight: Flight) -> None:
         """Strike every leg of a flight."""
