@@ -1,5 +1,6 @@
 """What a live run measured, in the columns of a simulated one: the same record, summarised by the same code."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,7 @@ def _note_legs(record: Record, event_log: Path, origin_ns: int) -> None:
     """What ran where, and what the policy advised. The log's instants are of the clock that `origin_ns` is of."""
     rows: dict[int, int] = {}
     batches: dict[int, Batch] = {}
+    freed_ns: Counter[int] = Counter()
     with event_log.open("rb") as lines:
         _header, entries = read_log(lines)
         for entry in entries:
@@ -98,9 +100,11 @@ def _note_legs(record: Record, event_log: Path, origin_ns: int) -> None:
                     batch = batches[event.batch_id]
                     leg = StartLeg(batch, event.leg, sum(rows[request_id] for request_id in batch.request_ids))
                     if isinstance(event, LegFinished):
-                        started_ns, ended_ns = event.started_ns, event.ended_ns
+                        # Where it was sent behind another leg, it ran when that had ended.
+                        started_ns, ended_ns = max(event.started_ns, freed_ns[event.worker_id]), event.ended_ns
                     else:
                         started_ns, ended_ns = batch.legs[event.leg].start_ns, event.now_ns
+                    freed_ns[event.worker_id] = ended_ns
                     record.leg_ran(leg, started_ns - origin_ns, ended_ns - origin_ns)
             for command in entry.commands:
                 match command:

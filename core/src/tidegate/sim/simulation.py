@@ -110,8 +110,9 @@ class Simulation:
     def _run_leg(self, now_ns: int, effect: StartLeg) -> None:
         worker_id = effect.batch.legs[effect.leg].worker_id
         started_ns = max(now_ns, self._busy_until_ns.get(worker_id, 0))
-        ended_ns = self._busy_until_ns[worker_id] = started_ns + self._service(effect)
-        self._ends[effect.batch.id] = self._schedule(self.outcome(effect, started_ns, ended_ns))
+        outcome = self.outcome(effect, started_ns, started_ns + self._service(effect))
+        self._busy_until_ns[worker_id] = outcome.now_ns
+        self._ends[effect.batch.id] = self._schedule(outcome)
 
     def outcome(self, effect: StartLeg, started_ns: int, ended_ns: int) -> LegFinished | BatchFailed:
         """How a leg ends: it finishes; subclasses make some fail."""

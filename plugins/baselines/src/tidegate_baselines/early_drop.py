@@ -50,7 +50,7 @@ class EarlyDrop(QueueingPolicy):
         for queue in self.queues.values():
             if queue.model.name in worker.hosts:
                 profile = self.profile(queue.model.name, worker)
-                candidate = self.candidate(self.start_ns(now_ns, worker), queue, profile)
+                candidate = self._candidate_for(now_ns, queue, worker)
                 if candidate:
                     found.append((self.rank(candidate, profile), queue.key, candidate))
         if not found:
@@ -93,12 +93,22 @@ class EarlyDrop(QueueingPolicy):
     def _grant(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> bool:
         """Give the queue's batch to the idle worker of the smallest id on which it is in time; False if none is."""
         for worker in self.idle.peek_each_kind(queue.model.name):
-            profile = self.profile(queue.model.name, worker)
-            candidate = self.candidate(self.start_ns(now_ns, worker), queue, profile)
+            candidate = self._candidate_for(now_ns, queue, worker)
             if candidate:
                 self._run(now_ns, queue, candidate, worker, commands)
                 return True
         return False
+
+    def _candidate_for(self, now_ns: int, queue: RequestQueue, worker: Worker) -> Gathered | None:
+        """What a worker may begin. One that is about to be idle: what is as good now as when it will be at the latest.
+
+        Once it is idle, which may be sooner than planned, more may be in time.
+        """
+        profile, start_ns = self.profile(queue.model.name, worker), self.start_ns(now_ns, worker)
+        candidate = self.candidate(start_ns, queue, profile)
+        if start_ns > now_ns and candidate != self.candidate(now_ns, queue, profile):
+            return None
+        return candidate
 
     def _run(
         self, now_ns: int, queue: RequestQueue, candidate: Gathered, worker: Worker, commands: list[AnyCommand]

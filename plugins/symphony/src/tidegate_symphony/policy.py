@@ -190,6 +190,8 @@ class Symphony(QueueingPolicy[ModelThread]):
             # Where all workers are of one kind, the candidate is what would be gathered again.
             planned = profile.table_ns is thread.outlook.profile.table_ns and start_ns == now_ns
             batch = candidate if planned else thread.gather(profile, start_ns)
+            if batch is not None and start_ns > now_ns and batch != thread.gather(profile, now_ns):
+                continue  # once the worker is idle, which may be sooner than planned, more may be in time
             if batch is not None:
                 commands.append(self.dispatch(now_ns, thread, batch.count, worker, start=batch.start))
                 return True

@@ -1,0 +1,320 @@
+"""Workers take their next batch before the one that they run is over, and not too early."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.engine.script import Script, arrived
+from tests.examples import examples
+from tidegate.api import (
+    NEVER,
+    AnyEvent,
+    Batch,
+    BatchFailed,
+    ClockAdvanced,
+    Commands,
+    Dispatch,
+    FirstComeFirstServed,
+    Leg,
+    LegFinished,
+    Model,
+    PolicyOptions,
+    Profile,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    Setup,
+    Worker,
+    WorkerDelayed,
+    WorkerLost,
+    WorkerReady,
+    ms_to_ns,
+)
+from tidegate.engine import FIRST_LEAD_NS, Engine, InvariantViolation, StartLeg
+from tidegate.engine.overlap import LARGEST, LONGEST_NS
+from tidegate.host import Plugins
+from tidegate.sim import Simulation
+
+MS = ms_to_ns(1)
+PLUGINS = Plugins.installed()
+MODEL = Model("m", max_rows=4)
+Duration = Callable[[int], int]
+"""What the n-th execution takes."""
+
+
+class FarAway(Simulation):
+    """Workers at the end of a way; what arrives while one executes waits there for it."""
+
+    def __init__(self, engine: Engine, execution_ns: Duration, *, there_ns: int, back_ns: int) -> None:
+        super().__init__(engine)
+        self._execution_ns = execution_ns
+        self._there_ns, self._back_ns = there_ns, back_ns
+        self._idle_since_ns: dict[int, int] = {}
+        self.idle_ns: list[int] = []
+        """Before each execution, how long its worker had had nothing to execute."""
+        self.waited_ns: list[int] = []
+        """How long each batch was there before it was executed."""
+
+    def _run_leg(self, now_ns: int, effect: StartLeg) -> None:
+        worker_id = effect.batch.legs[effect.leg].worker_id
+        there_ns = now_ns + self._there_ns
+        idle_since_ns = self._idle_since_ns.get(worker_id, there_ns)
+        starts_ns = max(there_ns, idle_since_ns)
+        ends_ns = self._idle_since_ns[worker_id] = starts_ns + self._execution_ns(len(self.idle_ns))
+        self.idle_ns.append(starts_ns - idle_since_ns)
+        self.waited_ns.append(starts_ns - there_ns)
+        back_ns = ends_ns + self._back_ns
+        self.schedule([LegFinished(back_ns, effect.batch.id, effect.leg, worker_id, now_ns, back_ns)])
+
+
+def saturated(
+    execution_ns: Duration,
+    *,
+    first_lead_ns: int = FIRST_LEAD_NS,
+    policy: str = "fifs",
+    workers: int = 1,
+    there_ns: int = 300_000,
+    back_ns: int = 400_000,
+    requests: int = 1200,
+) -> FarAway:
+    """Far more than the workers can execute arrives at once."""
+    setup = Setup(
+        (MODEL,),
+        tuple(Worker(number, f"w{number}", ("m",)) for number in range(workers)),
+        (Profile("m", "default", (2 * MS, 3 * MS, 4 * MS, 5 * MS)),),
+    )
+    made = PLUGINS.make_policy(policy, setup, {})
+    engine = Engine(made, name=policy, strict=True, first_lead_ns=first_lead_ns)
+    simulation = FarAway(engine, execution_ns, there_ns=there_ns, back_ns=back_ns)
+    simulation.schedule(RequestArrived(0, Request(number, "m", 1, 0, NEVER)) for number in range(requests))
+    simulation.run()
+    assert engine.tally.answered == requests
+    return simulation
+
+
+def idle_share(simulation: FarAway, execution_ns: int, *, after: int = 200) -> float:
+    idle_ns = simulation.idle_ns[after:]
+    return sum(idle_ns) / (sum(idle_ns) + execution_ns * len(idle_ns))
+
+
+@pytest.mark.parametrize("policy", ["fifs", "symphony", "eager", "timeout", "clockwork", "triton"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_saturated_worker_does_not_idle(policy: str, workers: int) -> None:
+    seldom = saturated(lambda _: 2 * MS, policy=policy, workers=workers, first_lead_ns=0, requests=300)
+    assert idle_share(seldom, 2 * MS, after=9) > 0.2
+    simulation = saturated(lambda _: 2 * MS, policy=policy, workers=workers, requests=1400 * workers)
+    assert idle_share(simulation, 2 * MS, after=150 * workers) < 0.01
+
+
+@settings(max_examples=examples(0.1))
+@given(execution_us=st.integers(500, 20_000), there_us=st.integers(50, 2000), back_us=st.integers(50, 2000))
+def test_what_is_sent_early_hardly_waits(execution_us: int, there_us: int, back_us: int) -> None:
+    """Once the ways are learned: what is urgent could not have begun much sooner than the batch before it."""
+    execution_ns, ways_ns = 1000 * execution_us, 1000 * (there_us + back_us)
+    simulation = saturated(lambda _: execution_ns, there_ns=1000 * there_us, back_ns=1000 * back_us, requests=1200)
+    assert max(simulation.waited_ns[200:]) <= ways_ns
+    legs_ns = execution_ns + ways_ns
+    reachable_ns = min(ways_ns, LONGEST_NS, round(LARGEST * legs_ns))
+    assert sum(simulation.idle_ns[200:]) / 100 <= ways_ns - reachable_ns + 0.02 * legs_ns
+
+
+def test_where_legs_scatter_workers_idle_less_and_nothing_else_changes() -> None:
+    rng = random.Random(1)
+    durations = [round(10 * MS * rng.lognormvariate(-0.045, 0.3)) for _ in range(400)]
+    with_lead = saturated(durations.__getitem__)
+    without = saturated(durations.__getitem__, first_lead_ns=0)
+    assert sum(with_lead.idle_ns) < 0.5 * sum(without.idle_ns)
+    assert max(with_lead.waited_ns[8:]) < 40 * MS
+
+
+def test_what_is_learned_of_legs_stays_what_they_take_alone() -> None:
+    simulation = saturated(lambda _: 5 * MS)
+    (profile,) = simulation.engine.expectations.profiles.values()
+    assert profile.latency_ns(4) == pytest.approx(5.7 * MS, rel=0.03)
+
+
+# One worker, step by step ---------------------------------------------------------------------------------------------
+
+SETUP = Setup((MODEL,), (Worker(0, "w0", ("m",)), Worker(1, "w1", ("m",))), (Profile("m", "default", (10_000,) * 4),))
+LEAD = 1000
+
+
+class Overlapping(Script):
+    overlaps = True
+    best_effort = True
+
+
+def batch(number: int, start_ns: int, *, worker: int = 0) -> Dispatch:
+    return Dispatch(Batch(number, "m", (number,), (Leg(worker, "m", start_ns, 10_000),)))
+
+
+def finished(now_ns: int, number: int, *, sent_ns: int, worker: int = 0) -> LegFinished:
+    return LegFinished(now_ns, number, 0, worker, sent_ns, now_ns)
+
+
+def taught(*answers: Dispatch) -> tuple[Engine, Overlapping]:
+    """Three legs of 10 us have run alone on worker 0, until 30 us; a fourth runs since then, and one request waits."""
+    script = Overlapping(setup=SETUP)
+    engine = Engine(script, name="script", strict=True, learn=False, first_lead_ns=LEAD)
+    for number in range(4):
+        now_ns = 10_000 * number
+        script.answers.append([batch(number, now_ns)])
+        engine.handle(arrived(number, now_ns))
+        if number < 3:
+            script.answers.append(())
+            engine.handle(finished(now_ns + 10_000, number, sent_ns=now_ns))
+    script.told_ready.clear()
+    script.answers.append(())
+    engine.handle(arrived(4, 31_000))
+    return engine, script
+
+
+def test_a_worker_is_told_to_be_ready_a_lead_before_its_leg_ends_while_somebody_waits() -> None:
+    engine, script = taught()
+    assert engine.next_wake_ns == 39_000
+    engine.handle(ClockAdvanced(39_000))
+    assert script.told_ready == [WorkerReady(39_000, 0, 40_000)]  # of the ways nothing is known yet
+    assert engine.next_wake_ns is None
+
+
+def test_nobody_wakes_for_a_worker_for_which_nothing_waits() -> None:
+    engine, script = taught()
+    engine.handle(RequestCancelled(33_000, 4))
+    assert engine.next_wake_ns is None
+    engine.handle(arrived(5, 39_500))  # who comes when it is about to end finds it ready nevertheless
+    assert script.told_ready == [WorkerReady(39_500, 0, 40_000)]
+
+
+def test_what_is_dispatched_to_a_ready_worker_is_sent_at_once_and_one_only() -> None:
+    engine, script = taught()
+    engine.handle(ClockAdvanced(39_000))
+    script.answers.append([batch(4, 40_000)])
+    assert engine.handle(arrived(5, 39_200)) == [StartLeg(batch(4, 40_000).batch, 0, 1)]
+    script.answers.append([batch(5, 40_000)])
+    with pytest.raises(InvariantViolation, match="overlaps what is booked on worker 0"):
+        engine.handle(arrived(6, 39_300))
+
+
+def test_nothing_is_dispatched_to_a_worker_that_is_not_ready_nor_for_before_it_is_free() -> None:
+    engine, script = taught()
+    script.answers.append([batch(4, 38_000)])
+    with pytest.raises(InvariantViolation, match="overlaps what is booked on worker 0"):
+        engine.handle(arrived(5, 38_000))
+    engine, script = taught()
+    engine.handle(ClockAdvanced(39_000))
+    script.answers.append([batch(4, 39_999)])
+    with pytest.raises(InvariantViolation, match="overlaps what is booked on worker 0"):
+        engine.handle(arrived(5, 39_500))
+
+
+def test_policies_that_do_not_overlap_are_told_when_the_leg_is_over() -> None:
+    engine, script = taught()
+    script.overlaps = False  # type: ignore[misc]
+    assert engine.next_wake_ns is None
+    engine.handle(arrived(5, 39_500))
+    assert script.told_ready == []
+    engine.handle(finished(40_000, 3, sent_ns=30_000))
+    assert script.told_ready == [WorkerReady(40_000, 0, 40_000)]
+
+
+def test_a_worker_whose_leg_should_be_over_is_not_ready_any_more() -> None:
+    engine, script = taught()
+    engine.handle(ClockAdvanced(39_000))
+    engine.handle(arrived(5, 40_001))
+    assert script.told_ready == [WorkerReady(39_000, 0, 40_000), WorkerDelayed(40_001, 0)]
+    engine.handle(finished(50_000, 3, sent_ns=30_000))
+    assert script.told_ready[2:] == [WorkerReady(50_000, 0, 50_000)]
+
+
+def test_a_policy_leaves_a_worker_alone_whose_leg_should_be_over() -> None:
+    """What comes while one worker hangs goes to the other as soon as that is free."""
+    policy = FirstComeFirstServed(SETUP, PolicyOptions())
+    engine = Engine(policy, name="fcfs", strict=True, learn=False, first_lead_ns=LEAD)
+    for number in range(3):
+        engine.handle(arrived(number, 10_000 * number))
+        engine.handle(finished(10_000 * number + 10_000, number, sent_ns=10_000 * number))
+    engine.handle(arrived(3, 30_000))
+    (started,) = engine.handle(arrived(4, 35_000))
+    assert isinstance(started, StartLeg)
+    assert started.batch.legs[0].worker_id == 1
+    assert engine.handle(arrived(5, 40_500)) == []  # worker 0 hangs
+    (started,) = engine.handle(finished(45_000, 4, sent_ns=35_000, worker=1))
+    assert isinstance(started, StartLeg)
+    assert started.batch.legs[0].worker_id == 1
+
+
+def on_its_way() -> tuple[Engine, Overlapping]:
+    """Batch 3 runs on worker 0, batch 4 was sent behind it at 39 us; nothing else waits."""
+    engine, script = taught()
+    script.answers.append([batch(4, 40_000)])
+    script.handle, ready = _answering_ready(script), script.told_ready  # type: ignore[method-assign]
+    engine.handle(ClockAdvanced(39_000))
+    assert len(ready) == 1
+    assert engine.in_flight == 2
+    ready.clear()
+    return engine, script
+
+
+def _answering_ready(script: Overlapping) -> Callable[[AnyEvent], Commands]:
+    def handle(event: AnyEvent) -> Commands:
+        if not isinstance(event, WorkerReady):
+            script.told.append(event)
+            return ()
+        script.told_ready.append(event)
+        return script.answers.popleft() if script.answers else ()
+
+    return handle
+
+
+def test_a_leg_that_was_on_its_way_runs_from_the_end_of_the_one_before() -> None:
+    engine, script = on_its_way()
+    engine.handle(finished(42_000, 3, sent_ns=30_000))
+    assert script.told_ready == []
+    engine.handle(finished(51_000, 4, sent_ns=39_000))
+    assert script.told[-1] == LegFinished(51_000, 4, 0, 0, 42_000, 51_000)
+    assert script.told_ready == [WorkerReady(51_000, 0, 51_000)]
+
+
+def test_the_one_before_may_fail_and_the_one_behind_runs_on() -> None:
+    engine, script = on_its_way()
+    engine.handle(BatchFailed(41_000, 3, 0, 0, "broken"))
+    assert engine.in_flight == 1
+    assert script.told_ready == []
+    engine.handle(finished(51_000, 4, sent_ns=39_000))
+    assert script.told[-1] == LegFinished(51_000, 4, 0, 0, 41_000, 51_000)
+
+
+def test_a_leg_that_fails_on_its_way_leaves_its_place_to_another() -> None:
+    engine, script = on_its_way()
+    engine.handle(arrived(5, 39_400))
+    script.answers.append([batch(5, 40_000)])
+    assert StartLeg(batch(5, 40_000).batch, 0, 1) in engine.handle(BatchFailed(39_500, 4, 0, 0, "refused at once"))
+    assert script.told_ready == [WorkerReady(39_500, 0, 40_000)]
+    engine.handle(finished(40_000, 3, sent_ns=30_000))
+    engine.handle(finished(50_000, 5, sent_ns=39_500))
+    assert script.told[-1] == LegFinished(50_000, 5, 0, 0, 40_000, 50_000)
+
+
+def test_one_behind_that_ends_first_teaches_nothing_and_leaves_the_other_running() -> None:
+    engine, script = on_its_way()
+    engine.handle(finished(39_900, 4, sent_ns=39_000))
+    assert script.told_ready == [WorkerReady(39_900, 0, 40_000)]
+    engine.handle(finished(43_000, 3, sent_ns=30_000))
+    assert script.told[-1] == LegFinished(43_000, 3, 0, 0, 30_000, 43_000)
+    assert engine.in_flight == 0
+
+
+def test_a_lost_worker_gives_back_what_ran_and_what_was_on_its_way() -> None:
+    engine, script = on_its_way()
+    engine.handle(WorkerLost(39_500, 0))
+    assert engine.in_flight == 0
+    assert engine.queued == 2
+    assert script.told_ready == []
+    assert [type(event) for event in script.told if isinstance(event, WorkerLost | BatchFailed)] == [
+        WorkerLost,
+        BatchFailed,
+        BatchFailed,
+    ]
