@@ -5,7 +5,7 @@ state          what it knows at the moment
   books          the workers and what is booked on them; flights: batches on their way; outcomes: how requests end
   sharing        whose turn it is; shared_workers: on one set of workers; held: what waits for its turn
   expectations   the profiles as they stand; learner: how legs correct them; lateness: how late wake-ups come
-  overlap        when workers take their next batch, so that they do not idle
+  overlap        when workers take their next batch, so that they do not idle; readiness: what the policy is told
   succession     which policy decides; timers: those that it set
 commands       what the policy wants, checked (invariants) and carried out
 refusals       events that are not taken in

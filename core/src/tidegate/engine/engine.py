@@ -43,6 +43,7 @@ from tidegate.engine.effects import AnyEffect, EngineRestarted, PolicyReplaced, 
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.invariants import BooksBroken, InvariantViolation
 from tidegate.engine.observers import Observers
+from tidegate.engine.readiness import due_news, readiness
 from tidegate.engine.refusals import REFUSABLE, check_event
 from tidegate.engine.state import State
 
@@ -154,7 +155,8 @@ class Engine:
                 if self._state.overlap.is_due(event.now_ns):
                     # A worker whose leg ends with this event is told after that.
                     ends = event.worker_id if isinstance(event, LegFinished | BatchFailed) else None
-                    self._tell_of_overlap(ends)
+                    for news in due_news(self._state, ends):
+                        self._tell(news)
             self._take_in(event)
             self._settle()
             if state.sharing.is_contended:
@@ -248,7 +250,8 @@ class Engine:
         while state.reprieved or state.learned:
             self._follow_doubts()
         while self._state.queued and self._state.overlap.is_due(self.now_ns):
-            self._tell_of_overlap()  # of legs that end as soon as what follows them can be there
+            for news in due_news(self._state):  # of legs that end as soon as what follows them can be there
+                self._tell(news)
 
     def _cancel(self, event: RequestCancelled) -> None:
         if request := self._state.queued.pop(event.request_id, None):
@@ -367,8 +370,7 @@ class Engine:
                 self._fail(request, event.reason)
         self._state.flights.start_next(event.now_ns, *(leg.worker_id for leg in flight.batch.legs))
         self._tell(event)
-        for worker_id in workers:
-            self._tell_ready(worker_id)
+        self._tell_ready(*workers)
         for request in again:
             self._await_turn(RequestArrived(event.now_ns, request))
 
@@ -381,34 +383,10 @@ class Engine:
         tries = self._state.outcomes.count_try(request)
         return tries <= self._settings.max_tries and request.deadline_ns > event.now_ns
 
-    def _tell_ready(self, worker_id: int) -> None:
-        """Let the policy know of a worker on which nothing is booked, or nothing but what is about to end."""
-        state, now_ns = self._state, self.now_ns
-        booked = state.fleet.bookings.get(worker_id)
-        if booked is None or worker_id not in state.fleet.workers or state.succession.is_inherited(worker_id):
-            return
-        if not booked.legs:
-            self._tell(WorkerReady(now_ns, worker_id, now_ns))
-        elif len(booked.legs) == 1 and booked.free_ns is not None:
-            if state.overlap.is_late(now_ns, worker_id):
-                booked.free_ns = None
-                return
-            booked.free_ns = state.overlap.free_ns(now_ns, worker_id)
-            self._tell(WorkerReady(now_ns, worker_id, booked.free_ns))
-
-    def _tell_of_overlap(self, but_for: int | None = None) -> None:
-        """Let the policy know of workers whose legs are about to end, or should have ended and have not."""
-        state, now_ns = self._state, self.now_ns
-        for worker_id in state.overlap.pop_late(now_ns):
-            booked = state.fleet.bookings[worker_id]
-            if len(booked.legs) == 1 and booked.free_ns is not None and worker_id != but_for:
-                booked.free_ns = None
-                self._tell(WorkerDelayed(now_ns, worker_id))
-        for worker_id in state.overlap.pop_ready(now_ns):
-            booked = state.fleet.bookings[worker_id]
-            if len(booked.legs) == 1 and state.policy.overlaps and worker_id != but_for:
-                booked.free_ns = now_ns
-                self._tell_ready(worker_id)
+    def _tell_ready(self, *worker_ids: int) -> None:
+        for worker_id in worker_ids:
+            if ready := readiness(self._state, worker_id):
+                self._tell(ready)
 
     def _alone_ns(self, flight: Flight, event: LegFinished) -> int | None:
         """What a leg that has just ended would have taken on an idle worker; None where that is not known."""

@@ -43,7 +43,8 @@ class JitterSpec(_Section):
 class NetworkSpec(_Section):
     """What a leg takes besides running: its call and its rows travel there, its answer back (Symphony, figure 18).
 
-    The worker is busy all the while, as a Triton that is waited for is.
+    The worker is busy all the while, as a Triton that is waited for is, but for a leg that was on its way when the one
+    before it ended.
     """
 
     control_ms: float = Field(default=0, ge=0, lt=1e6, description="Of every leg")

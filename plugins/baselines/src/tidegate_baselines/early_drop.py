@@ -49,10 +49,10 @@ class EarlyDrop(QueueingPolicy):
         found = []
         for queue in self.queues.values():
             if queue.model.name in worker.hosts:
-                profile = self.profile(queue.model.name, worker)
                 candidate = self._candidate_for(now_ns, queue, worker)
                 if candidate:
-                    found.append((self.rank(candidate, profile), queue.key, candidate))
+                    rank = self.rank(candidate, self.profile(queue.model.name, worker))
+                    found.append((rank, queue.key, candidate))
         if not found:
             return ()
         _, key, candidate = min(found, key=lambda entry: entry[:2])
