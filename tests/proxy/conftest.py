@@ -2,7 +2,7 @@
 
 from tests.proxy.fixtures.calls import call, open_stream, outcome, request_of, rest_of, start_call
 from tests.proxy.fixtures.clients import connect, infer_all, tensors
-from tests.proxy.fixtures.fake_triton import start_fake
+from tests.proxy.fixtures.fake_triton import fake_http, start_fake
 from tests.proxy.fixtures.gate import gate, gate_itself, jam
 from tests.proxy.fixtures.here import serve_here, start_proxy_here
 from tests.proxy.fixtures.models import add_model, policy, tidegate, triton
@@ -11,6 +11,7 @@ __all__ = [
     "add_model",
     "call",
     "connect",
+    "fake_http",
     "gate",
     "gate_itself",
     "infer_all",

@@ -355,13 +355,13 @@ def test_shared_memory_that_is_refused_is_refused_everywhere(
 
 
 def test_a_load_that_is_refused_has_no_triton_asked(
-    start_fake: Callable[..., Any], serve_here: Callable[..., Any]
+    start_fake: Callable[..., Any], fake_http: str, serve_here: Callable[..., Any]
 ) -> None:
     fake = start_fake(lambda _request, _context: b"")
     closed = [{"apis": ["model-repository"], "closed": True}]
     proxy = serve_here(
         [],
-        tritons=[{"grpc": fake.address, "http": "127.0.0.1:1"}],
+        tritons=[{"grpc": fake.address, "http": fake_http}],
         listen={"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"},
         restricted=closed,
     )

@@ -48,10 +48,10 @@ def _get(address: str, path: str, body: bytes | None = None) -> tuple[int, str]:
 
 
 @pytest.fixture
-def world(start_fake: Make, serve_here: Make, request: pytest.FixtureRequest) -> Any:  # noqa: ANN401
+def world(start_fake: Make, fake_http: str, serve_here: Make, request: pytest.FixtureRequest) -> Any:  # noqa: ANN401
     """A proxy with all its ports, which counts as dead when a part of it is silent for more than a second."""
     listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
-    tritons = [{"grpc": start_fake(_echo).address, "http": "127.0.0.1:1"}]
+    tritons = [{"grpc": start_fake(_echo).address, "http": fake_http}]
     options = getattr(request, "param", {})
     return serve_here([], tritons=tritons, listen=listen, client_limits={"silence_s": 1.0}, **options)
 

@@ -11,8 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -160,37 +158,13 @@ class Calls:
         monkeypatch.setattr(owner, name, counted_later if inspect.iscoroutinefunction(original) else counted)
 
 
-class OverHttp(BaseHTTPRequestHandler):
-    """The HTTP side of a Triton: it lives, and says nothing more."""
-
-    def do_GET(self) -> None:
-        """Of a handler."""
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-
-@pytest.fixture(scope="module")
-def http_address() -> Iterator[str]:
-    """Of one that is there: Tidegate waits for it when it starts."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), OverHttp) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
 @pytest.fixture
-def start_world(start_fake: Make, serve_here: Make, http_address: str, tmp_path: Path) -> Make:
+def start_world(start_fake: Make, serve_here: Make, fake_http: str, tmp_path: Path) -> Make:
     """`start_world(triton)`: a proxy with everything switched on, over such a Triton."""
 
     def start(triton: Refusing) -> Any:  # noqa: ANN401
         listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
-        tritons = [{"grpc": start_fake(triton).address, "http": http_address}]
+        tritons = [{"grpc": start_fake(triton).address, "http": fake_http}]
         return serve_here([], tritons=tritons, listen=listen, record=tmp_path / "events.jsonl")
 
     return start
