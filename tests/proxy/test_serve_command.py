@@ -115,12 +115,30 @@ def test_a_shell_is_told_in_words() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_as_many_files_as_are_allowed_may_be_open() -> None:
+    script = (
+        "import resource; hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]; "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard)); "
+        "from tidegate_proxy.commands.serve import allow_all_files; allow_all_files(); "
+        "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], timeout=120, check=False).returncode == 0
+
+
 def test_profiles_are_taken_up(triton: EmbeddedTriton, start_tidegate: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "profiles.json"
     path.write_text(json.dumps({"profiles": [PROFILE]}))
     tidegate = start_tidegate([triton], profiles=path)
-    assert "no profile of 'mixer'" in tidegate.log
+    assert "INFO no profile of 'mixer'" in tidegate.log
     assert "no profile of 'echo'" not in tidegate.log
+
+
+def test_a_guess_is_worth_a_warning_where_there_is_an_slo(
+    triton: EmbeddedTriton, start_tidegate: Callable[..., Any]
+) -> None:
+    tidegate = start_tidegate([triton], slo="echo=1000")
+    assert "WARNING no profile of 'echo'" in tidegate.log
+    assert "INFO no profile of 'mixer'" in tidegate.log
 
 
 def test_what_is_under_way_is_answered_before_it_ends(

@@ -372,9 +372,10 @@ def _bytes_of(config: ServeConfig) -> tuple[int, int, int]:
 
 
 def _setup(config: ServeConfig, catalog: Catalog, measured: Mapping[tuple[str, str], ModelProfile]) -> Setup:
-    for model in catalog.models:
-        if catalog.layout is None and (model, "default") not in measured:
-            log.warning("no profile of %r: starting from a guess, learning from what is observed", model)
+    for name, model in catalog.models.items():
+        if catalog.layout is None and (name, "default") not in measured:
+            level = logging.INFO if model.slo_ns is None else logging.WARNING  # what else would a guess be wrong for?
+            log.log(level, "no profile of %r: starting from a guess, learning from what is observed", name)
     return Setup(
         models=tuple(catalog.models.values()),
         workers=tuple(catalog.workers),

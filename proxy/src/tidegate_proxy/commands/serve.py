@@ -102,12 +102,24 @@ def serve(
     try:
         settings = read_config(config, flags)
         configure_logs(settings.log.format, settings.log.level.upper())
+        allow_all_files()
         proxy = uvloop.run(run_proxy(settings, lambda: read_config(config, flags), _announce))
         if proxy:
             Console(soft_wrap=True, highlight=False).print(f"[dim]{escape(str(proxy.engine.tally))}[/]")
     except serving_errors() as error:
         errors.print(f"[red]error:[/] {escape(str(error))}")
         raise typer.Exit(1) from error
+
+
+def allow_all_files() -> None:
+    """Have as many files open as the administrator allows, not as a shell sets by default: a connection needs one."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        log.warning("only %d files may be open, and no more could be allowed: %s", soft, error)
 
 
 def serving_errors() -> tuple[type[Exception], ...]:
