@@ -1,9 +1,11 @@
 """ModelStreamInfer through Tidegate is that of Triton: the same messages, in the same order, the same end."""
 
+import asyncio
 import queue
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import numpy as np
@@ -12,6 +14,7 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy import streams
 from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.envelope import PassedThrough
 
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)
@@ -321,3 +324,21 @@ def test_a_stream_that_its_client_only_opens_and_closes(tidegate: object, open_s
         yield from ()
 
     assert rest_of(open_stream(tidegate, nothing())) == ([], OK, "")
+
+
+def test_what_a_decoupled_model_never_answers_is_not_remembered_for_ever() -> None:
+    """Of a request no more than the statistics ask for, and not its message."""
+
+    async def run() -> int:
+        relay = streams._Relay(lambda _size: None)
+        message = bytearray(1000)
+        for _ in range(2 * streams.MOST_UNANSWERED):
+            relay.put((cast("bytes", message), PassedThrough("decoupled")))
+        relay.put(None)
+        sent = [message async for message in relay.messages()]
+        assert len(sent) == 2 * streams.MOST_UNANSWERED
+        assert len(relay._unanswered) == streams.MOST_UNANSWERED
+        del sent
+        return sys.getrefcount(message)
+
+    assert asyncio.run(run()) <= 3

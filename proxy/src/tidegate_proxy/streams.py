@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
@@ -26,6 +27,8 @@ from tidegate_proxy.wire import encode_varint, first_string
 
 MAX_UNDER_WAY: Final = 1000
 """Requests and answers of one stream that wait; beyond it nothing more is read, from the client or from a Triton."""
+MOST_UNANSWERED: Final = 1000
+"""Requests of one stream to a Triton that are remembered for its statistics: a decoupled model may never answer."""
 _ERROR_MESSAGE_TAG: Final = b"\x0a"
 """ModelStreamInferResponse.error_message, which comes first."""
 _INFER_RESPONSE_TAG: Final = b"\x12"
@@ -134,8 +137,9 @@ class InferStream:
         self._read()
 
     def _forward(self, message: bytes) -> None:
+        request = PassedThrough.of(message)
         try:
-            backend = self._control.route_inference(message, PassedThrough.of(message))
+            backend = self._control.route_inference(message, request)
         except RequestFailed as failure:
             self._outbox.append(_refused(message, failure))
             self._send()
@@ -150,7 +154,7 @@ class InferStream:
         is_new = relay is None
         if relay is None:
             relay = self._relays[key] = _Relay(self._taken)
-        relay.put(message)
+        relay.put((message, replace(request, header=None)))
         if is_new:
             self._spawn(self._call, self._run_relay(key, relay))
         self._read()
@@ -282,11 +286,11 @@ class _Relay:
     def __init__(self, taken: Callable[[int], None]) -> None:
         """`taken` is called when a message is on its way, with its size."""
         self._taken = taken
-        self._messages: deque[bytes | None] = deque()
+        self._messages: deque[tuple[bytes, PassedThrough] | None] = deque()
         self._more = asyncio.Event()
         self._room = asyncio.Event()
-        self._unanswered: deque[tuple[bytes, int]] = deque()
-        """Requests on their way, each with when it left."""
+        self._unanswered: deque[tuple[PassedThrough, int]] = deque(maxlen=MOST_UNANSWERED)
+        """The latest requests on their way, each with when it left."""
         self._ended = False
         self._task: asyncio.Task[None] | None = None
 
@@ -301,8 +305,8 @@ class _Relay:
         if self._ended and self._task:
             self._task.cancel()
 
-    def put(self, message: bytes | None) -> None:
-        """Add a message; None: that was the last."""
+    def put(self, message: tuple[bytes, PassedThrough] | None) -> None:
+        """Add a message, and what has to be known of it; None: that was the last."""
         self._messages.append(message)
         self._more.set()
 
@@ -317,10 +321,11 @@ class _Relay:
         while True:
             self._more.clear()
             while self._messages:
-                message = self._messages.popleft()
-                if message is None:
+                following = self._messages.popleft()
+                if following is None:
                     return
-                self._unanswered.append((message, time.monotonic_ns()))
+                message, request = following
+                self._unanswered.append((request, time.monotonic_ns()))
                 yield message
                 self._taken(len(message))
             await self._more.wait()
@@ -328,8 +333,8 @@ class _Relay:
     def answered(self, control: Control, *, ok: bool) -> None:
         """An answer came: for models that give one each, and only those are counted here, to the oldest request."""
         if self._unanswered:
-            message, sent_ns = self._unanswered.popleft()
-            control.passed_through(PassedThrough.of(message), sent_ns, ok=ok)
+            request, sent_ns = self._unanswered.popleft()
+            control.passed_through(request, sent_ns, ok=ok)
 
     async def wait_for_room(self, there_is: Callable[[], bool]) -> None:
         """Wait until answers were taken, unless `there_is` room by now."""
