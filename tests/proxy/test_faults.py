@@ -354,8 +354,16 @@ def test_who_spoils_batches_runs_alone_for_a_while(
 
 
 def test_who_spoils_batches_is_found_though_none_of_them_is_tried_again(
-    start_fake: Make, serve_here: Make, start_call: Make, request_of: Make, outcome: Make, eventually: Make
+    start_fake: Make,
+    serve_here: Make,
+    start_call: Make,
+    request_of: Make,
+    outcome: Make,
+    eventually: Make,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("tidegate_proxy.serve.FIRST_LEAD_NS", 0)  # no batch is sent ahead: all four share one
+
     def refuse(request: Any, context: Any) -> bytes:  # noqa: ANN401
         if 2 in np.frombuffer(request.raw_input_contents[0], np.float32):
             context.abort(INTERNAL, "it is spoiled")
