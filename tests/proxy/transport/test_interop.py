@@ -212,9 +212,10 @@ def test_cancel_after_first_response(client: grpc.Channel, service: Service) -> 
 @pytest.mark.parametrize("method", [UNARY, STREAM])
 def test_timeout_on_sleeping_server(client: grpc.Channel, service: Service, method: str) -> None:
     with pytest.raises(grpc.RpcError) as failed:
-        _finish(client, method, [("x-sleep", "yes")], timeout_s=0.2)
+        _finish(client, method, [("x-sleep", "yes")], timeout_s=0.5)
     assert failed.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert service.left.wait(30)
+    if service.metadata:  # else it did not come in time
+        assert service.left.wait(30)
 
 
 def test_concurrent_large_unary(client: grpc.Channel) -> None:
