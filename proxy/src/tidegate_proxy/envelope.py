@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy import wire
-from tidegate_proxy.heading import Heading, NotSchedulable, Overgrown, heading_of, parsed
+from tidegate_proxy.heading import Heading, Headings, NotSchedulable, Overgrown, parsed
 from tidegate_proxy.reserved_names import REGION_PARAMETER, RESERVED
 from tidegate_proxy.signature import Signature
 
@@ -49,16 +49,21 @@ class Envelope:
 
 
 def open_envelope(message: bytes, signature: Signature) -> Envelope:
+    """Look into a request of a batchable model, as `open_known`."""
+    return open_known(message, Headings(signature))
+
+
+def open_known(message: bytes, headings: Headings) -> Envelope:
     """Look into a request of a batchable model.
 
     Raises NotSchedulable for one that cannot be merged (sequences, shared memory, classification, typed contents) or
     is not well-formed: a batch must never fail because of one request in it.
     """
     header, id_field, name, tensors = _split(message)
-    heading = heading_of(header, len(tensors), signature)
+    heading = headings.of(header, len(tensors))
     heading.check_sizes(tensors)
     return Envelope(
-        message, heading, id_field, name, tensors, signature, heading.model, heading.rows, heading.merge_key
+        message, heading, id_field, name, tensors, headings.signature, heading.model, heading.rows, heading.merge_key
     )
 
 

@@ -79,21 +79,27 @@ class Heading:
                 raise NotSchedulable("a tensor's size is not that of its shape")
 
 
-def heading_of(header: bytes, tensors: int, signature: Signature) -> Heading:
-    """What a serialized ModelInferRequest without its id and its tensors says, which are that many.
+class Headings:
+    """Those of the requests to a batchable model, each read once. May be used by several threads."""
 
-    Raises NotSchedulable for one that cannot be merged (sequences, shared memory, classification, typed contents) or
-    is not well-formed: a batch must never fail because of one request in it.
-    """
-    known: dict[bytes, Heading] = signature.headings
-    if heading := known.get(header):
+    def __init__(self, signature: Signature) -> None:
+        self.signature = signature
+        self._known: dict[bytes, Heading] = {}
+
+    def of(self, header: bytes, tensors: int) -> Heading:
+        """What a serialized ModelInferRequest without its id and its tensors says, which are that many.
+
+        Raises NotSchedulable for one that cannot be merged (sequences, shared memory, classification, typed contents)
+        or is not well-formed: a batch must never fail because of one request in it.
+        """
+        if heading := self._known.get(header):
+            return heading
+        heading = _read(parsed(header), tensors, self.signature)
+        if len(header) <= REMEMBERED_BYTES:
+            if len(self._known) >= MOST_REMEMBERED:
+                self._known.clear()
+            self._known[header] = heading
         return heading
-    heading = _read(parsed(header), tensors, signature)
-    if len(header) <= REMEMBERED_BYTES:
-        if len(known) >= MOST_REMEMBERED:
-            known.clear()
-        known[header] = heading
-    return heading
 
 
 def parsed(header: bytes) -> service_pb2.ModelInferRequest:

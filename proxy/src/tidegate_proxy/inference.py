@@ -8,9 +8,9 @@ from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import AwaitingClient, Client
 from tidegate_proxy.deadlines import deadline_ns
 from tidegate_proxy.driver import Driver
-from tidegate_proxy.envelope import Envelope, open_envelope
+from tidegate_proxy.envelope import Envelope, open_known
 from tidegate_proxy.forwarded import fits
-from tidegate_proxy.heading import NotSchedulable
+from tidegate_proxy.heading import Headings, NotSchedulable
 from tidegate_proxy.transport import Metadata
 from tidegate_proxy.wire import first_string
 
@@ -24,6 +24,8 @@ class Inference:
     def __init__(self, directory: Directory, driver: Driver) -> None:
         self._directory = directory
         self._driver = driver
+        self._headings: dict[str, Headings] = {}
+        """By model."""
 
     def is_served(self, model: str) -> bool:
         """Whether any Triton has this model, scheduled or not."""
@@ -31,10 +33,15 @@ class Inference:
 
     def open(self, message: bytes) -> Envelope:
         """A serialized ModelInferRequest as an envelope. Raises NotSchedulable when a Triton has to see it as it is."""
-        signature = self._directory.catalog.signatures.get(first_string(message))
+        model = first_string(message)
+        signature = self._directory.catalog.signatures.get(model)
         if signature is None:
+            self._headings.pop(model, None)
             raise NotSchedulable("its model is not scheduled")
-        return open_envelope(message, signature)
+        headings = self._headings.get(model)
+        if headings is None or headings.signature is not signature:
+            headings = self._headings[model] = Headings(signature)
+        return open_known(message, headings)
 
     def submit(self, client: Client, arrival_ns: int, remaining_s: float | None) -> None:
         """Have it scheduled. `remaining_s`: until the client's own deadline, if it has one."""

@@ -1,10 +1,10 @@
 """What a model's config says about its requests: what a well-formed one looks like, and how many run at a time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from struct import error as struct_error
 from struct import unpack_from
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from tritonclient.grpc import model_config_pb2
@@ -43,8 +43,6 @@ class Signature:
     inputs: dict[str, TensorSpec]
     outputs: frozenset[str]
     max_rows: int
-    headings: dict[bytes, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """What headers of requests were found to say (`heading`), by the header."""
 
 
 def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
