@@ -151,7 +151,8 @@ def test_they_agree_with_the_engine(policy: str, seed: int) -> None:
     entries = list(read_log(log.getvalue().splitlines())[1])
 
     metrics = Metrics(scenario.setup)
-    engine = Engine(make_policy(spec, scenario.setup, {}), name=policy, strict=True)
+    policy_made = make_policy(spec, scenario.setup, {})
+    engine = Engine(policy_made, name=policy, strict=True, first_lead_ns=scenario.first_lead_ns)
     for entry in entries:
         metrics.handled(entry.event, engine.handle(entry.event), 1000)
     now, tally = metrics.snapshot(), engine.tally
