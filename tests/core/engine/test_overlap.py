@@ -158,21 +158,24 @@ class Overlapping(Script):
         return self.answers.popleft() if isinstance(event, WorkerReady) and self.answers else ()
 
 
-def batch(number: int, start_ns: int, *, worker: int = 0) -> Dispatch:
-    return Dispatch(Batch(number, "m", (number,), (Leg(worker, "m", start_ns, 10_000),)))
+def batch(number: int, start_ns: int, *, worker: int = 0, duration_ns: int = 10_000) -> Dispatch:
+    return Dispatch(Batch(number, "m", (number,), (Leg(worker, "m", start_ns, duration_ns),)))
 
 
 def finished(now_ns: int, number: int, *, sent_ns: int, worker: int = 0) -> LegFinished:
     return LegFinished(now_ns, number, 0, worker, sent_ns, now_ns)
 
 
-def taught(*answers: Dispatch) -> tuple[Engine, Overlapping]:
-    """Three legs of 10 us have run alone on worker 0, until 30 us; a fourth runs since then, and one request waits."""
+def taught(last_takes_ns: int = 10_000) -> tuple[Engine, Overlapping]:
+    """Three legs of 10 us have run alone on worker 0, until 30 us; a fourth runs since then, and one request waits.
+
+    That one is planned to take `last_takes_ns`.
+    """
     script = Overlapping(setup=SETUP)
     engine = Engine(script, name="script", strict=True, learn=False, first_lead_ns=LEAD)
     for number in range(4):
         now_ns = 10_000 * number
-        script.answers.append([batch(number, now_ns)])
+        script.answers.append([batch(number, now_ns, duration_ns=10_000 if number < 3 else last_takes_ns)])
         engine.handle(arrived(number, now_ns))
         if number < 3:
             script.answers.append(())
@@ -284,6 +287,24 @@ def test_the_one_before_may_fail_and_the_one_behind_runs_on() -> None:
     assert script.told_ready == []
     engine.handle(finished(51_000, 4, sent_ns=39_000))
     assert script.told[-1] == LegFinished(51_000, 4, 0, 0, 41_000, 51_000)
+
+
+def test_what_follows_a_leg_that_runs_sooner_than_planned_is_behind_it_nevertheless() -> None:
+    """Its own planned start may be before that of the leg that runs."""
+    engine, script = taught(last_takes_ns=100_000)
+    script.asked_about_workers = True
+    script.answers.append([batch(4, 130_000)])
+    engine.handle(ClockAdvanced(39_000))
+    assert script.told_ready == [WorkerReady(39_000, 0, 130_000)]
+    engine.handle(arrived(5, 39_500))
+    engine.handle(finished(40_000, 3, sent_ns=30_000))
+    script.answers.append([batch(5, 50_000)])
+    engine.handle(ClockAdvanced(49_900))
+    assert script.told_ready[1:] == [WorkerReady(49_900, 0, 50_000)]
+    engine.handle(finished(50_000, 4, sent_ns=39_000))
+    engine.handle(finished(60_000, 5, sent_ns=49_900))
+    assert script.told[-1] == LegFinished(60_000, 5, 0, 0, 50_000, 60_000)
+    assert engine.in_flight == 0
 
 
 def test_a_leg_that_fails_on_its_way_leaves_its_place_to_another() -> None:

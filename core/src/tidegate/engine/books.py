@@ -26,6 +26,10 @@ class Flight:
     preempted: bool = False
     """The policy took its worker away; its driver will tell when the worker is free."""
 
+    def runs(self, leg: Leg) -> bool:
+        """Whether this leg of its batch runs."""
+        return self.running and self.batch.legs[self.leg] is leg
+
 
 @dataclass(slots=True)
 class Bookings:
@@ -43,10 +47,11 @@ class Bookings:
     """From when on a leg counts that is sent while the first one still runs; None: none may be."""
 
     def book(self, leg: Leg, flight: Flight) -> None:
-        """Enter a leg where its planned start puts it."""
+        """Enter a leg where its planned start puts it, behind the one that runs: that may have begun before its own."""
         self.idle.discard(self.worker.id)
         position = len(self.legs)
-        while position and self.legs[position - 1].start_ns > leg.start_ns:
+        first = int(position > 0 and self.flights[0].runs(self.legs[0]))
+        while position > first and self.legs[position - 1].start_ns > leg.start_ns:
             position -= 1
         self.legs.insert(position, leg)
         self.flights.insert(position, flight)

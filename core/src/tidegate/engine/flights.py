@@ -175,11 +175,9 @@ class Flights:
             return
         booked.free_ns = None
         self._overlap.ends(booked.worker.id)
-        if booked.flights and (following := booked.flights[0]).running:
-            leg = following.batch.legs[following.leg]
-            if leg is booked.legs[0]:  # and not one of its legs on another worker
-                following.early_ns = now_ns - following.sent_ns
-                self._overlap.begins(now_ns, booked.worker, following, self._profile(leg, booked))
+        if booked.flights and (following := booked.flights[0]).runs(booked.legs[0]):
+            following.early_ns = now_ns - following.sent_ns
+            self._overlap.begins(now_ns, booked.worker, following, self._profile(booked.legs[0], booked))
 
     def _profile(self, leg: Leg, booked: Bookings) -> Profile:
         return self._expectations.profiles[leg.partition, booked.worker.kind]
