@@ -380,8 +380,9 @@ class Engine:
             return False
         if flight.preempted:
             return True
-        tries = self._state.outcomes.count_try(request)
-        return tries <= self._settings.max_tries and request.deadline_ns > event.now_ns
+        # What was on its way behind a leg that ran has hardly been tried; but it may be what its worker fell over.
+        most = self._settings.max_tries + (flight.running and flight.early_ns is None)
+        return self._state.outcomes.count_try(request) <= most and request.deadline_ns > event.now_ns
 
     def _tell_ready(self, *worker_ids: int) -> None:
         for worker_id in worker_ids:

@@ -1,6 +1,5 @@
 """gRPC clients that send without end, never end, or read nothing: what they may hold is bounded, and given back."""
 
-import asyncio
 import contextlib
 import socket
 import struct
@@ -12,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.proxy.transport.conftest import LoopThread
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.configuration.config import Limits
 from tidegate_proxy.transport.grpcio.server import Call, Server
@@ -56,17 +56,17 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., str]]:
+def serve(loop: LoopThread) -> Iterator[Callable[..., str]]:
     """`serve(accept, Bounds(...), send_timeout_s=..., ...)`: a server on gRPC's own core, as HOST:PORT."""
     servers: list[Server] = []
 
     def start(accept: Callable[[Call], None], bounds: Bounds, **limits: float) -> str:
-        servers.append(Server(accept, Limits.model_validate(limits), bounds))
-        return f"127.0.0.1:{asyncio.run(servers[-1].listen('127.0.0.1:0'))}"
+        servers.append(loop.call(lambda: Server(accept, Limits.model_validate(limits), bounds)))
+        return f"127.0.0.1:{loop.run(servers[-1].listen('127.0.0.1:0'))}"
 
     yield start
     for server in servers:
-        asyncio.run(server.stop(0))
+        loop.run(server.stop(0))
 
 
 @pytest.fixture
