@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy import reserved_names
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.affinity import keeper
-from tidegate_proxy.backend import GOING, SERVICE, Backend
+from tidegate_proxy.backend import CANCEL_AFTER_S, GOING, SERVICE, Backend
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed
 from tidegate_proxy.client_regions import Ask, ClientRegions, all_must
@@ -105,7 +105,9 @@ class Control:
         owner: str,
     ) -> AsyncIterator[bytes]:
         """The answers of one Triton to a client's stream. Raises RequestFailed."""
-        stream = backend.stream(method, self._forwarded(metadata), remaining_s)
+        # A Triton that is told of a deadline may die of it: it is told a little later, if at all.
+        limit_s = None if remaining_s is None else remaining_s + CANCEL_AFTER_S
+        stream = backend.stream(method, self._forwarded(metadata), limit_s)
         backend.forwarded.add(stream)
         writing = asyncio.create_task(_write(stream, messages))
         try:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import grpc
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.backend import Backend
+from tidegate_proxy.backend import CANCEL_AFTER_S, Backend
 from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed, own_fault
 from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
@@ -311,10 +311,12 @@ class _Relay:
         self._more.set()
 
     def end(self) -> None:
-        """Cancel its task, whatever it waits for."""
+        """Send no more, and cancel its task a moment later, whatever it waits for then (`CANCEL_AFTER_S`)."""
         self._ended = True
+        self._messages.clear()
+        self.put(None)
         if self._task:
-            self._task.cancel()
+            asyncio.get_running_loop().call_later(CANCEL_AFTER_S, self._task.cancel)
 
     async def messages(self) -> AsyncIterator[bytes]:
         """The messages, as they come."""
