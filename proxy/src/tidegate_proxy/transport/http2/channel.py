@@ -20,6 +20,8 @@ from tidegate_proxy.transport.http2.metadata import Header, headers_of, timeout_
 from tidegate_proxy.transport.interface import Answered, Ended, Metadata
 
 CONNECT_S: Final = 5.0
+CLOSE_S: Final = 1.0
+"""How long a server may take to hear that a connection is closed."""
 BACK_OFF_S: Final = (0.1, 1.0)
 """A server that restarts is to be found again at once, not after gRPC's usual two minutes."""
 AnyCall = TypeVar("AnyCall", bound=PendingCall)
@@ -137,6 +139,13 @@ class Channel:
             call.cancel()
         for connection in connections:
             connection.terminate(ErrorCode.NO_ERROR, "closed")
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                for connection in connections:
+                    await connection.ended.wait()
+        except TimeoutError:
+            for connection in connections:
+                connection.abort("closed")
 
     def _begin(self, connection: ClientConnection, call: PendingCall) -> None:
         try:

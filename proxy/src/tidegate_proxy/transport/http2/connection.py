@@ -60,6 +60,8 @@ class Connection(asyncio.BufferedProtocol):
         }
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
+        self.ended = asyncio.Event()
+        """Set when the connection is no more."""
         self._awake = False
         """Whether a flush is to come."""
         self._paused = False
@@ -142,6 +144,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End what is under way."""
         self.transport = None
+        self.ended.set()
         for handle in (self._keepalive, self._ping_due):
             if handle:
                 handle.cancel()
