@@ -1,7 +1,7 @@
 """Workers take their next batch before the one that they run is over, and not too early."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -43,6 +43,14 @@ PLUGINS = Plugins.installed()
 MODEL = Model("m", max_rows=4)
 Duration = Callable[[int], int]
 """What the n-th execution takes."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_legs() -> Iterator[None]:
+    """Legs are as short here as they are in stories."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("tidegate.engine.overlap.SHORTEST_NS", 0)
+        yield
 
 
 class FarAway(Simulation):
@@ -192,6 +200,14 @@ def test_a_worker_is_told_to_be_ready_a_lead_before_its_leg_ends_while_somebody_
     engine.handle(ClockAdvanced(39_000))
     assert script.told_ready == [WorkerReady(39_000, 0, 40_000)]  # of the ways nothing is known yet
     assert engine.next_wake_ns is None
+
+
+def test_nothing_is_sent_behind_a_leg_that_is_over_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.engine.overlap.SHORTEST_NS", 10_001)
+    engine, script = taught()
+    assert engine.next_wake_ns is None
+    engine.handle(ClockAdvanced(39_500))
+    assert script.told_ready == []
 
 
 def test_nobody_wakes_for_a_worker_for_which_nothing_waits() -> None:

@@ -29,6 +29,8 @@ LONGEST_NS = 5_000_000
 Nor as a larger share of that leg than `LARGEST`.
 """
 LARGEST = 0.75
+SHORTEST_NS = 1_500_000
+"""Nothing is sent behind a shorter leg: early batches are smaller, and each costs Tidegate as much as a large one."""
 KNOWN = 3
 """After so many legs that were sent to an idle worker it is known what they take."""
 LATEST = 8
@@ -165,7 +167,7 @@ class Overlap:
 
     def begins(self, now_ns: int, worker: Worker, flight: Flight, profile: Profile) -> None:
         """A flight's leg runs on a worker from now on: it was sent there now, or was on its way (`early_ns`)."""
-        if not self._first_lead_ns:
+        if not self._first_lead_ns or _centre_ns(profile, flight.rows) < SHORTEST_NS:
             return
         leg = flight.batch.legs[flight.leg]
         ways = self._ways.get(worker.id)
