@@ -45,7 +45,8 @@ class Service:
     def _look_at(self, context: grpc.ServicerContext) -> None:
         self.metadata = list(context.invocation_metadata())
         asked = dict(self.metadata)
-        context.add_callback(self.left.set)
+        if not context.add_callback(self.left.set):  # its client has left already
+            self.left.set()
         if "x-sleep" in asked:
             self.released.wait(30)
         if "x-status" in asked:

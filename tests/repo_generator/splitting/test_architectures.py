@@ -1,6 +1,7 @@
 """Real architectures, cut into 2, 3 and 10 blocks: in a row they answer what the whole answers."""
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -8,27 +9,36 @@ import pytest
 
 from tidegate_repo_generator.splitting.blocks import Blocks, open_model
 from tidegate_repo_generator.splitting.cutting import CutRefused, Cutter
+from tidegate_repo_generator.splitting.graph import SplitError
 from tidegate_repo_generator.splitting.run_times import data_times, equal_cuts, measure_nodes
 from tidegate_repo_generator.splitting.verification import TOLERANCE, compose, reference
 from tidegate_repo_generator.trial import random_rows
 
 COUNTS = (2, 3, 10)
+TRIES = 5
+"""How often nodes are timed."""
 
 
 def check(path: Path, shapes: dict[str, tuple[int, ...]], *, batch_dim: bool) -> Cutter:
     cutter, inputs, source = open_model(path, shapes, batch_dim=batch_dim)
     feed = random_rows(inputs, 1, cutter.probe.size)
-    times = data_times(cutter.flow, measure_nodes(cutter.flow, source.folder, feed, runs=1))
-    cuts = {count: Blocks(cutter, source, equal_cuts(cutter, times, count)) for count in COUNTS}
+    for tries in count(1):
+        times = data_times(cutter.flow, measure_nodes(cutter.flow, source.folder, feed, runs=1))
+        try:
+            cuts = {number: Blocks(cutter, source, equal_cuts(cutter, times, number)) for number in COUNTS}
+            break
+        except SplitError:  # a busy machine may stretch one node so far that too few places are left for ten blocks
+            if tries == TRIES:
+                raise
     inner = frozenset[str]().union(*(value for blocks in cuts.values() for value in blocks.crossings))
     expected = reference(cutter.flow, source.folder, inputs, cutter.probe.size, inner)
     for output in expected.outputs.values():
         assert output.std() > 1e-6  # a saturated output would hide what goes wrong before it
-    for count, blocks in cuts.items():
-        assert len(blocks.spans) == count
-        models = (blocks.model(number, number + 1) for number in range(count))
+    for parts, blocks in cuts.items():
+        assert len(blocks.spans) == parts
+        models = (blocks.model(number, number + 1) for number in range(parts))
         assert compose(models, source.folder, expected, lambda: None) <= TOLERANCE
-        joined = [blocks.model(0, 1), blocks.model(1, count)]
+        joined = [blocks.model(0, 1), blocks.model(1, parts)]
         assert compose(joined, source.folder, expected, lambda: None) <= TOLERANCE
     return cutter
 
