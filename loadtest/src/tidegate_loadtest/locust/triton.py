@@ -7,6 +7,7 @@ that schedules by deadlines would take our patience for the client's SLO.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
+from http.client import HTTPException
 from typing import Any, TypeVar
 
 import gevent
@@ -183,7 +184,7 @@ class HttpConnection(TritonConnection):
         except InferenceServerException as error:
             message = str(error.message())
             done(status_of(message, f"HTTP {error.status()}" if error.status() else "HTTP"), message)
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             done(type(error).__name__, str(error))
         else:
             done(OK, "")

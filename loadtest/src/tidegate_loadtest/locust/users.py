@@ -1,9 +1,11 @@
 """The base of a locustfile's users: `from tidegate_loadtest.locust.users import TritonUser`."""
 
 import logging
+import signal
 import sys
 from typing import Any
 
+import gevent
 from gevent.event import Event
 from locust import User, events, task
 from locust.env import Environment
@@ -63,6 +65,9 @@ def _on_init(environment: Environment, runner: Any, web_ui: WebUI | None, **_res
     if options.open_loop:
         environment.shape_class = ScheduleShape(conductor)
         environment.shape_class.runner = runner
+    # Python would raise KeyboardInterrupt wherever the program is just now: between gevent's locks it hangs for ever.
+    hub = gevent.get_hub()
+    gevent.signal_handler(signal.SIGINT, hub.handle_system_error, KeyboardInterrupt, KeyboardInterrupt())
     if web_ui is not None:
         add_tab(web_ui, conductor)
         environment.events.test_stop.add_listener(lambda **_rest: _report(conductor))
