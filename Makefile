@@ -5,7 +5,7 @@ MEMBERS = core[sim] proxy[embedded,tracing] plugins/baselines plugins/symphony[p
 BIN = .venv/bin
 SOURCES = core/src proxy/src plugins/baselines/src plugins/symphony/src plugins/ppipe/src plugins/template repo_generator/src triton_models/src loadtest/src
 
-.PHONY: help demo test test-all lint bench fuzz soak loadtest install clean
+.PHONY: help demo test test-all test-grpcio lint bench fuzz soak loadtest install clean
 help:  ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/'
 
@@ -19,8 +19,10 @@ PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope
 test: .venv/installed  ## All that can break, the real tritonserver included (5 minutes on two cores; WORKERS=...)
 	$(PYTEST) -m "not slow"
 
-test-all: .venv/installed  ## What takes long, too: more models, more examples, new ones every time, both ways to speak gRPC
+test-all: .venv/installed  ## What takes long, too: more models, more examples, new ones every time
 	$(PYTEST) --hypothesis-profile thorough
+
+test-grpcio: .venv/installed  ## The tests that start a Tidegate once more, on gRPC's own core (`transport: grpcio`)
 	$(PYTEST) -m "not slow" --transport grpcio
 
 lint: .venv/installed  ## ruff, strict mypy, import contracts

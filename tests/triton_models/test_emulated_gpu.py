@@ -183,8 +183,12 @@ def test_bad_parameters_fail_the_load_and_say_why(
     }
     for name, (parameters, _) in bad.items():
         add_model(tmp_path, name, "emulated_gpu", f"max_batch_size: 8\n{ONE_TENSOR}", **parameters)
-    with pytest.raises(TritonStartError) as raised:
-        start_triton([tmp_path])
-    reasons = {line.partition(":")[0].strip(): line for line in str(raised.value).splitlines()}
+    reasons: dict[str, str] = {}
+    for _ in range(3):  # a Triton sometimes aborts at its start, and says nothing
+        with pytest.raises(TritonStartError) as raised:
+            start_triton([tmp_path])
+        reasons = {line.partition(":")[0].strip(): line for line in str(raised.value).splitlines()}
+        if "model 'none'" in reasons:
+            break
     for name, (_, reason) in bad.items():
         assert reason in reasons[f"model '{name}'"]

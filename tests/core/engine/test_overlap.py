@@ -118,7 +118,7 @@ def test_a_saturated_worker_does_not_idle(policy: str, workers: int) -> None:
 
 
 @settings(max_examples=examples(0.1))
-@given(execution_us=st.integers(500, 20_000), there_us=st.integers(50, 2000), back_us=st.integers(50, 2000))
+@given(execution_us=st.integers(1500, 20_000), there_us=st.integers(50, 2000), back_us=st.integers(50, 2000))
 def test_what_is_sent_early_hardly_waits(execution_us: int, there_us: int, back_us: int) -> None:
     """Once the ways are learned: what is urgent could not have begun much sooner than the batch before it."""
     execution_ns, ways_ns = 1000 * execution_us, 1000 * (there_us + back_us)
@@ -126,7 +126,8 @@ def test_what_is_sent_early_hardly_waits(execution_us: int, there_us: int, back_
     assert max(simulation.waited_ns[200:]) <= ways_ns
     legs_ns = execution_ns + ways_ns
     reachable_ns = min(ways_ns, LONGEST_NS, round(LARGEST * legs_ns))
-    assert sum(simulation.idle_ns[200:]) / 100 <= ways_ns - reachable_ns + 0.05 * legs_ns
+    # What counts as all gained (`ALL_GAINED`) may leave a fifth of the ways.
+    assert sum(simulation.idle_ns[200:]) / 100 <= ways_ns - reachable_ns + 0.2 * ways_ns + 0.02 * legs_ns
 
 
 def test_where_legs_scatter_workers_idle_less_and_nothing_else_changes() -> None:
