@@ -126,7 +126,7 @@ def test_what_is_sent_early_hardly_waits(execution_us: int, there_us: int, back_
     assert max(simulation.waited_ns[200:]) <= ways_ns
     legs_ns = execution_ns + ways_ns
     reachable_ns = min(ways_ns, LONGEST_NS, round(LARGEST * legs_ns))
-    # Where a leg is hardly longer than the ways, a lead may settle short of them: a quarter of them was seen to be left.
+    # Where a leg is hardly longer than the ways, a lead may settle short of them: a quarter was seen to be left.
     assert sum(simulation.idle_ns[200:]) / 100 <= ways_ns - reachable_ns / 2 + 0.02 * legs_ns
 
 
