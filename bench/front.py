@@ -6,8 +6,6 @@ takes a good part of a small machine; or from NVIDIA's perf_analyzer (`--perf-an
 leaves more to measure. `--against PATH` has the `tidegate` of another checkout beside ours.
 """
 
-import csv
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -22,6 +20,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from bench.perf_analyzer import perf_analyzer
 from bench.proxy_process import ProxyProcess, proxy_process
 from demo.processes import TIDEGATE, run_load
 from tidegate_proxy.embedded import EmbeddedTriton
@@ -77,7 +76,7 @@ GZIP = ("--grpc-compression-algorithm", "gzip")
 
 def bench_front(
     console: Console,
-    perf_analyzer: Path | None = None,
+    program: Path | None = None,
     against: Path | None = None,
     callers: tuple[int, ...] = CALLERS,
     sizes: Mapping[str, int] = FLOATS,
@@ -86,12 +85,12 @@ def bench_front(
 
     Args:
         console: where the table goes.
-        perf_analyzer: NVIDIA's load generator, or None for ours. With it compressed and encrypted calls are timed, too.
+        program: NVIDIA's load generator, or None for ours. With it compressed and encrypted calls are timed, too.
         against: the `tidegate` of another checkout, which runs beside with the policy `fifs`.
         callers: how many of them call at a time, one after the other.
         sizes: the number of floats of a tensor, by its name.
     """
-    load: Load = partial(_perf_analyzer_load, perf_analyzer) if perf_analyzer else _own_load
+    load: Load = partial(_perf_analyzer_load, program) if program else _own_load
     commands = {f"Tidegate {name}": (TIDEGATE, flags) for name, flags in OURS.items()}
     if against:
         commands["other fifs"] = (str(against), ("--policy", "fifs"))
@@ -112,7 +111,7 @@ def bench_front(
         for name, (command, flags) in commands.items():
             targets[name] = Target(start(name, command, *flags))
         rows = _rows(console, triton, targets, load, callers, sizes)
-        if perf_analyzer:
+        if program:
             authority, config = _encrypted(work)
             encrypted = start("Tidegate TLS", TIDEGATE, "--policy", "fifs", "--config", str(config))
             tls = ("--ssl-grpc-use-ssl", "--ssl-grpc-root-certifications-file", str(authority))
@@ -200,26 +199,9 @@ def _own_load(address: str, floats: int, callers: int, _flags: Sequence[str]) ->
     return {"rps": summary["throughput_rps"], "p50_ms": summary["p50_ms"], "p99_ms": summary["p99_ms"]}
 
 
-def _perf_analyzer_load(perf_analyzer: Path, address: str, floats: int, callers: int, flags: Sequence[str]) -> Figures:
-    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
-        report = Path(folder) / "report.csv"
-        command = [str(perf_analyzer), "-m", "noop", "-u", address, "-i", "grpc", "--async"]
-        command += ["--shape", f"INPUT:{floats}", "--concurrency-range", str(callers), "-f", str(report)]
-        command += [
-            "-p",
-            str(round(DURATION_S * 500)),
-            "-s",
-            "999",
-            "-r",
-            "3",
-            *flags,
-        ]  # two windows after one to warm up
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-        if not report.exists():
-            raise SystemExit(f"perf_analyzer failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        (row,) = csv.DictReader(report.read_text().splitlines())
-    us = {name: float(row[f"{name} latency"]) for name in ("p50", "p99")}
-    return {"rps": float(row["Inferences/Second"]), "p50_ms": us["p50"] / 1000, "p99_ms": us["p99"] / 1000}
+def _perf_analyzer_load(program: Path, address: str, floats: int, callers: int, flags: Sequence[str]) -> Figures:
+    windows = ("-p", str(round(DURATION_S * 500)), "-r", "3")  # two after one to warm up
+    return perf_analyzer(program, address, "noop", callers, "--shape", f"INPUT:{floats}", *windows, *flags)
 
 
 def _row(target: str, size: str, callers: int, runs: Runs) -> dict[str, Any]:

@@ -6,9 +6,7 @@ load comes from our own generator, or from NVIDIA's perf_analyzer (`--perf-analy
 machine.
 """
 
-import csv
 import shutil
-import subprocess
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +20,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from bench.perf_analyzer import perf_analyzer
 from bench.proxy_process import proxy_process
 from demo.processes import TIDEGATE, run_load
 from tidegate_proxy.embedded import EmbeddedTriton
@@ -47,7 +46,7 @@ Figures = dict[str, float]
 
 def bench_saturation(
     console: Console,
-    perf_analyzer: Path | None = None,
+    program: Path | None = None,
     against: Path | None = None,
     *,
     flags: tuple[str, ...] = (),
@@ -56,7 +55,7 @@ def bench_saturation(
     """Run and print; a row per (model, target) with the medians over the rounds.
 
     Args:
-        perf_analyzer: NVIDIA's load generator, or None for ours.
+        program: NVIDIA's load generator, or None for ours.
         against: the `tidegate` of another checkout, which runs beside with the policy `fifs`.
         flags: what ours is started with besides.
         rounds: how often each is measured, in turn.
@@ -82,7 +81,7 @@ def bench_saturation(
                 for _ in range(rounds):
                     for name, address in addresses.items():
                         progress.update(task, description=f"{name}, {title}")
-                        figures = _run(perf_analyzer, triton, address, model, callers)
+                        figures = _run(program, triton, address, model, callers)
                         runs.setdefault((model, name), []).append(figures)
                         progress.advance(task)
     rows = [_row(model, name, runs) for model, name in runs]
@@ -106,10 +105,10 @@ def _write_model(folder: Path, parameters: dict[str, float], *, merges: bool) ->
     (folder / "config.pbtxt").write_text("\n".join(lines) + "\n")
 
 
-def _run(perf_analyzer: Path | None, triton: EmbeddedTriton, address: str, model: str, callers: int) -> Figures:
+def _run(program: Path | None, triton: EmbeddedTriton, address: str, model: str, callers: int) -> Figures:
     """One run, with the share of the time in which the GPU was busy, from within it."""
     with ThreadPoolExecutor(1) as beside:
-        load = beside.submit(_load, perf_analyzer, address, model, callers)
+        load = beside.submit(_load, program, address, model, callers)
         time.sleep(LOOK_AFTER_S)
         before, before_ns = _busy_ns(triton, model), time.monotonic_ns()
         time.sleep(LOOK_FOR_S)
@@ -129,22 +128,13 @@ def _busy_ns(triton: EmbeddedTriton, model: str) -> int:
     return sum(int(step.ns) for step in steps)
 
 
-def _load(perf_analyzer: Path | None, address: str, model: str, callers: int) -> Figures:
-    if perf_analyzer is None:
+def _load(program: Path | None, address: str, model: str, callers: int) -> Figures:
+    if program is None:
         report = run_load(address, model, concurrency=callers, duration_s=DURATION_S, warmup_s=WARMUP_S, slo_ms=1000)
         summary = report["summary"]
         return {"rps": summary["throughput_rps"], "p50_ms": summary["p50_ms"], "p99_ms": summary["p99_ms"]}
-    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
-        file = Path(folder) / "report.csv"
-        command = [str(perf_analyzer), "-m", model, "-u", address, "-i", "grpc", "--async"]
-        command += ["--concurrency-range", str(callers), "-f", str(file)]
-        command += ["-p", str(round(DURATION_S * 500)), "-s", "999", "-r", "4"]  # two windows after two to warm up
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-        if not file.exists():
-            raise SystemExit(f"perf_analyzer failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        (row,) = csv.DictReader(file.read_text().splitlines())
-    us = {name: float(row[f"{name} latency"]) for name in ("p50", "p99")}
-    return {"rps": float(row["Inferences/Second"]), "p50_ms": us["p50"] / 1000, "p99_ms": us["p99"] / 1000}
+    windows = ("-p", str(round(DURATION_S * 500)), "-r", "4")  # two after two to warm up
+    return perf_analyzer(program, address, model, callers, *windows)
 
 
 def _row(model: str, name: str, runs: dict[tuple[str, str], list[Figures]]) -> dict[str, Any]:
