@@ -24,6 +24,9 @@ from tidegate.api import (
     Drop,
     Leg,
     LegFinished,
+    Model,
+    Pipeline,
+    Profile,
     RequestArrived,
     RequestCancelled,
     Reroute,
@@ -184,6 +187,20 @@ def test_the_last_worker_takes_its_queue_along() -> None:
     engine.handle(WorkerJoined(7, WORKERS[0]))
     assert engine.handle(arrived(3, 8, model="n")) == []
     assert engine.queued == 2
+
+
+def test_a_request_fails_that_is_too_wide_for_the_pipelines_that_workers_are_left_for() -> None:
+    pipelines = (Pipeline(("wide",), max_rows=4), Pipeline(("narrow",), max_rows=1))
+    workers = (Worker(0, "w0", ("wide",)), Worker(1, "w1", ("narrow",)))
+    profiles = tuple(Profile(pipeline.partitions[0], "default", (10,) * pipeline.max_rows) for pipeline in pipelines)
+    policy = Script(setup=Setup((Model("m", max_rows=4, pipelines=pipelines),), workers, profiles))
+    engine = engine_of(policy)
+    assert engine.handle(arrived(0, rows=2)) == engine.handle(arrived(1)) == []
+    why = "2 rows; the workers that are left take 1 of 'm'"
+    assert engine.handle(WorkerLost(5, 0)) == [Fail(0, why)]
+    assert policy.told[-2:] == [WorkerLost(5, 0), RequestCancelled(5, 0)]
+    assert engine.handle(arrived(2, 6, rows=2)) == [Fail(2, why)]
+    assert engine.queued == 1
 
 
 def test_a_policy_may_drop_the_rest_of_a_queue_that_goes_with_its_worker() -> None:

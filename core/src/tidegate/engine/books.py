@@ -87,7 +87,7 @@ class Fleet:
 
     def __init__(self, workers: Iterable[Worker], models: Mapping[str, Model]) -> None:
         self.models = models
-        """Those that are served where workers host them; what follows from them is looked up by `serves`."""
+        """Those that are served where workers host them; what follows from them is looked up by `takes_rows`."""
         self.workers: dict[int, Worker] = {}
         """Those that may be given work, by id."""
         self.bookings: dict[int, Bookings] = {}
@@ -96,8 +96,8 @@ class Fleet:
         """Those without bookings; perhaps also such as are there no more."""
         self._hosted: Counter[str] = Counter()
         self._host_sets: dict[tuple[str, ...], frozenset[str]] = {}
-        self._served: dict[str, bool] = {}
-        """What `serves` found out since the workers last changed."""
+        self._takes_rows: dict[str, int] = {}
+        """What `takes_rows` found out since the workers last changed."""
         for worker in workers:
             self.add(worker)
 
@@ -105,7 +105,7 @@ class Fleet:
         """It may be given work; what is booked on it stays."""
         # Workers that host the same share the set of it: there may be a thousand of each.
         hosts = self._host_sets.setdefault(worker.hosts, frozenset(worker.hosts))
-        self._served.clear()
+        self._takes_rows.clear()
         self.workers[worker.id] = worker
         if worker.id not in self.bookings or not self.bookings[worker.id].legs:
             self.bookings[worker.id] = Bookings(worker, hosts, self.idle_ids)
@@ -126,24 +126,28 @@ class Fleet:
         if worker is None:
             return False
         self._hosted -= Counter(worker.hosts)
-        self._served.clear()
+        self._takes_rows.clear()
         return True
 
     def serve(self, models: Mapping[str, Model]) -> None:
         """From now on these are the models."""
         self.models = models
-        self._served.clear()
+        self._takes_rows.clear()
 
-    def serves(self, name: str) -> bool:
-        """Whether a model can run: each partition of one of its pipelines has some worker."""
-        served = self._served.get(name)
-        if served is None:
+    def takes_rows(self, name: str) -> int:
+        """The most rows of a model that can run at once: of its pipelines whose partitions all have workers; else 0."""
+        most_rows = self._takes_rows.get(name)
+        if most_rows is None:
             model = self.models.get(name)
             if model is None:
-                return False  # clients choose names: they are not to be remembered
-            served = any(all(part in self._hosted for part in path.partitions) for path in model.paths)
-            self._served[name] = served
-        return served
+                return 0  # clients choose names: they are not to be remembered
+            served = (path.max_rows for path in model.paths if all(part in self._hosted for part in path.partitions))
+            most_rows = self._takes_rows[name] = max(served, default=0)
+        return most_rows
+
+    def serves(self, request: Request) -> bool:
+        """Whether a request can run on some of the workers that are there."""
+        return request.rows <= self.takes_rows(request.model)
 
 
 @dataclass

@@ -204,10 +204,10 @@ class Engine:
         request = event.request
         self.tally.accepted += 1
         model = self._state.models.get(request.model)
-        if model is None or not self._state.fleet.serves(model.name):
-            self._fail(request, NO_WORKER)
-        elif request.rows > model.max_rows:
+        if model and request.rows > model.max_rows:
             self._fail(request, f"{request.rows} rows; {request.model!r} takes {model.max_rows}")
+        elif not self._state.fleet.serves(request):
+            self._fail_homeless(request)
         else:
             self._await_turn(event)
 
@@ -310,7 +310,7 @@ class Engine:
                 self._fail_flight(flight, failed)
         for request in self._state.homeless:
             if self._state.queued.pop(request.id, None):  # unless the policy dropped it when told of another
-                self._fail(request, NO_WORKER)
+                self._fail_homeless(request)
                 self._tell(RequestCancelled(event.now_ns, request.id))
         self._share_anew()
 
@@ -326,11 +326,11 @@ class Engine:
         """What was held and still has workers is queued."""
         released = []
         for request in self._state.sharing.release_all():
-            if self._state.fleet.serves(request.model):
+            if self._state.fleet.serves(request):
                 self._state.queued[request.id] = request
                 released.append(request)
             else:
-                self._fail(request, NO_WORKER)
+                self._fail_homeless(request)
         return released
 
     def _change_plan(self, event: PlanChanged) -> None:
@@ -348,7 +348,7 @@ class Engine:
                 fleet.add(worker)
         for request in self._state.homeless:
             del self._state.queued[request.id]
-            self._fail(request, NO_WORKER)
+            self._fail_homeless(request)
         self._release_all()
         self._state.sharing.workers_changed(event.now_ns)
         policy = self.policy
@@ -361,7 +361,7 @@ class Engine:
         again = []
         group_of = {request_id: number for number, group in enumerate(event.apart) for request_id in group}
         for request in flight.requests:
-            if request.id in group_of and self._state.fleet.serves(request.model):
+            if request.id in group_of and self._state.fleet.serves(request):
                 key = f"{request.merge_key}/{event.batch_id}.{group_of[request.id]}"
                 again.append(msgspec.structs.replace(request, merge_key=key, deferrable=False))
             elif self._may_try_again(request, flight, event):
@@ -376,7 +376,7 @@ class Engine:
 
     def _may_try_again(self, request: Request, flight: Flight, event: BatchFailed) -> bool:
         """Count a try. Preempted requests did nothing wrong and nothing failed: they come back as often as it takes."""
-        if not event.retry or not self._state.fleet.serves(request.model):
+        if not event.retry or not self._state.fleet.serves(request):
             return False
         if flight.preempted:
             return True
@@ -504,6 +504,11 @@ class Engine:
         if (slack_ns := self._state.succession.lateness.leg_started()) is not None:
             self._state.learned.append(WakeSlackUpdated(self.now_ns, slack_ns))
         self._state.effects.append(effect)
+
+    def _fail_homeless(self, request: Request) -> None:
+        takes_rows = self._state.fleet.takes_rows(request.model)
+        narrow = f"{request.rows} rows; the workers that are left take {takes_rows} of {request.model!r}"
+        self._fail(request, narrow if takes_rows else NO_WORKER)
 
     def _fail(self, request: Request, reason: str) -> None:
         self._state.effects.append(self._state.outcomes.fail(request, reason))

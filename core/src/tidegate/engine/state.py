@@ -62,8 +62,8 @@ class State:
 
     @property
     def homeless(self) -> list[Request]:
-        """What is queued though no worker is left that hosts its model."""
-        return [request for request in self.queued.values() if not self.fleet.serves(request.model)]
+        """What is queued though no worker is left that it can run on."""
+        return [request for request in self.queued.values() if not self.fleet.serves(request)]
 
     def idle_in_time(self, request: Request, profiles: Mapping[tuple[str, str], Profile]) -> Worker | None:
         """An idle worker on which a request of an unsplit model would be in time by these profiles, started now."""
