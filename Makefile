@@ -5,7 +5,7 @@ MEMBERS = core[sim] proxy[embedded,tracing] plugins/baselines plugins/symphony[p
 BIN = .venv/bin
 SOURCES = core/src proxy/src plugins/baselines/src plugins/symphony/src plugins/ppipe/src plugins/template repo_generator/src triton_models/src loadtest/src
 
-.PHONY: help demo test test-all test-grpcio lint bench fuzz soak loadtest install clean
+.PHONY: help demo test test-all explore test-grpcio lint bench fuzz soak loadtest install clean
 help:  ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/'
 
@@ -19,8 +19,11 @@ PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope
 test: .venv/installed  ## All that can break, the real tritonserver included (under ten minutes on two cores; WORKERS=...)
 	$(PYTEST) -m "not slow"
 
-test-all: .venv/installed  ## What takes long, too: more models, more examples, new ones every time
+test-all: .venv/installed  ## What takes long, too: more models, more examples
 	$(PYTEST) --hypothesis-profile thorough
+
+explore: .venv/installed  ## Examples that nobody has tried yet, a thousand for every property (half an hour; fails print how to see it again)
+	$(PYTEST) --hypothesis-profile explore -m hypothesis
 
 test-grpcio: .venv/installed  ## The tests that start a Tidegate once more, on gRPC's own core (`transport: grpcio`)
 	$(PYTEST) -m "not slow" --transport grpcio

@@ -17,7 +17,7 @@ from bench.front import CALLERS, bench_front
 from bench.generator import bench_generator
 from bench.live_vs_simulated import bench_live_vs_simulated
 from bench.ppipe_dispatch import bench_dispatch
-from bench.saturation import bench_saturation
+from bench.saturation import ROUNDS, bench_saturation
 from bench.scheduler import bench_scheduler
 from bench.subclusters import bench_subclusters
 
@@ -38,6 +38,9 @@ def main() -> None:
         "--against", type=Path, metavar="PATH", help="front, saturation: another checkout's `tidegate` beside ours"
     )
     parser.add_argument("--callers", type=int, nargs="+", metavar="N", help="front: how many call at a time")
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, metavar="N", help="saturation: how often each is measured"
+    )
     parser.add_argument("--full", action="store_true", help="scheduler: every number of models with every of workers")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="scheduler: draw how it grows into this HTML file")
     arguments = parser.parse_args()
@@ -49,7 +52,9 @@ def main() -> None:
             console, arguments.perf_analyzer, arguments.against, tuple(arguments.callers or CALLERS)
         )
     if arguments.only in (None, "saturation"):
-        figures["saturation"] = bench_saturation(console, arguments.perf_analyzer, arguments.against)
+        figures["saturation"] = bench_saturation(
+            console, arguments.perf_analyzer, arguments.against, rounds=arguments.rounds
+        )
     if arguments.only in (None, "generator"):
         figures["generator"] = bench_generator(console)
     if arguments.only in (None, "scheduler"):

@@ -74,18 +74,19 @@ def bench_saturation(
             given = ("--triton", triton.grpc_address, "--listen", "127.0.0.1:0", *own)
             process = stack.enter_context(proxy_process(work / name, *given, tidegate=command))
             addresses[name] = process.grpc
-        runs: dict[tuple[str, str], list[Figures]] = {}
+        rows: list[dict[str, Any]] = []
         with Progress(console=console, transient=True) as progress:
             task = progress.add_task("", total=len(CASES) * rounds * len(addresses))
             for model, (title, _, _, callers) in CASES.items():
+                runs: dict[str, list[Figures]] = {name: [] for name in addresses}
                 for _ in range(rounds):
                     for name, address in addresses.items():
                         progress.update(task, description=f"{name}, {title}")
-                        figures = _run(program, triton, address, model, callers)
-                        runs.setdefault((model, name), []).append(figures)
+                        runs[name].append(_run(program, triton, address, model, callers))
                         progress.advance(task)
-    rows = [_row(model, name, runs) for model, name in runs]
-    _show(console, rows)
+                of_model = [_row(model, name, runs) for name in runs]
+                _show(console, title, of_model)  # at once: all of them take a quarter of an hour
+                rows += of_model
     return rows
 
 
@@ -137,8 +138,8 @@ def _load(program: Path | None, address: str, model: str, callers: int) -> Figur
     return perf_analyzer(program, address, model, callers, *windows)
 
 
-def _row(model: str, name: str, runs: dict[tuple[str, str], list[Figures]]) -> dict[str, Any]:
-    mine, direct = runs[model, name], runs[model, DIRECT]
+def _row(model: str, name: str, runs: dict[str, list[Figures]]) -> dict[str, Any]:
+    mine, direct = runs[name], runs[DIRECT]
     title, _, _, callers = CASES[model]
     pairs = list(zip(mine, direct, strict=True))
     return {
@@ -151,16 +152,15 @@ def _row(model: str, name: str, runs: dict[tuple[str, str], list[Figures]]) -> d
     }
 
 
-def _show(console: Console, rows: list[dict[str, Any]]) -> None:
+def _show(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
     table = Table(
-        "a batch takes", "target", "callers", "requests/s", "of direct", "p50 ms", "added ms", "p99 ms", "busy",
-        title="Saturated emulated GPUs: medians of runs in turn",
+        "target", "callers", "requests/s", "of direct", "p50 ms", "added ms", "p99 ms", "busy",
+        title=f"Saturated, a batch takes {title}: medians of runs in turn",
     )  # fmt: skip
-    for column in table.columns[2:]:
+    for column in table.columns[1:]:
         column.justify = "right"
     for row in rows:
         table.add_row(
-            row["model"],
             row["target"],
             str(row["callers"]),
             f"{row['rps']:,.0f}",
@@ -173,4 +173,4 @@ def _show(console: Console, rows: list[dict[str, Any]]) -> None:
     console.print(table)
     for row in rows:
         if row["target"] != DIRECT and row["rps_of_direct"] < AIM:
-            console.print(f"Missed {AIM:g}: {row['target']}, {row['model']}: {row['rps_of_direct']:.3f} of direct")
+            console.print(f"Missed {AIM:g}: {row['target']}: {row['rps_of_direct']:.3f} of direct")

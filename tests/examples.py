@@ -1,11 +1,16 @@
-"""How many examples hypothesis tries: a few, always the same; in `make test-all` many, and new ones every time."""
+"""How many examples hypothesis tries: a few, in `make test-all` many, always the same; in `make explore` new ones.
+
+What a change is judged by must not depend on luck: a fault that one example in ten thousand shows is no less a fault of
+the commit before. It is looked for by itself.
+"""
 
 from hypothesis import HealthCheck, settings
 
 # How long an example takes, and how long drawing it does, says nothing on a busy machine.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 settings.register_profile("quick", _PATIENT, max_examples=30, derandomize=True, database=None)
-settings.register_profile("thorough", _PATIENT, max_examples=200, print_blob=True)
+settings.register_profile("thorough", _PATIENT, max_examples=200, derandomize=True, database=None)
+settings.register_profile("explore", _PATIENT, max_examples=1000, print_blob=True)
 settings.load_profile("quick")
 
 
