@@ -13,6 +13,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _fixture(item, "start_triton") is None)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """See that they are kept together: with pytest 9.2 xdist 3.8 silently does not (pytest-dev/pytest-xdist#1386)."""
+    if session.config.option.__dict__.get("loadgroup") and not all("@" in item.nodeid for item in session.items):
+        raise pytest.UsageError("this pytest-xdist cannot keep tests of a group together with this pytest")
+
+
 def _group(item: pytest.Item) -> str:
     """The tests of a file, or those that have the Triton of a folder, and the policy before it, in common."""
     triton = _fixture(item, "triton")
