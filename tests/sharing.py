@@ -1,5 +1,8 @@
 """Which tests stay together when several processes share them out (`pytest -n`): those that share a Triton."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 
@@ -13,11 +16,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _fixture(item, "start_triton") is None)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish(session: pytest.Session) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:  # noqa: ANN401
     """See that they are kept together: with pytest 9.2 xdist 3.8 silently does not (pytest-dev/pytest-xdist#1386)."""
-    if session.config.option.__dict__.get("loadgroup") and not all("@" in item.nodeid for item in session.items):
-        raise pytest.UsageError("this pytest-xdist cannot keep tests of a group together with this pytest")
+    if node.config.option.dist == "loadgroup" and not all("@" in name for name in ids):
+        pytest.exit("this pytest-xdist cannot keep the tests of a group together with this pytest", returncode=4)
 
 
 def _group(item: pytest.Item) -> str:
