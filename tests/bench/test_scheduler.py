@@ -81,7 +81,7 @@ def counts_per_event(models: int, workers: int, deferral: str) -> dict[str, floa
     }
 
 
-@pytest.mark.parametrize("deferral", ["adaptive", "frontrun"])
+@pytest.mark.parametrize("deferral", ["adaptive", pytest.param("frontrun", marks=pytest.mark.slow)])
 def test_the_work_per_event_grows_with_the_logarithm_of_models_and_workers(deferral: str) -> None:
     few, many = 16, 1024
     base = counts_per_event(few, few, deferral)

@@ -117,7 +117,7 @@ def test_whose_time_is_up_is_told_and_not_tried_again(
     assert proxy.stop().failed == 2
 
 
-@pytest.mark.parametrize("policy_name", ["fifs", "symphony"])
+@pytest.mark.parametrize("policy_name", ["fifs", pytest.param("symphony", marks=pytest.mark.slow)])
 def test_a_hung_triton_is_given_up_and_taken_back(
     policy_name: str,
     hung: Make,

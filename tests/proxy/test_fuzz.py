@@ -9,12 +9,13 @@ from bench.fuzz import fuzz
 from bench.fuzz_inputs import make_input
 
 
+@pytest.mark.parametrize("inputs", [1000, pytest.param(3000, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("start_triton")  # which skips where there is no tritonserver
-def test_malformed_input_is_answered_or_closed() -> None:
+def test_malformed_input_is_answered_or_closed(inputs: int) -> None:
     seed = int.from_bytes(os.urandom(3), "big")
-    findings = fuzz(3000, seed, Console(quiet=True))
-    assert not findings.wrong, f"python -m bench.fuzz --seed {seed} --inputs 3000: {findings.wrong}"
-    assert sum(findings.outcomes.values()) >= 3000
+    findings = fuzz(inputs, seed, Console(quiet=True))
+    assert not findings.wrong, f"python -m bench.fuzz --seed {seed} --inputs {inputs}: {findings.wrong}"
+    assert sum(findings.outcomes.values()) >= inputs
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -219,7 +219,7 @@ def test_a_reload_is_taken_up_whole_or_refused_whole_and_the_next_one_works(
     tidegate.stop()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_asked_to_stop_while_it_waits_for_tritons(number: signal.Signals, tmp_path: Path) -> None:
     """Its Triton takes connections, and says nothing; it would be waited for for five minutes."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -71,6 +71,18 @@ MODULES = (
     "tidegate_proxy.streams",
     "tidegate_proxy.waiting_clients",
 )
+AT_ONCE = {
+    "tidegate.engine.flights",
+    "tidegate.engine.observers",
+    "tidegate_baselines.fifs",
+    "tidegate_proxy.driver",
+    "tidegate_proxy.front",
+    "tidegate_proxy.http.application",
+    "tidegate_proxy.inference",
+    "tidegate_proxy.legs",
+    "tidegate_proxy.streams",
+}
+"""Those of which every `make test` tries the places: one of each room that a request crosses."""
 LEFT_OUT = {
     "close", "dismiss", "_accept", "_infer", "_over", "_perform_one", "_received", "_recovered", "_sent", "tell",
 }  # fmt: skip
@@ -281,7 +293,9 @@ def over_http(address: str) -> int:
         return int(error.code)
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize(
+    "module", [module if module in AT_ONCE else pytest.param(module, marks=pytest.mark.slow) for module in MODULES]
+)
 def test_every_client_is_answered_and_the_next_request_is_served(module: str, world: World) -> None:
     """Where a fault is on the way of what is asked, as seen when the same was asked before."""
     tried = _places_of(module)

@@ -154,8 +154,15 @@ def test_a_request_is_not_tried_again_on_the_triton_that_lost_it(
     assert tidegate.stop()["answered"] == 1
 
 
-@pytest.mark.parametrize("rows", [(4, 8), (8, 4)], ids=["larger", "smaller"])
-@pytest.mark.parametrize("grace_s", [0.0, 10.0], ids=["killed", "asked to end"])
+@pytest.mark.parametrize(
+    ("rows", "grace_s"),
+    [
+        pytest.param((4, 8), 10.0, id="larger, asked to end"),
+        pytest.param((8, 4), 0.0, id="smaller, killed"),
+        pytest.param((4, 8), 0.0, id="larger, killed", marks=pytest.mark.slow),
+        pytest.param((8, 4), 10.0, id="smaller, asked to end", marks=pytest.mark.slow),
+    ],
+)
 def test_a_rolling_update_with_another_max_batch_size_loses_nothing(
     rows: tuple[int, int],
     grace_s: float,

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tidegate_proxy.embedded import EmbeddedTriton, TritonStartError
 from tidegate_triton_models import model_source
 
 AddModel = Callable[..., Path]
+LoadErrors = Callable[[Path], dict[str, str]]
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +32,24 @@ def add_model() -> AddModel:
         return version
 
     return add
+
+
+@pytest.fixture
+def load_errors(start_triton: Callable[..., EmbeddedTriton]) -> LoadErrors:
+    """Start a Triton that cannot start; returns why, by the name of each model that does not load.
+
+    A Triton that has models that fail now and then aborts and says nothing; it is started anew then.
+    """
+
+    def errors(repository: Path) -> dict[str, str]:
+        reasons: dict[str, str] = {}
+        for _ in range(3):
+            with pytest.raises(TritonStartError) as raised:
+                start_triton([repository])
+            lines = (line.strip() for line in str(raised.value).splitlines())
+            reasons = {line.split("'")[1]: line for line in lines if line.startswith("model '")}
+            if reasons.keys() >= {folder.name for folder in repository.iterdir()}:
+                break
+        return reasons
+
+    return errors

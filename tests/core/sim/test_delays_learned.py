@@ -30,7 +30,8 @@ def goodput_rps(changes: dict[str, Any], seed: int) -> float:
     return search_goodput(Question(run_of(changes, 4700, seed), precision=0.02)).rate_rps
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
 def test_learning_the_delays_is_nearly_as_good_as_being_told(seed: int) -> None:
     known = goodput_rps({**KNOWN, **UNTAUGHT}, seed)
     assert known > 4500

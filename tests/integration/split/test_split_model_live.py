@@ -138,6 +138,7 @@ def test_a_pool_that_loses_a_worker_goes_on_and_down_tells(
     assert (again.returncode, "was up" in again.stdout) == (0, True)
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_start_leaves_nothing_and_is_named(blocks: Path, tmp_path: Path) -> None:
     folder = deploy(blocks, tmp_path)
     weights = folder / "workers" / "middle" / "recognise.3-7" / "1" / "model.onnx"
@@ -152,7 +153,8 @@ def test_a_worker_that_does_not_start_leaves_nothing_and_is_named(blocks: Path, 
     assert not processes_about(folder)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_whoever_interrupts_up_leaves_nothing_running(
     blocks: Path, tmp_path: Path, number: signal.Signals, eventually: Callable[..., None]
 ) -> None:

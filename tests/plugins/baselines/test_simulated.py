@@ -86,6 +86,7 @@ def test_frontends_that_do_not_know_of_each_other_carry_less() -> None:
     assert bad_share(simulate("nexus", INCEPTION, 560, {"frontends": 8})) > bad_share(simulate("nexus", INCEPTION, 560))
 
 
+@pytest.mark.slow
 def test_the_slip_in_the_published_shepherd_stalls_it_under_overload() -> None:
     mended = simulate("shepherd", RESNET, 5800)
     assert simulate("shepherd", RESNET, 5800, {"published": True}).answered < 0.8 * mended.answered

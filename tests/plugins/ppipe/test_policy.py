@@ -283,7 +283,7 @@ def test_a_cluster_serves_most_of_what_its_pools_bear(jitter: dict[str, float] |
     assert total.stranded == 0
 
 
-@pytest.mark.parametrize("times", [1.4, 2.0, 3.0])
+@pytest.mark.parametrize("times", [1.4, *(pytest.param(times, marks=pytest.mark.slow) for times in (2.0, 3.0))])
 def test_under_overload_goodput_stays_at_the_peak(times: float) -> None:
     """1454/s are what the fast pool bears: heads that make batches small are dropped, and no pool runs a backlog."""
     arrivals = {"process": "poisson", "rate_rps": 1454 * times}

@@ -39,7 +39,7 @@ def _request(elements: int) -> bytes:
 
 
 def test_it_says_the_same_and_holds_nobody_up(aside: Aside) -> None:
-    body = _request(1 << 20)
+    body = _request(1 << 18)
     began = time.monotonic()
     expected = infer_request.translate(SIGNATURE, "", body, len(body))
     took_s = time.monotonic() - began
@@ -75,6 +75,7 @@ def test_answers_are_written_so_too(aside: Aside) -> None:
         (b'{"inputs":' + b" " * FROM_BYTES + b"oops}", NotSchedulable),
         (b"[" * FROM_BYTES, Refused),
     ],
+    ids=["no JSON", "too deep"],
 )
 def test_so_are_errors(aside: Aside, body: bytes, raised: type[Exception]) -> None:
     with pytest.raises(raised) as expected:
@@ -92,7 +93,7 @@ def test_small_ones_need_no_process(aside: Aside) -> None:
 
 
 def test_a_small_one_waits_for_few_large_ones(aside: Aside) -> None:
-    large, small = _request(1 << 18), _request(FROM_BYTES // 4)
+    large, small = _request(1 << 17), _request(FROM_BYTES // 4)
 
     async def ask() -> int:
         crowd = [
