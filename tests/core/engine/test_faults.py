@@ -40,6 +40,7 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.engine import Engine, EngineRestarted, Fail, PolicyReplaced, StartLeg
+from tidegate.engine.intake import Intake
 
 NOT_ON_THE_WAY = {
     "__init__", "_begin", "start_anew", "close", "flight", "handle", "setup",
@@ -278,7 +279,7 @@ def test_a_leg_of_before_the_restart_is_nobodys_business(monkeypatch: pytest.Mon
     (started,) = engine.handle(arrived(0))
     assert isinstance(started, StartLeg)
     with monkeypatch.context() as patched:
-        patched.setattr(type(engine), "_arrive", once(type(engine)._arrive))
+        patched.setattr(Intake, "_arrive", once(Intake._arrive))
         (restarted,) = engine.handle(arrived(1))
     assert restarted == EngineRestarted("script", "RuntimeError: injected")
     leg: Leg = started.batch.legs[0]

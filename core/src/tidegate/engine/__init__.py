@@ -1,7 +1,9 @@
 """The engine: the books, and the check of every command that a policy gives. Pure: no clock, no network.
 
-engine         takes in events, asks the policy: BEGIN HERE
-state          what it knows at the moment
+engine         what drivers call; one event after the other: BEGIN HERE
+  intake         what happened enters the books; turns: what the policy is told of what waits
+  policy_runner  who decides: tells the policy, replaces one that breaks
+state          what the engine knows at the moment
   books          the workers and what is booked on them; flights: batches on their way; outcomes: how requests end
   sharing        whose turn it is; shared_workers: on one set of workers; held: what waits for its turn
   expectations   the profiles as they stand; learner: how legs correct them; lateness: how late wake-ups come
@@ -24,10 +26,11 @@ from tidegate.engine.effects import (
     PolicyReplaced,
     StartLeg,
 )
-from tidegate.engine.engine import MAX_TRIES, NO_WORKER, Engine
+from tidegate.engine.engine import MAX_TRIES, Engine
 from tidegate.engine.invariants import InvariantViolation
 from tidegate.engine.overlap import FIRST_LEAD_NS
 from tidegate.engine.recorder import LOG_VERSION, LogEntry, LogHeader, Recorder, read_log
+from tidegate.engine.state import NO_WORKER
 
 __all__ = [
     "FIRST_LEAD_NS",

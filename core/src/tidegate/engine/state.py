@@ -1,8 +1,8 @@
 """What an engine knows at the moment: the books, who decides, and what is still to be told."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from tidegate.api import EngineSettings, Policy, Profile, ProfileUpdated, Request, WakeSlackUpdated, Worker
+from tidegate.api import AnyCommand, EngineSettings, Policy, Profile, ProfileUpdated, Request, WakeSlackUpdated, Worker
 from tidegate.engine.books import Fleet, Tally
 from tidegate.engine.effects import AnyEffect, StartLeg
 from tidegate.engine.expectations import Expectations
@@ -12,15 +12,15 @@ from tidegate.engine.overlap import Overlap
 from tidegate.engine.sharing import Sharing
 from tidegate.engine.succession import Succession
 
+NO_WORKER = "no worker is left that hosts this model"
+
 
 class State:
     """All of it: an engine whose own fault has met an event throws it away and begins with another one."""
 
-    def __init__(
-        self, policy: Policy, tally: Tally, settings: EngineSettings, started: Callable[[StartLeg, str], None]
-    ) -> None:
-        """`started(leg, kind of its worker)` is told of every leg that is sent."""
+    def __init__(self, policy: Policy, tally: Tally, settings: EngineSettings) -> None:
         setup = policy.setup
+        self.settings = settings
         self.now_ns = 0
         """The instant of the latest event."""
         self.models = {model.name: model for model in setup.models}
@@ -29,7 +29,7 @@ class State:
         self.overlap = Overlap(settings.first_lead_ns)
         self.queued: dict[int, Request] = {}
         """What waits and the policy knows of; `sharing` holds the rest."""
-        self.flights = Flights(self.fleet, self.expectations, self.overlap, started)
+        self.flights = Flights(self.fleet, self.expectations, self.overlap, self._leg_started)
         self.outcomes = Outcomes(tally)
         self.succession = Succession(policy, self.fleet, self.expectations)
         self.sharing = Sharing(self.fleet, self.expectations, self.succession, self.queued, setup.patience_ns)
@@ -37,6 +37,8 @@ class State:
         """The least that the next batch may be called."""
         self.effects: list[AnyEffect] = []
         """What the driver has to do because of the latest event, in order."""
+        self.commands: list[AnyCommand] = []
+        """What the policy wanted because of it, and was carried out."""
         self.reprieved: list[tuple[Request, list[Profile]]] = []
         """Dropped in this event because of expectations that are doubted, which give them another chance."""
         self.learned: list[ProfileUpdated | WakeSlackUpdated] = []
@@ -65,6 +67,16 @@ class State:
         """What is queued though no worker is left that it can run on."""
         return [request for request in self.queued.values() if not self.fleet.serves(request)]
 
+    def fail(self, request: Request, reason: str) -> None:
+        """A request that waits nowhere any more has no answer."""
+        self.effects.append(self.outcomes.fail(request, reason))
+
+    def fail_homeless(self, request: Request) -> None:
+        """It has none since no worker is left that it can run on."""
+        takes_rows = self.fleet.takes_rows(request.model)
+        narrow = f"{request.rows} rows; the workers that are left take {takes_rows} of {request.model!r}"
+        self.fail(request, narrow if takes_rows else NO_WORKER)
+
     def idle_in_time(self, request: Request, profiles: Mapping[tuple[str, str], Profile]) -> Worker | None:
         """An idle worker on which a request of an unsplit model would be in time by these profiles, started now."""
         model = self.models.get(request.model)
@@ -75,3 +87,11 @@ class State:
                 for worker in self.fleet.idle(partition, kind):
                     return worker
         return None
+
+    def _leg_started(self, effect: StartLeg, kind: str) -> None:
+        """A leg is sent to a worker of this kind."""
+        if recalled := self.expectations.leg_started(self.now_ns, effect.batch, effect.leg, kind):
+            self.learned.append(ProfileUpdated(self.now_ns, recalled))
+        if (slack_ns := self.succession.lateness.leg_started()) is not None:
+            self.learned.append(WakeSlackUpdated(self.now_ns, slack_ns))
+        self.effects.append(effect)

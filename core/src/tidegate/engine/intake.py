@@ -1,0 +1,208 @@
+"""What happened: each event enters the books, and the policy is told of it."""
+
+import msgspec
+
+from tidegate.api import (
+    AnyEvent,
+    BatchFailed,
+    ClockAdvanced,
+    LegFinished,
+    PlanChanged,
+    ProfileUpdated,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    TimerFired,
+    TriesChanged,
+    WorkerDelayed,
+    WorkerJoined,
+    WorkerLost,
+    WorkerReady,
+)
+from tidegate.engine.books import Flight
+from tidegate.engine.policy_runner import PolicyRunner
+from tidegate.engine.state import State
+from tidegate.engine.turns import Turns
+
+
+class Intake:
+    """Takes in one event after the other."""
+
+    def __init__(self, state: State, policy: PolicyRunner, turns: Turns) -> None:
+        self._state = state
+        self._policy = policy
+        self._turns = turns
+
+    def take_in(self, event: AnyEvent) -> None:
+        """An event happened at the present instant, and is none that an engine refuses."""
+        match event:
+            case RequestArrived():
+                self._arrive(event)
+            case LegFinished():
+                self._finish_leg(event)
+            case RequestCancelled():
+                self._cancel(event)
+            case BatchFailed():
+                if flight := self._state.flights.get(event.batch_id):
+                    self._fail_flight(flight, event)
+            case WorkerJoined():
+                self._join_worker(event)
+            case WorkerLost():
+                self._lose_worker(event)
+            case ProfileUpdated():
+                self._state.expectations.replace(event.profile)
+                self._policy.inform(event)
+            case PlanChanged():
+                self._change_plan(event)
+            case TriesChanged():
+                self._state.settings = msgspec.structs.replace(self._state.settings, max_tries=event.max_tries)
+            case ClockAdvanced() | TimerFired() | WorkerReady() | WorkerDelayed():
+                pass
+
+    # Requests ----------------------------------------------------------------------------------------------------
+
+    def _arrive(self, event: RequestArrived) -> None:
+        state, request = self._state, event.request
+        state.outcomes.tally.accepted += 1
+        model = state.models.get(request.model)
+        if model and request.rows > model.max_rows:
+            state.fail(request, f"{request.rows} rows; {request.model!r} takes {model.max_rows}")
+        elif not state.fleet.serves(request):
+            state.fail_homeless(request)
+        else:
+            self._turns.wait(event)
+
+    def _cancel(self, event: RequestCancelled) -> None:
+        state = self._state
+        if request := state.queued.pop(event.request_id, None):
+            state.sharing.leave(request)
+            self._policy.inform(event)
+        elif held := state.sharing.get(event.request_id):
+            state.sharing.leave(held)
+        elif not state.flights.leave(event.request_id):
+            return
+        state.outcomes.cancel(event.request_id)
+
+    # Batches -----------------------------------------------------------------------------------------------------
+
+    def _finish_leg(self, event: LegFinished) -> None:
+        state = self._state
+        flight = state.flights.leg_over(event)
+        if flight is None:
+            return
+        state.expectations.leg_ended(event.now_ns, event.batch_id)
+        if flight.leg == len(flight.batch.legs):
+            state.outcomes.answer(flight.requests, event.ended_ns)
+        if flight.early_ns and event.started_ns < (began_ns := flight.sent_ns + flight.early_ns):
+            event = msgspec.structs.replace(event, started_ns=began_ns)
+        duration_ns = self._alone_ns(flight, event)
+        self._policy.inform(event)  # before anything starts: the policy may reroute what is to come
+        self._policy.tell_ready(event.worker_id)
+        if flight.doomed:
+            self._fail_flight(flight, msgspec.structs.replace(flight.doomed, now_ns=event.now_ns, leg=flight.leg))
+        else:
+            state.flights.go_on(event.now_ns, flight)
+        state.flights.start_next(event.now_ns, event.worker_id)
+        # Told of it earlier, a policy would plan with a leg that is over: preempt it, say.
+        if duration_ns is not None:
+            self._learn(flight.batch.legs[event.leg].partition, event, flight.rows, duration_ns)
+
+    def _alone_ns(self, flight: Flight, event: LegFinished) -> int | None:
+        """What a leg that has just ended would have taken on an idle worker; None where that is not known."""
+        worker = self._state.fleet.workers.get(event.worker_id)
+        if worker is None:
+            return None
+        profile = self._state.expectations.profiles[flight.batch.legs[event.leg].partition, worker.kind]
+        duration_ns = event.ended_ns - event.started_ns
+        return self._state.overlap.alone_ns(worker, flight, event.leg, duration_ns, profile)
+
+    def _learn(self, partition: str, event: LegFinished, rows: int, duration_ns: int) -> None:
+        if worker := self._state.fleet.workers.get(event.worker_id):
+            learned = self._state.expectations.observe(partition, worker, rows, duration_ns)
+            if learned is not None:
+                self._policy.inform(ProfileUpdated(event.now_ns, learned))
+
+    def _fail_flight(self, flight: Flight, event: BatchFailed) -> None:
+        state = self._state
+        workers = dict.fromkeys(leg.worker_id for leg in flight.batch.legs[flight.leg :])
+        state.flights.abort(event.now_ns, flight)
+        state.expectations.leg_ended(event.now_ns, flight.batch.id)
+        again = []
+        group_of = {request_id: number for number, group in enumerate(event.apart) for request_id in group}
+        for request in flight.requests:
+            if request.id in group_of and state.fleet.serves(request):
+                key = f"{request.merge_key}/{event.batch_id}.{group_of[request.id]}"
+                again.append(msgspec.structs.replace(request, merge_key=key, deferrable=False))
+            elif self._may_try_again(request, flight, event):
+                again.append(request)
+            else:
+                state.fail(request, event.reason)
+        state.flights.start_next(event.now_ns, *(leg.worker_id for leg in flight.batch.legs))
+        self._policy.inform(event)
+        self._policy.tell_ready(*workers)
+        for request in again:
+            self._turns.wait(RequestArrived(event.now_ns, request))
+
+    def _may_try_again(self, request: Request, flight: Flight, event: BatchFailed) -> bool:
+        """Count a try. Preempted requests did nothing wrong and nothing failed: they come back as often as it takes."""
+        if not event.retry or not self._state.fleet.serves(request):
+            return False
+        if flight.preempted:
+            return True
+        # What was on its way behind a leg that ran has hardly been tried; but it may be what its worker fell over.
+        most = self._state.settings.max_tries + (flight.running and flight.early_ns is None)
+        return self._state.outcomes.count_try(request) <= most and request.deadline_ns > event.now_ns
+
+    # Workers -----------------------------------------------------------------------------------------------------
+
+    def _join_worker(self, event: WorkerJoined) -> None:
+        worker = event.worker
+        self._lose_worker(WorkerLost(event.now_ns, worker.id))  # it was away, though nobody noticed
+        self._state.fleet.add(worker)
+        self._policy.inform(event)
+        self._turns.begin_anew()
+
+    def _lose_worker(self, event: WorkerLost) -> None:
+        state = self._state
+        state.expectations.worker_lost(event.worker_id)
+        state.overlap.forget(event.worker_id)
+        known = state.fleet.withdraw(event.worker_id)
+        lost = state.fleet.bookings.pop(event.worker_id, None)
+        if lost is None:
+            return
+        state.succession.forget(event.worker_id)
+        if known:
+            self._policy.inform(event)
+        for flight in state.flights.affected(lost):  # and were not rerouted
+            reason = f"worker {lost.worker.name} was lost"
+            failed = BatchFailed(event.now_ns, flight.batch.id, flight.leg, event.worker_id, reason, retry=True)
+            if flight.running and flight.batch.legs[flight.leg].worker_id != event.worker_id:
+                flight.doomed = failed  # its present worker is not free before it has run this leg
+            else:
+                self._fail_flight(flight, failed)
+        for request in state.homeless:
+            if state.queued.pop(request.id, None):  # unless the policy dropped it when told of another
+                state.fail_homeless(request)
+                self._policy.inform(RequestCancelled(event.now_ns, request.id))
+        self._turns.begin_anew()
+
+    def _change_plan(self, event: PlanChanged) -> None:
+        """Another policy of the same kind goes on with the new models and workers; what runs is finished first."""
+        state, fleet = self._state, self._state.fleet
+        wanted = {worker.id: worker for worker in event.workers}
+        models = {model.name: model for model in event.models}
+        state.expectations.extend(event.profiles)
+        state.models, state.succession.network = models, event.network
+        fleet.serve(models)
+        for worker_id in [worker_id for worker_id, worker in fleet.workers.items() if wanted.get(worker_id) != worker]:
+            fleet.withdraw(worker_id)
+        for worker in event.workers:
+            if worker.id not in fleet.workers:
+                fleet.add(worker)
+        for request in state.homeless:
+            del state.queued[request.id]
+            state.fail_homeless(request)
+        self._turns.release_all()
+        state.sharing.workers_changed(event.now_ns)
+        policy = state.policy
+        self._policy.succeed(lambda setup: type(policy)(setup, policy.options))

@@ -1,0 +1,96 @@
+"""Who decides: the policy is told what happened and its commands are carried out; one that breaks is replaced."""
+
+from collections.abc import Callable
+
+from tidegate.api import (
+    AnyEvent,
+    FirstComeFirstServed,
+    Policy,
+    PolicyOptions,
+    ProfileUpdated,
+    RequestArrived,
+    Setup,
+    WorkerJoined,
+)
+from tidegate.engine import commands
+from tidegate.engine.effects import PolicyReplaced
+from tidegate.engine.invariants import BooksBroken
+from tidegate.engine.readiness import due_news, readiness
+from tidegate.engine.state import State
+
+
+class PolicyRunner:
+    """Asks the policy of an engine, and isolates the others from its faults (invariant 9)."""
+
+    def __init__(self, state: State, name: str, *, strict: bool) -> None:
+        """`name`: of the engine, in reports. `strict`: a policy's fault is raised instead of being isolated."""
+        self._state = state
+        self._name = name
+        self._strict = strict
+
+    def inform(self, event: AnyEvent) -> None:
+        """Let the policy handle an event and apply its commands; a policy that breaks is replaced."""
+        state = self._state
+        if not state.succession.concerns(event):
+            return
+        try:
+            for command in state.succession.policy.handle(event):
+                commands.apply(state, command)
+                state.commands.append(command)
+        except BooksBroken:
+            raise
+        except Exception as fault:
+            if self._strict:
+                raise
+            self._replace(fault)
+
+    def tell_ready(self, *worker_ids: int) -> None:
+        """Tell of those of these workers that may be given a batch."""
+        for worker_id in worker_ids:
+            if ready := readiness(self._state, worker_id):
+                self.inform(ready)
+
+    def settle(self) -> None:
+        """Tell what follows from what was just done."""
+        state = self._state
+        while state.succession.awaits_workers and (released := state.succession.next_released()):
+            self.inform(WorkerJoined(state.now_ns, released))
+        while state.reprieved or state.learned:
+            self._follow_doubts()
+        while state.queued and state.overlap.is_due(state.now_ns):
+            for news in due_news(state):  # of legs that end as soon as what follows them can be there
+                self.inform(news)
+
+    def succeed(self, successor: Callable[[Setup], Policy]) -> None:
+        """Let another policy decide, from what is queued on."""
+        state = self._state
+        try:
+            state.succession.follow(successor, state.next_batch_id)
+        except Exception as fault:
+            if self._strict:
+                raise
+            self._replace(fault)
+            return
+        for request in list(state.queued.values()):
+            if request.id in state.queued:
+                self.inform(RequestArrived(state.now_ns, request))
+
+    def _replace(self, fault: Exception) -> None:
+        broken = type(self._state.policy)
+        if broken is FirstComeFirstServed:
+            raise fault  # nothing is left to fall back on: this is a bug of the engine's own
+        reason = f"{broken.__name__}: {type(fault).__name__}: {fault}"
+        self._state.effects.append(PolicyReplaced(self._name, reason))
+        self.succeed(lambda setup: FirstComeFirstServed(setup, PolicyOptions()))
+
+    def _follow_doubts(self) -> None:
+        """Tell the policy what was learned, and of the requests that it gave up for what was expected before."""
+        state = self._state
+        while state.learned:
+            self.inform(state.learned.pop(0))
+        if state.reprieved:
+            request, profiles = state.reprieved.pop(0)
+            for profile in profiles:
+                self.inform(ProfileUpdated(state.now_ns, profile))
+            state.queued[request.id] = request
+            self.inform(RequestArrived(state.now_ns, request))

@@ -1,0 +1,69 @@
+"""What the policy is told of the requests that wait: each when its turn has come, and no longer than it is."""
+
+from tidegate.api import Drop, Request, RequestArrived, RequestCancelled
+from tidegate.engine.policy_runner import PolicyRunner
+from tidegate.engine.state import State
+
+OUT_OF_TURN = "share"
+"""Why a request is dropped whose time ran out while it was the turn of others: its client had more than they."""
+
+
+class Turns:
+    """Carries out what `state.sharing` says of whose turn it is."""
+
+    def __init__(self, state: State, policy: PolicyRunner) -> None:
+        self._state = state
+        self._policy = policy
+
+    def wait(self, event: RequestArrived) -> None:
+        """Let the policy know of a request at once, or when it is its turn."""
+        state = self._state
+        if state.sharing.admits(event.request):
+            state.queued[event.request.id] = event.request
+            self._policy.inform(event)
+        else:
+            state.sharing.contend(event.now_ns, event.request)
+
+    def take(self) -> None:
+        """Let the policy forget what is not its turn any more, and know of what was held, as it is the turn of that."""
+        state, now_ns = self._state, self._state.now_ns
+        sharing = state.sharing
+        if excessive := sharing.excess(now_ns):
+            called_back = []
+            for excess in reversed(excessive):
+                if state.queued.pop(excess.id, None):  # unless the policy ran or dropped it when told of another
+                    called_back.append(excess)
+                    self._policy.inform(RequestCancelled(now_ns, excess.id))
+            for excess in reversed(called_back):
+                sharing.call_back(excess)
+        for hopeless in sharing.hopeless(now_ns):
+            sharing.leave(hopeless)
+            dropped = Drop(hopeless.id, OUT_OF_TURN)
+            state.outcomes.drop(hopeless, OUT_OF_TURN)
+            state.effects.append(dropped)
+            state.commands.append(dropped)
+        while following := sharing.next(now_ns):
+            state.queued[following.id] = following
+            self._policy.inform(RequestArrived(now_ns, following))
+            self._policy.settle()
+
+    def begin_anew(self) -> None:
+        """Workers came or went: let the policy know of all that waits, from which turns are taken anew."""
+        state = self._state
+        released = self.release_all()
+        state.sharing.workers_changed(state.now_ns)
+        for request in released:
+            if request.id in state.queued:
+                self._policy.inform(RequestArrived(state.now_ns, request))
+
+    def release_all(self) -> list[Request]:
+        """What was held and still has workers is queued."""
+        state = self._state
+        released = []
+        for request in state.sharing.release_all():
+            if state.fleet.serves(request):
+                state.queued[request.id] = request
+                released.append(request)
+            else:
+                state.fail_homeless(request)
+        return released
