@@ -53,7 +53,6 @@ MODULES = (
     "tidegate.engine.outcomes",
     "tidegate.engine.policy_runner",
     "tidegate.engine.recorder",
-    "tidegate.engine.state",
     "tidegate.engine.succession",
     "tidegate.engine.timers",
     "tidegate.engine.turns",

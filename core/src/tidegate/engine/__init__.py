@@ -5,7 +5,8 @@ engine         what drivers call; one event after the other: BEGIN HERE
   policy_runner  who decides: tells the policy, replaces one that breaks
 state          what the engine knows at the moment
   books          the workers and what is booked on them; flights: batches on their way; outcomes: how requests end
-  sharing        whose turn it is; shared_workers: on one set of workers; held: what waits for its turn
+  sharing        whose turn it is; shared_workers: on one set of workers; flows: whose requests wait there;
+                 held: what waits for its turn; in_view: what the policy sees; batch_costs: what that will take
   expectations   the profiles as they stand; learner: how legs correct them; lateness: how late wake-ups come
   overlap        when workers take their next batch, so that they do not idle; readiness: what the policy is told
   succession     which policy decides; timers: those that it set

@@ -2,55 +2,9 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
 
 from tidegate.api import QueueKey, Request
-
-
-class Flow:
-    """The requests of one client for models that share workers; those with a deadline apart from those without."""
-
-    __slots__ = ("hurried", "number", "served_ns", "waiting")
-
-    def __init__(self, number: int, *, hurried: bool) -> None:
-        self.number = number
-        """In the order in which flows came."""
-        self.hurried = hurried
-        """Whether its requests have deadlines."""
-        self.served_ns = 0
-        """The worker time that it has had, on a scale that all flows share: the one with the least is next."""
-        self.waiting = 0
-        """Requests that have not started, whether the policy sees them or not."""
-
-
-class Ranking:
-    """Flows, the one that was served least first. `served_ns` only grows, so entries are mended as they surface."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Flow]] = []
-        self._ranked: set[int] = set()
-
-    def add(self, flow: Flow) -> None:
-        """Rank a flow, if it is not ranked yet."""
-        if flow.number not in self._ranked:
-            self._ranked.add(flow.number)
-            heappush(self._heap, (flow.served_ns, flow.number, flow))
-
-    @property
-    def first(self) -> Flow | None:
-        """The flow that was served least."""
-        while self._heap:
-            served_ns, number, flow = self._heap[0]
-            if served_ns == flow.served_ns:
-                return flow
-            heappop(self._heap)
-            heappush(self._heap, (flow.served_ns, number, flow))
-        return None
-
-    def drop_first(self) -> None:
-        """Rank the first flow no more."""
-        _, number, _ = heappop(self._heap)
-        self._ranked.remove(number)
+from tidegate.engine.flows import Flow, Ranking
 
 
 class HeldRequests:

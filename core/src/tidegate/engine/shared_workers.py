@@ -13,54 +13,21 @@ the batches that it takes part in; the flow that was served least is next.
   are theirs in turn, too.
 """
 
-from bisect import bisect_right
-from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from operator import is_
 
-from tidegate.api import NEVER, Profile, QueueKey, Request
+from tidegate.api import QueueKey, Request
+from tidegate.engine.batch_costs import BatchCosts, Place
 from tidegate.engine.books import Fleet
 from tidegate.engine.expectations import Expectations
-from tidegate.engine.held import Flow, HeldRequests, Ranking
+from tidegate.engine.flows import FlowKey, WaitingFlows, flow_key
+from tidegate.engine.held import HeldRequests
+from tidegate.engine.in_view import InView
 from tidegate.engine.timers import Timers
 
 REMEMBERED_NS = 1_000_000_000
 """How long after others waited a flow is kept from crowding: the requests of a closed loop come one by one."""
 OPEN_BATCHES = 2
 """So many kinds of batches of a model are begun at a time, while all workers are busy."""
-FlowKey = tuple[str, bool]
-"""(client, whether its requests have deadlines)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a model runs: along the widest of its pipelines that workers host."""
-
-    workers: frozenset[int]
-    """Those that run its first leg."""
-    legs: tuple[tuple[tuple[str, str], ...], ...]
-    """For each of its legs (partition, kind of worker), one for every kind that hosts it."""
-    max_rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    """What batches of a model take along its place."""
-
-    version: int
-    """Of the expectations."""
-    profiles: Sequence[Profile]
-    """Those that say so."""
-    table_ns: Sequence[int]
-    """By rows: on the workers that are quickest at it, leg by leg."""
-    grace_ns: int
-    """What all workers of the place do while the largest batch runs."""
-
-
-def flow_key(request: Request) -> FlowKey:
-    """Whose a request is."""
-    return request.client, request.deadline_ns != NEVER
 
 
 class SharedWorkers:
@@ -82,12 +49,9 @@ class SharedWorkers:
         self.hopeless = Timers()
         """When held requests, by id, cannot be in time any more. Kept by `hold` unless the policy is best-effort."""
         self._fleet = fleet
-        self._expectations = expectations
         self._patience_ns = patience_ns
         self._places = places
-        self._is_best_effort = is_best_effort
-        self._costs: dict[str, _Costs] = {}
-        """By model."""
+        self._costs = BatchCosts(fleet.models, places, expectations, is_best_effort)
         self._sole: FlowKey = ("", True)
         """Whose everything is that waits, while it is not contended."""
         self._forget()
@@ -97,29 +61,10 @@ class SharedWorkers:
         self.contended = False
         self.hopeless.clear()
         self._held: dict[str, HeldRequests] = {}
-        self._flows: dict[FlowKey, Flow] = {}
-        self._flow_of: dict[int, Flow] = {}
-        """Of all that wait, by request."""
-        self._numbers = 0
-        self._waiting_flows = {True: Ranking(), False: Ranking()}
-        """The hurried and the others; one that ceased to wait stays until it surfaces."""
-        self._flows_waiting = {True: 0, False: 0}
+        self._flows = WaitingFlows(self._patience_ns)
+        self._view = InView(self._costs)
         self._crowded_ns: dict[tuple[str, bool], int] = {}
         """When flows of this sort last were in the way of others, on a model that had no idle worker."""
-        self._scale_ns = 0
-        """Where a flow begins that did not wait: nobody can save up turns."""
-        self._unhurried: deque[Request] = deque()
-        """Those that wait without a deadline, oldest first; what left stays until it surfaces."""
-        self._ripe_number = -1
-        """The flow without deadlines that has waited too long."""
-        self._shown: Counter[tuple[int, str]] = Counter()
-        """How many requests, by flow and model, the policy sees."""
-        self._seen: dict[str, dict[QueueKey, int]] = {}
-        """The rows, by model and key, of what the policy sees and can still be in a batch of full size."""
-        self._counted: set[int] = set()
-        """The requests that are among those rows."""
-        self._stale: deque[tuple[int, Request]] = deque()
-        """Those of them that have deadlines, each with when it ceases to count, about in order."""
 
     # Requests that come and go -----------------------------------------------------------------------------------
 
@@ -147,7 +92,7 @@ class SharedWorkers:
         """
         if not self.contended:
             self._count_flows(now_ns, queued)
-        self._join(request)
+        self._flows.join(request)
         self.waiting += 1
         self._hold(request)
 
@@ -157,7 +102,7 @@ class SharedWorkers:
         `queued`: what it sees, of these models and others. Each of them is to be called back.
         """
         excess: list[Request] = []
-        for model in {*self._seen, *self._held}:
+        for model in {*self._view.models, *self._held}:
             if self._fleet.idle_ids.isdisjoint(self._places[model].workers):
                 for hurried in self._crowded(now_ns, model):
                     excess += self._excess_of(model, queued, hurried=hurried)
@@ -165,16 +110,16 @@ class SharedWorkers:
 
     def call_back(self, request: Request) -> None:
         """Hold a request that the policy saw, behind all that are held."""
-        self._hide(request)
+        self._view.hide(request, self._flows.of(request.id))
         self._hold(request)
 
     def _hold(self, request: Request) -> None:
         held = self._held.get(request.model)
         if held is None:
             held = self._held[request.model] = HeldRequests()
-        held.add(request, self._flow_of[request.id])
-        if self._counts_time_of(request):
-            self.hopeless.set(request.id, self._hopeless_ns(request))
+        held.add(request, self._flows.of(request.id))
+        if self._costs.counts_time_of(request):
+            self.hopeless.set(request.id, self._costs.hopeless_ns(request))
 
     def leave(self, request: Request) -> None:
         """A request waits no more, held or not, though it did not start."""
@@ -184,8 +129,8 @@ class SharedWorkers:
             if held is not None and held.remove(request.id):
                 self.hopeless.cancel(request.id)
             else:
-                self._hide(request)
-            self._part(request)
+                self._view.hide(request, self._flows.of(request.id))
+            self._flows.part(request)
             if not self.waiting:
                 self._forget()
 
@@ -194,9 +139,9 @@ class SharedWorkers:
         self.waiting -= len(requests)
         if self.contended:
             for request in requests:
-                self._flow_of[request.id].served_ns += duration_ns * request.rows // rows
-                self._hide(request)
-                self._part(request)
+                self._flows.of(request.id).served_ns += duration_ns * request.rows // rows
+                self._view.hide(request, self._flows.of(request.id))
+                self._flows.part(request)
             if not self.waiting:
                 self._forget()
 
@@ -204,9 +149,9 @@ class SharedWorkers:
         """What is held and cannot be in time any more: each has to `leave`."""
         for _, request_id in self.hopeless.pop_due(now_ns) if self.hopeless.is_due(now_ns) else ():
             request = self.get(request_id) if isinstance(request_id, int) else None
-            if request is None or not self._counts_time_of(request):
+            if request is None or not self._costs.counts_time_of(request):
                 continue
-            hopeless_ns = self._hopeless_ns(request)
+            hopeless_ns = self._costs.hopeless_ns(request)
             if hopeless_ns <= now_ns:
                 yield request
             else:  # batches have become quicker
@@ -227,13 +172,12 @@ class SharedWorkers:
         """The held request that the policy is to see next, which is held no more; None when it is nobody's turn."""
         if not self._held:
             return None
-        while self._stale and (self._stale[0][0] <= now_ns or self._stale[0][1].id not in self._counted):
-            self._discount(self._stale.popleft()[1])
+        self._view.pass_time(now_ns)
         for model, held in list(self._held.items()):
             if request := self._next_of(now_ns, model, held):
                 held.remove(request.id)
                 self.hopeless.cancel(request.id)
-                self._show(now_ns, request)
+                self._view.show(now_ns, request, self._flows.of(request.id))
                 if not held:
                     del self._held[model]
                 return request
@@ -254,26 +198,26 @@ class SharedWorkers:
 
     def _next_in_turn(self, now_ns: int, model: str, held: HeldRequests) -> Request | None:
         """The oldest request of the flow that was served least."""
-        seen, most_rows = self._seen.get(model, {}), self._fleet.models[model].max_rows
+        seen, most_rows = self._view.rows_of(model), self._fleet.models[model].max_rows
         while (flow := held.next_flow) and (request := held.oldest_of(flow)):
-            if not self._is_turn(now_ns, flow, model):
+            if not self._flows.is_turn(now_ns, flow, self._costs.grace_ns(model)):
                 return None
             if not self._is_limited(now_ns, model, hurried=flow.hurried):
                 return request
-            if not self._is_late(now_ns, request):
+            if not self._costs.is_late(now_ns, request):
                 rows = seen.get((model, request.merge_key), 0)
                 fits = rows < most_rows and (rows or len(seen) < OPEN_BATCHES)
-                return request if fits or not self._shown[flow.number, model] else None
+                return request if fits or not self._view.shows(flow, model) else None
             held.pass_over(request)
         return None
 
     def _next_to_join(self, now_ns: int, model: str, held: HeldRequests) -> Request | None:
         """One that fills a batch that was begun, whosever it is."""
         most_rows = self._fleet.models[model].max_rows
-        for key, rows in self._seen.get(model, {}).items():
+        for key, rows in self._view.rows_of(model).items():
             while rows < most_rows and (request := held.oldest_of_key(key)):
-                if not self._is_late(now_ns, request):
-                    if self._is_turn(now_ns, held.flow_of(request), model):
+                if not self._costs.is_late(now_ns, request):
+                    if self._flows.is_turn(now_ns, held.flow_of(request), self._costs.grace_ns(model)):
                         return request
                     break
                 held.pass_over(request)
@@ -281,39 +225,11 @@ class SharedWorkers:
 
     def _next_for_idle(self, model: str, held: HeldRequests) -> Request | None:
         """Whatever there is, but for what waits behind a full batch: workers have nothing better to do."""
-        seen, most_rows = self._seen.get(model, {}), self._fleet.models[model].max_rows
+        seen, most_rows = self._view.rows_of(model), self._fleet.models[model].max_rows
         for key in held.keys:
             if seen.get(key, 0) < most_rows and (request := held.oldest_of_key(key)):
                 return request
         return held.youngest_passed_over
-
-    def _is_turn(self, now_ns: int, flow: Flow, model: str) -> bool:
-        """Whether a flow was served least of those that wait, give or take what the workers do while a batch runs."""
-        first = self._first(hurried=True)
-        other = self._ripe(now_ns, first) if flow.hurried else self._first(hurried=False)
-        served_ns = flow.served_ns - self._costs_of(model).grace_ns
-        return not (first and first.served_ns < served_ns) and not (other and other.served_ns < served_ns)
-
-    def _ripe(self, now_ns: int, first: Flow | None) -> Flow | None:
-        """The flow without deadlines that has waited too long; it has saved up no turns."""
-        unhurried = self._unhurried
-        while unhurried and unhurried[0].id not in self._flow_of:
-            unhurried.popleft()
-        if not unhurried or now_ns - unhurried[0].arrival_ns <= self._patience_ns:
-            self._ripe_number = -1
-            return None
-        flow = self._flow_of[unhurried[0].id]
-        if self._ripe_number != flow.number:
-            self._ripe_number = flow.number
-            flow.served_ns = max(flow.served_ns, first.served_ns if first else 0)
-        return flow
-
-    def _first(self, *, hurried: bool) -> Flow | None:
-        """The flow that was served least of those that wait."""
-        ranking = self._waiting_flows[hurried]
-        while (flow := ranking.first) and not flow.waiting:
-            ranking.drop_first()
-        return flow
 
     def _is_limited(self, now_ns: int, model: str, *, hurried: bool) -> bool:
         """Whether flows of this sort are kept from crowding a model."""
@@ -321,7 +237,7 @@ class SharedWorkers:
 
     def _crowded(self, now_ns: int, model: str) -> list[bool]:
         """Of the two sorts of flows those that are to be limited on a busy model from now on, and were not."""
-        hurried, others = self._flows_waiting[True], self._flows_waiting[False]
+        hurried, others = self._flows.count[True], self._flows.count[False]
         newly = []
         for sort, in_the_way in ((True, hurried > 1), (False, others and hurried + others > 1)):
             if in_the_way:
@@ -337,7 +253,7 @@ class SharedWorkers:
         rows: dict[QueueKey, int] = {}
         excess = []
         for request in queued:
-            if request.model != model or (flow := self._flow_of[request.id]).hurried != hurried:
+            if request.model != model or (flow := self._flows.of(request.id)).hurried != hurried:
                 continue
             key = (model, request.merge_key)
             before = rows.get(key, 0)
@@ -354,117 +270,5 @@ class SharedWorkers:
         """Somebody else waits, too: keep the books of all from now on."""
         self.contended = True
         for request in seen:
-            self._join(request)
-            self._show(now_ns, request)
-
-    def _join(self, request: Request) -> None:
-        """A request waits from now on."""
-        key = flow_key(request)
-        flow = self._flows.get(key)
-        if flow is None:
-            self._prune()
-            self._numbers += 1
-            flow = self._flows[key] = Flow(self._numbers, hurried=key[1])
-        if not flow.waiting:
-            if least := self._first(hurried=True) or self._first(hurried=False):
-                self._scale_ns = max(self._scale_ns, least.served_ns)
-            flow.served_ns = max(flow.served_ns, self._scale_ns)
-            self._waiting_flows[flow.hurried].add(flow)
-            self._flows_waiting[flow.hurried] += 1
-        flow.waiting += 1
-        self._flow_of[request.id] = flow
-        if not flow.hurried:
-            self._unhurried.append(request)
-
-    def _part(self, request: Request) -> None:
-        """A request waits no more."""
-        flow = self._flow_of.pop(request.id)
-        flow.waiting -= 1
-        if not flow.waiting:
-            self._flows_waiting[flow.hurried] -= 1
-
-    def _prune(self) -> None:
-        """Clients choose how many they are: those that wait for nothing must not pile up."""
-        if len(self._flows) > 2 * sum(self._flows_waiting.values()) + 64:
-            self._flows = {key: flow for key, flow in self._flows.items() if flow.waiting}
-
-    def _show(self, now_ns: int, request: Request) -> None:
-        """The policy sees a request from now on."""
-        self._shown[self._flow_of[request.id].number, request.model] += 1
-        if self._counts_time_of(request):
-            stale_ns = request.deadline_ns - self._full_ns(request)
-            if stale_ns <= now_ns:
-                return
-            self._stale.append((stale_ns, request))
-        self._counted.add(request.id)
-        rows = self._seen.setdefault(request.model, {})
-        key = (request.model, request.merge_key)
-        rows[key] = rows.get(key, 0) + request.rows
-
-    def _hide(self, request: Request) -> None:
-        """The policy sees it no more."""
-        flow = (self._flow_of[request.id].number, request.model)
-        self._shown[flow] -= 1
-        if not self._shown[flow]:
-            del self._shown[flow]
-        self._discount(request)
-
-    def _discount(self, request: Request) -> None:
-        """It fills no batch any more."""
-        if request.id in self._counted:
-            self._counted.remove(request.id)
-            rows, key = self._seen[request.model], (request.model, request.merge_key)
-            rows[key] -= request.rows
-            if not rows[key]:
-                del rows[key]
-            if not rows:
-                del self._seen[request.model]
-
-    # How long it takes -------------------------------------------------------------------------------------------
-
-    def _counts_time_of(self, request: Request) -> bool:
-        """Whether a request is given up when it cannot be in time."""
-        return request.deadline_ns != NEVER and not self._is_best_effort()
-
-    def _hopeless_ns(self, request: Request) -> int:
-        """From when on a request would be late even alone, as `Gathering.is_hopeless` says."""
-        return request.deadline_ns - self._latency_ns(request.model, request.rows) + 1
-
-    def _is_late(self, now_ns: int, request: Request) -> bool:
-        """Whether it leaves no time to wait for the next worker and then for a batch as large as the load needs."""
-        if not self._counts_time_of(request):
-            return False
-        full_ns = self._full_ns(request)
-        return now_ns + full_ns + full_ns // len(self._places[request.model].workers) > request.deadline_ns
-
-    def _full_ns(self, request: Request) -> int:
-        """What the largest batch takes whose oldest request has time to wait for the next worker; 0 if none has.
-
-        What `staggered_target` says of a model under overload, here of the time that this request was given.
-        """
-        workers = len(self._places[request.model].workers)
-        budget_ns = (request.deadline_ns - request.arrival_ns) * workers // (workers + 1)
-        table_ns = self._costs_of(request.model).table_ns
-        rows = bisect_right(table_ns, budget_ns)
-        return table_ns[rows - 1] if rows else 0
-
-    def _latency_ns(self, model: str, rows: int) -> int:
-        """What a batch takes on the workers that are quickest at it, leg by leg."""
-        table_ns = self._costs_of(model).table_ns
-        return table_ns[min(rows, len(table_ns)) - 1]
-
-    def _costs_of(self, model: str) -> _Costs:
-        known, expectations = self._costs.get(model), self._expectations
-        if known and known.version == expectations.version:
-            return known
-        place, profiles = self._places[model], expectations.profiles
-        present = [profiles[key] for leg in place.legs for key in leg]
-        if known and all(map(is_, known.profiles, present)):  # those of other models have changed
-            table_ns: Sequence[int] = known.table_ns
-        else:
-            legs = [[profiles[key].table_ns for key in leg] for leg in place.legs]
-            table_ns = [sum(min(table[at] for table in leg) for leg in legs) for at in range(place.max_rows)]
-        largest_ns = table_ns[min(self._fleet.models[model].max_rows, len(table_ns)) - 1]
-        costs = _Costs(expectations.version, present, table_ns, len(place.workers) * largest_ns)
-        self._costs[model] = costs
-        return costs
+            self._flows.join(request)
+            self._view.show(now_ns, request, self._flows.of(request.id))

@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from tidegate.api import Model, Request, Worker
+from tidegate.engine.batch_costs import Place
 from tidegate.engine.books import Fleet
 from tidegate.engine.expectations import Expectations
-from tidegate.engine.shared_workers import Place, SharedWorkers
+from tidegate.engine.shared_workers import SharedWorkers
 from tidegate.engine.succession import Succession
 
 

@@ -1,0 +1,145 @@
+"""Flows that wait for the same workers: whose requests they are, and which one was served least (fair queueing)."""
+
+from collections import deque
+from heapq import heappop, heappush
+
+from tidegate.api import NEVER, Request
+
+FlowKey = tuple[str, bool]
+"""(client, whether its requests have deadlines)."""
+
+
+def flow_key(request: Request) -> FlowKey:
+    """Whose a request is."""
+    return request.client, request.deadline_ns != NEVER
+
+
+class Flow:
+    """The requests of one client for models that share workers; those with a deadline apart from those without."""
+
+    __slots__ = ("hurried", "number", "served_ns", "waiting")
+
+    def __init__(self, number: int, *, hurried: bool) -> None:
+        self.number = number
+        """In the order in which flows came."""
+        self.hurried = hurried
+        """Whether its requests have deadlines."""
+        self.served_ns = 0
+        """The worker time that it has had, on a scale that all flows share: the one with the least is next."""
+        self.waiting = 0
+        """Requests that have not started, whether the policy sees them or not."""
+
+
+class Ranking:
+    """Flows, the one that was served least first. `served_ns` only grows, so entries are mended as they surface."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Flow]] = []
+        self._ranked: set[int] = set()
+
+    def add(self, flow: Flow) -> None:
+        """Rank a flow, if it is not ranked yet."""
+        if flow.number not in self._ranked:
+            self._ranked.add(flow.number)
+            heappush(self._heap, (flow.served_ns, flow.number, flow))
+
+    @property
+    def first(self) -> Flow | None:
+        """The flow that was served least."""
+        while self._heap:
+            served_ns, number, flow = self._heap[0]
+            if served_ns == flow.served_ns:
+                return flow
+            heappop(self._heap)
+            heappush(self._heap, (flow.served_ns, number, flow))
+        return None
+
+    def drop_first(self) -> None:
+        """Rank the first flow no more."""
+        _, number, _ = heappop(self._heap)
+        self._ranked.remove(number)
+
+
+class WaitingFlows:
+    """The flows of all requests that wait for the same workers, held or not."""
+
+    def __init__(self, patience_ns: int) -> None:
+        """`patience_ns`: so long those without deadlines give way to those that have one."""
+        self._patience_ns = patience_ns
+        self._flows: dict[FlowKey, Flow] = {}
+        self._flow_of: dict[int, Flow] = {}
+        """By request."""
+        self._numbers = 0
+        self._rankings = {True: Ranking(), False: Ranking()}
+        """The hurried and the others; one that ceased to wait stays until it surfaces."""
+        self.count = {True: 0, False: 0}
+        """How many flows wait, hurried and others."""
+        self._scale_ns = 0
+        """Where a flow begins that did not wait: nobody can save up turns."""
+        self._unhurried: deque[Request] = deque()
+        """Those that wait without a deadline, oldest first; what left stays until it surfaces."""
+        self._ripe_number = -1
+        """The flow without deadlines that has waited too long."""
+
+    def of(self, request_id: int) -> Flow:
+        """Whose a request is that waits."""
+        return self._flow_of[request_id]
+
+    def join(self, request: Request) -> None:
+        """A request waits from now on."""
+        key = flow_key(request)
+        flow = self._flows.get(key)
+        if flow is None:
+            self._prune()
+            self._numbers += 1
+            flow = self._flows[key] = Flow(self._numbers, hurried=key[1])
+        if not flow.waiting:
+            if least := self._first(hurried=True) or self._first(hurried=False):
+                self._scale_ns = max(self._scale_ns, least.served_ns)
+            flow.served_ns = max(flow.served_ns, self._scale_ns)
+            self._rankings[flow.hurried].add(flow)
+            self.count[flow.hurried] += 1
+        flow.waiting += 1
+        self._flow_of[request.id] = flow
+        if not flow.hurried:
+            self._unhurried.append(request)
+
+    def part(self, request: Request) -> None:
+        """A request waits no more."""
+        flow = self._flow_of.pop(request.id)
+        flow.waiting -= 1
+        if not flow.waiting:
+            self.count[flow.hurried] -= 1
+
+    def is_turn(self, now_ns: int, flow: Flow, grace_ns: int) -> bool:
+        """Whether a flow was served least of those that wait, give or take the grace."""
+        first = self._first(hurried=True)
+        other = self._ripe(now_ns, first) if flow.hurried else self._first(hurried=False)
+        served_ns = flow.served_ns - grace_ns
+        return not (first and first.served_ns < served_ns) and not (other and other.served_ns < served_ns)
+
+    def _ripe(self, now_ns: int, first: Flow | None) -> Flow | None:
+        """The flow without deadlines that has waited too long; it has saved up no turns."""
+        unhurried = self._unhurried
+        while unhurried and unhurried[0].id not in self._flow_of:
+            unhurried.popleft()
+        if not unhurried or now_ns - unhurried[0].arrival_ns <= self._patience_ns:
+            self._ripe_number = -1
+            return None
+        flow = self._flow_of[unhurried[0].id]
+        if self._ripe_number != flow.number:
+            self._ripe_number = flow.number
+            flow.served_ns = max(flow.served_ns, first.served_ns if first else 0)
+        return flow
+
+    def _first(self, *, hurried: bool) -> Flow | None:
+        """The flow that was served least of those that wait."""
+        ranking = self._rankings[hurried]
+        while (flow := ranking.first) and not flow.waiting:
+            ranking.drop_first()
+        return flow
+
+    def _prune(self) -> None:
+        """Clients choose how many they are: those that wait for nothing must not pile up."""
+        if len(self._flows) > 2 * sum(self.count.values()) + 64:
+            self._flows = {key: flow for key, flow in self._flows.items() if flow.waiting}
