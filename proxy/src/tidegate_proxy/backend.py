@@ -9,7 +9,7 @@ import grpc
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate_proxy.configuration.config import TransportName, TritonTls
-from tidegate_proxy.transport import CallFailed, Channel, Metadata, Stream, ask, new_channel
+from tidegate_proxy.transport import CallFailed, Metadata, Stream, ask, new_channel
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
 INFER: Final = SERVICE + "ModelInfer"
@@ -18,10 +18,6 @@ GRPC_PREFIX: Final = "triton-grpc-protocol-"
 HEALTH_TIMEOUT_S: Final = 4.0
 LOAD_TIMEOUT_S: Final = 600.0
 """Large models take minutes to load."""
-STRICT: Final = ("triton_grpc_error", "true")
-"""Metadata with which Triton ends a stream at the first error."""
-LONG_WORDS_BYTES: Final = 1 << 14
-"""In a status each byte may become three."""
 CANCEL_AFTER_S: Final = 0.1
 """How long an inference that nobody waits for may go on before its Triton is told.
 
@@ -89,8 +85,6 @@ class Backend:
         self.metrics = metrics
         self.channel = new_channel(transport, address, tls, keepalive_s)
         """For who wants callbacks, with what `opened` makes of the metadata."""
-        self._apart = new_channel(transport, address, tls, keepalive_s) if transport == "http2" else self.channel
-        """For calls whose errors may end their connection, and with it whatever else goes over it."""
         self.alive = True
         """False from the moment a call fails to reach it until a probe succeeds."""
         self.heard_ns = 0
@@ -104,14 +98,6 @@ class Backend:
             return metadata
         own = {GRPC_PREFIX + name: value for name, value in self.headers}
         return [*own.items(), *(pair for pair in metadata if pair[0] not in own)]
-
-    def channel_for(self, words_bytes: int) -> Channel:
-        """The way for a call of a client's that says so much beside its tensors.
-
-        Triton repeats names in its errors, and libnghttp2 ends a connection over which a header of more than 64 KiB
-        comes: calls that may get such an answer go another way than all others.
-        """
-        return self._apart if words_bytes > LONG_WORDS_BYTES else self.channel
 
     async def ask(
         self,
@@ -129,18 +115,14 @@ class Backend:
         of its own, and ends when this Triton is given up.
         """
         metadata = self.opened(metadata) if opened else metadata
-        if not for_client:
-            return await ask(self.channel, method, message, metadata, timeout_s)
-        channel = self.channel_for(len(message))
-        return await ask(channel, method, message, metadata, timeout_s, among=self.forwarded)
+        among = self.forwarded if for_client else None
+        return await ask(self.channel, method, message, metadata, timeout_s, among=among)
 
     def stream(
         self, method: str, metadata: Metadata = (), timeout_s: float | None = None, *, opened: bool = True
     ) -> Stream:
         """Begin a bidirectional stream, by the method's full name; as `ask`."""
-        # What is wrong with a request Triton says in messages, or in the stream's status where that is asked for.
-        channel = self._apart if STRICT in metadata else self.channel
-        return Stream(channel, method, self.opened(metadata) if opened else metadata, timeout_s)
+        return Stream(self.channel, method, self.opened(metadata) if opened else metadata, timeout_s)
 
     def cut_off(self) -> None:
         """End the calls without an end of their own, since it does not answer."""
@@ -210,12 +192,10 @@ class Backend:
         return service_pb2.ModelConfigResponse.FromString(answer).config
 
     async def close(self) -> None:
-        """Close the channels; calls under way end with CANCELLED."""
+        """Close the channel; calls under way end with CANCELLED."""
         for probe in self._health.values():
             probe.cancel()
         await self.channel.close()
-        if self._apart is not self.channel:
-            await self._apart.close()
 
     async def _ask(self, method: str, request: Any) -> bytes:  # noqa: ANN401 - protobuf messages share no type
         return await self.ask(SERVICE + method, request.SerializeToString(), timeout_s=10.0)

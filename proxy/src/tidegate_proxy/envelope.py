@@ -95,8 +95,6 @@ class PassedThrough:
     """The message without its id and its tensors."""
     refusal: str = ""
     """Why no Triton is given it, in words; "": one may be."""
-    words_bytes: int = 0
-    """What it says beside its tensors, by its size."""
 
     @classmethod
     def of(cls, message: bytes) -> "PassedThrough":
@@ -107,7 +105,7 @@ class PassedThrough:
         except Overgrown as error:
             return cls("", refusal=str(error))
         except NotSchedulable:
-            return cls("", regions=_regions_in(message), words_bytes=len(message))
+            return cls("", regions=_regions_in(message))
         sequence: str | int = ""
         if "sequence_id" in header.parameters:
             given = header.parameters["sequence_id"]
@@ -125,7 +123,6 @@ class PassedThrough:
             ),
             name,
             header,
-            words_bytes=len(header_bytes) + len(name),
         )
 
 

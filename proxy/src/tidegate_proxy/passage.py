@@ -67,8 +67,8 @@ class Passage:
             # A Triton that is told of a deadline may die of it: it is told a little later, if at all.
             limit_s = max(0.0, (self._until_ns - time.monotonic_ns()) / 1e9) + CANCEL_AFTER_S
         self._backend = backend
-        channel, metadata = backend.channel_for(self._request.words_bytes), backend.opened(self._metadata)
-        self._call = channel.unary(INFER, self._message, self._over, metadata, limit_s)
+        metadata = backend.opened(self._metadata)
+        self._call = backend.channel.unary(INFER, self._message, self._over, metadata, limit_s)
         backend.forwarded.add(self._call)
 
     def cancel(self) -> None:

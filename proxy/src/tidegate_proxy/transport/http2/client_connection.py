@@ -11,6 +11,7 @@ from ngh2.events import DataReceived, GoAwayReceived, ResponseReceived, StreamCl
 
 from tidegate_proxy.transport.http2.client_call import PendingCall
 from tidegate_proxy.transport.http2.connection import Connection, configuration
+from tidegate_proxy.transport.http2.header_blocks import HeaderBlocks
 from tidegate_proxy.transport.http2.inflation import MessageError, is_known
 from tidegate_proxy.transport.http2.metadata import unquoted
 from tidegate_proxy.transport.http2.status import CODES, code_of_http, code_of_reset, name_of
@@ -33,6 +34,7 @@ class ClientConnection(Connection):
             ngh2.Role.CLIENT, configuration(peer_max_concurrent_streams=(1 << 31) - 1), {Setting.ENABLE_PUSH: 0}
         )
         self._channel = channel
+        self._header_blocks = HeaderBlocks()
         self.calls: dict[int, PendingCall] = {}
         self.is_open = False
         """Whether calls may be begun."""
@@ -61,6 +63,10 @@ class ClientConnection(Connection):
         self.is_open = True
         if self._channel.keepalive_s:
             self.keep_alive(self._channel.keepalive_s, KEEPALIVE_TIMEOUT_S)
+
+    def take_in(self, data: memoryview) -> None:
+        """Have what was read understood: one call's long error must not end the connection of all others."""
+        self.http2.receive_data(self._header_blocks.shortened(data))
 
     def lost(self, reason: str) -> None:
         """Calls under way end with UNAVAILABLE."""

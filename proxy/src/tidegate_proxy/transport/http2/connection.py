@@ -117,7 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         self._awake = True  # it flushes at its end
         self._heard = True
         try:
-            self.http2.receive_data(self._view[:nbytes])
+            self.take_in(self._view[:nbytes])
             self._dispatch()
         except ngh2.DenialOfServiceError as error:
             self.flooded()
@@ -127,6 +127,10 @@ class Connection(asyncio.BufferedProtocol):
             self.abort(str(error))
         else:
             self.flush()
+
+    def take_in(self, data: memoryview) -> None:
+        """Have what was read understood. Raises ngh2.NGH2Error."""
+        self.http2.receive_data(data)
 
     def eof_received(self) -> bool:
         """The peer sends no more: nothing can be finished."""
