@@ -1,4 +1,8 @@
-"""How many workers each column gets: a start by rounding, then integer programs over the columns that are worth it."""
+"""How many workers each column gets: a start by rounding, then searches that go on, wider, while gap and time are left.
+
+Few enough GPUs are divided by tables, first whole ones, then parts of them for the bound. What that leaves open, and
+all else, is for integer programs: over the columns that are worth it by their prices, then over all of them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,16 +10,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidegate.api import Progress
-from tidegate_ppipe.columns import Column, cheapest
+from tidegate_ppipe.columns import TOLERANCE, Column, cheapest
+from tidegate_ppipe.division import can_divide, divide, units_of
 from tidegate_ppipe.prices import Prices
 from tidegate_ppipe.problem import PpipeProblem
-from tidegate_ppipe.program import Program
-from tidegate_ppipe.rounding import Workers, gpus_of, rates_of, rounded
+from tidegate_ppipe.program import SLACK, Program
+from tidegate_ppipe.rounding import Workers, fits, gpus_of, rates_of, rounded
 
 FILLERS = 5
 """How many times dearer than other columns a whole model on one GPU may be: it fills what they leave."""
 FIRST_SEARCH = 0.3
-"""Of the time, where a second search may follow."""
+"""Of the time that is left, where a second search may follow."""
+DIVIDING = 0.6
+"""Of the time that is left: for each division by tables."""
 LEVELLING = 0.25
 """Of the time that is left: for the second stage."""
 LEAST_S = 0.2
@@ -57,14 +64,16 @@ def solve(
     worth its time, and proves. `paired`: all pools of a column have equally many workers.
     """
     search = _Search(problem, columns, prices, paired, time_limit_s, progress)
-    near = worth_it(problem, columns, prices)
-    search.over(near, FIRST_SEARCH if exact else 1.0, proves=False)
-    if search.best is None or (exact and not search.is_good_enough):
+    if can_divide(problem):
+        search.divided(proves=exact)
+    else:
+        search.over(worth_it(problem, columns, prices), FIRST_SEARCH, proves=False)
+    if not search.is_over:
         search.over(range(len(columns)), 1.0, proves=exact)
     if search.best is None:
         return Nothing(exact and search.proven)
-    if problem.objective == "throughput":
-        search.level(near)
+    if problem.objective == "throughput" and not search.is_level:
+        search.level(worth_it(problem, columns, prices))
     return Counts(search.value, search.bound, search.best)
 
 
@@ -110,47 +119,72 @@ class _Search:
         self._progress = progress
         self.bound = prices.objective
         self.proven = False
+        self._levelled: Workers | None = None
         self.best = rounded(problem, columns, prices.rates_rps)
 
     @property
     def value(self) -> float:
         """Of the best."""
         assert self.best is not None
-        if self._problem.objective != "throughput":
-            gpus = gpus_of(self._columns, self.best)
-            return sum(price * gpus[number] for number, price in enumerate(self._problem.prices))
-        return min(self._loads(self.best))
+        return self._value_of(self.best)
 
     @property
-    def is_good_enough(self) -> bool:
-        """Whether no more than the problem's gap can be gained."""
-        return self.best is not None and abs(self.bound - self.value) <= self._problem.gap * self.value
+    def is_level(self) -> bool:
+        """Whether the models that do not bind have all that the best leaves them."""
+        return self.best is self._levelled
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more than the problem's gap can be gained, or the time is up."""
+        if self.best is None:
+            return False
+        is_good_enough = abs(self.bound - self.value) <= max(self._problem.gap, TOLERANCE) * self.value
+        return is_good_enough or self._left_s() <= 0
+
+    def divided(self, *, proves: bool) -> None:
+        """Divide whole GPUs by tables, then, where it `proves` and something may be gained, parts of them."""
+        whole = [1] * len(self._problem.classes)
+        parts = units_of(self._problem, self._columns) if proves else None
+        for units in (whole, parts):
+            if units is None or self.is_over:
+                return
+            until_s = self._time_limit_s - self._left_s() * (1 - DIVIDING)
+            found = divide(self._problem, self._columns, units, lambda until_s=until_s: self._progress() > until_s)
+            if found is None:
+                return
+            if units == parts:
+                self._prove(found.value)
+            if fits(self._problem, self._columns, found.workers):
+                self._take(found.workers)
+                if self.best is found.workers:
+                    self._levelled = self.best
 
     def over(self, chosen: Sequence[int], share: float, *, proves: bool) -> None:
-        """Search these columns, for a share of the time that is left to the first stage."""
+        """Search these columns by an integer program, for a share of the time that is left to the first stage."""
+        time_limit_s = self._left_s() * (1 - LEVELLING) * share
         beat = None if self.best is None else self.value
-        time_limit_s = self._left_s(beat) * (1 - LEVELLING) * share
         answer = self._program(chosen).search(time_limit_s=max(LEAST_S, time_limit_s), beat=beat)
         if answer.objective > 0:
-            self._take(chosen, answer.workers)
+            self._take(self._spread(chosen, answer.workers))
         self.proven = answer.proven or answer.bound == 0
         if proves and answer.bound is not None and self.best is not None:
-            nearer = min if self._problem.objective == "throughput" else max
-            self.bound = nearer(self.bound, answer.bound)
+            self._prove(answer.bound)
 
     def level(self, chosen: Sequence[int]) -> None:
         """Use what the first stage left, if that is more in the time."""
         assert self.best is not None
-        before = self.best
-        inside = {*chosen, *(index for index, mine in enumerate(self.best) if any(mine))}
-        time_limit_s = max(LEAST_S, self._left_s(self.value))
-        chosen = sorted(inside)
-        self._take(chosen, self._program(chosen).level(self.value, time_limit_s=time_limit_s).workers)
-        if sum(self._loads(self.best)) < sum(self._loads(before)):
-            self.best = before
+        inside = sorted({*chosen, *(index for index, mine in enumerate(self.best) if any(mine))})
+        time_limit_s = max(LEAST_S, self._left_s())
+        self._take(self._spread(inside, self._program(inside).level(self.value, time_limit_s=time_limit_s).workers))
 
     def _program(self, chosen: Sequence[int]) -> Program:
         return Program(self._problem, [self._columns[index] for index in chosen], paired=self._paired)
+
+    def _value_of(self, workers: Workers) -> float:
+        if self._problem.objective != "throughput":
+            gpus = gpus_of(self._columns, workers)
+            return sum(price * gpus[number] for number, price in enumerate(self._problem.prices))
+        return min(self._loads(workers))
 
     def _loads(self, workers: Workers) -> list[float]:
         """Of each model, its rate relative to its weight."""
@@ -159,14 +193,34 @@ class _Search:
             loads[column.model] += float(rate) / self._problem.models[column.model].weight
         return loads
 
-    def _left_s(self, value: float | None) -> float:
+    def _left_s(self) -> float:
+        """Seconds; those who watch hear how far it is."""
+        value = None if self.best is None else self.value
         return self._time_limit_s - self._progress(objective=value, bound=self.bound)
 
-    def _take(self, chosen: Sequence[int], workers: Workers | None) -> None:
+    def _prove(self, bound: float) -> None:
+        """No plan is better than this."""
+        nearer = min if self._problem.objective == "throughput" else max
+        self.bound = nearer(self.bound, bound)
+
+    def _spread(self, chosen: Sequence[int], workers: Workers | None) -> Workers | None:
+        """Workers of some columns as those of all."""
         if workers is None:
-            return
-        best: Workers = [[0] * len(column.parts) for column in self._columns]
+            return None
+        every: Workers = [[0] * len(column.parts) for column in self._columns]
         for index, mine in zip(chosen, workers, strict=True):
             if all(mine):  # else no batch could pass
-                best[index] = mine
-        self.best = best
+                every[index] = mine
+        return every
+
+    def _take(self, workers: Workers | None) -> None:
+        """Remember what is better, or as good and bears more of all models together."""
+        if workers is None:
+            return
+        if self.best is not None:
+            value, before = self._value_of(workers), self.value
+            is_load = self._problem.objective == "throughput"
+            gain, rounding = value - before if is_load else before - value, 2 * SLACK * before
+            if gain < -rounding or (gain <= rounding and sum(self._loads(workers)) <= sum(self._loads(self.best))):
+                return
+        self.best = workers

@@ -6,6 +6,7 @@ from dataclasses import replace
 from tidegate.api import PlanningError, Progress
 from tidegate_ppipe.columns import Column, Tables, columns_of
 from tidegate_ppipe.counts import Nothing, solve
+from tidegate_ppipe.division import can_divide
 from tidegate_ppipe.plan import PpipePlan
 from tidegate_ppipe.plan_of import plan_of
 from tidegate_ppipe.prices import price
@@ -17,8 +18,6 @@ GATHER_SHARE = 0.2
 """Of the time: to learn what whole models bear, which says how fast batches gather."""
 SLOW_RPS = 10.0
 """How fast the batches of a model gather that does not fit whole anywhere."""
-FEW_GPUS = 16
-"""Up to so many, every column is tried: there, whole numbers decide, and the prices of parts of GPUs say little."""
 COLUMNS_SHARE = 0.5
 """Of the time: longer pipelines that are not found by then are left out."""
 
@@ -67,7 +66,7 @@ def _plan(
     tables = [Tables(model, problem) for model in problem.models]
     check_measured(problem, tables)
     gather_rps = _gather_rates(problem, tables, time_limit_s * GATHER_SHARE, progress)
-    exact = paired or problem.gpus <= FEW_GPUS
+    exact = paired or can_divide(problem)
     columns: list[Column] = []
     is_complete = True
     for number, table in enumerate(tables):
@@ -138,7 +137,7 @@ def _borne_whole(
     columns = [replace(column, model=place) for place, mine in enumerate(wholes.values()) for column in mine]
     prices = price(alone, columns)
     assert prices is not None, "some load is always borne"
-    counts = solve(alone, columns, prices, exact=False, time_limit_s=time_limit_s, progress=progress)
+    counts = solve(alone, columns, prices, exact=True, time_limit_s=time_limit_s, progress=progress)
     rates_rps = prices.rates_rps if isinstance(counts, Nothing) else rates_of(columns, counts.workers)
     bears = dict.fromkeys(wholes, 0.0)
     numbers = list(wholes)

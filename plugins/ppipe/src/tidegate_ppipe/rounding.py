@@ -23,13 +23,13 @@ def rounded(problem: PpipeProblem, columns: Sequence[Column], rates_rps: NDArray
     """Workers for these rates; for the objective throughput, for the most of them that fits. None: nothing fits."""
     if problem.objective != "throughput":
         workers = _workers_for(columns, rates_rps)
-        return workers if _fits(problem, columns, workers) else None
+        return workers if fits(problem, columns, workers) else None
     best: Workers | None = None
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         part = (low + high) / 2
         workers = _workers_for(columns, rates_rps * part)
-        if _fits(problem, columns, workers):
+        if fits(problem, columns, workers):
             best, low = workers, part
         else:
             high = part
@@ -53,7 +53,7 @@ def _workers_for(columns: Sequence[Column], rates_rps: NDArray[np.float64]) -> W
     ]
 
 
-def _fits(problem: PpipeProblem, columns: Sequence[Column], workers: Workers) -> bool:
+def fits(problem: PpipeProblem, columns: Sequence[Column], workers: Workers) -> bool:
     """Whether there are GPUs enough; on one of them are only workers of one model and share."""
     used = gpus_of(columns, workers)
     return all(used[number] <= gpu.count for number, gpu in enumerate(problem.classes))
