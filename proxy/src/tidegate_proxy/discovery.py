@@ -5,9 +5,11 @@ import logging
 from collections.abc import Mapping
 
 from tidegate.api import Layout, ModelProfile, Profile
+from tidegate_proxy.access import of_tritons
+from tidegate_proxy.access.restrictions import RestrictionError
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.catalog import Catalog, Directory, discover
-from tidegate_proxy.configuration.config import ModelConfig
+from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.consent import lines_of
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.faults import faults
@@ -30,13 +32,17 @@ class Discovery:
         driver: Driver,
         statistics: Statistics,
         measured: Mapping[tuple[str, str], ModelProfile],
-        told: Mapping[str, ModelConfig],
+        config: ServeConfig,
         layout: Layout | None = None,
     ) -> None:
         self.backends = backends
         """All Tritons; changes in place."""
-        self.told = told
+        self.told: Mapping[str, ModelConfig] = config.models
         """What the configuration says of models, in place of their configs."""
+        self._restricted = config.restricted
+        self._over_http = config.listen.http is not None
+        self._refused: dict[Backend, tuple[float, str]] = {}
+        """Tritons that are not taken back, until when they are not asked again, and why."""
         self.layout = layout
         """What the Tritons follow."""
         self._directory = directory
@@ -52,23 +58,44 @@ class Discovery:
         """Ask every living Triton; a catalog that does not add up changes nothing, and is said so."""
         await self._refresh(None)
 
-    async def change(self, backends: list[Backend], told: Mapping[str, ModelConfig], layout: Layout | None) -> None:
-        """Other Tritons, words on models or layout from now on; a Triton that was given up joins when it is back.
+    async def change(self, backends: list[Backend], config: ServeConfig, layout: Layout | None) -> None:
+        """Other Tritons, words on them, on models or layout from now on; one that was given up joins when it is back.
 
-        Raises BackendError or ValueError, and changes nothing, for what does not add up.
+        Raises BackendError, RestrictionError or ValueError, and changes nothing, for what does not add up.
         """
         async with self._one_at_a_time:
-            before = self._directory.catalog
-            await drop_delays([backend for backend in backends if backend.alive], told)
+            before, told = self._directory.catalog, config.models
+            living = [backend for backend in backends if backend.alive]
+            await of_tritons.require_consent(living, config.restricted, over_http=self._over_http)
+            await drop_delays(living, told)
             catalog = await discover(backends, told, before, layout=layout)
             self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured))
             self.backends[:] = backends
-            self.told, self.layout = told, layout
+            self.told, self.layout, self._restricted = told, layout, config.restricted
+            self._refused.clear()
             declare(self._statistics, catalog)
             tell(catalog, before)
 
     async def take_back(self, backend: Backend) -> None:
-        """A Triton that was given up answers again: what it serves now counts."""
+        """A Triton that was given up answers again: once it is ready, what it serves now counts.
+
+        It may be another process, and restrict what Tidegate would open: then it is not taken, and that is said.
+        """
+        now_s = asyncio.get_running_loop().time()
+        until_s, said = self._refused.get(backend, (now_s, ""))
+        if now_s < until_s:
+            return
+        try:
+            if not await backend.is_ready():
+                await of_tritons.require_key(backend)
+                return
+            await of_tritons.require_consent([backend], self._restricted, over_http=self._over_http)
+        except RestrictionError as error:
+            if str(error) != said:
+                log.error("%s; it is not taken back", error)
+            self._refused[backend] = (now_s + LOOK_EVERY_S, str(error))
+            return
+        self._refused.pop(backend, None)
         if await self._refresh(backend):
             log.warning("Triton at %s is back", backend.address)
             if self._driver.regions:

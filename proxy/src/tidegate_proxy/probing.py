@@ -42,9 +42,9 @@ async def _look(backend: Backend, driver: Driver, discovery: Discovery, silence:
         silence.probes = 0
         if driver.membership.is_ejected(backend):
             return
-        if await backend.is_ready():
+        if await backend.is_live():
             await discovery.take_back(backend)
-        elif not await backend.is_live():
+        else:
             backend.cut_off()  # what it was asked since it was given up, where no other can be asked
     elif backend.heard_ns > began_ns - EVERY_S * 1e9 or await backend.is_live() or backend.heard_ns > began_ns:
         silence.probes = 0

@@ -138,8 +138,7 @@ class Proxy:
             added += (backend_of(triton, wanted.limits, wanted.transport) for triton in changes.tritons_added)
             for backend in added:
                 await self._prepare(backend)
-            await self._require_consent(wanted, [*(backend for backend in staying if backend.alive), *added])
-            await self._discovery.change([*staying, *added], wanted.models, layout)
+            await self._discovery.change([*staying, *added], wanted, layout)
         except BaseException:
             for backend in added:
                 if self.driver.regions:
@@ -167,10 +166,6 @@ class Proxy:
         for line in changes.warnings:
             log.warning("%s", line)
         log.info("configuration taken up: %s", ", ".join(changes.live) or "nothing has changed")
-
-    async def _require_consent(self, config: ServeConfig, living: Sequence[Backend]) -> None:
-        """Raises RestrictionError where Tritons that answer restrict what this would open."""
-        await of_tritons.require_consent(living, config.restricted, over_http=bool(self.http_address))
 
     async def look_at_files(self) -> None:
         """For ever: take up tokens and keys that have changed in their files."""
@@ -278,7 +273,7 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
             driver,
             observability.statistics,
             measured,
-            config.models,
+            config,
             directory.catalog.layout,
         )
         liveness = Liveness(config.limits.silence_s)

@@ -268,3 +268,33 @@ def test_check_says_so(of_all: EmbeddedTriton, of_http: EmbeddedTriton, tmp_path
     path.write_text(yaml.safe_dump(document(of_http, {KEY: tmp_path / "nowhere"})))
     (error,) = json.loads(CliRunner().invoke(CHECK, [str(path), "--json"]).stdout)["errors"]
     assert error["where"].startswith("tritons.0.headers")
+
+
+def test_a_triton_that_comes_back_opens_nothing_unasked(
+    repository: Path,
+    start_triton: Callable[..., EmbeddedTriton],
+    serve: Callable[..., Any],
+    hush: Path,
+    over_http: Ask,
+    eventually: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    triton = start_triton([repository])
+    proxy = serve(triton)
+    path, body = "/v2/models/echo/infer", BODIES["echo"]
+    assert over_http(proxy, "POST", path, body) == 200
+    ports = {"grpc_port": int(triton.grpc_address.split(":")[1]), "http_port": int(triton.http_address.split(":")[1])}
+    triton.stop()
+    (backend,) = proxy.serving._discovery.backends
+    eventually(lambda: not backend.alive, "the Triton to be missed")
+    start_triton([repository], options=[f"--http-restricted-api=inference:{KEY}=hush"], **ports)
+    eventually(lambda: "it is not taken back" in caplog.text, "the Triton to be refused")
+    assert "restricts inference over HTTP (--http-restricted-api), and Tidegate would serve it" in caplog.text
+    assert over_http(proxy, "POST", path, body) == 503
+    said = {**document(triton), "policy": {"name": "fifs"}}
+    key = {"name": KEY, "value_file": str(hush)}
+    said["restricted"] = [{"apis": ["inference"], "protocols": ["http"], "header": key}]
+    asyncio.run_coroutine_threadsafe(proxy.serving.reconfigure(read_config(flags=said)), proxy.loop).result(30)
+    eventually(lambda: backend.alive, "the Triton to be taken back")
+    assert over_http(proxy, "POST", path, body) == 403
+    assert over_http(proxy, "POST", path, body, {KEY: "hush"}) == 200
