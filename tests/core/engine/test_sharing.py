@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.core.engine.script import Script, arrived, engine_of, failed, run
 from tidegate.api import (
     NEVER,
     AnyEvent,
@@ -21,6 +22,7 @@ from tidegate.api import (
     RequestCancelled,
     Setup,
     Worker,
+    WorkerLost,
     ms_to_ns,
 )
 from tidegate.engine import Engine, StartLeg
@@ -231,3 +233,26 @@ def test_the_reason_of_what_ran_out_of_time_behind_others_is_said() -> None:
     run = ClosedLoop("symphony", crowd(100))
     assert run.engine.tally.dropped["share"] > run.clients["crowd"].while_loaded
     assert run.clients["neighbour"].dropped == 0
+
+
+def of(client: str, request_id: int, now_ns: int = 0, *, due_ns: int = NEVER) -> RequestArrived:
+    """A request of one row for the model that only worker 0 of the script hosts."""
+    arrival = arrived(request_id, now_ns, model="n", due_ns=due_ns)
+    return RequestArrived(now_ns, replace(arrival.request, client=client))
+
+
+def test_clients_that_contend_anew_within_an_event_are_counted_once() -> None:
+    """All that waited started, and those of a failed batch wait again."""
+    together, alone = run(1, 2, 3, 4, model="n", last_ns=40), run(5, batch=1, model="n", at_ns=20)
+    policy = Script((), (), (), [together], (), (), (), [alone])
+    engine = engine_of(policy)
+    for event in (of("a", 1), of("b", 2), of("b", 3), of("b", 4), of("a", 5, 10), of("b", 6, 10)):
+        engine.handle(event)
+    engine.handle(RequestCancelled(15, 6))
+    engine.handle(failed(20, retry=True))
+    engine.handle(of("b", 7, 25))  # is held: there is a full batch before it
+    assert engine.queued == 5
+    policy.told.clear()
+    engine.handle(WorkerLost(30, 2))  # from which turns are taken anew
+    assert policy.told.count(RequestArrived(30, of("b", 7, 25).request)) == 1
+    assert engine.queued == 5

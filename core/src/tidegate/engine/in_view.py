@@ -2,10 +2,20 @@
 
 from collections import Counter, deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from tidegate.api import QueueKey, Request
+from tidegate.api import NEVER, QueueKey, Request
 from tidegate.engine.batch_costs import BatchCosts
 from tidegate.engine.flows import Flow
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A request that the policy sees and that can still be in a batch of full size."""
+
+    request: Request
+    stale_ns: int
+    """From when on it cannot."""
 
 
 class InView:
@@ -17,10 +27,10 @@ class InView:
         """How many requests, by flow and model, the policy sees."""
         self._rows: dict[str, dict[QueueKey, int]] = {}
         """The rows, by model and key, of what the policy sees and can still be in a batch of full size."""
-        self._counted: set[int] = set()
-        """The requests that are among those rows."""
-        self._stale: deque[tuple[int, Request]] = deque()
-        """Those of them that have deadlines, each with when it ceases to count, about in order."""
+        self._counted: dict[int, _Counted] = {}
+        """What is among those rows, by request."""
+        self._stale: deque[_Counted] = deque()
+        """What of it has a deadline, about in order; what ceased to count before stays until it surfaces."""
 
     @property
     def models(self) -> Mapping[str, Mapping[QueueKey, int]]:
@@ -42,8 +52,11 @@ class InView:
             stale_ns = self._costs.stale_ns(request)
             if stale_ns <= now_ns:
                 return
-            self._stale.append((stale_ns, request))
-        self._counted.add(request.id)
+            counted = _Counted(request, stale_ns)
+            self._stale.append(counted)
+        else:
+            counted = _Counted(request, NEVER)
+        self._counted[request.id] = counted
         rows = self._rows.setdefault(request.model, {})
         key = (request.model, request.merge_key)
         rows[key] = rows.get(key, 0) + request.rows
@@ -54,17 +67,23 @@ class InView:
         self._shown[shown] -= 1
         if not self._shown[shown]:
             del self._shown[shown]
-        self._discount(request)
+        self._discount(request.id)
 
     def pass_time(self, now_ns: int) -> None:
         """What leaves no time for a batch of full size any more counts for none."""
-        while self._stale and (self._stale[0][0] <= now_ns or self._stale[0][1].id not in self._counted):
-            self._discount(self._stale.popleft()[1])
+        while stale := self._stale:
+            request_id = stale[0].request.id
+            counts = self._counted.get(request_id) is stale[0]  # it may have gone, and come back as another kind
+            if counts and stale[0].stale_ns > now_ns:
+                return
+            stale.popleft()
+            if counts:
+                self._discount(request_id)
 
-    def _discount(self, request: Request) -> None:
+    def _discount(self, request_id: int) -> None:
         """It fills no batch any more."""
-        if request.id in self._counted:
-            self._counted.remove(request.id)
+        if counted := self._counted.pop(request_id, None):
+            request = counted.request
             rows, key = self._rows[request.model], (request.model, request.merge_key)
             rows[key] -= request.rows
             if not rows[key]:

@@ -102,7 +102,7 @@ class SharedWorkers:
         `queued`: what it sees, of these models and others. Each of them is to be called back.
         """
         excess: list[Request] = []
-        for model in {*self._view.models, *self._held}:
+        for model in {**self._view.models, **self._held}:
             if self._fleet.idle_ids.isdisjoint(self._places[model].workers):
                 for hurried in self._crowded(now_ns, model):
                     excess += self._excess_of(model, queued, hurried=hurried)

@@ -61,7 +61,7 @@ class Sharing:
     def contend(self, now_ns: int, request: Request) -> None:
         """Hold a request until its turn."""
         shared = self._shared_by[request.model]
-        if not shared.contended:
+        if shared not in self._contended:
             self._contended.append(shared)
         shared.contend(now_ns, request, self._queued_by(shared))
 
