@@ -148,16 +148,11 @@ class Backend:
     async def _probe(self, method: str) -> bytes:
         """A health probe: one at a time, whoever asks, for one that is slow to answer needs no more of them."""
         under_way = self._health.get(method)
-        if under_way is None:
+        if under_way is None or under_way.done():
             call = self.ask(SERVICE + method, b"", timeout_s=self.health_timeout_s)
             under_way = self._health[method] = asyncio.ensure_future(call)
-            under_way.add_done_callback(lambda task: self._probed(method, task))
+            under_way.add_done_callback(_take_note)
         return await asyncio.shield(under_way)
-
-    def _probed(self, method: str, task: "asyncio.Task[bytes]") -> None:
-        del self._health[method]
-        if not task.cancelled():
-            task.exception()  # those who wait for it see it, too, if any
 
     async def models(self) -> list[LoadedModel]:
         """All models that are ready, by name. Raises BackendError when it cannot be asked."""
@@ -199,3 +194,9 @@ class Backend:
 
     async def _ask(self, method: str, request: Any) -> bytes:  # noqa: ANN401 - protobuf messages share no type
         return await self.ask(SERVICE + method, request.SerializeToString(), timeout_s=10.0)
+
+
+def _take_note(task: "asyncio.Task[bytes]") -> None:
+    """How a probe ended is of no interest where nobody waits for it any more."""
+    if not task.cancelled():
+        task.exception()
