@@ -2,13 +2,13 @@
 
 import dataclasses
 import io
+import itertools
 import os
 import random
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -27,11 +27,14 @@ from tidegate.api import (
     Drop,
     EngineSettings,
     LegFinished,
+    PlanChanged,
     PolicySpec,
     Request,
     RequestArrived,
     RequestCancelled,
     Setup,
+    Worker,
+    WorkerJoined,
     WorkerLost,
 )
 from tidegate.engine import Engine, Fail, InvariantViolation, PolicyReplaced, Recorder, StartLeg, read_log
@@ -52,7 +55,11 @@ class Ledger(Simulation):
     """A driver that keeps books of its own: it knows only what clients, workers and effects tell it."""
 
     def __init__(self, engine: Engine, scenario: Scenario) -> None:
-        super().__init__(engine)
+        super().__init__(engine, service=self._service_ns)
+        changes = [event for event in scenario.events if isinstance(event, PlanChanged)]
+        workers = itertools.chain(scenario.setup.workers, *(change.workers for change in changes))
+        self._kinds = {worker.id: worker.kind for worker in workers}
+        self._profiles = {(profile.partition, profile.kind): profile for profile in scenario.setup.profiles}
         self.intervals: list[tuple[int, int, int]] = []
         """(worker, start, end) of every leg that ran, cut short where its worker was lost or it was preempted."""
         self.open: dict[int, Request] = {}
@@ -72,8 +79,8 @@ class Ledger(Simulation):
         factors = self._scenario.service_factors
         number = self._legs_started
         self._legs_started += 1
-        planned_ns = ended_ns - started_ns
-        ended_ns = self.true_end(number, started_ns, max(1, round(planned_ns * factors[number % len(factors)])))
+        expected_ns = ended_ns - started_ns
+        ended_ns = self.true_end(number, started_ns, max(1, round(expected_ns * factors[number % len(factors)])))
         worker_id = effect.batch.legs[effect.leg].worker_id
         self.intervals.append((worker_id, started_ns, ended_ns))
         if number in self._scenario.failures:
@@ -84,6 +91,11 @@ class Ledger(Simulation):
     def true_end(self, number: int, started_ns: int, duration_ns: int) -> int:
         """When the n-th leg to start really ends."""
         return started_ns + duration_ns
+
+    def _service_ns(self, effect: StartLeg) -> int:
+        """What a leg was expected to take at first: what is learned must not feed on itself."""
+        leg = effect.batch.legs[effect.leg]
+        return self._profiles[leg.partition, self._kinds[leg.worker_id]].latency_ns(effect.rows)
 
     def _handle(self, event: AnyEvent) -> None:
         self._happened(event)
@@ -121,12 +133,17 @@ class Ledger(Simulation):
                 self._running.pop(event.batch_id, None)
                 self._cut_short(event.worker_id, event.now_ns)
             case WorkerLost():
-                self._running = {
-                    batch_id: running
-                    for batch_id, running in self._running.items()
-                    if running.batch.legs[running.leg].worker_id != event.worker_id
-                }
-                self._cut_short(event.worker_id, event.now_ns)
+                self._lose(event.now_ns, event.worker_id)
+            case WorkerJoined():  # it was away, though nobody noticed
+                self._lose(event.now_ns, event.worker.id)
+
+    def _lose(self, now_ns: int, worker_id: int) -> None:
+        self._running = {
+            batch_id: running
+            for batch_id, running in self._running.items()
+            if running.batch.legs[running.leg].worker_id != worker_id
+        }
+        self._cut_short(worker_id, now_ns)
 
     def _cut_short(self, worker_id: int, now_ns: int) -> None:
         """What ran on a worker runs no more: it was lost, or preempted."""
@@ -212,6 +229,28 @@ def crowded(rng: random.Random, scenario: Scenario) -> Scenario:
     return dataclasses.replace(scenario, events=tuple(events))
 
 
+def with_other_plans(rng: random.Random, scenario: Scenario) -> Scenario:
+    """The same with other workers, and perhaps models less, from some instants on; some of them are lost then."""
+    setup = scenario.setup
+    models, workers = setup.models, setup.workers
+    events = list(scenario.events)
+    for number in range(rng.randint(1, 2)):
+        now_ns = rng.randint(0, 250_000_000)
+        if len(models) > 1 and rng.random() < 0.3:
+            models = models[1:]
+        partitions = sorted({part for model in models for path in model.paths for part in path.partitions})
+        hosts = tuple(rng.sample(partitions, rng.randint(1, len(partitions))))
+        added = (Worker(10 + number, f"added{number}", hosts), Worker(20 + number, f"all{number}", tuple(partitions)))
+        workers = (
+            *(worker for worker in workers if rng.random() < 0.7),
+            *(replace(worker, kind=rng.choice(("fast", "slow"))) for worker in added if rng.random() < 0.5),
+        )
+        events.append(PlanChanged(now_ns, models, workers, setup.profiles, setup.network))
+        if workers and rng.random() < 0.4:
+            events.append(WorkerLost(now_ns + rng.randint(0, 50_000_000), rng.choice(workers).id))
+    return dataclasses.replace(scenario, events=tuple(sorted(events, key=lambda event: event.now_ns)))
+
+
 @every_policy
 @worlds
 @a_few
@@ -223,10 +262,19 @@ def test_1_conservation(spec: PolicySpec, rng: random.Random) -> None:
 @every_policy
 @worlds
 @a_few
+def test_1_conservation_while_plans_change(spec: PolicySpec, rng: random.Random) -> None:
+    """The policy that follows may have no worker yet for what waits: all of them have work of the one before."""
+    scenario = with_other_plans(rng, world(spec, rng))
+    assert_nothing_lost(run(spec, scenario), scenario)
+
+
+@every_policy
+@worlds
+@a_few
 def test_2_exclusivity(spec: PolicySpec, rng: random.Random) -> None:
     scenario = world(spec, rng)
     driver = run(spec, scenario)
-    for (worker, _, end), (next_worker, next_start, _) in pairwise(sorted(driver.intervals)):
+    for (worker, _, end), (next_worker, next_start, _) in itertools.pairwise(sorted(driver.intervals)):
         assert worker != next_worker or end <= next_start
     assert driver.most_sent <= (2 if scenario.first_lead_ns and spec.policy.overlaps else 1)
 
@@ -264,7 +312,7 @@ def test_3_causality(spec: PolicySpec, rng: random.Random) -> None:
         batch = dispatch.batch
         assert all(arrived[request_id] <= decided_ns for request_id in batch.request_ids)
         assert all(decided_ns <= leg.start_ns for leg in batch.legs)
-        assert all(before.end_ns <= after.start_ns for before, after in pairwise(batch.legs))
+        assert all(before.end_ns <= after.start_ns for before, after in itertools.pairwise(batch.legs))
 
 
 @every_policy

@@ -11,20 +11,26 @@ from tidegate.api import (
     NEVER,
     AnyEvent,
     ClockAdvanced,
+    Commands,
     FirstComeFirstServed,
     LegFinished,
     Model,
     PlanChanged,
     PolicyOptions,
+    PolicySpec,
     Profile,
     Request,
     RequestArrived,
     Setup,
     Worker,
+    WorkerLost,
 )
 from tidegate.engine import NO_WORKER, AnyEffect, Engine, Fail, Recorder, StartLeg, read_log
+from tidegate.host import Plugins, make_policy
+from tidegate.sim import Simulation
 from tidegate.sim.replay import replay
 
+PLUGINS = Plugins.installed()
 OLD, NEW = Model("old", max_rows=4), Model("new", max_rows=4)
 PROFILES = tuple(Profile(name, "default", (10, 20, 30, 40)) for name in ("old", "new"))
 A, B, C = Worker(0, "a", ("old",)), Worker(1, "b", ("old", "new")), Worker(2, "c", ("new",))
@@ -78,6 +84,43 @@ def test_a_busy_worker_goes_on_and_joins_when_it_is_done() -> None:
     assert started(books.handle(arrived(1, 2))) == []
     assert started(books.handle(finished(effects, 10))) == [(0, (1,))]
     assert books.tally.answered == 1
+
+
+@pytest.mark.parametrize("spec", PLUGINS.policies.values(), ids=lambda spec: spec.name)
+@pytest.mark.parametrize("slo_ns", [None, 1000])
+def test_whatever_the_policy_what_comes_while_all_workers_are_busy_runs_when_they_are_done(
+    spec: PolicySpec, slo_ns: int | None
+) -> None:
+    """The policy that follows has no worker for it until then."""
+    model = msgspec.structs.replace(OLD, slo_ns=slo_ns)
+    policy = make_policy(spec, Setup((model,), (A,), PROFILES[:1]), {})
+    simulation = Simulation(Engine(policy, name=spec.name, strict=True))
+
+    def comes(now_ns: int) -> RequestArrived:
+        return RequestArrived(now_ns, Request(now_ns, "old", 4, now_ns, NEVER if slo_ns is None else now_ns + slo_ns))
+
+    simulation.schedule([comes(0)])
+    now_ns = 0
+    while not simulation.engine.in_flight:
+        simulation.run(now_ns := now_ns + 1)
+    simulation.schedule([plan(now_ns + 1, A, models=(model,)), comes(now_ns + 2)])
+    simulation.run()
+    assert simulation.engine.tally.answered == 2
+
+
+def test_a_policy_is_told_of_the_loss_of_no_worker_that_it_never_had() -> None:
+    class Listening(FirstComeFirstServed):
+        def on_worker_lost(self, event: WorkerLost) -> Commands:
+            lost.append(event.worker_id)
+            return super().on_worker_lost(event)
+
+    lost: list[int] = []
+    books = Engine(Listening(Setup((OLD,), (A, B), PROFILES), PolicyOptions()), name="listening", strict=True)
+    books.handle(arrived(0, 0))
+    books.handle(plan(1, A, B))  # A has work of the policy before
+    books.handle(WorkerLost(2, A.id))
+    books.handle(WorkerLost(3, B.id))
+    assert lost == [B.id]
 
 
 def test_a_worker_that_is_left_out_finishes_and_gets_nothing_more() -> None:

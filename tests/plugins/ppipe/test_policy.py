@@ -233,6 +233,17 @@ def test_a_lost_worker_is_gone_around() -> None:
     assert play >> WorkerLost(3, 2) << Reroute(0, (Leg(3, "b", 24, 8, 16),))
 
 
+def test_what_waited_for_a_lost_worker_is_looked_at_once_what_ran_there_has_failed() -> None:
+    play = slow_tail(SLOW, SLOW2, FAST) >> arrived(2, 1, rows=4)
+    assert play >> WorkerLost(3, 0) << SetTimer(KEY, 3)
+
+
+def test_what_comes_before_the_workers_of_a_later_leg_waits_for_them() -> None:
+    """They may still have work of the policy before."""
+    play = playbook(SLOW) >> arrived(0, rows=4)
+    assert play >> WorkerJoined(1, FAST) << split(0, at_ns=1, rows=4)
+
+
 def test_a_pool_without_workers_ends_its_pipeline_until_one_joins() -> None:
     play = playbook(SLOW, FAST, ALONE, pipelines=(SPLIT, WHOLE)) >> WorkerLost(0, 2)
     play = play >> arrived(0, due_ns=25) << SetTimer(KEY, 5) >> WorkerJoined(1, FAST)

@@ -340,10 +340,11 @@ class QueueingPolicy(Policy, Generic[Queue]):
         return ()
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """The worker is idle; it may be faster than the others."""
+        """The worker is idle; it may be faster than the others, or the first that hosts a model: its queues wait."""
+        first_of = tuple(part for part in event.worker.hosts if not self.idle.count_hosting(part))
         self.forget_plans()
         self.idle.join(event.worker)
-        return self.worker_freed(event.now_ns, event.worker)
+        return [*self.worker_freed(event.now_ns, event.worker), *self._look_again(event.now_ns, first_of)]
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
         """Dispatch to it no more. It may have been faster than the others: its queues are looked at again."""
@@ -358,6 +359,9 @@ class QueueingPolicy(Policy, Generic[Queue]):
 
     def _plan_anew(self, now_ns: int, partitions: tuple[str, ...]) -> Commands:
         self.forget_plans()
+        return self._look_again(now_ns, partitions)
+
+    def _look_again(self, now_ns: int, partitions: tuple[str, ...]) -> Commands:
         affected = [queue for queue in self.queues.values() if queue.model.name in partitions]
         return [command for queue in affected for command in self.queue_changed(now_ns, queue)]
 

@@ -166,7 +166,7 @@ class Intake:
         state = self._state
         state.expectations.worker_lost(event.worker_id)
         state.overlap.forget(event.worker_id)
-        known = state.fleet.withdraw(event.worker_id)
+        known = state.fleet.withdraw(event.worker_id) and not state.succession.is_inherited(event.worker_id)
         lost = state.fleet.bookings.pop(event.worker_id, None)
         if lost is None:
             return

@@ -112,7 +112,9 @@ class Nexus(Policy):
         self._profiles = {(profile.partition, profile.kind): profile for profile in setup.profiles}
         self._backends = {worker.id: _Backend(worker) for worker in setup.workers}
         self._where: dict[int, tuple[int, QueueKey]] = {}
-        """Worker and queue of every request that waits."""
+        """Worker and queue of every request that was routed and waits."""
+        self._unrouted: dict[int, Request] = {}
+        """Those that wait for a worker to join that serves their model."""
         self._rates = {model: rate * ROWS_PER_S for model, rate in options.rates.items()}
         self._observed: dict[str, int] = {}
         self._observing_since_ns: int | None = None
@@ -126,7 +128,8 @@ class Nexus(Policy):
         return self._accept(event.now_ns, request)
 
     def on_request_cancelled(self, event: RequestCancelled) -> Commands:
-        """Take it out of its queue, unless its worker was lost and no other took it."""
+        """Take it out of its queue, unless no worker took it."""
+        self._unrouted.pop(event.request_id, None)
         where = self._where.pop(event.request_id, None)
         if where:
             worker_id, key = where
@@ -145,10 +148,11 @@ class Nexus(Policy):
         return self._serve(event.now_ns, backend)
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """Plan anew; what is queued stays where it is."""
+        """Plan anew, and route what nobody has served; what is queued stays where it is."""
         self._backends[event.worker.id] = _Backend(event.worker)
         self._make_plan()
-        return ()
+        waiting, self._unrouted = self._unrouted, {}
+        return [command for request in waiting.values() for command in self._accept(event.now_ns, request)]
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
         """Plan anew, and route again what waited there."""
@@ -193,7 +197,8 @@ class Nexus(Policy):
         frontend = self._frontends[self.rng.randrange(len(self._frontends))]
         worker_id = frontend.route(request.model, request.rows)
         if worker_id is None:
-            return ()  # the engine is about to say that no worker is left
+            self._unrouted[request.id] = request  # until a worker joins, or the engine says that none is left
+            return ()
         backend = self._backends[worker_id]
         model = self._models[request.model]
         key = queue_key(request, model)

@@ -180,12 +180,16 @@ class Ppipe(Policy):
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
         """There may be paths that were not there before."""
+        before = {model: len(routes.usable) for model, routes in self._routes.items()}
         self.resources.join(event.worker)
         self._measure()
-        return self._serve(event.now_ns, event.worker.id)
+        opened = [model for model, routes in self._routes.items() if len(routes.usable) > before[model]]
+        waiting = [queue for model in opened for queue in self._queues[model].values() if not queue.waits_for_rows]
+        commands = self._serve(event.now_ns, event.worker.id)
+        return commands + [command for queue in waiting for command in self._decide(event.now_ns, queue)]
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """Batches that were to go there are led elsewhere; those that are there fail."""
+        """Batches that were to go there are led elsewhere or fail; then what waits is looked at."""
         place = self.resources.leave(event.worker_id)
         if place is None:
             return ()
@@ -194,7 +198,9 @@ class Ppipe(Policy):
         for flight in list(self._flights.values()):
             if any(stop.place is place for stop in flight.stops[flight.leg :]):
                 commands += self._lead_elsewhere(event.now_ns, flight, place)
-        return commands
+        affected = [model for model, routes in self._routes.items() if any(map(routes.use, place.hosts))]
+        waiting = [queue for model in affected for queue in self._queues[model].values()]
+        return commands + [SetTimer(queue.key, event.now_ns) for queue in waiting]
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
         """Plan with it; the last moment of what gathers has moved."""
@@ -231,6 +237,8 @@ class Ppipe(Policy):
         queue.waits_for_rows, queue.wake_ns = 0, NEVER  # what it waited for
         while queue:
             found = self._best_path(now_ns, queue)
+            if found is None and not self._routes[queue.model.name].take(queue.head.rows):
+                break  # until a worker joins that is not done with another policy's work, or the engine fails it
             if found is None:
                 request = self._take(queue, 1)[0]
                 yield Drop(request.id, "deadline")

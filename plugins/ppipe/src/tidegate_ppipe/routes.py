@@ -50,6 +50,10 @@ class Routes:
         """Whether any of them does."""
         return any(partition in route.partitions for route in self._all)
 
+    def take(self, rows: int) -> bool:
+        """Whether so many fit through any that is usable."""
+        return any(rows <= route.max_rows for route in self.usable)
+
     def measure(self, resources: Resources) -> None:
         """Workers or profiles have changed."""
         self.usable = [route for route in self._all if all(map(resources.hosts, route.partitions))]
