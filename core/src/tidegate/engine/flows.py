@@ -1,7 +1,7 @@
 """Flows that wait for the same workers: whose requests they are, and which one was served least (fair queueing)."""
 
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 
 from tidegate.api import NEVER, Request
 
@@ -46,12 +46,12 @@ class Ranking:
     @property
     def first(self) -> Flow | None:
         """The flow that was served least."""
-        while self._heap:
-            served_ns, number, flow = self._heap[0]
+        heap = self._heap
+        while heap:
+            served_ns, number, flow = heap[0]
             if served_ns == flow.served_ns:
                 return flow
-            heappop(self._heap)
-            heappush(self._heap, (flow.served_ns, number, flow))
+            heapreplace(heap, (flow.served_ns, number, flow))
         return None
 
     def drop_first(self) -> None:
@@ -70,10 +70,10 @@ class WaitingFlows:
         self._flow_of: dict[int, Flow] = {}
         """By request."""
         self._numbers = 0
-        self._rankings = {True: Ranking(), False: Ranking()}
-        """The hurried and the others; one that ceased to wait stays until it surfaces."""
-        self.count = {True: 0, False: 0}
-        """How many flows wait, hurried and others."""
+        self._rankings = (Ranking(), Ranking())
+        """The others and the hurried; one that ceased to wait stays until it surfaces."""
+        self.count = [0, 0]
+        """How many flows wait: others, hurried."""
         self._scale_ns = 0
         """Where a flow begins that did not wait: nobody can save up turns."""
         self._unhurried: deque[Request] = deque()
@@ -104,12 +104,13 @@ class WaitingFlows:
         if not flow.hurried:
             self._unhurried.append(request)
 
-    def part(self, request: Request) -> None:
-        """A request waits no more."""
+    def part(self, request: Request) -> Flow:
+        """A request waits no more; returns whose it was."""
         flow = self._flow_of.pop(request.id)
         flow.waiting -= 1
         if not flow.waiting:
             self.count[flow.hurried] -= 1
+        return flow
 
     def is_turn(self, now_ns: int, flow: Flow, grace_ns: int) -> bool:
         """Whether a flow was served least of those that wait, give or take the grace."""
@@ -141,5 +142,5 @@ class WaitingFlows:
 
     def _prune(self) -> None:
         """Clients choose how many they are: those that wait for nothing must not pile up."""
-        if len(self._flows) > 2 * sum(self.count.values()) + 64:
+        if len(self._flows) > 2 * sum(self.count) + 64:
             self._flows = {key: flow for key, flow in self._flows.items() if flow.waiting}

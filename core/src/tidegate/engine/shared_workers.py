@@ -19,7 +19,7 @@ from tidegate.api import QueueKey, Request
 from tidegate.engine.batch_costs import BatchCosts, Place
 from tidegate.engine.books import Fleet
 from tidegate.engine.expectations import Expectations
-from tidegate.engine.flows import FlowKey, WaitingFlows, flow_key
+from tidegate.engine.flows import Flow, FlowKey, WaitingFlows, flow_key
 from tidegate.engine.held import HeldRequests
 from tidegate.engine.in_view import InView
 from tidegate.engine.timers import Timers
@@ -61,10 +61,12 @@ class SharedWorkers:
         self.contended = False
         self.hopeless.clear()
         self._held: dict[str, HeldRequests] = {}
+        self._newcomer: Request | None = None
+        """What came while nothing was held, and is looked at before it is: most that come are shown at once."""
         self._flows = WaitingFlows(self._patience_ns)
         self._view = InView(self._costs)
-        self._crowded_ns: dict[tuple[str, bool], int] = {}
-        """When flows of this sort last were in the way of others, on a model that had no idle worker."""
+        self._crowded_ns: dict[str, list[int]] = {}
+        """By model, when flows of a sort (others, hurried) last were in the way, while no worker of it was idle."""
 
     # Requests that come and go -----------------------------------------------------------------------------------
 
@@ -94,7 +96,11 @@ class SharedWorkers:
             self._count_flows(now_ns, queued)
         self._flows.join(request)
         self.waiting += 1
-        self._hold(request)
+        if self._held or self._newcomer:
+            self._hold_newcomer()
+            self._hold(request)
+        else:
+            self._newcomer = request
 
     def excess(self, now_ns: int, queued: Collection[Request]) -> list[Request]:
         """What the policy is not to see any more, since others have begun to wait, too; oldest first.
@@ -102,16 +108,26 @@ class SharedWorkers:
         `queued`: what it sees, of these models and others. Each of them is to be called back.
         """
         excess: list[Request] = []
-        for model in {**self._view.models, **self._held}:
-            if self._fleet.idle_ids.isdisjoint(self._places[model].workers):
-                for hurried in self._crowded(now_ns, model):
-                    excess += self._excess_of(model, queued, hurried=hurried)
+        seen, held, newcomer = self._view.models, self._held, self._newcomer
+        for model in seen:
+            self._limit(now_ns, model, queued, excess)
+        for model in held:
+            if model not in seen:
+                self._limit(now_ns, model, queued, excess)
+        if newcomer and newcomer.model not in seen:
+            self._limit(now_ns, newcomer.model, queued, excess)
         return excess
 
     def call_back(self, request: Request) -> None:
         """Hold a request that the policy saw, behind all that are held."""
+        self._hold_newcomer()
         self._view.hide(request, self._flows.of(request.id))
         self._hold(request)
+
+    def _hold_newcomer(self) -> None:
+        if newcomer := self._newcomer:
+            self._newcomer = None
+            self._hold(newcomer)
 
     def _hold(self, request: Request) -> None:
         held = self._held.get(request.model)
@@ -125,6 +141,7 @@ class SharedWorkers:
         """A request waits no more, held or not, though it did not start."""
         self.waiting -= 1
         if self.contended:
+            self._hold_newcomer()
             held = self._held.get(request.model)
             if held is not None and held.remove(request.id):
                 self.hopeless.cancel(request.id)
@@ -139,14 +156,17 @@ class SharedWorkers:
         self.waiting -= len(requests)
         if self.contended:
             for request in requests:
-                self._flows.of(request.id).served_ns += duration_ns * request.rows // rows
-                self._view.hide(request, self._flows.of(request.id))
-                self._flows.part(request)
+                flow = self._flows.part(request)
+                flow.served_ns += duration_ns * request.rows // rows
+                self._view.hide(request, flow)
             if not self.waiting:
                 self._forget()
 
     def pop_hopeless(self, now_ns: int) -> Iterator[Request]:
         """What is held and cannot be in time any more: each has to `leave`."""
+        newcomer = self._newcomer
+        if newcomer and self._costs.counts_time_of(newcomer) and self._costs.hopeless_ns(newcomer) <= now_ns:
+            self._hold_newcomer()
         for _, request_id in self.hopeless.pop_due(now_ns) if self.hopeless.is_due(now_ns) else ():
             request = self.get(request_id) if isinstance(request_id, int) else None
             if request is None or not self._costs.counts_time_of(request):
@@ -160,16 +180,26 @@ class SharedWorkers:
     @property
     def held(self) -> list[Request]:
         """Everything that is held."""
+        self._hold_newcomer()
         return [request for held in self._held.values() for request in held]
 
     def get(self, request_id: int) -> Request | None:
         """A held request by its id."""
+        self._hold_newcomer()
         return next((found for held in self._held.values() if (found := held.get(request_id))), None)
 
     # Turns -------------------------------------------------------------------------------------------------------
 
     def next(self, now_ns: int) -> Request | None:
         """The held request that the policy is to see next, which is held no more; None when it is nobody's turn."""
+        if newcomer := self._newcomer:
+            self._view.pass_time(now_ns)
+            flow = self._flows.of(newcomer.id)
+            if self._is_next(now_ns, newcomer, flow):
+                self._newcomer = None
+                self._view.show(now_ns, newcomer, flow)
+                return newcomer
+            self._hold_newcomer()
         if not self._held:
             return None
         self._view.pass_time(now_ns)
@@ -185,6 +215,23 @@ class SharedWorkers:
                 del self._held[model]
         return None
 
+    def _is_next(self, now_ns: int, request: Request, flow: Flow) -> bool:
+        """Whether it is the turn of a flow that has this request, and no other flow has one; see `_next_in_turn`."""
+        model = request.model
+        if not self._flows.is_turn(now_ns, flow, self._costs.grace_ns(model)):
+            return False
+        if not self._is_limited(now_ns, model, hurried=flow.hurried):
+            return True
+        if self._costs.is_late(now_ns, request):
+            return False
+        return self._fits(request) or not self._view.shows(flow, model)
+
+    def _fits(self, request: Request) -> bool:
+        """Whether a batch that was begun, or one of those that may be, takes one more like this."""
+        seen = self._view.rows_of(request.model)
+        rows = seen.get((request.model, request.merge_key), 0)
+        return rows < self._fleet.models[request.model].max_rows and (rows > 0 or len(seen) < OPEN_BATCHES)
+
     def _next_of(self, now_ns: int, model: str, held: HeldRequests) -> Request | None:
         return (
             self._next_in_turn(now_ns, model, held)
@@ -198,16 +245,13 @@ class SharedWorkers:
 
     def _next_in_turn(self, now_ns: int, model: str, held: HeldRequests) -> Request | None:
         """The oldest request of the flow that was served least."""
-        seen, most_rows = self._view.rows_of(model), self._fleet.models[model].max_rows
         while (flow := held.next_flow) and (request := held.oldest_of(flow)):
             if not self._flows.is_turn(now_ns, flow, self._costs.grace_ns(model)):
                 return None
             if not self._is_limited(now_ns, model, hurried=flow.hurried):
                 return request
             if not self._costs.is_late(now_ns, request):
-                rows = seen.get((model, request.merge_key), 0)
-                fits = rows < most_rows and (rows or len(seen) < OPEN_BATCHES)
-                return request if fits or not self._view.shows(flow, model) else None
+                return request if self._fits(request) or not self._view.shows(flow, model) else None
             held.pass_over(request)
         return None
 
@@ -233,18 +277,28 @@ class SharedWorkers:
 
     def _is_limited(self, now_ns: int, model: str, *, hurried: bool) -> bool:
         """Whether flows of this sort are kept from crowding a model."""
-        return now_ns - self._crowded_ns.get((model, hurried), -REMEMBERED_NS) < REMEMBERED_NS
+        crowded_ns = self._crowded_ns.get(model)
+        return crowded_ns is not None and now_ns - crowded_ns[hurried] < REMEMBERED_NS
 
-    def _crowded(self, now_ns: int, model: str) -> list[bool]:
-        """Of the two sorts of flows those that are to be limited on a busy model from now on, and were not."""
-        hurried, others = self._flows.count[True], self._flows.count[False]
-        newly = []
-        for sort, in_the_way in ((True, hurried > 1), (False, others and hurried + others > 1)):
-            if in_the_way:
-                if not self._is_limited(now_ns, model, hurried=sort):
-                    newly.append(sort)
-                self._crowded_ns[model, sort] = now_ns
-        return newly
+    def _limit(self, now_ns: int, model: str, queued: Collection[Request], excess: list[Request]) -> None:
+        """Keep from a busy model the sorts of flows that are in the way of others; add what is in excess because of it.
+
+        Only of those that were not kept from it before.
+        """
+        if not self._fleet.idle_ids.isdisjoint(self._places[model].workers):
+            return
+        others, hurried = self._flows.count
+        crowded_ns = self._crowded_ns.get(model)
+        if crowded_ns is None:
+            crowded_ns = self._crowded_ns[model] = [-REMEMBERED_NS, -REMEMBERED_NS]
+        if hurried > 1:
+            if now_ns - crowded_ns[True] >= REMEMBERED_NS:
+                excess += self._excess_of(model, queued, hurried=True)
+            crowded_ns[True] = now_ns
+        if others and hurried + others > 1:
+            if now_ns - crowded_ns[False] >= REMEMBERED_NS:
+                excess += self._excess_of(model, queued, hurried=False)
+            crowded_ns[False] = now_ns
 
     def _excess_of(self, model: str, queued: Iterable[Request], *, hurried: bool) -> list[Request]:
         """What is beyond a full batch of each kind, and beyond the kinds that are begun at a time."""

@@ -75,10 +75,12 @@ class Sharing:
 
     def next(self, now_ns: int) -> Request | None:
         """The request that the policy is to see next, if it is the turn of one."""
+        quiet = False
         for shared in self._contended:
             if request := shared.next(now_ns):
                 return request
-        if any(not shared.contended for shared in self._contended):
+            quiet = quiet or not shared.contended
+        if quiet:
             self._contended = [shared for shared in self._contended if shared.contended]
         return None
 
