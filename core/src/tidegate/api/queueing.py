@@ -66,13 +66,14 @@ class RequestQueue:
         """Queue a request: behind the others, or where its arrival puts it when it is tried again."""
         self.rows += request.rows
         requests = self._requests
-        behind: list[Request] = []
-        while requests and (last := next(reversed(requests.values()))).arrival_ns > request.arrival_ns:
-            behind.append(last)
-            del requests[last.id]
+        behind: list[int] = []
+        for last in reversed(requests.values()):
+            if last.arrival_ns <= request.arrival_ns:
+                break
+            behind.append(last.id)
         requests[request.id] = request
-        for later in reversed(behind):
-            requests[later.id] = later
+        for later_id in reversed(behind):
+            requests.move_to_end(later_id)
 
     def pop(self, count: int, start: int = 0) -> list[Request]:
         """Take `count` requests, the oldest first, after the oldest `start`."""

@@ -20,7 +20,7 @@ class Place:
     max_rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Table:
     """What batches of a model take along its place."""
 
@@ -32,6 +32,10 @@ class _Table:
     """By rows: on the workers that are quickest at it, leg by leg."""
     grace_ns: int
     """What all workers of the place do while the largest batch runs."""
+    budget_ns: int = -1
+    """That of the latest request that was asked about: most have the same."""
+    full_ns: int = 0
+    """And what was found for it."""
 
 
 class BatchCosts:
@@ -80,11 +84,13 @@ class BatchCosts:
 
         What `staggered_target` says of a model under overload, here of the time that this request was given.
         """
-        workers = len(self._places[request.model].workers)
-        budget_ns = (request.deadline_ns - request.arrival_ns) * workers // (workers + 1)
-        table_ns = self._table_of(request.model).table_ns
-        rows = bisect_right(table_ns, budget_ns)
-        return table_ns[rows - 1] if rows else 0
+        table = self._table_of(request.model)
+        budget_ns = request.deadline_ns - request.arrival_ns
+        if table.budget_ns != budget_ns:
+            workers = len(self._places[request.model].workers)
+            rows = bisect_right(table.table_ns, budget_ns * workers // (workers + 1))
+            table.budget_ns, table.full_ns = budget_ns, table.table_ns[rows - 1] if rows else 0
+        return table.full_ns
 
     def _latency_ns(self, model: str, rows: int) -> int:
         """What a batch takes on the workers that are quickest at it, leg by leg."""

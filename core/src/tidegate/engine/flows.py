@@ -114,7 +114,7 @@ class WaitingFlows:
 
     def is_turn(self, now_ns: int, flow: Flow, grace_ns: int) -> bool:
         """Whether a flow was served least of those that wait, give or take the grace."""
-        first = self._first(hurried=True)
+        first = self._first(hurried=True) if self.count[True] else None
         other = self._ripe(now_ns, first) if flow.hurried else self._first(hurried=False)
         served_ns = flow.served_ns - grace_ns
         return not (first and first.served_ns < served_ns) and not (other and other.served_ns < served_ns)

@@ -53,18 +53,14 @@ class HeldRequests:
         return self._held[request.id][1]
 
     @property
-    def next_flow(self) -> Flow | None:
-        """The flow that was served least of those that have something here."""
+    def first(self) -> tuple[Flow, Request] | None:
+        """The flow that was served least of those that have something here, and its oldest request."""
         while flow := self._flows.first:
-            if self._head(self._of_flow.get(flow.number)):
-                return flow
+            if request := self._head(self._of_flow.get(flow.number)):
+                return flow, request
             self._of_flow.pop(flow.number, None)
             self._flows.drop_first()
         return None
-
-    def oldest_of(self, flow: Flow) -> Request | None:
-        """The oldest request of a flow."""
-        return self._head(self._of_flow.get(flow.number))
 
     def oldest_of_key(self, key: QueueKey) -> Request | None:
         """The oldest request of a key, whose flow may be any."""

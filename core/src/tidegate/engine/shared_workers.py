@@ -13,7 +13,7 @@ the batches that it takes part in; the flow that was served least is next.
   are theirs in turn, too.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tidegate.api import QueueKey, Request
 from tidegate.engine.batch_costs import BatchCosts, Place
@@ -85,15 +85,17 @@ class SharedWorkers:
         """Take in all that waits: the policy sees it."""
         if not all(self.admits(request) for request in requests):
             self.waiting = len(requests)
-            self._count_flows(now_ns, requests)
+            self.begin_to_contend(now_ns, requests)
 
-    def contend(self, now_ns: int, request: Request, queued: Iterable[Request]) -> None:
-        """Take in a request that `admits` did not; it is held until `next` says otherwise.
+    def begin_to_contend(self, now_ns: int, seen: Iterable[Request]) -> None:
+        """Somebody else is about to wait, too: keep the books of all from now on. The policy sees what waits."""
+        self.contended = True
+        for request in seen:
+            self._flows.join(request)
+            self._view.show(now_ns, request, self._flows.of(request.id))
 
-        `queued`: what the policy sees, of these models.
-        """
-        if not self.contended:
-            self._count_flows(now_ns, queued)
+    def contend(self, request: Request) -> None:
+        """Take in a request that `admits` did not; it is held until `next` says otherwise."""
         self._flows.join(request)
         self.waiting += 1
         if self._held or self._newcomer:
@@ -162,20 +164,24 @@ class SharedWorkers:
             if not self.waiting:
                 self._forget()
 
-    def pop_hopeless(self, now_ns: int) -> Iterator[Request]:
+    def pop_hopeless(self, now_ns: int) -> list[Request]:
         """What is held and cannot be in time any more: each has to `leave`."""
         newcomer = self._newcomer
         if newcomer and self._costs.counts_time_of(newcomer) and self._costs.hopeless_ns(newcomer) <= now_ns:
             self._hold_newcomer()
-        for _, request_id in self.hopeless.pop_due(now_ns) if self.hopeless.is_due(now_ns) else ():
+        popped: list[Request] = []
+        if not self.hopeless.is_due(now_ns):
+            return popped
+        for _, request_id in self.hopeless.pop_due(now_ns):
             request = self.get(request_id) if isinstance(request_id, int) else None
             if request is None or not self._costs.counts_time_of(request):
                 continue
             hopeless_ns = self._costs.hopeless_ns(request)
             if hopeless_ns <= now_ns:
-                yield request
+                popped.append(request)
             else:  # batches have become quicker
                 self.hopeless.set(request.id, hopeless_ns)
+        return popped
 
     @property
     def held(self) -> list[Request]:
@@ -233,19 +239,15 @@ class SharedWorkers:
         return rows < self._fleet.models[request.model].max_rows and (rows > 0 or len(seen) < OPEN_BATCHES)
 
     def _next_of(self, now_ns: int, model: str, held: HeldRequests) -> Request | None:
-        return (
-            self._next_in_turn(now_ns, model, held)
-            or self._next_to_join(now_ns, model, held)
-            or (
-                None
-                if self._fleet.idle_ids.isdisjoint(self._places[model].workers)
-                else self._next_for_idle(model, held)
-            )
-        )
+        request = self._next_in_turn(now_ns, model, held) or self._next_to_join(now_ns, model, held)
+        if request or self._fleet.idle_ids.isdisjoint(self._places[model].workers):
+            return request
+        return self._next_for_idle(model, held)
 
     def _next_in_turn(self, now_ns: int, model: str, held: HeldRequests) -> Request | None:
         """The oldest request of the flow that was served least."""
-        while (flow := held.next_flow) and (request := held.oldest_of(flow)):
+        while first := held.first:
+            flow, request = first
             if not self._flows.is_turn(now_ns, flow, self._costs.grace_ns(model)):
                 return None
             if not self._is_limited(now_ns, model, hurried=flow.hurried):
@@ -317,12 +319,3 @@ class SharedWorkers:
             else:
                 excess.append(request)
         return excess
-
-    # Books -------------------------------------------------------------------------------------------------------
-
-    def _count_flows(self, now_ns: int, seen: Iterable[Request]) -> None:
-        """Somebody else waits, too: keep the books of all from now on."""
-        self.contended = True
-        for request in seen:
-            self._flows.join(request)
-            self._view.show(now_ns, request, self._flows.of(request.id))

@@ -54,16 +54,17 @@ class Sharing:
         instants = [at_ns for shared in self._contended if (at_ns := shared.hopeless.next_ns) is not None]
         return min(instants, default=None)
 
-    def admits(self, request: Request) -> bool:
-        """Whether the policy may see a request that waits from now on at once; else `contend` for it."""
-        return self._shared_by[request.model].admits(request)
-
-    def contend(self, now_ns: int, request: Request) -> None:
-        """Hold a request until its turn."""
+    def admits(self, now_ns: int, request: Request) -> bool:
+        """A request waits from now on: whether the policy may see it at once; else it is held until its turn."""
         shared = self._shared_by[request.model]
-        if shared not in self._contended:
-            self._contended.append(shared)
-        shared.contend(now_ns, request, self._queued_by(shared))
+        if shared.admits(request):
+            return True
+        if not shared.contended:
+            shared.begin_to_contend(now_ns, self._queued_by(shared))
+            if shared not in self._contended:
+                self._contended.append(shared)
+        shared.contend(request)
+        return False
 
     def excess(self, now_ns: int) -> list[Request]:
         """What the policy must not see any more, oldest first; each is to be called back."""
@@ -84,10 +85,9 @@ class Sharing:
             self._contended = [shared for shared in self._contended if shared.contended]
         return None
 
-    def hopeless(self, now_ns: int) -> Iterator[Request]:
+    def hopeless(self, now_ns: int) -> list[Request]:
         """What is held and cannot be in time any more."""
-        for shared in self._contended:
-            yield from shared.pop_hopeless(now_ns)
+        return [request for shared in self._contended for request in shared.pop_hopeless(now_ns)]
 
     def start(self, model: str, requests: list[Request], rows: int, duration_ns: int) -> None:
         """A batch of these starts, that many rows, and is planned to take its workers so long."""

@@ -18,11 +18,9 @@ class Turns:
     def wait(self, event: RequestArrived) -> None:
         """Let the policy know of a request at once, or when it is its turn."""
         state = self._state
-        if state.sharing.admits(event.request):
+        if state.sharing.admits(event.now_ns, event.request):
             state.queued[event.request.id] = event.request
             self._policy.inform(event)
-        else:
-            state.sharing.contend(event.now_ns, event.request)
 
     def take(self) -> None:
         """Let the policy forget what is not its turn any more, and know of what was held, as it is the turn of that."""
