@@ -163,7 +163,7 @@ class Limits(Section):
         default=ByteSize(1 << 30), ge=1, description="The same of one gRPC connection, where it is more than one answer"
     )
     max_connections: int = Field(
-        default=10_000, ge=1, description="Over HTTP, and as many over gRPC; over HTTP the slowest makes room"
+        default=10_000, ge=1, description="Over HTTP, and as many over gRPC; who has most makes room"
     )
     max_streams: int = Field(default=10_000, ge=1, le=INT32_MAX, description="Calls at a time on a gRPC connection")
     max_shared_bytes: ByteSize = Field(

@@ -44,6 +44,11 @@ class HttpConnection(HttpToolsProtocol):
     # What the connections' books ask ------------------------------------------------------------------------------
 
     @property
+    def host(self) -> str:
+        """The address that it comes from, without the port."""
+        return self.client[0] if self.client else ""
+
+    @property
     def is_paused(self) -> bool:
         """Whether it is Tidegate that does not read at present."""
         return self.flow.read_paused

@@ -1,6 +1,7 @@
-"""The connections of one HTTP server, by what clients owe: who takes too long is cut off, the slowest make room."""
+"""The connections of one HTTP server, by what clients owe: who takes too long is cut off, who has most makes room."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final, Protocol
 
@@ -17,6 +18,10 @@ PROGRESS_BYTES: Final = 1 << 16
 
 class Connection(Protocol):
     """One connection, as far as it can be made to end."""
+
+    @property
+    def host(self) -> str:
+        """The address that it comes from, without the port."""
 
     @property
     def is_paused(self) -> bool:
@@ -47,8 +52,11 @@ class Connections:
         self._bounds = bounds
         self._served: Served = served
         self._open: dict[Connection, None] = {}
+        self._hosts: Counter[str] = Counter()
+        """How many of those come from where."""
+        self._new: dict[Connection, float] = {}
+        """Those that have asked for nothing, and since when, by the loop's clock; as below."""
         self._idle: dict[Connection, float] = {}
-        """Since when, by the loop's clock; as below."""
         self._heads: dict[Connection, float] = {}
         self._bodies: dict[Connection, float] = {}
         self._unread: dict[Connection, tuple[float, int]] = {}
@@ -73,11 +81,12 @@ class Connections:
         """One more. Whether it may ask for whatever it likes; if not, for health only, or it was ended at once."""
         if len(self._open) >= self._limits.connections:
             self._bounds.count(self._served, "max_connections")
-            while len(self._open) >= self._limits.connections and self._make_room():
+            while len(self._open) >= self._limits.connections and self._make_room(connection.host):
                 pass
         full = len(self._open) >= self._limits.connections
         self._open[connection] = None
-        self._idle[connection] = self._loop.time()
+        self._hosts[connection.host] += 1
+        self._new[connection] = self._loop.time()
         self._bounds.connections[self._served] = len(self._open)
         if len(self._open) > self._limits.connections + RESERVE:
             self._end(connection)
@@ -85,14 +94,19 @@ class Connections:
 
     def closed(self, connection: Connection) -> None:
         """It is no more."""
-        self._open.pop(connection, None)
-        for book in (self._idle, self._heads, self._bodies):
+        if connection in self._open:
+            del self._open[connection]
+            self._hosts[connection.host] -= 1
+            if not self._hosts[connection.host]:
+                del self._hosts[connection.host]
+        for book in (self._new, self._idle, self._heads, self._bodies):
             book.pop(connection, None)
         self.all_read(connection)
         self._bounds.connections[self._served] = len(self._open)
 
     def awaits_head(self, connection: Connection) -> None:
         """A request has begun."""
+        self._new.pop(connection, None)
         self._idle.pop(connection, None)
         self._bodies.pop(connection, None)
         self._heads[connection] = self._loop.time()
@@ -131,6 +145,7 @@ class Connections:
         for book, limit_s, name in (
             (self._heads, limits.head_s, "head_timeout_s"),
             (self._bodies, limits.body_s, "body_timeout_s"),
+            (self._new, limits.idle_s, "idle_timeout_s"),
             (self._idle, limits.idle_s, "idle_timeout_s"),
         ):
             self._end_overdue(book, now, limit_s, name)
@@ -155,12 +170,17 @@ class Connections:
             else:
                 self._end(connection, name, told=True)
 
-    def _make_room(self) -> bool:
-        """End the slowest; False where none owes anything: all wait for Tidegate."""
-        for book in (self._heads, self._idle, self._bodies):
-            if book:
-                self._end(next(iter(book)))
-                return True
+    def _make_room(self, host: str) -> bool:
+        """End the slowest of those from where most come, else of those from where no fewer come than from `host`.
+
+        False where none of them owes anything: all wait for Tidegate.
+        """
+        for count in (max(self._hosts.values()), self._hosts[host] + 1):
+            for book in (self._heads, self._new, self._idle, self._bodies):
+                for connection in book:
+                    if self._hosts[connection.host] >= count:
+                        self._end(connection)
+                        return True
         return False
 
     def _make_memory(self) -> None:

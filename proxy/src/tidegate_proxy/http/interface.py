@@ -132,7 +132,7 @@ class Limits:
     head_bytes: int = 1 << 20
     """Size of the request line and headers, give or take one read. Connections that send more are closed."""
     connections: int = 1 << 30
-    """How many may be open. The slowest makes room for the next one."""
+    """How many may be open. Who has most of them makes room for the next one."""
     head_s: float | None = None
     """From the first byte of a request to the end of its headers."""
     body_s: float | None = None

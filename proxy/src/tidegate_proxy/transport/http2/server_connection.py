@@ -89,6 +89,16 @@ class ServerConnection(Connection):
         return bool(self._calls)
 
     @property
+    def host(self) -> str:
+        """The address that it comes from, without the port."""
+        return self.peer.rpartition(":")[0]
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether a call of it has ended."""
+        return self.idle_since_s > self._began_s
+
+    @property
     def most_details(self) -> int:
         """How long a status's details may be for its client to take them: gRPC's own refuse more, and the status.
 
