@@ -19,7 +19,7 @@ from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.faults import faults
 from tidegate_proxy.heading import NotSchedulable
-from tidegate_proxy.inference import OPENED_ASIDE_FROM, Inference
+from tidegate_proxy.inference import Inference
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.streams import InferStream
 from tidegate_proxy.transport import Call, Metadata, new_server
@@ -118,7 +118,7 @@ class Front:
 
     def _infer(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
         try:
-            if message is not None and len(message) >= OPENED_ASIDE_FROM:
+            if message is not None and self._inference.takes_long(message):
                 self._spawn(call, self._open_aside(call, message, arrival_ns))
             else:
                 self._infer_now(call, message, arrival_ns)

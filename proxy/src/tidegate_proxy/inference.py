@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from typing import Final
 
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import AwaitingClient, Client
@@ -11,11 +10,9 @@ from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, open_known
 from tidegate_proxy.forwarded import fits
 from tidegate_proxy.heading import Headings, NotSchedulable
+from tidegate_proxy.signature import STRINGS_ASIDE_FROM
 from tidegate_proxy.transport import Metadata
 from tidegate_proxy.wire import first_string
-
-OPENED_ASIDE_FROM: Final = 1 << 20
-"""Size in bytes of a message whose strings may take so long to count that others should not wait for it."""
 
 
 class Inference:
@@ -30,6 +27,13 @@ class Inference:
     def is_served(self, model: str) -> bool:
         """Whether any Triton has this model, scheduled or not."""
         return model in self._directory.catalog.hosts
+
+    def takes_long(self, message: bytes) -> bool:
+        """Whether to open a message in a thread of its own."""
+        if len(message) < STRINGS_ASIDE_FROM:
+            return False
+        signature = self._directory.catalog.signatures.get(first_string(message))
+        return signature is not None and signature.has_strings
 
     def open(self, message: bytes) -> Envelope:
         """A serialized ModelInferRequest as an envelope. Raises NotSchedulable when a Triton has to see it as it is."""
@@ -56,7 +60,7 @@ class Inference:
         Raises NotSchedulable and RequestFailed. Cancelling it is how a client leaves.
         """
         arrival_ns = time.monotonic_ns()
-        envelope = self.open(message)
+        envelope = await asyncio.to_thread(self.open, message) if self.takes_long(message) else self.open(message)
         if not fits(metadata):
             if envelope.model not in self._directory.catalog.split:
                 raise NotSchedulable("its headers are more than gRPC takes")

@@ -19,10 +19,11 @@ from tidegate_proxy.headroom import Headroom
 from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.limits import Limits
 from tidegate_proxy.live_engine import LiveEngine
-from tidegate_proxy.merging import ScatterError
+from tidegate_proxy.merging import ScatterError, has_strings
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.payload import OutputSizes, Payload, Stage
 from tidegate_proxy.regions import Regions
+from tidegate_proxy.signature import STRINGS_ASIDE_FROM
 from tidegate_proxy.transport import PendingCall
 from tidegate_proxy.waiting_clients import WaitingClients
 
@@ -229,12 +230,29 @@ class Legs:
                 self._finish(run)
         else:
             self._finish(run)  # first: the next batch is on its way before this one's answers are divided
+            if len(answer) >= STRINGS_ASIDE_FROM and len(run.clients) > 1 and has_strings(answer):
+                dividing = self._loop.create_task(self._divide_aside(run, answer))
+                self._tasks.add(dividing)
+                dividing.add_done_callback(self._tasks.discard)
+            else:
+                divided_ns = time.monotonic_ns()
+                self._settle(run, _divided(answer, run), divided_ns)
+
+    def _settle(self, run: LegRun, outcomes: Sequence[Outcome], divided_ns: int) -> None:
+        """A batch's answer was divided, since that instant: clients are given their parts."""
+        run.payload.close(finished=True)
+        self._clients.settle(run, outcomes, time.monotonic_ns() - divided_ns)
+        # Behind what the transports do now: when clients take their answers is theirs, and teaches nothing.
+        self._loop.call_soon(self._handed_over, run)
+
+    async def _divide_aside(self, run: LegRun, answer: bytes) -> None:
+        """Have an answer divided in a thread of its own."""
+        try:
             divided_ns = time.monotonic_ns()
-            outcomes = _divided(answer, run)
-            run.payload.close(finished=True)
-            self._clients.settle(run, outcomes, time.monotonic_ns() - divided_ns)
-            # Behind what the transports do now: when clients take their answers is theirs, and teaches nothing.
-            self._loop.call_soon(self._handed_over, run)
+            self._settle(run, await asyncio.to_thread(_divided, answer, run), divided_ns)
+        except Exception as error:
+            faults.report("the end of a leg", error)
+            self.crash(run.effect)
 
     def _handed_over(self, run: LegRun) -> None:
         self._headroom.observe(time.monotonic_ns() - run.clients[0].ended_ns)

@@ -19,6 +19,8 @@ from tidegate_proxy.wire import Buffer
 Output: TypeAlias = service_pb2.ModelInferResponse.InferOutputTensor
 MOST_MERGED: Final = 64
 """Headers of batches that are remembered for requests that say the same."""
+_HEADER_BYTES: Final = 1 << 16
+"""Of an answer, before its tensors."""
 
 
 class ScatterError(Exception):
@@ -139,6 +141,11 @@ def scatter(
         said = said_of[alike]
         answers.append(said.answer(envelope, [(pieces[output][index],) for output in said.kept]))
     return answers
+
+
+def has_strings(answer: bytes) -> bool:
+    """Whether an output of a serialized ModelInferResponse may be one whose elements carry their own lengths."""
+    return answer.find(b"BYTES", 0, _HEADER_BYTES) >= 0
 
 
 class _Said:

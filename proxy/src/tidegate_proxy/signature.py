@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from struct import Struct
 from struct import error as struct_error
-from struct import unpack_from
 from typing import Final
 
 import numpy as np
@@ -44,6 +44,11 @@ class Signature:
     outputs: frozenset[str]
     max_rows: int
 
+    @property
+    def has_strings(self) -> bool:
+        """Whether there is an input whose elements carry their own lengths."""
+        return any(spec.datatype == "BYTES" for spec in self.inputs.values())
+
 
 def signature_of(config: model_config_pb2.ModelConfig) -> Signature:
     """The signature of a model with a batch dimension."""
@@ -64,7 +69,11 @@ def instances_of(config: model_config_pb2.ModelConfig) -> int:
     return max(1, sum(groups))
 
 
+STRINGS_ASIDE_FROM: Final = 1 << 18
+"""Size in bytes of a message, or an answer, whose strings may take so long to count that others should not wait for
+it: about 10 ms, where a thread costs a tenth of one."""
 _WORTH_A_GLANCE: Final = 64
+_unpack_length: Final = Struct("<I").unpack_from
 
 
 def split_elements(tensor: Buffer, count: int) -> list[int]:
@@ -78,7 +87,7 @@ def split_elements(tensor: Buffer, count: int) -> list[int]:
     position = 0
     try:
         for _ in range(count):
-            (length,) = unpack_from("<I", tensor, position)
+            (length,) = _unpack_length(tensor, position)
             position += 4 + length
             ends.append(position)
     except struct_error as error:

@@ -123,13 +123,32 @@ class InferStream:
                 relay.put(None)
             self._send()
             return
+        if self._inference.takes_long(message):
+            self._reading = True
+            self._spawn(self._call, self._take_aside(message, arrival_ns))
+            return
         try:
-            client = _StreamClient(self._inference.open(message), self, self._call, self._owner)
+            envelope = self._inference.open(message)
         except NotSchedulable:
             self._forward(message)
-            return
+        else:
+            self._schedule(envelope, arrival_ns)
+
+    async def _take_aside(self, message: bytes, arrival_ns: int) -> None:
+        """Have a large request opened in a thread of its own; what follows it is read afterwards."""
+        try:
+            envelope = await asyncio.to_thread(self._inference.open, message)
+        except NotSchedulable:
+            self._reading = False
+            self._forward(message)
+        else:
+            self._reading = False
+            self._schedule(envelope, arrival_ns)
+
+    def _schedule(self, envelope: Envelope, arrival_ns: int) -> None:
         if self._over or self._client_done:
             return
+        client = _StreamClient(envelope, self, self._call, self._owner)
         self._clients.append(client)
         self._inference.submit(client, arrival_ns, self._call.remaining_s())
         if self._over:  # it ended before it was known whose request this is

@@ -69,6 +69,19 @@ def test_answers_are_written_so_too(aside: Aside) -> None:
     assert json.loads(bytes(body.pieces[0]))["outputs"][0]["data"][-1] == FROM_BYTES - 1
 
 
+def test_what_is_passed_on_is_looked_into_so_too(aside: Aside) -> None:
+    body = b'{"parameters":{"sequence_id":7},' + _request(FROM_BYTES)[1:]
+    small = body.replace(b",[[1]]", b"")
+    for text, pools in ((small, 0), (body, 1)):
+        sequence, header = asyncio.run(aside.outline(text))
+        assert sequence == "7"
+        assert header == infer_request.outline(text, len(text))
+        assert header is not None
+        assert header.inputs[0].name == "X"
+        assert sum(place.pool is not None for place in aside._places) == pools
+    assert asyncio.run(aside.outline(b"[" * FROM_BYTES)) == ("", None)
+
+
 @pytest.mark.parametrize(
     ("body", "raised"),
     [

@@ -10,7 +10,6 @@ from typing import Final, Generic, Self
 
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.affinity import sequence_in_json
 from tidegate_proxy.bounds import Bounds, TooMuchInFlight
 from tidegate_proxy.client import RequestFailed
 from tidegate_proxy.faults import faults
@@ -252,7 +251,7 @@ class HttpFront(Generic[AnyTriton]):
             with suppress(NotSchedulable):  # Triton will say what is wrong with it
                 plain = await self._plain(exchange, body)
                 json_bytes = len(plain) if exchange.json_length is None else exchange.json_length
-                return sequence_in_json(plain), infer_request.outline(plain, json_bytes)
+                return await self._aside.outline(plain[:json_bytes], exchange.owner)
         return "", None
 
     async def _plain(self, exchange: Exchange, content: bytes) -> bytes:

@@ -11,6 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy.affinity import sequence_in_json
 from tidegate_proxy.http import infer_request, infer_response
 from tidegate_proxy.http.infer_request import ResponseForm
 from tidegate_proxy.http.turns import Turns
@@ -54,6 +57,13 @@ class Aside:
         pieces, json_bytes = await self._run(owner, len(answer), _rendered, answer, form)
         return infer_response.Body(pieces, json_bytes)
 
+    async def outline(self, text: bytes, owner: str = "") -> tuple[str, service_pb2.ModelInferRequest | None]:
+        """The id of the sequence that a request is of, by its JSON, and what it says of its tensors, if known."""
+        if len(text) < FROM_BYTES:
+            return sequence_in_json(text), infer_request.outline(text, len(text))
+        sequence, header = await self._run(owner, len(text), _outlined, text)
+        return sequence, service_pb2.ModelInferRequest.FromString(header) if header is not None else None
+
     def close(self) -> None:
         """Let the processes end."""
         for place in self._places:
@@ -85,6 +95,11 @@ class Aside:
 def _rendered(answer: bytes, form: ResponseForm) -> tuple[list[bytes], int | None]:
     body = infer_response.render(answer, form)
     return [bytes(piece) for piece in body.pieces], body.json_bytes
+
+
+def _outlined(text: bytes) -> tuple[str, bytes | None]:
+    header = infer_request.outline(text, len(text))
+    return sequence_in_json(text), header.SerializeToString() if header is not None else None
 
 
 def _prepare() -> None:
