@@ -125,7 +125,7 @@ def test_regions_have_names_that_nobody_can_guess(
 ) -> None:
     names = own(triton, connect)
     assert names
-    assert all(re.fullmatch(rf"{PREFIX}\d+-[0-9a-f]{{32}}", name) for name in names)
+    assert all(re.fullmatch(rf"{PREFIX}[0-9a-f]{{16}}-[0-9a-f]{{32}}", name) for name in names)
 
 
 @pytest.mark.parametrize("output", [False, True])

@@ -95,7 +95,10 @@ def test_many_are_counted_in_a_thread(
             assert service_pb2.ModelInferResponse.FromString(answer).raw_output_contents[0] == CONTENTS
         assert strings.rows[-1] == len(calls)
     loop = proxy.in_loop(threading.current_thread)
-    by = {many: {thread is loop for count, thread in strings.counted if (count >= COUNT) is many} for many in (False, True)}
+    by = {
+        many: {thread is loop for count, thread in strings.counted if (count >= COUNT) is many}
+        for many in (False, True)
+    }
     assert by == {False: {True}, True: {False}}
 
 

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -175,3 +177,40 @@ def test_a_triton_that_starts_anew_maps_new_ones(
     mortal.stop()
     back = start_triton([repository], grpc_port=port)
     eventually(lambda: shares(back), "an answer through a new region")
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from tidegate_proxy.lifeline import Lifeline
+print(Lifeline(Path("/dev/shm")).name, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_dead_process_has_left_is_forgotten_and_what_a_living_one_has_is_not(
+    growing: EmbeddedTriton, serve_here: Callable[..., Any], connect: Callable[..., Any]
+) -> None:
+    client = connect(growing)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen([sys.executable, "-c", HOLD], **pipes) for _ in range(2)]  # type: ignore[call-overload]
+    names = [f"{PREFIX}{process.stdout.readline().strip()}-{number}" for number, process in enumerate(processes)]
+    try:
+        for name in (*names, f"{PREFIX}1-of-whom-nobody-knows"):
+            file = Path(f"/dev/shm/test-{name}")
+            file.write_bytes(bytes(64))
+            client.register_system_shared_memory(name, f"/{file.name}", 64)
+            file.unlink()
+        processes[0].kill()
+        processes[0].wait()
+        serve_here([growing]).stop()
+        assert shared(growing, connect) == {names[1]}
+        processes[1].communicate()
+        serve_here([growing]).stop()
+        assert not shared(growing, connect)
+        assert not list(Path("/dev/shm").glob(f"{names[0].rpartition('-')[0]}*"))
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+        client.unregister_system_shared_memory()

@@ -17,6 +17,7 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy import reserved_names
 from tidegate_proxy.backend import SERVICE, Backend
+from tidegate_proxy.lifeline import Lifeline, has_ended
 from tidegate_proxy.transport import CallFailed
 from tidegate_proxy.wire import Buffer
 
@@ -24,16 +25,16 @@ log = logging.getLogger(__name__)
 
 FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is on Linux
 PREFIX: Final = reserved_names.OWN
-"""How the names of regions begin; the process follows, then what nobody can guess."""
+"""How the names of regions begin; that of the process's lifeline follows, then what nobody can guess."""
 SMALLEST: Final = 1 << 20
 
 
 class Region:
     """A piece of shared memory that some Tritons have mapped."""
 
-    def __init__(self, size: int) -> None:
-        """Raises OSError where there is not enough of it."""
-        self.name = f"{PREFIX}{os.getpid()}-{secrets.token_hex(16)}"
+    def __init__(self, size: int, lifeline: str) -> None:
+        """`lifeline`: the name of this process's. Raises OSError where there is not enough memory."""
+        self.name = f"{PREFIX}{lifeline}-{secrets.token_hex(16)}"
         self.size = size
         self.backends: set[Backend] = set()
         """Those that have mapped it."""
@@ -71,11 +72,18 @@ class Regions:
         """Sizes of which one more is being made."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._lifeline: Lifeline | None = None
 
     async def share_with(self, backend: Backend) -> None:
         """A Triton, which from now on, if it is on this machine, maps the regions that are made."""
         if not backend.shares_memory:
             return
+        if self._lifeline is None:
+            try:
+                self._lifeline = Lifeline(FOLDER)
+            except OSError as error:
+                log.warning("large tensors are sent, not shared: %s: %s", FOLDER, error.strerror)
+                return
         await _sweep(backend)
         self._backends.append(backend)
 
@@ -127,6 +135,9 @@ class Regions:
         regions = [region for free in self._free.values() for region in free]
         self._free.clear()
         await asyncio.gather(*self._tasks, *map(_unregister, regions), return_exceptions=True)
+        if self._lifeline:
+            self._lifeline.close()
+            self._lifeline = None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -149,7 +160,8 @@ class Regions:
 
     async def _registered(self, size: int) -> Region:
         """Raises OSError."""
-        region = Region(size)
+        assert self._lifeline, "somebody shares memory"
+        region = Region(size, self._lifeline.name)
         backends = list(self._backends)
         message = service_pb2.SystemSharedMemoryRegisterRequest(
             name=region.name, key=f"/{region.name}", byte_size=size
@@ -173,8 +185,8 @@ async def _sweep(backend: Backend) -> None:
     try:
         answer = await backend.ask(SERVICE + "SystemSharedMemoryStatus", b"", timeout_s=10.0)
         for name in service_pb2.SystemSharedMemoryStatusResponse.FromString(answer).regions:
-            process = name.removeprefix(PREFIX).partition("-")[0]
-            if name.startswith(PREFIX) and process.isdigit() and not Path(f"/proc/{process}").exists():
+            lifeline = name.removeprefix(PREFIX).partition("-")[0]
+            if name.startswith(PREFIX) and has_ended(FOLDER, lifeline):
                 message = service_pb2.SystemSharedMemoryUnregisterRequest(name=name).SerializeToString()
                 await backend.ask(SERVICE + "SystemSharedMemoryUnregister", message, timeout_s=10.0)
     except CallFailed as error:
