@@ -54,6 +54,15 @@ def test_calls_that_cannot_be_read_are_told(
     _others_are_served(served)
 
 
+def test_calls_of_one_connection_that_say_other_things_are_told_apart(serve: Serve, connect: Connect) -> None:
+    client = connect(serve(lambda call: call.receive(lambda _: call.answer(repr(call.metadata).encode()))))
+    for value in (b"1", b"2", b"2", b"1"):
+        stream_id = _begun(client, [(b"x-say", value)])
+        assert client.status(stream_id)[b"grpc-status"] == b"0"
+        assert client.data(stream_id)[5:] == b"(('x-say', '%b'),)" % value
+        assert client.status(_begun(client, [(b"grpc-encoding", b"br")]))[b"grpc-status"] == b"12"
+
+
 def test_what_is_no_grpc_is_told_in_http(serve: Serve, connect: Connect) -> None:
     client = connect(serve(echo))
     pseudo = [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"x")]
@@ -306,6 +315,26 @@ def test_what_is_no_http2_ends_its_connection_alone(
         client.until(lambda client: client.ended)
     eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of the connection")
     _others_of_holding_are_served(served)
+
+
+def test_a_client_that_took_its_answer_may_be_silent(
+    serve: Serve, connect: Connect, eventually: Callable[..., Any]
+) -> None:
+    client = connect(served := serve(echo, send_timeout_s=0.1))
+    assert client.status(_begun(client))[b"grpc-status"] == b"0"
+    eventually(lambda: served.bounds.unread_bytes == 0, "the answer to count as taken")
+    assert client.status(_begun(client))[b"grpc-status"] == b"0"
+    assert not served.bounds.ended
+
+
+def test_a_client_that_takes_nothing_is_given_up(
+    serve: Serve, connect: Connect, eventually: Callable[..., Any]
+) -> None:
+    served = serve(lambda call: call.receive(lambda _: call.answer(bytes(1 << 20))), send_timeout_s=0.1)
+    client = connect(served)
+    _begun(client)
+    eventually(lambda: served.bounds.ended["grpc", "send_timeout_s"] == 1, "the end of its connection")
+    eventually(lambda: served.bounds.unread_bytes == 0, "its answer to be forgotten")
 
 
 def test_answers_that_nobody_reads_are_bounded(serve: Serve, connect: Connect, eventually: Callable[..., Any]) -> None:

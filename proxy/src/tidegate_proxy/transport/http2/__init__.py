@@ -5,6 +5,7 @@ One thread does it all, so nothing is handed from thread to thread: that was mos
     server.py              listens
     server_connection.py   a client's connection: its calls, and what it may cost
     call.py                one call of a client
+    opening.py             what the headers of a call say
     channel.py             the calling side: a connection to a Triton, made again when it breaks
     client_connection.py   that connection: its calls
     client_call.py         one call to a Triton, unary or a stream

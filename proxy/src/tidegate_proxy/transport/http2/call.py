@@ -1,16 +1,16 @@
 """One RPC of a client: its messages in, its answers out."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from grpc import StatusCode
 
 from tidegate_proxy.bounds import TOO_MUCH
 from tidegate_proxy.transport.http2.inflation import ACCEPTED_ENCODINGS, Inflation, MessageError
-from tidegate_proxy.transport.http2.message import PREFIX_BYTES, Assembler
-from tidegate_proxy.transport.http2.metadata import Header, metadata_of, quoted
-from tidegate_proxy.transport.interface import Metadata
+from tidegate_proxy.transport.http2.message import PREFIX_BYTES, Assembler, whole
+from tidegate_proxy.transport.http2.metadata import Header, quoted
+from tidegate_proxy.transport.http2.opening import Opening
 
 if TYPE_CHECKING:
     from tidegate_proxy.transport.http2.server_connection import ServerConnection
@@ -37,16 +37,16 @@ class Call:
         "_began",
         "_connection",
         "_deadline",
+        "_encoding",
         "_ended",
-        "_headers",
         "_held",
         "_inflating",
         "_is_delivering",
-        "_metadata",
         "_receiver",
         "_unacknowledged",
         "deadline_s",
         "gone",
+        "metadata",
         "method",
         "on_gone",
         "owner",
@@ -55,11 +55,11 @@ class Call:
         "until_s",
     )
 
-    def __init__(
-        self, connection: "ServerConnection", stream_id: int, method: str, headers: Sequence[Header], encoding: str
-    ) -> None:
-        self.method = method
+    def __init__(self, connection: "ServerConnection", stream_id: int, opening: Opening) -> None:
+        self.method = opening.method
         """Full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
+        self.metadata = opening.metadata
+        """The client's metadata, keys in lower case."""
         self.gone = False
         """Whether the client gave up, its connection broke or its deadline passed before the call was ended."""
         self.on_gone: Callable[[], None] | None = None
@@ -74,9 +74,9 @@ class Call:
         """The client sends no more."""
         self.owner = ""
         self._connection = connection
-        self._headers = headers
-        self._metadata: Metadata | None = None
-        self._assembler = Assembler(encoding, int(connection.limits.max_message_bytes))
+        self._encoding = opening.encoding
+        self._assembler: Assembler | None = None
+        """Of what did not come as whole messages."""
         self._receiver: Received | None = None
         self._is_delivering = False
         """Whether messages are being given to those who wait for them: one that is asked for meanwhile follows."""
@@ -87,13 +87,6 @@ class Call:
         self._held = 0
         """Bytes of its requests that count as in flight."""
         self._deadline: asyncio.TimerHandle | None = None
-
-    @property
-    def metadata(self) -> Metadata:
-        """The client's metadata, keys in lower case."""
-        if self._metadata is None:
-            self._metadata = metadata_of(self._headers)
-        return self._metadata
 
     def peer(self) -> str:
         """The client's address, as gRPC writes it."""
@@ -111,8 +104,9 @@ class Call:
         self._receiver = then
         if within_s is not None:
             self.until_s = self._connection.now_s() + within_s
-        self._acknowledge()
-        if not self._is_delivering and (self.sent_all or self._assembler.held_bytes):
+        if self._unacknowledged:
+            self._acknowledge()
+        if not self._is_delivering and (self.sent_all or self._holds_part):
             self._connection.deliver_soon(self)
 
     def release(self, size: int) -> None:
@@ -163,36 +157,41 @@ class Call:
     def add(self, data: bytes, *, is_last: bool) -> None:
         """Take in what its client sent. Raises MessageError."""
         self.sent_all = is_last
-        if self._ended:
-            self._connection.acknowledge(self.stream_id, len(data))
-            return
-        self._hold(len(data))
-        receiver, assembler = self._receiver, self._assembler
-        if receiver is None:
+        receiver = self._receiver
+        if receiver is None and not self._ended:
             self._unacknowledged += len(data)
         else:
             self._connection.acknowledge(self.stream_id, len(data))
-            if (message := assembler.whole(data)) is not None:
-                self._hand_over(receiver, message)
-                return
+        if self._ended:
+            return
+        most_bytes = int(self._connection.limits.max_message_bytes)
+        if receiver and not self._holds_part and (message := whole(data, most_bytes)) is not None:
+            self._hold(len(message))
+            self._hand_over(receiver, message)
+            return
         if data:
-            assembler.add(data)
-        if is_last or assembler.has_message:
+            self._hold(len(data))
+            if self._assembler is None:
+                self._assembler = Assembler(self._encoding, most_bytes)
+            self._assembler.add(data)
+        if is_last or (self._assembler and self._assembler.has_message):
             self.deliver()
 
     def forget(self) -> None:
         """Its stream is no more."""
         if self._deadline:
             self._deadline.cancel()
-        self.drop()
         if not self._ended:
             self._ended = True
+            self.drop()
             self.leave()
+        elif self._unacknowledged:
+            self._acknowledge()
         self.on_gone = None  # it refers to what refers to this call
 
     def drop(self) -> None:
         """Forget what has come."""
-        self._assembler.clear()
+        self._assembler = None
         self._acknowledge()
         self.release(self._held)
         self._receiver = None
@@ -215,7 +214,7 @@ class Call:
         self._is_delivering = True
         try:
             while receiver := self._receiver:
-                message = self._assembler.take()
+                message = self._assembler.take() if self._assembler else None
                 if isinstance(message, Inflation):
                     part = message.step(INFLATED_HERE)
                     if not message.is_done:
@@ -223,8 +222,12 @@ class Call:
                         return  # it goes on delivering
                     self._hold(len(part) - message.wire_bytes)
                     message = part
-                if message is None and not self.sent_all:
+                if message is not None:
+                    self.release(PREFIX_BYTES)
+                elif not self.sent_all:
                     break
+                elif self._holds_part:
+                    raise MessageError(StatusCode.INTERNAL, "the client ended its stream in the middle of a message")
                 self._hand_over(receiver, message)
         except Exception as error:  # one call's fault must not end the connection of all others
             self._connection.fail(self, error)
@@ -241,6 +244,7 @@ class Call:
                     return
             self._hold(len(parts[-1]) - inflation.wire_bytes)
             message = await loop.run_in_executor(None, b"".join, parts)
+            self.release(PREFIX_BYTES)
             if receiver := self._receiver:
                 self._hand_over(receiver, message)
         except Exception as error:  # whatever it is, this call's fault or ours
@@ -248,6 +252,11 @@ class Call:
             return
         self._is_delivering = False
         self.deliver()
+
+    @property
+    def _holds_part(self) -> bool:
+        """Whether something has come that was not handed over."""
+        return self._assembler is not None and self._assembler.held_bytes > 0
 
     def _hold(self, size: int) -> None:
         """Count so many bytes as in flight. Raises MessageError where they are too many."""
@@ -259,10 +268,6 @@ class Call:
     def _hand_over(self, receiver: Received, message: bytes | None) -> None:
         self._receiver = None
         self.until_s = 0.0
-        if message is None and self._assembler.held_bytes:
-            raise MessageError(StatusCode.INTERNAL, "the client ended its stream in the middle of a message")
-        if message is not None:
-            self.release(PREFIX_BYTES)
         receiver(message)
 
     def _expire(self) -> None:

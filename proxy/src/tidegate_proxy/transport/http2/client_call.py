@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from grpc import StatusCode
 
 from tidegate_proxy.transport.http2.inflation import MessageError
-from tidegate_proxy.transport.http2.message import Assembler
+from tidegate_proxy.transport.http2.message import Assembler, whole
 from tidegate_proxy.transport.http2.metadata import Header
 from tidegate_proxy.transport.interface import Answered, Ended
 
@@ -123,10 +123,10 @@ class PendingUnary(PendingCall):
         if self.connection:
             self.connection.acknowledge(self.stream_id, len(data))
         if self._assembler is None:
-            self._assembler = Assembler(self.encoding, LONGEST_ANSWER)
-            self._answer = self._assembler.whole(data)
-            if self._answer is not None:
+            if self._answer is None and (message := whole(data, LONGEST_ANSWER)) is not None:
+                self._answer = message
                 return
+            self._assembler = Assembler(self.encoding, LONGEST_ANSWER)
         self._assembler.add(data)
         if (message := self._assembler.take_inflated()) is not None:
             self._answer = message

@@ -210,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if self._taken:
                 self._acknowledge_all()
-            while not self._paused and (data := self.http2.data_to_send(WRITE_BYTES)):
+            while not self._paused and self.http2.want_write and (data := self.http2.data_to_send(WRITE_BYTES)):
                 transport.write(data)
             self._dispatch()  # streams that were closed by what was sent
         except ngh2.NGH2Error as error:

@@ -26,6 +26,17 @@ def prefix(size: int) -> bytes:
     return _PREFIX.pack(0, size)
 
 
+def whole(data: bytes, limit_bytes: int) -> bytes | None:
+    """The message, where `data` is exactly one that is not compressed; else None. Raises MessageError: too large."""
+    if len(data) < PREFIX_BYTES:
+        return None
+    flag, size = _PREFIX.unpack_from(data)
+    if flag or len(data) != size + PREFIX_BYTES:
+        return None
+    _check(size, limit_bytes)
+    return data[PREFIX_BYTES:]
+
+
 class Assembler:
     """Puts messages together from the pieces in which they come; what is too large is refused by its prefix."""
 
@@ -51,19 +62,6 @@ class Assembler:
     def has_message(self) -> bool:
         """Whether `take` has one to give."""
         return 0 <= self._size <= self._have
-
-    def whole(self, data: bytes) -> bytes | None:
-        """The message, where `data` is exactly one uncompressed message and nothing else is held; else None.
-
-        Raises MessageError for one that is too large.
-        """
-        if self._have or len(data) < PREFIX_BYTES:
-            return None
-        flag, size = _PREFIX.unpack_from(data)
-        if flag or len(data) != size + PREFIX_BYTES:
-            return None
-        self._check(size)
-        return data[PREFIX_BYTES:]
 
     def add(self, data: bytes) -> None:
         """Take the next piece. Raises MessageError as soon as it is known that the message is too large."""
@@ -136,11 +134,12 @@ class Assembler:
         flag, size = _PREFIX.unpack_from(pieces[0], self._at)
         if flag > 1:
             raise MessageError(StatusCode.INTERNAL, f"a message begins with {flag}, which is no flag of gRPC's")
-        self._check(size)
+        _check(size, self._limit)
         self._size = size + PREFIX_BYTES
 
-    def _check(self, size: int) -> None:
-        if size > self._limit:
-            raise MessageError(
-                StatusCode.RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {self._limit})"
-            )
+
+def _check(size: int, limit_bytes: int) -> None:
+    if size > limit_bytes:
+        raise MessageError(
+            StatusCode.RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {limit_bytes})"
+        )

@@ -15,8 +15,9 @@ from tidegate_proxy.client import own_fault
 from tidegate_proxy.faults import faults
 from tidegate_proxy.transport.http2.call import HEADERS, OK, Call
 from tidegate_proxy.transport.http2.connection import Connection, configuration
-from tidegate_proxy.transport.http2.inflation import MessageError, is_known
-from tidegate_proxy.transport.http2.metadata import Header, timeout_s_of
+from tidegate_proxy.transport.http2.inflation import MessageError
+from tidegate_proxy.transport.http2.metadata import Header
+from tidegate_proxy.transport.http2.opening import Opening, opening_of
 
 if TYPE_CHECKING:
     from tidegate_proxy.transport.http2.server import Server
@@ -61,6 +62,8 @@ class ServerConnection(Connection):
         self._calls: dict[int, Call] = {}
         self._reset_credit = float(RESETS[0])
         self._began_s = self._reset_s = self.idle_since_s = self._taken_s = self.now_s()
+        self._opening = Opening()
+        """Of its latest call."""
         self._greeted = False
         """Whether it has said anything."""
         self._unread = 0
@@ -248,36 +251,21 @@ class ServerConnection(Connection):
         self._loop.call_soon(call.deliver)
 
     def _requested(self, event: RequestReceived) -> None:
-        stream_id, headers = event.stream_id, event.headers
-        method = path = content_type = timeout = b""
-        encoding = b"identity"
-        for name, value in headers:
-            if name == b":path":
-                path = value
-            elif name == b":method":
-                method = value
-            elif name == b"content-type":
-                content_type = value
-            elif name == b"grpc-timeout":
-                timeout = value
-            elif name == b"grpc-encoding":
-                encoding = value
-        if method != b"POST" or not content_type.startswith(b"application/grpc"):
-            status = b"405" if method != b"POST" else b"415"
-            self.http2.send_response(stream_id, ((b":status", status), (b"content-length", b"0")), end_stream=True)
+        stream_id, opening = event.stream_id, self._opening
+        if event.headers != opening.headers:
+            opening = opening_of(event.headers)
+            self._opening = opening if opening.is_small else Opening()
+        if opening.http_status:
+            headers = ((b":status", opening.http_status), (b"content-length", b"0"))
+            self.http2.send_response(stream_id, headers, end_stream=True)
             return
-        call = Call(self, stream_id, path.decode("latin-1"), headers, encoding.decode("latin-1"))
-        self._calls[stream_id] = call
+        call = self._calls[stream_id] = Call(self, stream_id, opening)
         self._pings = 0
-        try:
-            if timeout:
-                call.expires_in(timeout_s_of(timeout), self._loop)
-        except ValueError as error:
-            call.end(StatusCode.INTERNAL, str(error))
+        if opening.error:
+            call.end(*opening.error)
             return
-        if not is_known(call_encoding := encoding.decode("latin-1")):
-            call.end(StatusCode.UNIMPLEMENTED, f"messages compressed with {call_encoding!r} cannot be read here")
-            return
+        if opening.timeout_s is not None:
+            call.expires_in(opening.timeout_s, self._loop)
         try:
             self._server.accept(call)
             if event.end_stream:
