@@ -125,9 +125,9 @@ def test_what_is_sent_early_hardly_waits(execution_us: int, there_us: int, back_
     simulation = saturated(lambda _: execution_ns, there_ns=1000 * there_us, back_ns=1000 * back_us, requests=1200)
     assert max(simulation.waited_ns[200:]) <= ways_ns
     legs_ns = execution_ns + ways_ns
-    reachable_ns = min(ways_ns, LONGEST_NS, round(LARGEST * legs_ns))
-    # Where a leg is hardly longer than the ways, a lead may settle short of them: a quarter was seen to be left.
-    assert sum(simulation.idle_ns[200:]) / 100 <= ways_ns - reachable_ns / 2 + 0.02 * legs_ns
+    # At most `LARGEST` of what passes between two ends, which is shorter by as much as the batch is sent early.
+    reachable_ns = min(ways_ns, LONGEST_NS, round(LARGEST / (1 + LARGEST) * legs_ns))
+    assert sum(simulation.idle_ns[200:]) / 100 <= ways_ns - reachable_ns + 0.02 * legs_ns
 
 
 def test_where_legs_scatter_workers_idle_less_and_nothing_else_changes() -> None:
