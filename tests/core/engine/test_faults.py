@@ -172,7 +172,7 @@ def eventful(world: World) -> None:
             number, world.now_ns, model="mn"[number % 2], due_ns=world.now_ns + 200 if number % 4 else NEVER
         )
         world.happens(RequestArrived(event.now_ns, replace(event.request, client="abc"[number % 3])))
-        if number % 3 == 0:
+        if number % 9 == 0:
             world.passes(world.now_ns + 4)
     world.fails()
     world.cancels(min(world.waiting, default=0))
@@ -186,6 +186,7 @@ def eventful(world: World) -> None:
     world.happens(PlanChanged(world.now_ns, MODELS, SETUP.workers, PROFILES))
     for number in range(20, 30):
         world.happens(arrived(number, world.now_ns))
+        world.cancels(number if number == 25 else -1)  # it runs
         world.passes(world.now_ns + 3)
     world.passes(world.now_ns + 400)
 
