@@ -31,11 +31,9 @@ from tidegate_proxy.embedded import EmbeddedTriton
 CALLERS = 4
 """Over gRPC, and as many over HTTP."""
 DRAIN_S = 6.0
-AGE_S = 2.0
 SERVE = f"""
 version: 1
 listen: {{grpc: "127.0.0.1:0", reuse_port: true}}
-limits: {{max_connection_age_s: {AGE_S}}}
 drain_s: {DRAIN_S}
 """
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -121,8 +119,11 @@ class Load:
                 self.findings.answered[protocol] += 1
 
 
-def replace_under_load(requests: int, replacements: int, console: Console) -> Findings:
+def replace_under_load(
+    requests: int, replacements: int, console: Console, max_connection_age_s: float | None = None
+) -> Findings:
     """Replace a Tidegate so many times while so many requests are asked, or more."""
+    age = f"limits: {{max_connection_age_s: {max_connection_age_s}}}\n" if max_connection_age_s else ""
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as running:
         work = Path(folder)
         version = work / "models" / MODEL / "1"
@@ -130,7 +131,7 @@ def replace_under_load(requests: int, replacements: int, console: Console) -> Fi
         (version.parent / "config.pbtxt").write_text(CONFIG.format("FP32", "-1"))
         (version / "model.py").write_text(ECHO)
         config = work / "tidegate.yaml"
-        config.write_text(SERVE + "tritons: [localhost:8001]\n")
+        config.write_text(SERVE + age + "tritons: [localhost:8001]\n")
         triton = running.enter_context(EmbeddedTriton([work / "models"]))
         flags = ["--config", str(config), "--drain-s", str(DRAIN_S)]
 

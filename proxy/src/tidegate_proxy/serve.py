@@ -20,7 +20,7 @@ from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.configuration.addresses import host_of
-from tidegate_proxy.configuration.config import AGE_JITTER, ServeConfig, TransportName, TritonAddress
+from tidegate_proxy.configuration.config import AGE_JITTER, TOLD_S, ServeConfig, TransportName, TritonAddress
 from tidegate_proxy.configuration.config import Limits as LimitsConfig
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.control import Control
@@ -184,11 +184,12 @@ class Proxy:
     async def drain(self) -> None:
         """Let what is under way end, whichever way it came in, within `drain_s` in all.
 
-        Where connections have a limited age, clients are served until all of them have had it, so that they find their
-        way elsewhere before they are refused anything; but no longer than half of the time.
+        Where another takes over, or connections have a limited age, clients are served until they have been told to go
+        elsewhere, but no longer than half of the time.
         """
         now, age_s = asyncio.get_running_loop().time(), self.config.limits.max_connection_age_s
-        serve_s = 0.0 if age_s is None else min(AGE_JITTER * age_s, self.config.drain_s / 2)
+        told_s = TOLD_S if self.config.listen.reuse_port else 0.0
+        serve_s = min(told_s if age_s is None else AGE_JITTER * age_s, self.config.drain_s / 2)
         await asyncio.gather(*(front.drain(now + self.config.drain_s, now + serve_s) for front in self._fronts))
 
     async def close(self) -> None:

@@ -91,8 +91,12 @@ def test_sizes_may_have_units() -> None:
         ({"wait_s": 0}, "wait_s: Input should be greater than 0"),
         ({"drain_s": float("nan")}, "drain_s: Input should be a finite number"),
         (
-            {"listen": {"grpc": "0.0.0.0:1", "reuse_port": True}},
-            "listen.reuse_port: set limits.max_connection_age_s to",
+            {"listen": {"grpc": "0.0.0.0:1", "reuse_port": True}, "transport": "grpcio"},
+            "listen.reuse_port: with transport: grpcio, set limits.max_connection_age_s to",
+        ),
+        (
+            {"listen": {"grpc": "0.0.0.0:1", "reuse_port": True}, "drain_s": 1.5},
+            "listen.reuse_port: set drain_s to 2 s or more",
         ),
         ({"limits": {"max_queue": 0}}, "limits.max_queue: Input should be greater than or equal to 1"),
         ({"limits": {"max_message_bytes": "3GiB"}}, "limits.max_message_bytes: Input should be less than or equal to"),

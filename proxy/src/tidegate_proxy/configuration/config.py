@@ -22,6 +22,8 @@ INT32_MAX: Final = 2**31 - 1
 TRITON_GRPC_PORT: Final = 8001
 AGE_JITTER: Final = 1.2
 """gRPC ends connections up to a tenth later than at their age, and tells their clients first."""
+TOLD_S: Final = 1.0
+"""How long it takes, at most, until clients have been told to go elsewhere."""
 
 
 class TritonTls(Section):
@@ -356,12 +358,19 @@ class ServeConfig(Section):
 
     def _check_take_over(self) -> None:
         """Clients have to leave the old process while it still answers."""
-        age_s = self.limits.max_connection_age_s
-        if self.listen.reuse_port and (age_s is None or AGE_JITTER * age_s > self.drain_s / 2):
-            raise ValueError(
-                "listen.reuse_port: set limits.max_connection_age_s to less than "
-                f"{self.drain_s / 2 / AGE_JITTER:g} s (drain_s / {2 * AGE_JITTER:g}), for clients to come over in time"
-            )
+        if not self.listen.reuse_port:
+            return
+        half_s, age_s, remedy = self.drain_s / 2, self.limits.max_connection_age_s, ""
+        if self.transport == "http2":
+            if half_s < TOLD_S:
+                remedy = f"set drain_s to {2 * TOLD_S:g} s or more"
+        elif age_s is None or AGE_JITTER * age_s > half_s:
+            longest = f"{half_s / AGE_JITTER:g} s (drain_s / {2 * AGE_JITTER:g})"
+            remedy = f"with transport: grpcio, set limits.max_connection_age_s to less than {longest}"
+        else:
+            return
+        if remedy:
+            raise ValueError(f"listen.reuse_port: {remedy}, for clients to come over in time")
 
     def _check_ports(self) -> None:
         own = [
