@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.proxy.transport.conftest import ECHO, LoopThread, Serve, echo
 from tidegate_proxy.configuration.config import TransportName
+from tidegate_proxy.faults import faults
 from tidegate_proxy.transport import Call, PendingCall, new_channel
 from tidegate_proxy.transport.http2 import client_connection
 from tidegate_proxy.transport.http2.call import Call as Http2Call
@@ -109,6 +111,23 @@ def test_blanks_at_the_ends_of_what_a_server_says_are_kept(
         raise AssertionError
 
     assert caller(grpcio(handler)).ask(b"") == (None, grpc.StatusCode.INVALID_ARGUMENT, details)
+
+
+def test_a_fault_at_the_end_of_a_call_is_reported_and_spares_the_others(
+    grpcio: GrpcIo, caller: Callable[[int], Caller]
+) -> None:
+    one = caller(grpcio(lambda request, _context: request))
+    before = faults.counts().get("the end of a call", 0)
+
+    def break_down(*_outcome: object) -> None:
+        raise RuntimeError("as told")
+
+    one._loop.call(lambda: one.channel.unary(ECHO, b"x", break_down))
+    assert one.ask(b"y") == (b"y", grpc.StatusCode.OK, "")
+    give_up = time.monotonic() + 30
+    while faults.counts().get("the end of a call", 0) == before:
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
 
 
 def test_giving_up_a_call_reaches_the_server(grpcio: GrpcIo, caller: Callable[[int], Caller]) -> None:

@@ -1,11 +1,10 @@
 """How the threads that gRPC's core needs hand over what they were told: everything else happens in the event loop."""
 
 import asyncio
-import logging
 from collections import deque
 from typing import Any
 
-log = logging.getLogger(__name__)
+from tidegate_proxy.faults import faults
 
 
 class HandOver:
@@ -34,6 +33,6 @@ class HandOver:
             event = events.popleft()
             try:
                 event.tag(event)
-            except Exception:  # one call's fault must not end the service for all others
-                log.exception("a call's callback failed")
+            except Exception as error:  # one call's fault must not end the service for all others
+                faults.report("the end of a call", error)
             del event  # its call is not freed while it is referred to, and the queue spins until it is

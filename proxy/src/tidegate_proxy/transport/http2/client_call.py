@@ -1,7 +1,6 @@
 """Calls to a server: what they send, what they have got, how they end."""
 
 import asyncio
-import logging
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from grpc import StatusCode
 
+from tidegate_proxy.faults import faults
 from tidegate_proxy.transport.http2.inflation import MessageError
 from tidegate_proxy.transport.http2.message import Assembler, whole
 from tidegate_proxy.transport.http2.metadata import Header
@@ -16,8 +16,6 @@ from tidegate_proxy.transport.interface import Answered, Ended
 
 if TYPE_CHECKING:
     from tidegate_proxy.transport.http2.client_connection import ClientConnection
-
-log = logging.getLogger(__name__)
 
 LONGEST_ANSWER: Final = (1 << 31) - 1
 
@@ -61,8 +59,8 @@ class PendingCall:
             self._timer.cancel()
         try:
             self.ended(code, details)
-        except Exception:  # one call's fault must not end the connection of all others
-            log.exception("a call's callback failed")
+        except Exception as error:  # one call's fault must not end the connection of all others
+            faults.report("the end of a call", error)
 
     def fail(self, error: MessageError) -> None:
         """What its server sent cannot be taken."""

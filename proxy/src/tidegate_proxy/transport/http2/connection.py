@@ -14,6 +14,7 @@ import ngh2
 from ngh2.enums import ErrorCode, Setting
 from ngh2.events import ConnectionClosed, Event, PingAcknowledged
 
+from tidegate_proxy.faults import faults
 from tidegate_proxy.transport.http2.message import JOINED_UP_TO, prefix
 from tidegate_proxy.transport.http2.status import name_of
 
@@ -295,8 +296,8 @@ class Connection(asyncio.BufferedProtocol):
 def _call_back(then: Callable[[None], None]) -> None:
     try:
         then(None)
-    except Exception:  # one call's fault must not end the connection of all others
-        log.exception("a callback failed")
+    except Exception as error:  # one call's fault must not end the connection of all others
+        faults.report("what waited for a message to be sent", error)
 
 
 def configuration(**options: Any) -> ngh2.Configuration:  # noqa: ANN401 - ngh2's own names and types
