@@ -17,7 +17,7 @@ import tritonclient.http as triton_http
 
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.serve import Proxy
+from tidegate_proxy.proxy import Proxy
 
 Make = Callable[..., Any]
 NORMALISED = """

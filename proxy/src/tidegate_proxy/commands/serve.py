@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tidegate_proxy.configuration.config import ServeConfig
-    from tidegate_proxy.serve import Proxy
+    from tidegate_proxy.proxy import Proxy
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidegate_proxy.deployed.folder import DeploymentPlan
     from tidegate_proxy.deployed.state import RunningState
     from tidegate_proxy.embedded import EmbeddedTriton
-    from tidegate_proxy.serve import Proxy
+    from tidegate_proxy.proxy import Proxy
 
 
 def up(

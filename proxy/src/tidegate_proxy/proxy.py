@@ -1,0 +1,264 @@
+"""A proxy that serves: what it listens for, how it takes up a changed configuration, how it ends."""
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+
+import grpc
+
+from tidegate.api import Layout, read_document
+from tidegate.engine import Engine
+from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.access.restrictions import headers_of
+from tidegate_proxy.access.watched import WatchedFiles
+from tidegate_proxy.backend import Backend, BackendError
+from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.catalog import Catalog, Directory
+from tidegate_proxy.configuration.addresses import host_of
+from tidegate_proxy.configuration.config import AGE_JITTER, TOLD_S, ServeConfig, TransportName, TritonAddress
+from tidegate_proxy.configuration.config import Limits as LimitsConfig
+from tidegate_proxy.configuration.reload import diff
+from tidegate_proxy.control import Control
+from tidegate_proxy.discovery import Discovery
+from tidegate_proxy.driver import Driver
+from tidegate_proxy.front import Front
+from tidegate_proxy.http.service import HttpService
+from tidegate_proxy.limits import Limits
+from tidegate_proxy.liveness import Liveness
+from tidegate_proxy.observability.metrics_page import MetricsPage
+from tidegate_proxy.probing import watch
+from tidegate_proxy.take_over import prefer_newest
+
+log = logging.getLogger(__name__)
+
+LOOK_AT_FILES_EVERY_S = 1.0
+
+
+class Proxy:
+    """A proxy that answers; made by `serving`."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        directory: Directory,
+        driver: Driver,
+        discovery: Discovery,
+        control: Control,
+        gate: Gate,
+        bounds: Bounds,
+    ) -> None:
+        self.config = config
+        self.driver = driver
+        self.bounds = bounds
+        self.address = ""
+        """Where the gRPC service is."""
+        self.http_address = ""
+        """Where the HTTP service is, if it is."""
+        self.metrics_address = ""
+        """Where the metrics page is, if it is."""
+        self._directory = directory
+        self._discovery = discovery
+        self._control = control
+        self._gate = gate
+        self._fronts: list[Front | HttpService] = []
+        """Where clients come in."""
+        self._watches: dict[Backend, asyncio.Task[None]] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
+        for backend in discovery.backends:
+            self._watch(backend)
+
+    @property
+    def engine(self) -> Engine:
+        """The books."""
+        return self.driver.engine
+
+    @property
+    def liveness(self) -> Liveness:
+        """Whether all its parts give signs of life."""
+        return self._control.liveness
+
+    @property
+    def catalog(self) -> Catalog:
+        """What the Tritons serve."""
+        return self._directory.catalog
+
+    async def show_metrics(self, page: MetricsPage, address: str, stack: AsyncExitStack) -> None:
+        """Listen for those who ask for metrics; the stack closes what is opened, here and below."""
+        stack.push_async_callback(page.close)
+        port = await page.listen(address, reuse_port=self.config.listen.reuse_port)
+        self.metrics_address = self._bound(address, port)
+
+    async def serve_grpc(self, front: Front, stack: AsyncExitStack) -> None:
+        """Listen for clients over gRPC."""
+        address = self.config.listen.grpc
+        port = await front.listen(address, self.config.tls)
+        stack.push_async_callback(front.close)
+        self._fronts.append(front)
+        self.address = self._bound(address, port)
+
+    async def serve_http(self, service: HttpService, address: str, stack: AsyncExitStack) -> None:
+        """Listen for clients over HTTP."""
+        stack.push_async_callback(service.close)
+        port = await service.listen(address)
+        self._fronts.append(service)
+        self.http_address = self._bound(address, port)
+
+    def _bound(self, address: str, port: int) -> str:
+        if self.config.listen.reuse_port:
+            prefer_newest(port)
+        return f"{host_of(address)}:{port}"
+
+    async def reconfigure(self, config: ServeConfig) -> None:
+        """Take up what can change while requests are under way, all of it; say what cannot.
+
+        Raises BackendError, CredentialFileError, DocumentError, RestrictionError, TlsError or ValueError, and changes
+        nothing, for files that cannot be used and for Tritons that cannot be asked or do not fit together.
+        """
+        changes = diff(self.config, config)
+        wanted = changes.effective
+        layout = read_document(wanted.layout, Layout) if wanted.layout else None
+        gate = Gate(wanted)
+        removed = {triton.grpc for triton in changes.tritons_removed}
+        leaving = [backend for backend in self._discovery.backends if backend.address in removed]
+        staying = [backend for backend in self._discovery.backends if backend not in leaving]
+        added: list[Backend] = []
+        try:
+            added += (backend_of(triton, wanted.limits, wanted.transport) for triton in changes.tritons_added)
+            for backend in added:
+                await self._prepare(backend)
+            await self._discovery.change([*staying, *added], wanted, layout)
+        except BaseException:
+            for backend in added:
+                if self.driver.regions:
+                    self.driver.regions.leave(backend)
+                await backend.close()
+            raise
+        # From here on nothing fails, and nothing waits.
+        self._gate.follow(gate)
+        self.config = wanted
+        self.driver.limits = limits_of(wanted)
+        self.liveness.limit_s = wanted.limits.silence_s
+        if self.driver.regions:
+            self.driver.regions.limit_bytes = int(wanted.limits.max_shared_bytes)
+        self.bounds.limit(*bytes_of(wanted))
+        self.driver.try_at_most(wanted.retries.max + 1)
+        self._control.refuses_shared_memory = wanted.shared_memory == "refuse"
+        logging.getLogger().setLevel(wanted.log.level.upper())
+        for backend in self._discovery.backends:
+            backend.health_timeout_s = wanted.limits.health_timeout_s
+        for backend in leaving:
+            self._watches.pop(backend).cancel()
+            self._spawn_retirement(backend)
+        for backend in added:
+            self._watch(backend)
+        for line in changes.warnings:
+            log.warning("%s", line)
+        log.info("configuration taken up: %s", ", ".join(changes.live) or "nothing has changed")
+
+    async def look_at_files(self) -> None:
+        """For ever: take up tokens and keys that have changed in their files."""
+        watched = self._credential_files()
+        while True:
+            await asyncio.sleep(LOOK_AT_FILES_EVERY_S)
+            try:
+                if watched.changed():
+                    watched = self._credential_files()
+                    self._gate.replace(self.config)
+                    self._read_headers()
+                    log.info("credentials were read again")
+            except Exception as error:  # the rules that were in force stay
+                log.error("credentials were not read again: %s", error)
+
+    async def drain(self) -> None:
+        """Let what is under way end, whichever way it came in, within `drain_s` in all.
+
+        Where another takes over, or connections have a limited age, clients are served until they have been told to go
+        elsewhere, but no longer than half of the time.
+        """
+        now, age_s = asyncio.get_running_loop().time(), self.config.limits.max_connection_age_s
+        told_s = TOLD_S if self.config.listen.reuse_port else 0.0
+        serve_s = min(told_s if age_s is None else AGE_JITTER * age_s, self.config.drain_s / 2)
+        await asyncio.gather(*(front.drain(now + self.config.drain_s, now + serve_s) for front in self._fronts))
+
+    async def close(self) -> None:
+        """Stop what looks after the Tritons, and forget what is still under way."""
+        tasks = [*self._watches.values(), *self._retiring]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._control.end_passages()
+        await self.driver.close()
+
+    async def _prepare(self, backend: Backend) -> None:
+        """Raises BackendError for a Triton that is not ready."""
+        if not await backend.is_ready():
+            raise BackendError(f"no Triton is ready at {backend.address}: does it run, and is this its gRPC port?")
+        if self.driver.regions:
+            await self.driver.regions.share_with(backend)
+
+    def _watch(self, backend: Backend) -> None:
+        self._watches[backend] = asyncio.create_task(watch(backend, self.driver, self._discovery))
+
+    def _spawn_retirement(self, backend: Backend) -> None:
+        async def retire() -> None:
+            try:
+                await asyncio.sleep(self.config.drain_s)  # what runs there is finished
+            finally:
+                await backend.close()
+
+        task = asyncio.create_task(retire())
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    def _credential_files(self) -> WatchedFiles:
+        authentication = self.config.authentication
+        files = [restriction.header.value_file for restriction in self.config.restricted if restriction.header]
+        if authentication:
+            files += [authentication.tokens_file, authentication.api_keys_file]
+        return WatchedFiles([*files, *(path for triton in self.config.tritons for path in triton.headers.values())])
+
+    def _read_headers(self) -> None:
+        """Those that open what Tritons restrict. Raises RestrictionError, and changes nothing."""
+        headers = {triton.grpc: headers_of(triton) for triton in self.config.tritons}
+        for backend in self._discovery.backends:
+            backend.headers = headers[backend.address]
+
+
+def backend_of(triton: TritonAddress, limits: LimitsConfig, transport: TransportName) -> Backend:
+    """The way to a Triton. Raises TlsError, RestrictionError."""
+    return Backend(
+        triton.grpc,
+        http=triton.http,
+        metrics=triton.metrics,
+        tls=triton.tls,
+        keepalive_s=limits.keepalive_s,
+        transport=transport,
+        shares_memory=triton.shares_memory,
+        worker=triton.worker or "",
+        headers=headers_of(triton),
+        health_timeout_s=limits.health_timeout_s,
+    )
+
+
+def limits_of(config: ServeConfig) -> Limits:
+    """What the driver has to know of a configuration."""
+    return Limits(
+        requests=config.limits.max_queue,
+        bytes=int(config.limits.max_queue_bytes),
+        client_share=config.limits.client_share,
+        model_share=config.limits.model_share,
+        leg_s=config.limits.leg_timeout_s,
+        ejection=config.ejection,
+        retry_share=config.retries.budget,
+        shed_status=grpc.StatusCode[config.shedding.status],
+    )
+
+
+def bytes_of(config: ServeConfig) -> tuple[int, int, int]:
+    """What clients may hold, as `Bounds.limit` takes it."""
+    limits = config.limits
+    return (
+        int(limits.max_bytes_in_flight),
+        int(limits.max_unread_bytes),
+        int(limits.max_unread_bytes_per_connection),
+    )
