@@ -59,9 +59,12 @@ def open_known(message: bytes, headings: Headings) -> Envelope:
     Raises NotSchedulable for one that cannot be merged (sequences, shared memory, classification, typed contents) or
     is not well-formed: a batch must never fail because of one request in it.
     """
-    header, id_field, name, tensors = _split(message)
-    heading = headings.of(header, len(tensors))
-    heading.check_sizes(tensors)
+    if taken := headings.take(message):
+        heading, id_field, tensors = taken
+        name = _id_in(id_field)
+    else:
+        header, id_field, name, tensors = _split(message)
+        heading = headings.read(message, header, tensors)
     return Envelope(
         message, heading, id_field, name, tensors, headings.signature, heading.model, heading.rows, heading.merge_key
     )
@@ -71,9 +74,16 @@ def _split(message: bytes) -> tuple[bytes, bytes, str, list[memoryview]]:
     """The header, the id as a field and as text, the tensors."""
     try:
         header, id_field, tensors = wire.split(message, wire.REQUEST_RAW_FIELD)
-        return header, id_field, wire.string_in(id_field) if id_field else "", tensors
     except wire.TooManyFields as error:
         raise Overgrown(str(error)) from error
+    except wire.WireError as error:
+        raise NotSchedulable("it is no ModelInferRequest") from error
+    return header, id_field, _id_in(id_field), tensors
+
+
+def _id_in(field: bytes) -> str:
+    try:
+        return wire.string_in(field) if field else ""
     except wire.WireError as error:
         raise NotSchedulable("it is no ModelInferRequest") from error
 

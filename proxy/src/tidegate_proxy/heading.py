@@ -10,6 +10,7 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy import wire
 from tidegate_proxy.deadlines import Times, times_in
+from tidegate_proxy.form import Form, form_of
 from tidegate_proxy.signature import ELEMENT_BYTES, Signature, split_elements
 from tidegate_proxy.wire import Buffer
 
@@ -85,6 +86,25 @@ class Headings:
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
         self._known: dict[bytes, Heading] = {}
+        self._forms: dict[int, tuple[Form, Heading]] = {}
+        """How requests were written that came again, by their size in bytes."""
+
+    def take(self, message: bytes) -> tuple[Heading, bytes, list[memoryview]] | None:
+        """A request's heading, its id as a field and its tensors; None where it is not written as one before was."""
+        form, heading = self._forms.get(len(message), (None, None))
+        taken = form.take(message) if form else None
+        return (heading, *taken) if heading and taken else None
+
+    def read(self, message: bytes, header: bytes, tensors: Sequence[Buffer]) -> Heading:
+        """The heading of a request that was divided into these. Raises NotSchedulable, as `of`, or for its tensors."""
+        is_known = header in self._known
+        heading = self.of(header, len(tensors))
+        heading.check_sizes(tensors)
+        if is_known and not heading.has_bytes and (form := form_of(message, wire.REQUEST_RAW_FIELD)):
+            if len(self._forms) >= MOST_REMEMBERED:
+                self._forms.clear()
+            self._forms[len(message)] = form, heading
+        return heading
 
     def of(self, header: bytes, tensors: int) -> Heading:
         """What a serialized ModelInferRequest without its id and its tensors says, which are that many.

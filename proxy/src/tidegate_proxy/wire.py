@@ -22,7 +22,7 @@ _INPUT_TAG = 5 << 3 | _LENGTH_DELIMITED
 """ModelInferRequest.inputs"""
 _CONTENTS_TAG = 5 << 3 | _LENGTH_DELIMITED
 """ModelInferRequest.InferInputTensor.contents"""
-_ID_TAG = 3 << 3 | _LENGTH_DELIMITED
+ID_TAG = 3 << 3 | _LENGTH_DELIMITED
 """ModelInferRequest.id and ModelInferResponse.id"""
 _NO_CONTENTS = bytes((_CONTENTS_TAG, 0))
 
@@ -66,7 +66,7 @@ def split(message: bytes, raw_field: int) -> tuple[bytes, bytes, list[memoryview
                 if length >= 0x80:
                     length, position = _varint(message, position - 1)
                 position += length
-                if tag in (raw_tag, _ID_TAG):
+                if tag in (raw_tag, ID_TAG):
                     if header_start < start:
                         header.append(message[header_start:start])
                     header_start = position
@@ -107,16 +107,16 @@ def without_contents(header: bytes) -> bytes:
     Raises WireError, TooManyFields: of all inputs together.
     """
     kept: list[Buffer] = []
-    fields = 0
-    for start, value, end, tag in _fields(header, 0, len(header)):
-        fields += 1
+    number = 0
+    for start, value, end, tag in fields_of(header, 0, len(header)):
+        number += 1
         if tag != _INPUT_TAG:
             kept.append(memoryview(header)[start:end])
             continue
         parts: list[Buffer] = []
-        for inner_start, _, inner_end, inner_tag in _fields(header, value, end):
-            fields += 1
-            if fields > MOST_FIELDS:
+        for inner_start, _, inner_end, inner_tag in fields_of(header, value, end):
+            number += 1
+            if number > MOST_FIELDS:
                 raise TooManyFields
             parts.append(_NO_CONTENTS if inner_tag == _CONTENTS_TAG else header[inner_start:inner_end])
         kept += (bytes((_INPUT_TAG,)), encode_varint(sum(map(len, parts))), *parts)
@@ -155,7 +155,7 @@ def first_string(message: bytes) -> str:
         return ""
 
 
-def _fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def fields_of(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Where each field begins, where the value of one with a length, where it ends; and its tag. Raises WireError."""
     try:
         while position < end:
