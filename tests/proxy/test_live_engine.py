@@ -22,7 +22,7 @@ from tidegate.api import (
 )
 from tidegate.engine import AnyEffect, Engine, EngineRestarted
 from tidegate_proxy.live_engine import LiveEngine
-from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.metrics import Metrics
 
 SETUP = Setup((Model("m", 1),), (Worker(0, "w", ("m",)),), (Profile("m", "default", (1,)),))
 
@@ -53,7 +53,7 @@ class World:
         self.restarts = 0
         self.depth = self.deepest = 0
         self.then: Callable[[AnyEffect], None] = lambda _: None
-        self.engine = LiveEngine(engine, Observability(SETUP), self._carry_out, self.given_up.append, self._begin_anew)
+        self.engine = LiveEngine(engine, Metrics(SETUP), self._carry_out, self.given_up.append, self._begin_anew)
         self._next = 0
 
     def arrive(self) -> None:

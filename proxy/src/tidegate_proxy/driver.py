@@ -71,7 +71,9 @@ class Driver:
         self._last_id = 0
         self._spoilers = Spoilers()
         self._headroom = Headroom()
-        self._engine = LiveEngine(engine, observability, self._carry_out, self._give_up_effect, self._begin_anew)
+        self._engine = LiveEngine(
+            engine, observability.metrics, self._carry_out, self._give_up_effect, self._begin_anew
+        )
         self._abandoned: list[tuple[list[Client], list[LegRun]]] = []
         """By engines that began anew: who is to be told, and what is to be stopped."""
         self.clients = WaitingClients(observability)
@@ -108,7 +110,8 @@ class Driver:
     def _submit(self, client: Client, arrival_ns: int, deadline_ns: int) -> None:
         envelope, limits = client.envelope, self.limits
         client.arrival_ns, client.due_ns = arrival_ns, deadline_ns
-        self._observability.arrived(client)
+        if self._observability.traces:
+            self._observability.arrived(client)
         if deadline_ns <= arrival_ns:
             self.clients.tell(client, _rejected(limits, TIMEOUT_EXPIRED))
             return
@@ -185,9 +188,9 @@ class Driver:
                 pass  # Triton finishes what it began; a cancelled call would only hide that its worker is busy
             case Drop():
                 dropped = _rejected(self.limits, TIMEOUT_EXPIRED, outcome=f"dropped: {effect.reason}")
-                self.clients.resolve(effect.request_id, dropped)
+                self.clients.fail(effect.request_id, dropped)
             case Fail():
-                self.clients.resolve(effect.request_id, RequestFailed(grpc.StatusCode.UNAVAILABLE, effect.reason))
+                self.clients.fail(effect.request_id, RequestFailed(grpc.StatusCode.UNAVAILABLE, effect.reason))
             case PolicyReplaced():
                 log.error(
                     "policy %s broke and was replaced by first come, first served: %s", effect.policy, effect.reason
@@ -212,7 +215,7 @@ class Driver:
             case StartLeg():
                 self.legs.crash(effect)
             case Drop() | Fail():
-                self.clients.resolve(effect.request_id, own_fault())
+                self.clients.fail(effect.request_id, own_fault())
             case EngineRestarted():
                 self._end_abandoned()
 

@@ -118,10 +118,18 @@ class Front:
 
     def _infer(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
         try:
-            if message is not None and self._inference.takes_long(message):
+            if message is None:
+                self._forward(call, message)
+                return
+            if self._inference.takes_long(message):
                 self._spawn(call, self._open_aside(call, message, arrival_ns))
+                return
+            try:
+                envelope = self._inference.open(message)
+            except NotSchedulable:
+                self._forward(call, message)
             else:
-                self._infer_now(call, message, arrival_ns)
+                self._schedule(call, envelope, arrival_ns)
         except Exception as error:
             _break(call, error)
 
@@ -129,17 +137,6 @@ class Front:
         """Have a large message opened in a thread of its own."""
         try:
             envelope = await asyncio.to_thread(self._inference.open, message)
-        except NotSchedulable:
-            self._forward(call, message)
-        else:
-            self._schedule(call, envelope, arrival_ns)
-
-    def _infer_now(self, call: Call, message: bytes | None, arrival_ns: int) -> None:
-        if message is None:
-            self._forward(call, message)
-            return
-        try:
-            envelope = self._inference.open(message)
         except NotSchedulable:
             self._forward(call, message)
         else:

@@ -12,7 +12,7 @@ from tidegate.api import AnyEvent, ClockAdvanced, PlanChanged, WorkerJoined
 from tidegate.engine import AnyEffect, Engine, EngineRestarted
 from tidegate_proxy.alarm import Alarm
 from tidegate_proxy.faults import faults
-from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.metrics import Metrics
 
 ASK_AGAIN_NS = 10_000_000
 """After so long an engine that could not say when to wake it is asked again."""
@@ -24,7 +24,7 @@ class LiveEngine:
     def __init__(
         self,
         engine: Engine,
-        observability: Observability,
+        metrics: Metrics,
         carry_out: Callable[[AnyEffect], None],
         give_up: Callable[[AnyEffect], None],
         begin_anew: Callable[[], None],
@@ -34,7 +34,7 @@ class LiveEngine:
         `begin_anew` is called as soon as the engine knows of no request and no leg any more.
         """
         self.engine = engine
-        self._observability = observability
+        self._metrics = metrics
         self._carry_out = carry_out
         self._give_up = give_up
         self._begin_anew = begin_anew
@@ -76,7 +76,10 @@ class LiveEngine:
             self._begin_anew()
         self._effects += effects
         try:
-            self._observability.handled(event, effects, time.monotonic_ns() - event.now_ns)
+            self._metrics.handled(event, effects, time.monotonic_ns() - event.now_ns)
+        except Exception as error:  # who looks on disturbs nobody
+            faults.report("metrics", error)
+        try:
             self._alarm.set(self.engine.next_wake_ns)
         except Exception as error:  # the effects are to be carried out nevertheless
             faults.report("what follows an event", error)

@@ -70,32 +70,37 @@ class WaitingClients:
         self._load, self._load_of_owner, self._load_of_model = Load(), {}, {}
         return clients
 
-    def resolve(self, request_id: int, outcome: Outcome) -> None:
-        """One is told, if it still waits."""
+    def fail(self, request_id: int, failure: RequestFailed) -> None:
+        """One is told that there is no answer, if it still waits."""
         if client := self.remove(request_id):
-            self.tell(client, outcome)
+            self.tell(client, failure)
 
     def settle(self, run: LegRun, outcomes: Sequence[Outcome], output_ns: int = 0) -> None:
         """All of a batch are told; `output_ns`: how long it took to divide the answer."""
         waiting = [self.remove(client.request_id) for client in run.clients]
+        answered: list[Client] = []
         for client, outcome in zip(waiting, outcomes, strict=True):
-            if client:
-                self.tell(client, outcome, run, output_ns)
+            if client is None:
+                continue
+            if isinstance(outcome, RequestFailed):
+                self.tell(client, outcome)
+            else:
+                self._give(client, outcome)
+                answered.append(client)
+        if answered:
+            self._observability.answered(answered, run.execution, output_ns)
 
-    def tell(self, client: Client, outcome: Outcome, run: LegRun | None = None, output_ns: int = 0) -> None:
+    def tell(self, client: Client, failure: RequestFailed) -> None:
         """The client first, then those who look on."""
+        self._give(client, failure)
+        self._observability.failed(client, failure.reason, failure.outcome)
+
+    def _give(self, client: Client, outcome: Outcome) -> None:
         try:
             client.resolve(outcome)
         except Exception as error:
             faults.report("telling a client", error)
-            self._tell_of_fault(client)
-        if isinstance(outcome, RequestFailed):
-            self._observability.failed(client, outcome.reason, outcome.outcome)
-        else:
-            self._observability.answered(client, run.execution if run else None, output_ns)
-
-    def _tell_of_fault(self, client: Client) -> None:
-        try:
-            client.resolve(own_fault())
-        except Exception as error:
-            faults.report("telling a client", error)
+            try:
+                client.resolve(own_fault())
+            except Exception as another:
+                faults.report("telling a client", another)

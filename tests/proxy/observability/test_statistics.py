@@ -37,6 +37,13 @@ def test_requests_are_counted_one_by_one() -> None:
     assert statistics.snapshot()["m", "10"].failures == {"REJECTED": 1}
 
 
+def test_a_batch_counts_as_its_requests() -> None:
+    statistics = _declared()
+    statistics.answered("m", "2", 7, requests=3, at_ms=5, total_ns=90, queue_ns=30, infer_ns=60)
+    counts = statistics.snapshot()["m", "2"]
+    assert (counts.rows, counts.successes, counts.success_ns, counts.queue_ns, counts.infer_ns) == (7, 3, 90, 30, 60)
+
+
 def test_what_was_passed_through_counts_as_well() -> None:
     statistics = _declared()
     statistics.passed_through("m", "2", ok=True, at_ms=5, total_ns=40, rows=2)

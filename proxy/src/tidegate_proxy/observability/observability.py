@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from tidegate.api import AnyEvent, Setup
-from tidegate.engine import AnyEffect
+from tidegate.api import Setup
 from tidegate_proxy.client import Client
 from tidegate_proxy.faults import faults
 from tidegate_proxy.observability.metrics import Metrics
@@ -37,12 +36,9 @@ class Observability:
     def __init__(self, setup: Setup, tracing: Tracing | None = None) -> None:
         self.metrics = Metrics(setup)
         self.statistics = Statistics()
+        self.traces = tracing is not None
+        """Whether it wants to know of requests as they come."""
         self._tracing = tracing
-
-    @_isolated
-    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect], took_ns: int) -> None:
-        """The engine has taken in an event."""
-        self.metrics.handled(event, effects, took_ns)
 
     @_isolated
     def arrived(self, client: Client) -> None:
@@ -79,24 +75,35 @@ class Observability:
             self._tracing.execution_ended(execution, at_ns=at_ns, error=error)
 
     @_isolated
-    def answered(self, client: Client, execution: Execution | None, output_ns: int) -> None:
-        """A client has its answer; dividing the batch's took `output_ns`."""
-        heading, now_ns = client.envelope.heading, time.monotonic_ns()
-        ended_ns = client.ended_ns or now_ns  # before its batch was over: it was run alone
+    def answered(self, clients: Sequence[Client], execution: Execution | None, output_ns: int) -> None:
+        """The clients of a batch have their answers; dividing the batch's took `output_ns`."""
+        heading, now_ns = clients[0].envelope.heading, time.monotonic_ns()
+        rows = total_ns = queue_ns = infer_ns = 0
+        for client in clients:
+            rows += client.envelope.rows
+            total_ns += now_ns - client.arrival_ns
+            queue_ns += client.started_ns - client.arrival_ns
+            infer_ns += client.ended_ns - client.started_ns
         self.statistics.answered(
             heading.model,
             heading.version,
-            heading.rows,
+            rows,
+            requests=len(clients),
             at_ms=time.time_ns() // 1_000_000,
-            total_ns=now_ns - client.arrival_ns,
-            queue_ns=client.started_ns - client.arrival_ns,
-            infer_ns=ended_ns - client.started_ns,
-            output_ns=output_ns,
+            total_ns=total_ns,
+            queue_ns=queue_ns,
+            infer_ns=infer_ns,
+            output_ns=output_ns * len(clients),
         )
-        if self._tracing and client.span is not None:
-            outcome = "in_time" if ended_ns <= client.due_ns else "late"
+        if self._tracing:
+            for client in clients:
+                self._trace_answer(self._tracing, client, now_ns, execution)
+
+    def _trace_answer(self, tracing: Tracing, client: Client, now_ns: int, execution: Execution | None) -> None:
+        if client.span is not None:
+            outcome = "in_time" if client.ended_ns <= client.due_ns else "late"
             queue_ns = client.started_ns - client.arrival_ns
-            self._tracing.request_ended(client.span, outcome, at_ns=now_ns, queue_ns=queue_ns, execution=execution)
+            tracing.request_ended(client.span, outcome, at_ns=now_ns, queue_ns=queue_ns, execution=execution)
 
     @_isolated
     def failed(self, client: Client, reason: str, outcome: str) -> None:

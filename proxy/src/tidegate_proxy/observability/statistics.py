@@ -72,6 +72,7 @@ class Statistics:
         version: str,
         rows: int,
         *,
+        requests: int = 1,
         at_ms: int,
         total_ns: int,
         queue_ns: int,
@@ -79,15 +80,16 @@ class Statistics:
         input_ns: int = 0,
         output_ns: int = 0,
     ) -> None:
-        """A request was answered `at_ms` since the epoch, `total_ns` after its arrival.
+        """Requests, one or those of a batch, were answered `at_ms` since the epoch; rows and durations are their sums.
 
-        It waited `queue_ns`, and its batch took `input_ns` to gather, `infer_ns` on Triton and `output_ns` to divide.
+        From its arrival each took `total_ns`, waited `queue_ns`; its batch took `input_ns` to gather, `infer_ns` on
+        Triton, `output_ns` to divide.
         """
         if (counts := self._find(model, version)) is None:
             return
         counts.rows += rows
         counts.last_ms = max(counts.last_ms, at_ms)
-        counts.successes += 1
+        counts.successes += requests
         counts.success_ns += total_ns
         counts.queue_ns += queue_ns
         counts.input_ns += input_ns
