@@ -125,3 +125,22 @@ def random_problem(seed: int, **changes: Any) -> PpipeProblem:  # noqa: ANN401 -
         "max_batch": 2,
     }
     return PpipeProblem.model_validate({**given, **changes})
+
+
+def three_models(seed: int) -> PpipeProblem:
+    """Three models of four blocks on 24 GPUs, a quarter of them fast, where few pipelines fill whole GPUs."""
+    draw = random.Random(seed)
+    models = []
+    for number in range(3):
+        fast = [draw.uniform(1000, 5000) for _ in range(4)]
+        slow = [block * draw.uniform(2, 5) for block in fast]
+        models.append(
+            PlannedModel(
+                name=f"m{number}",
+                slo_ms=sum(fast) / 1000 * draw.uniform(4, 6),
+                weight=draw.uniform(0.5, 1.5),
+                profile=profile(f"m{number}", {"fast": fast, "slow": slow}, cut_bytes=100_000),
+            )
+        )
+    classes = (GpuClass(name="fast", count=6, max_share=2), GpuClass(name="slow", count=18, max_share=2))
+    return PpipeProblem(classes=classes, models=tuple(models), gbps=10, max_batch=2)

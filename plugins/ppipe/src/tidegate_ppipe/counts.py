@@ -4,7 +4,7 @@ Few enough GPUs are divided by tables, first whole ones, then parts of them for 
 all else, is for integer programs: over the columns that are worth it by their prices, then over all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ from tidegate_ppipe.rounding import Workers, fits, gpus_of, rates_of, rounded
 
 FILLERS = 5
 """How many times dearer than other columns a whole model on one GPU may be: it fills what they leave."""
+MOST_COLUMNS = 4000
+"""Of an integer program, the cheapest ones by their prices: with many more, the solver looks at no clock for long."""
 FIRST_SEARCH = 0.3
 """Of the time that is left, where a second search may follow."""
 DIVIDING = 0.6
@@ -64,12 +66,12 @@ def solve(
     worth its time, and proves. `paired`: all pools of a column have equally many workers.
     """
     search = _Search(problem, columns, prices, paired, time_limit_s, progress)
-    if can_divide(problem):
-        search.divided(proves=exact)
-    else:
+    is_divided = can_divide(problem) and search.divided(proves=exact)
+    if not is_divided and not search.is_over:
         search.over(worth_it(problem, columns, prices), FIRST_SEARCH, proves=False)
     if not search.is_over:
-        search.over(range(len(columns)), 1.0, proves=exact)
+        wide = np.argsort(prices.reduced, kind="stable")[:MOST_COLUMNS].tolist()
+        search.over(wide, 1.0, proves=exact and len(wide) == len(columns))
     if search.best is None:
         return Nothing(exact and search.proven)
     if problem.objective == "throughput" and not search.is_level:
@@ -141,23 +143,35 @@ class _Search:
         is_good_enough = abs(self.bound - self.value) <= max(self._problem.gap, TOLERANCE) * self.value
         return is_good_enough or self._left_s() <= 0
 
-    def divided(self, *, proves: bool) -> None:
-        """Divide whole GPUs by tables, then, where it `proves` and something may be gained, parts of them."""
+    def divided(self, *, proves: bool) -> bool:
+        """Divide whole GPUs by tables, then, where it `proves` and something may be gained, parts of them.
+
+        Returns whether there was time for the whole ones.
+        """
         whole = [1] * len(self._problem.classes)
         parts = units_of(self._problem, self._columns) if proves else None
         for units in (whole, parts):
             if units is None or self.is_over:
-                return
-            until_s = self._time_limit_s - self._left_s() * (1 - DIVIDING)
-            found = divide(self._problem, self._columns, units, lambda until_s=until_s: self._progress() > until_s)
+                break
+            try:
+                found = divide(
+                    self._problem,
+                    self._columns,
+                    units,
+                    loads=(0.0 if self.best is None else self.value, self.bound),
+                    on_time=self._until(DIVIDING),
+                )
+            except TimeoutError:
+                return units is parts
             if found is None:
-                return
+                continue
             if units == parts:
                 self._prove(found.value)
-            if fits(self._problem, self._columns, found.workers):
+            if fits(self._problem, *self._used(found.workers)):
                 self._take(found.workers)
-                if self.best is found.workers:
+                if found.is_level and self.best is found.workers:
                     self._levelled = self.best
+        return True
 
     def over(self, chosen: Sequence[int], share: float, *, proves: bool) -> None:
         """Search these columns by an integer program, for a share of the time that is left to the first stage."""
@@ -166,7 +180,7 @@ class _Search:
         answer = self._program(chosen).search(time_limit_s=max(LEAST_S, time_limit_s), beat=beat)
         if answer.objective > 0:
             self._take(self._spread(chosen, answer.workers))
-        self.proven = answer.proven or answer.bound == 0
+        self.proven = proves and (answer.proven or answer.bound == 0)
         if proves and answer.bound is not None and self.best is not None:
             self._prove(answer.bound)
 
@@ -182,21 +196,37 @@ class _Search:
 
     def _value_of(self, workers: Workers) -> float:
         if self._problem.objective != "throughput":
-            gpus = gpus_of(self._columns, workers)
+            gpus = gpus_of(*self._used(workers))
             return sum(price * gpus[number] for number, price in enumerate(self._problem.prices))
         return min(self._loads(workers))
 
     def _loads(self, workers: Workers) -> list[float]:
         """Of each model, its rate relative to its weight."""
         loads = [0.0] * len(self._problem.models)
-        for column, rate in zip(self._columns, rates_of(self._columns, workers), strict=True):
+        columns, mine = self._used(workers)
+        for column, rate in zip(columns, rates_of(columns, mine), strict=True):
             loads[column.model] += float(rate) / self._problem.models[column.model].weight
         return loads
+
+    def _used(self, workers: Workers) -> tuple[list[Column], Workers]:
+        """Columns that have workers, of thousands, and their workers."""
+        used = [index for index, mine in enumerate(workers) if any(mine)]
+        return [self._columns[index] for index in used], [workers[index] for index in used]
 
     def _left_s(self) -> float:
         """Seconds; those who watch hear how far it is."""
         value = None if self.best is None else self.value
         return self._time_limit_s - self._progress(objective=value, bound=self.bound)
+
+    def _until(self, share: float) -> Callable[[], None]:
+        """Raises TimeoutError when a share of the time that is left is over."""
+        until_s = self._time_limit_s - self._left_s() * (1 - share)
+
+        def on_time() -> None:
+            if self._progress() > until_s:
+                raise TimeoutError
+
+        return on_time
 
     def _prove(self, bound: float) -> None:
         """No plan is better than this."""

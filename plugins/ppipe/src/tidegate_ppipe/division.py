@@ -1,8 +1,8 @@
-"""How GPUs are divided among models, where each model's knapsack says what it bears with so many of them.
+"""How GPUs are divided among models by dynamic programming, where each model's knapsack says what so many of them bear.
 
-Tables are combined model by model (a max-plus or max-min convolution), and the division is read back from the last one.
-With few enough GPUs that is the best plan there is but for GPUs that two pipelines of a model could share, and takes
-a part of the time that an integer program takes; in parts of GPUs it bounds every plan.
+Tables are combined model by model (a max-min or max-plus convolution), and the division is read back from them.
+In whole GPUs that is the best plan but for GPUs that two pipelines of a model could share; in parts of GPUs it bounds
+every plan. Both take a part of the time of an integer program, while the GPUs are hundreds and their classes few.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,12 +17,14 @@ from tidegate_ppipe.knapsack import Cell, Floats, Table, cells, corners
 from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.rounding import Workers
 
-MOST_CELLS = 20_000
+MOST_CELLS = 400_000
 """Of a table of whole GPUs: the time to combine two grows with the square."""
-MOST_PARTS = 300_000
+MOST_PARTS = 3_000_000
 """Of a table of parts of GPUs: the time to fill one grows with the number."""
 Combine = Callable[[Any, Any], Any]
 """Of two models' rates: their sum, or the smaller one."""
+OnTime = Callable[[], None]
+"""Raises TimeoutError when it is late."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Division:
     """In parts of GPUs, these may not fit."""
     value: float
     """The load, or cost or watts. In parts of GPUs no plan is better; with whole ones, none without shared GPUs."""
+    is_level: bool
+    """Whether the models that do not bind have all that the load leaves them."""
 
 
 def can_divide(problem: PpipeProblem) -> bool:
@@ -43,7 +47,10 @@ def can_divide(problem: PpipeProblem) -> bool:
 
 def units_of(problem: PpipeProblem, columns: Sequence[Column]) -> list[int] | None:
     """By class: parts of a GPU of which every share is a whole number; None where there would be too many."""
-    shares = [{part.share for column in columns for part in column.parts if part.gpu == n} for n in range(len(problem.classes))]
+    shares: list[set[int]] = [set() for _ in problem.classes]
+    for column in columns:
+        for part in column.parts:
+            shares[part.gpu].add(part.share)
     units = [lcm(*mine) for mine in shares]
     return units if cells([gpu.count for gpu in problem.classes], units) <= MOST_PARTS else None
 
@@ -52,69 +59,96 @@ def divide(
     problem: PpipeProblem,
     columns: Sequence[Column],
     units: Sequence[int],
-    is_late: Callable[[], bool],
+    *,
+    loads: tuple[float, float],
+    on_time: OnTime,
 ) -> Division | None:
-    """The best division; None where none bears the load, or where it is late.
+    """The best division; None where none bears the load. Raises TimeoutError when it is late.
 
-    `units`: into how many a GPU of each class is divided; 1 for whole GPUs.
+    `units`: into how many a GPU of each class is divided; 1 for whole GPUs. `loads`: for the objective throughput, one
+    that is borne, and one that no plan exceeds: what is not between them is not looked at.
     """
-    gpus = [gpu.count for gpu in problem.classes]
-    is_load = problem.objective == "throughput"
+    gpus = tuple(gpu.count for gpu in problem.classes)
     tables = []
     for number in range(len(problem.models)):
         mine = {index: column for index, column in enumerate(columns) if column.model == number}
-        tables.append(Table(mine, gpus, units, is_late))
-        if not tables[-1].is_complete:
-            return None
-    if is_load:
-        loads = [table.rates_rps / model.weight for table, model in zip(tables, problem.models, strict=True)]
-        value = float(_combined(loads, np.minimum)[-1].flat[-1])
-        if value <= 0:
-            return None
-        # Of the divisions that bear this load: the one that bears most of all models together.
-        enough = [np.where(load >= value * (1 - TOLERANCE), load, -np.inf) for load in loads]
-        given = _divided(_combined(enough, np.add), enough, tuple(gpus))
+        tables.append(Table(mine, gpus, units, on_time))
+    rates = [table.rates_rps for table in tables]
+    if problem.objective == "throughput":
+        found = _most(
+            problem, [rate / model.weight for rate, model in zip(rates, problem.models, strict=True)], loads, on_time
+        )
     else:
-        enough = [
-            np.where(table.rates_rps >= (model.rate_rps or 0) * (1 - TOLERANCE), 0.0, -np.inf)
-            for table, model in zip(tables, problem.models, strict=True)
-        ]
-        together = _combined(enough, np.add)
-        prices = np.tensordot(problem.prices, np.indices(together[-1].shape), axes=1)
-        prices[together[-1] < 0] = np.inf
-        cheapest = int(np.argmin(prices))
-        value = float(prices.flat[cheapest])
-        if value == np.inf:
-            return None
-        given = _divided(together, enough, tuple(map(int, np.unravel_index(cheapest, prices.shape))))
+        found = _cheapest(problem, rates, on_time)
+    if found is None:
+        return None
+    value, given, is_level = found
     workers: Workers = [[0] * len(column.parts) for column in columns]
     for table, cell in zip(tables, given, strict=True):
-        for index, mine_of in table.workers(cell).items():
-            workers[index] = mine_of
-    return Division(workers, value)
+        for index, counts in table.workers(cell).items():
+            workers[index] = counts
+    return Division(workers, value, is_level)
 
 
-def _combined(tables: Sequence[Floats], combine: Combine) -> list[Floats]:
-    """Of the first table, of the first two, ... of all: the best of every division."""
-    together = [tables[0]]
-    for table in tables[1:]:
-        before = together[-1]
-        best = np.full(table.shape, -np.inf)
-        for cell in corners(table):
-            rest = tuple(slice(0, size - taken) for taken, size in zip(cell, table.shape, strict=True))
-            more = best[tuple(slice(taken, None) for taken in cell)]
-            np.maximum(more, combine(table[cell], before[rest]), out=more)
-        together.append(best)
-    return together
+def _most(
+    problem: PpipeProblem, tables: Sequence[Floats], loads: tuple[float, float], on_time: OnTime
+) -> tuple[float, list[Cell], bool] | None:
+    """The largest load, and of the divisions that bear it the one that bears most of all models together."""
+    gpus = tuple(gpu.count for gpu in problem.classes)
+    least, most = loads
+    between = [_at_least(least, np.minimum(table, most)) for table in tables]
+    given = _divided(between, np.minimum, gpus, on_time)
+    load = min(float(table[cell]) for table, cell in zip(between, given, strict=True))
+    if load <= 0:
+        return None
+    enough = [_at_least(load, table) for table in tables]
+    try:
+        return load, _divided(enough, np.add, gpus, on_time), True
+    except TimeoutError:
+        return load, given, False
 
 
-def _divided(together: Sequence[Floats], tables: Sequence[Floats], cell: Cell) -> list[Cell]:
-    """What each model gets of the GPUs of a cell, for sums."""
+def _cheapest(
+    problem: PpipeProblem, tables: Sequence[Floats], on_time: OnTime
+) -> tuple[float, list[Cell], bool] | None:
+    """The GPUs of the lowest price that bear every model's rate."""
+    enough = [
+        np.where(_at_least(model.rate_rps or 0.0, table) >= 0, 0.0, -np.inf)
+        for model, table in zip(problem.models, tables, strict=True)
+    ]
+    together = _combined(enough, np.add, on_time)[-1]
+    prices = np.tensordot(problem.prices, np.indices(together.shape), axes=1)
+    prices[together < 0] = np.inf
+    cell = tuple(map(int, np.unravel_index(int(np.argmin(prices)), prices.shape)))
+    return None if prices[cell] == np.inf else (float(prices[cell]), _divided(enough, np.add, cell, on_time), True)
+
+
+def _at_least(load: float, table: Floats) -> Floats:
+    """The table where it says so much, else minus infinity."""
+    return np.where(table >= load * (1 - TOLERANCE), table, -np.inf)
+
+
+def _divided(tables: Sequence[Floats], combine: Combine, cell: Cell, on_time: OnTime) -> list[Cell]:
+    """Of the GPUs of a cell, what each model gets where they are divided best."""
     given = []
-    for before, table in zip(reversed(together[:-1]), reversed(tables[1:]), strict=True):
+    for before, table in zip(reversed(_combined(tables[:-1], combine, on_time)), reversed(tables), strict=False):
         inside = tuple(slice(0, count + 1) for count in cell)
-        sums = table[inside] + np.flip(before[inside])
-        mine = tuple(map(int, np.unravel_index(int(np.argmax(sums)), sums.shape)))
+        both = combine(table[inside], np.flip(before[inside]))
+        mine = tuple(map(int, np.unravel_index(int(np.argmax(both)), both.shape)))
         given.append(mine)
         cell = tuple(left - taken for left, taken in zip(cell, mine, strict=True))
     return [cell, *reversed(given)]
+
+
+def _combined(tables: Sequence[Floats], combine: Combine, on_time: OnTime) -> list[Floats]:
+    """Of the first table, of the first two, ... of all: the best of every division."""
+    together = list(tables[:1])
+    for table in tables[1:]:
+        best = np.full(table.shape, -np.inf)
+        for cell in corners(table):
+            on_time()
+            rest = tuple(slice(0, size - taken) for taken, size in zip(cell, table.shape, strict=True))
+            more = best[tuple(slice(taken, None) for taken in cell)]
+            np.maximum(more, combine(table[cell], together[-1][rest]), out=more)
+        together.append(best)
+    return together

@@ -1,7 +1,7 @@
-"""What one model bears with so many GPUs of each class: a table over every choice of whole GPUs, filled as a knapsack.
+"""What one model bears with so many GPUs of each class: an unbounded knapsack, as a table over all numbers of GPUs.
 
-A pipeline with any numbers of workers is an item: it takes so many GPUs of each class, and bears a rate. A model's GPUs
-are filled with any of them, any number of times. The table holds the best rate of all such fillings.
+A pipeline with certain numbers of workers is an item: it takes so many GPUs of each class, and bears a rate. A model's
+GPUs are filled with any items, any number of times; the table holds the best rate of all such fillings.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +30,8 @@ class Item:
 class Table:
     """The knapsack of one model.
 
-    Where a unit is a whole GPU, every pool of a pipeline has GPUs of its own, so that each cell can be carried out. Where
-    it is a part of one, workers take no more than their part: no plan of whole GPUs bears more than the table says.
+    Where a unit is a whole GPU, every pool of a pipeline has GPUs of its own, so that each cell can be carried out.
+    Where it is a part of one, workers take no more than their part: no plan of whole GPUs bears more than the table.
     """
 
     def __init__(
@@ -39,24 +39,20 @@ class Table:
         columns: Mapping[int, Column],
         gpus: Sequence[int],
         units: Sequence[int],
-        is_late: Callable[[], bool],
+        on_time: Callable[[], None],
     ) -> None:
         """`columns` of one model by their index; `gpus` of each class; into how many `units` a GPU of it is divided.
 
-        When `is_late()`, the rest of the items is left out: see `is_complete`.
+        `on_time()` raises TimeoutError when it is late.
         """
         self._columns = columns
         self._units = tuple(units)
         self._counts = tuple(count * unit for count, unit in zip(gpus, units, strict=True))
         self._items: list[Item] = []
-        self.is_complete = True
-        """Whether no item was left out for lack of time."""
-        one = self._of_one_column()
+        one = self._of_one_column(on_time)
         self._rates_rps = np.zeros(one.shape)
         for cell in sorted(corners(one), key=sum):
-            if is_late():
-                self.is_complete = False
-                break
+            on_time()
             if one[cell] > self._rates_rps[cell] * (1 + TOLERANCE):  # else smaller ones bear as much
                 self._add(Item(cell, float(one[cell])))
 
@@ -77,35 +73,54 @@ class Table:
                 if min(left := _minus(cell, item.cell)) >= 0
                 and self._rates_rps[left] + item.rate_rps >= self._rates_rps[cell] * (1 - TOLERANCE)
             )
-            index = max(self._columns, key=lambda each: self._rate_rps(self._columns[each], item.cell))
-            parts = self._columns[index].parts
-            mine = found.setdefault(index, [0] * len(parts))
-            for place, part in enumerate(parts):
-                mine[place] += ceil(item.rate_rps / (part.rate_rps / part.share) * (1 - TOLERANCE))
+            index = next(each for each, column in self._columns.items() if self._bears(column, item))
+            for place, part in enumerate(self._columns[index].parts):
+                mine = found.setdefault(index, [0] * len(self._columns[index].parts))
+                mine[place] += workers_for(item.rate_rps, part)
         return found
 
-    def _of_one_column(self) -> Floats:
-        """The table if a model could have one pipeline only."""
+    def _of_one_column(self, on_time: Callable[[], None]) -> Floats:
+        """The table of a model that has one pipeline only."""
         best = np.zeros([count + 1 for count in self._counts])
+        flat = best.reshape(-1)
         for column in self._columns.values():
-            rates = np.array(np.inf)
-            for gpu, parts in _by_class(column).items():
-                shape = [1] * best.ndim
-                shape[gpu] = -1
-                rates = np.minimum(rates, borne(parts, self._counts[gpu], self._units[gpu]).reshape(shape))
-            np.maximum(best, rates, out=best)
+            on_time()
+            rates, taken = self._worth_having(column)
+            at = np.ravel_multi_index(tuple(taken), best.shape)
+            flat[at] = np.maximum(flat[at], rates)  # of rates in one cell the last one stays, which is the largest
+        for axis in range(best.ndim):
+            np.maximum.accumulate(best, axis=axis, out=best)
         return best
 
-    def _rate_rps(self, column: Column, cell: Cell) -> float:
-        """What one column bears with the units of a cell."""
-        return min(float(borne(parts, cell[gpu], self._units[gpu])[-1]) for gpu, parts in _by_class(column).items())
+    def _worth_having(self, column: Column) -> tuple[Floats, NDArray[np.int_]]:
+        """Every rate, ascending, at which all workers of a pool are busy, and [class, rate] the units that it takes."""
+        ones = [part.rate_rps / part.share for part in column.parts]
+        most = [self._counts[part.gpu] * part.share // self._units[part.gpu] for part in column.parts]
+        rates = np.unique(
+            np.concatenate([one * np.arange(1, count + 1) for one, count in zip(ones, most, strict=True)])
+        )
+        taken = np.zeros((len(self._counts), len(rates)), dtype=int)
+        for part, one in zip(column.parts, ones, strict=True):
+            workers = np.ceil(rates / one * (1 - TOLERANCE)).astype(int)
+            taken[part.gpu] += -(-workers * self._units[part.gpu] // part.share)
+        fits = (taken <= np.array(self._counts)[:, None]).all(axis=0)
+        return rates[fits], taken[:, fits]
+
+    def _bears(self, column: Column, item: Item) -> bool:
+        """Whether it bears an item's rate with the units that the item takes."""
+        left = list(item.cell)
+        for part in column.parts:
+            left[part.gpu] -= -(-workers_for(item.rate_rps, part) * self._units[part.gpu] // part.share)
+        return min(left) >= 0
 
     def _add(self, item: Item) -> None:
         """Allow an item any number of times: none or one more of it, of two of it, of four of it, ..."""
         self._items.append(item)
         times = 1
         while all(times * taken <= count for taken, count in zip(item.cell, self._counts, strict=True)):
-            rest = tuple(slice(0, count + 1 - times * taken) for taken, count in zip(item.cell, self._counts, strict=True))
+            rest = tuple(
+                slice(0, count + 1 - times * taken) for taken, count in zip(item.cell, self._counts, strict=True)
+            )
             more = tuple(slice(times * taken, None) for taken in item.cell)
             np.maximum(self._rates_rps[more], self._rates_rps[rest] + times * item.rate_rps, out=self._rates_rps[more])
             times *= 2
@@ -116,21 +131,9 @@ def cells(gpus: Sequence[int], units: Sequence[int]) -> int:
     return prod(count * unit + 1 for count, unit in zip(gpus, units, strict=True))
 
 
-def borne(parts: Sequence[Part], count: int, unit: int) -> Floats:
-    """What pools of one pipeline on one class bear with 0, 1, ... `count` units, which make a GPU `unit` at a time."""
-    units = np.arange(count + 1)
-    alone = [units * part.share // unit * (part.rate_rps / part.share) for part in parts]
-    if len(parts) == 1:
-        return alone[0]
-    rates = np.unique(np.concatenate(alone))
-    taken = np.zeros(len(rates), dtype=int)
-    for part in parts:
-        workers = np.ceil(rates / (part.rate_rps / part.share) * (1 - TOLERANCE)).astype(int)
-        taken += -(-workers * unit // part.share)
-    fits = taken <= count
-    best = np.zeros(count + 1)
-    np.maximum.at(best, taken[fits], rates[fits])
-    return np.maximum.accumulate(best)
+def workers_for(rate_rps: float, part: Part) -> int:
+    """How many workers of a pool bear a rate."""
+    return ceil(rate_rps / (part.rate_rps / part.share) * (1 - TOLERANCE))
 
 
 def corners(table: Floats) -> list[Cell]:
@@ -141,13 +144,6 @@ def corners(table: Floats) -> list[Cell]:
         sooner = tuple(slice(0, -1 if each == axis else None) for each in range(table.ndim))
         is_corner[later] &= table[later] > table[sooner]
     return [tuple(cell) for cell in np.argwhere(is_corner).tolist()]
-
-
-def _by_class(column: Column) -> dict[int, list[Part]]:
-    parts: dict[int, list[Part]] = {}
-    for part in column.parts:
-        parts.setdefault(part.gpu, []).append(part)
-    return parts
 
 
 def _minus(cell: Cell, other: Cell) -> Cell:

@@ -23,7 +23,8 @@ def check_measured(problem: PpipeProblem, tables: Sequence[Tables]) -> None:
 def check_columns(problem: PpipeProblem, tables: Sequence[Tables], columns: Sequence[Column]) -> None:
     """Raise PlanningError where a model has no column, or where one worker per pool already takes too many GPUs."""
     ones: list[list[Counter[int]]] = [[] for _ in problem.models]
-    for column in columns:
+    alike = {(column.model, tuple((part.gpu, part.share) for part in column.parts)): column for column in columns}
+    for column in alike.values():
         ones[column.model].append(gpus_of([column], [[1] * len(column.parts)]))
     for model, table, mine in zip(problem.models, tables, ones, strict=True):
         if not mine:

@@ -21,6 +21,17 @@ HALVINGS = 30
 
 def rounded(problem: PpipeProblem, columns: Sequence[Column], rates_rps: NDArray[np.float64]) -> Workers | None:
     """Workers for these rates; for the objective throughput, for the most of them that fits. None: nothing fits."""
+    used = np.flatnonzero(rates_rps).tolist()
+    mine = _rounded(problem, [columns[index] for index in used], rates_rps[used])
+    if mine is None:
+        return None
+    workers: Workers = [[0] * len(column.parts) for column in columns]
+    for index, counts in zip(used, mine, strict=True):
+        workers[index] = counts
+    return workers
+
+
+def _rounded(problem: PpipeProblem, columns: Sequence[Column], rates_rps: NDArray[np.float64]) -> Workers | None:
     if problem.objective != "throughput":
         workers = _workers_for(columns, rates_rps)
         return workers if fits(problem, columns, workers) else None
