@@ -87,7 +87,8 @@ AT_ONCE = {
 }
 """Those of which every `make test` tries the places: one of each room that a request crosses."""
 LEFT_OUT = {
-    "close", "dismiss", "_accept", "_infer", "_over", "_perform_one", "_received", "_recovered", "_sent", "_give", "tell",
+    "close", "dismiss", "_accept", "_give", "_infer", "_over", "_perform_one", "_received", "_recovered", "_sent",
+    "tell",
 }  # fmt: skip
 """What is called when the proxy ends; and those that catch what others raise, and do nothing else: something has to."""
 
