@@ -1,5 +1,9 @@
 """Triton's batcher for one model, apart from the instances that take its payloads."""
 
+from typing import Any
+
+import pytest
+
 from tidegate.api import NEVER, Model, Request
 from tidegate_baselines.dynamic_batcher import BatcherConfig, DynamicBatcher
 
@@ -196,3 +200,34 @@ def test_a_cancelled_request_leaves_queue_and_payload() -> None:
     assert payloads(of) == [(2,)]
     of.remove(2)
     assert payloads(of) == []
+
+
+class _Watched:
+    """A request that counts how often anybody looks at any."""
+
+    looks = 0
+
+    def __init__(self, number: int) -> None:
+        self._request = Request(number, "m", 1, 0, 500 + number % 7)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        _Watched.looks += 1
+        return getattr(self._request, name)
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"delay_ns": 10}, {"timeout_ns": 1000, "allow_timeout_override": True}, {"max_queue_size": 9999}]
+)
+def test_thousands_of_cancellations_at_once_take_no_search_each(config: dict[str, int]) -> None:
+    """All instances are busy, and after each cancellation the batcher looks at what it has."""
+    of = batcher(**config)
+    for number in range(2000):
+        of.push(_Watched(number))  # type: ignore[arg-type]
+        form(of, 0)
+    _Watched.looks = 0
+    for number in reversed(range(2000)):
+        of.remove(number)
+        assert of.expire(1) == []
+        form(of, 1)
+    assert payloads(of) == []
+    assert _Watched.looks <= 60 * 2000

@@ -6,9 +6,10 @@ the queue forbids it, and the last one still grows; with a delay only by what ma
 batcher is not woken for less. What is in a payload is not timed out any more.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import chain
 
 from tidegate.api import NEVER, Model, Request
@@ -59,22 +60,37 @@ class DynamicBatcher:
         self.model = model
         self.config = config
         self.payloads: deque[Payload] = deque()
-        self._waiting: deque[Request] = deque()
-        self._delayed: deque[Request] = deque()
+        self._waiting: OrderedDict[int, tuple[int, Request]] = OrderedDict()
+        """By id, in the order of their numbers: any may leave at any time, and thousands at once."""
+        self._delayed: OrderedDict[int, tuple[int, Request]] = OrderedDict()
+        """What timed out and comes after all others."""
+        self._rows = 0
+        """Of both."""
+        self._pushed = 0
+        self._timeouts: list[tuple[int, int, Request]] = []
+        """A heap: when each times out, with its number; what left stays until it surfaces."""
         self._waking_rows = 0
         """So many rows must wait before the batcher looks at a payload that grows."""
 
     def push(self, request: Request) -> bool:
         """Queue a request; False when the queue is full."""
         full = self.config.max_queue_size and len(self._waiting) + len(self._delayed) >= self.config.max_queue_size
-        if not full:
-            self._waiting.append(request)
-        return not full
+        if full:
+            return False
+        self._pushed += 1
+        self._waiting[request.id] = self._pushed, request
+        self._rows += request.rows
+        if self.config.timeout_ns:
+            heappush(self._timeouts, (self._timeout_at_ns(request), self._pushed, request))
+        return True
 
     def remove(self, request_id: int) -> None:
         """Forget a request, wherever it waits."""
-        self._waiting = deque(request for request in self._waiting if request.id != request_id)
-        self._delayed = deque(request for request in self._delayed if request.id != request_id)
+        for queue in (self._waiting, self._delayed):
+            if request_id in queue:
+                _, request = queue.pop(request_id)
+                self._rows -= request.rows
+                return
         for payload in self.payloads:
             payload.requests = [request for request in payload.requests if request.id != request_id]
             payload.rows = sum(request.rows for request in payload.requests)
@@ -82,15 +98,17 @@ class DynamicBatcher:
 
     def expire(self, now_ns: int) -> list[Request]:
         """Take out what timed out in the queue: returns what is rejected."""
-        if not self.config.timeout_ns:
+        expired = []
+        while (timeout := self._next_timeout()) and timeout[0] < now_ns:
+            _, number, request = heappop(self._timeouts)
+            expired.append((number, request))
+            del self._waiting[request.id]
+        expired.sort()
+        if not self.config.reject:
+            self._delayed.update((request.id, (number, request)) for number, request in expired)
             return []
-        expired = [request for request in self._waiting if now_ns > self._timeout_at_ns(request)]
-        if expired:
-            self._waiting = deque(request for request in self._waiting if now_ns <= self._timeout_at_ns(request))
-        if self.config.reject:
-            return expired
-        self._delayed.extend(expired)
-        return []
+        self._rows -= sum(request.rows for _, request in expired)
+        return [request for _, request in expired]
 
     def form(self, now_ns: int, instances: int, idle: int) -> int:
         """Move requests into payloads as far as there is room for these; returns when to look again, or NEVER."""
@@ -99,16 +117,17 @@ class DynamicBatcher:
             if idle and self.payloads:
                 return NEVER  # taken at once, so that nothing more joins it: look again then
             growing = bool(self.payloads) and not self.payloads[-1].closed
-            if growing and sum(request.rows for request in self._in_order()) < self._waking_rows:
+            if growing and self._rows < self._waking_rows:
                 break
             if self.payloads and not growing:
                 self._waking_rows = 0
             payload = self.payloads[-1] if growing else Payload()
             joining, again_ns = self._choose(now_ns, payload)
             for _ in range(joining):
-                request = self._waiting.popleft() if self._waiting else self._delayed.popleft()
+                _, (_, request) = (self._waiting or self._delayed).popitem(last=False)
                 payload.requests.append(request)
                 payload.rows += request.rows
+                self._rows -= request.rows
             if joining and not growing:
                 self.payloads.append(payload)
             if not joining and not payload.closed:
@@ -175,13 +194,21 @@ class DynamicBatcher:
         return 0, oldest_ns + delay_ns
 
     def _in_order(self) -> Iterator[Request]:
-        return chain(self._waiting, self._delayed)
+        return (request for _, request in chain(self._waiting.values(), self._delayed.values()))
 
     def _next_timeout_ns(self) -> int:
         """When the next request times out, where that needs doing at once."""
-        if not (self.config.timeout_ns and self.config.reject and self._waiting):
-            return NEVER
-        return min(self._timeout_at_ns(request) for request in self._waiting) + 1
+        timeout = self._next_timeout() if self.config.reject else None
+        return timeout[0] + 1 if timeout else NEVER
+
+    def _next_timeout(self) -> tuple[int, int, Request] | None:
+        """The first timeout of what still waits: when, and of which."""
+        while self._timeouts:
+            _, number, request = self._timeouts[0]
+            if self._waiting.get(request.id, (0, None))[0] == number:
+                return self._timeouts[0]
+            heappop(self._timeouts)
+        return None
 
     def _timeout_at_ns(self, request: Request) -> int:
         timeout_ns = self.config.timeout_ns
