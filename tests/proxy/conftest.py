@@ -2,6 +2,7 @@
 
 from tests.proxy.fixtures.calls import call, open_stream, outcome, request_of, rest_of, start_call
 from tests.proxy.fixtures.clients import connect, infer_all, tensors
+from tests.proxy.fixtures.fake_answers import merged
 from tests.proxy.fixtures.fake_triton import fake_http, start_fake
 from tests.proxy.fixtures.gate import gate, gate_itself, jam
 from tests.proxy.fixtures.here import serve_here, start_proxy_here
@@ -16,6 +17,7 @@ __all__ = [
     "gate_itself",
     "infer_all",
     "jam",
+    "merged",
     "open_stream",
     "outcome",
     "policy",

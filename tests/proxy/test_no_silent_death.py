@@ -6,38 +6,24 @@ tried as well. In each of them an exception is raised once, while several client
 
 import inspect
 import json
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
-from itertools import count
 from pathlib import Path
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import grpc
-import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.configuration.config_file import read_config
-from tidegate_proxy.legs import Legs
-from tidegate_proxy.live_engine import LiveEngine
-from tidegate_proxy.membership import Membership
+from tests.proxy.fixtures.injected import LIMIT_S, OK, ROW, Fault, Make, Place, Refusing, places
 
 if TYPE_CHECKING:
     from tidegate.engine import Engine
     from tidegate_proxy.driver import Driver
-
-Make = Callable[..., Any]
-ROW = np.ones((1, 3), np.float32)
-OK = grpc.StatusCode.OK
-LIMIT_S = 15.0
-"""Far more than the second within which all are answered on an idle machine: it is that nobody waits for ever."""
 
 MODULES = (
     "tidegate.api.first_come",
@@ -86,72 +72,8 @@ AT_ONCE = {
     "tidegate_proxy.streams",
 }
 """Those of which every `make test` tries the places: one of each room that a request crosses."""
-LEFT_OUT = {
-    "close", "dismiss", "_accept", "_give", "_infer", "_over", "_perform_one", "_received", "_recovered", "_sent",
-    "tell",
-}  # fmt: skip
-"""What is called when the proxy ends; and those that catch what others raise, and do nothing else: something has to."""
 
-
-Place = tuple[str, Any, str]
-"""A method or a function: its name, where it is, what it is called."""
-
-
-def places(modules: Sequence[str] = MODULES) -> Iterator[Place]:
-    """Every method of every class in these modules, and every function."""
-    for module_name in modules:
-        module = import_module(module_name)
-        for cls_name, cls in inspect.getmembers(module, inspect.isclass):
-            if cls.__module__ == module_name:
-                for name, member in vars(cls).items():
-                    if isinstance(member, FunctionType) and not name.startswith("__") and name not in LEFT_OUT:
-                        yield f"{module_name.rpartition('.')[2]}.{cls_name}.{name}", cls, name
-        for name, function in inspect.getmembers(module, inspect.isfunction):
-            if function.__module__ == module_name:
-                yield f"{module_name.rpartition('.')[2]}.{name}", module, name
-
-
-PLACES = sorted(places(), key=lambda place: place[0])
-
-
-class Refusing:
-    """A Triton whose model answers as it should, but for batches of several, which it refuses when told to."""
-
-    def __init__(self) -> None:
-        self.go_on = threading.Event()
-        self.go_on.set()
-        self.refuses = False
-
-    def __call__(self, request: Any, context: Any) -> bytes:  # noqa: ANN401
-        assert self.go_on.wait(30)
-        if self.refuses and request.inputs[0].shape[0] > 1:
-            context.abort(grpc.StatusCode.INTERNAL, "too many")
-        answer = service_pb2.ModelInferResponse(model_name="echo", model_version="1", id=request.id)
-        answer.outputs.add(name="Y", datatype="FP32", shape=request.inputs[0].shape)
-        answer.raw_output_contents.append(request.raw_input_contents[0])
-        return bytes(answer.SerializeToString())
-
-
-class Fault:
-    """Raises once, at the nth call of what it replaces after it was set."""
-
-    def __init__(self) -> None:
-        self.raised = False
-
-    def set(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, nth: int) -> None:  # noqa: ANN401
-        original = inspect.getattr_static(owner, name)
-        calls = count(1)
-
-        async def faulty_later(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
-            return await faulty(*arguments, **options)
-
-        def faulty(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
-            if next(calls) == nth:
-                self.raised = True
-                raise RuntimeError(f"injected into {name}")
-            return original(*arguments, **options)
-
-        monkeypatch.setattr(owner, name, faulty_later if inspect.iscoroutinefunction(original) else faulty)
+PLACES = sorted(places(MODULES), key=lambda place: place[0])
 
 
 class Calls:
@@ -339,103 +261,3 @@ def _wait_for_a_queue(world: Any) -> None:  # noqa: ANN401
         if world.engine.queued >= 8:
             return
         time.sleep(0.005)
-
-
-# What looks after the Tritons ---------------------------------------------------------------------------------------
-
-LOOKING_AFTER = (
-    "tidegate_proxy.backend",
-    "tidegate_proxy.catalog",
-    "tidegate_proxy.discovery",
-    "tidegate_proxy.membership",
-    "tidegate_proxy.probing",
-)
-AT_THE_START_OR_THE_END = {"close", "retire", "starting_profiles", "watch", "look_around", "change", "_look_at"}
-"""And what catches what the others raise."""
-
-
-@pytest.mark.parametrize("nth", [1, 2])
-@pytest.mark.parametrize("module", LOOKING_AFTER)
-def test_a_task_that_fails_once_goes_on(
-    module: str,
-    nth: int,
-    start_fake: Make,
-    start_proxy_here: Make,
-    call: Make,
-    request_of: Make,
-    eventually: Make,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A Triton goes away and comes back, and has another version of its model; a fault only delays that."""
-    monkeypatch.setattr("tidegate_proxy.probing.EVERY_S", 0.02)
-    monkeypatch.setattr("tidegate_proxy.discovery.LOOK_EVERY_S", 0.05)
-    triton = Refusing()
-    fake = start_fake(triton)
-    flags = {"tritons": [fake.address], "policy": {"name": "fifs"}, "listen": {"grpc": "127.0.0.1:0"}}
-    proxy = start_proxy_here(read_config(flags={**flags, "drain_s": 0.0, "limits": {"health_timeout_s": 0.2}}))
-    answers = dict(fake.answers)
-    newer = service_pb2.RepositoryIndexResponse.FromString(answers["RepositoryIndex"])
-    newer.models[0].version = "2"
-
-    def infers() -> bool:
-        return call(proxy, "ModelInfer", request_of("echo", {"X": ROW}), timeout=LIMIT_S)[0] is OK
-
-    for where, owner, name in sorted(places((module,)), key=lambda place: place[0]):
-        if name in AT_THE_START_OR_THE_END:
-            continue
-        backend = proxy.serving._discovery.backends[0]
-        with monkeypatch.context() as patched:
-            Fault().set(patched, owner, name, nth)
-            for gone in ("ServerLive", "ServerReady"):
-                fake.answers.pop(gone, None)
-            eventually(lambda b=backend: not b.alive, f"the Triton to be given up, with a fault in {where}")
-            fake.answers |= {**answers, "RepositoryIndex": newer.SerializeToString()}
-            eventually(infers, f"it to be taken back, with a fault in {where}")
-            directory = proxy.serving._directory
-            for wanted in ("2", "1"):
-                eventually(
-                    lambda version=wanted, known=directory: known.catalog.versions["echo"] == (version,),
-                    f"version {wanted} to be seen, with a fault in {where}",
-                )
-                fake.answers |= answers
-
-
-GIVES_UP = (
-    (Legs, "forget"),
-    (Legs, "forget_stranded"),
-    (LiveEngine, "handle"),
-    (Membership, "_part_with_strays"),
-    (Membership, "_withdraw"),
-    (Membership, "give_up"),
-)
-
-
-@pytest.mark.parametrize(("owner", "name"), GIVES_UP, ids=[name for _, name in GIVES_UP])
-def test_who_waits_for_a_triton_that_is_given_up_is_told_though_that_failed_once(
-    owner: Any,  # noqa: ANN401
-    name: str,
-    start_fake: Make,
-    start_proxy_here: Make,
-    start_call: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("tidegate_proxy.probing.EVERY_S", 0.02)
-    triton = Refusing()
-    triton.go_on.clear()
-    fake = start_fake(triton)
-    flags = {"tritons": [fake.address], "policy": {"name": "fifs"}, "listen": {"grpc": "127.0.0.1:0"}, "drain_s": 0.0}
-    proxy = start_proxy_here(read_config(flags=flags))
-    request = request_of("echo", {"X": ROW})
-    calls = [start_call(proxy, "ModelInfer", request, timeout=LIMIT_S) for _ in range(8)]
-    eventually(lambda: proxy.engine.tally.accepted == 8, "all of them to wait")
-    fault = Fault()
-    fault.set(monkeypatch, owner, name, 1)
-    for gone in ("ServerLive", "ServerReady"):
-        fake.answers.pop(gone)
-    assert {outcome(one)[0] for one in calls} == {grpc.StatusCode.UNAVAILABLE}
-    assert fault.raised
-    assert (proxy.engine.queued, proxy.engine.in_flight, len(proxy.serving.driver.legs)) == (0, 0, 0)
-    triton.go_on.set()

@@ -5,22 +5,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.proxy.fixtures.fake_answers import ROW, echo
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.config_file import read_config
-
-ROW = np.ones((1, 1), np.float32)
-
-
-def echo(request: Any, _context: Any) -> bytes:  # noqa: ANN401 - protobuf and grpc are untyped
-    answer = service_pb2.ModelInferResponse(model_name="echo", model_version="1", id=request.id)
-    answer.outputs.add(name="Y", datatype="FP32", shape=request.inputs[0].shape)
-    answer.raw_output_contents.append(request.raw_input_contents[0])
-    serialized: bytes = answer.SerializeToString()
-    return serialized
 
 
 def test_slow_answers_are_answers(

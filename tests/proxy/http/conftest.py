@@ -15,6 +15,7 @@ import pytest
 import uvloop
 from tritonclient.grpc import model_config_pb2, service_pb2
 
+from tests.proxy.http.by_hand import start_upstream
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.client import RequestFailed
 from tidegate_proxy.consent import consent_of
@@ -23,6 +24,8 @@ from tidegate_proxy.envelope import open_envelope
 from tidegate_proxy.http import Guard, Handler, HttpFront, HttpServer, Limits, Scheduling, start_server
 from tidegate_proxy.signature import Signature, signature_of
 from tidegate_proxy.wire import first_string
+
+__all__ = ["start_upstream"]
 
 DATATYPES = (
     *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
