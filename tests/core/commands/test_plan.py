@@ -1,16 +1,21 @@
 """`tidegate plan`: its table, its files, its errors."""
 
+import io
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from tidegate.api import Document, Plan, PlannerSpec, PlanningError, Progress
 from tidegate.cli import build_app
+from tidegate.commands.plan import run_under_bar
 from tidegate.host import Plugins
 
 PROBLEM = {
@@ -134,3 +139,27 @@ main()
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert json.loads(done.stdout)["bound"] is None
     assert "what a solver prints" in done.stderr
+
+
+class Terminal(io.StringIO):
+    """Remembers what is shown."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_tells_the_gap_and_the_time_left(eventually: Callable[[Callable[[], object], str], None]) -> None:
+    """Of the best plan so far, while the planner runs."""
+    shown = Terminal()
+
+    def run(problem: Document, /, *, time_limit_s: float, progress: Progress) -> Plan:
+        progress(objective=100.0)
+        eventually(lambda: "slow: 100, gap unknown" in shown.getvalue(), "a plan without a bound is shown")
+        progress(objective=100.0, bound=125.0)
+        eventually(lambda: "slow: 100, gap at most 25.0%" in shown.getvalue(), "its gap is shown")
+        raise PlanningError("enough")
+
+    console = Console(file=shown, force_terminal=True, width=120, color_system=None)
+    with pytest.raises(PlanningError, match="enough"):
+        run_under_bar(PlannerSpec("slow", "", Document, Plan, run), Document(), 600.0, console)
+    assert re.search(r"\d+ s left", shown.getvalue())

@@ -27,11 +27,14 @@ class Ticks:
         self.tick_s = tick_s
         self.now_s = 0.0
         self.objectives: list[float] = []
+        self.bounds: list[float] = []
 
     def __call__(self, *, objective: float | None = None, bound: float | None = None) -> float:
         self.now_s += self.tick_s
         if objective is not None:
             self.objectives.append(objective)
+        if bound is not None:
+            self.bounds.append(bound)
         return self.now_s
 
 
@@ -207,6 +210,15 @@ def test_without_the_solver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "pulp", None)
     with pytest.raises(PlanningError, match=r'pip install "tidegate-symphony\[planner\]"'):
         run(problem([(1, 1, 1)]))
+
+
+def test_bounds_are_told_once_there_are_any() -> None:
+    """HiGHS has minus infinity for one before it solved a relaxation."""
+    ticks = Ticks()
+    task = problem([(7 * i % 31 + 1.5, 11 * i % 53 + 2.5, 5.0) for i in range(30)], subclusters=4)
+    plan = plan_subclusters(task, time_limit_s=1, progress=ticks)
+    assert ticks.bounds
+    assert all(0 <= bound <= plan.objective * (1 + 1e-6) for bound in ticks.bounds)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

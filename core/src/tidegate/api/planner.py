@@ -37,10 +37,7 @@ class Plan(Document):
     @property
     def gap(self) -> float | None:
         """How far the objective may be from the best one, as a share of it: 0 for a plan that is proven best."""
-        if self.bound is None:
-            return None
-        distance = abs(self.objective - self.bound)
-        return distance / abs(self.objective) if distance > 0 and self.objective else distance
+        return None if self.bound is None else gap_between(self.objective, self.bound)
 
     @property
     @abstractmethod
@@ -51,6 +48,12 @@ class Plan(Document):
     @abstractmethod
     def table(self) -> list[dict[str, str]]:
         """The plan for people: rows, each {column: text}, all with the same columns."""
+
+
+def gap_between(objective: float, bound: float) -> float:
+    """How far an objective may be from the best one, as a share of it."""
+    distance = abs(objective - bound)
+    return distance / abs(objective) if distance > 0 and objective else distance
 
 
 class Progress(Protocol):

@@ -49,7 +49,7 @@ def plan(
             raise PlanningError(f"--layout: plans of {name!r} say nothing of partitions and workers: leave it out")
         given = read_document(problem, planner.problem)
         with _stdout_to_stderr():
-            found = _run_under_bar(planner, given, time_limit_s, errors)
+            found = run_under_bar(planner, given, time_limit_s, errors)
         if output is not None:
             write_document(output, found)
         if layout is not None and planner.layout is not None:
@@ -96,10 +96,16 @@ def _stdout_to_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def _run_under_bar(planner: "PlannerSpec", problem: "Document", time_limit_s: float, console: "Console") -> "Plan":
-    """Run a planner under a bar of its time, on a terminal only. The bar's clock is the planner's."""
-    from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+def run_under_bar(planner: "PlannerSpec", problem: "Document", time_limit_s: float, console: "Console") -> "Plan":
+    """Run a planner under a bar of its time, on a terminal only: the best so far, its gap, the time left.
+
+    The bar's clock is the planner's.
+    """
+    from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
     from rich.progress_bar import ProgressBar
+    from rich.text import Text
+
+    from tidegate.api.planner import gap_between
 
     class TimeBar(ProgressColumn):
         """How much of the time is used; it moves while a solver is silent."""
@@ -107,14 +113,20 @@ def _run_under_bar(planner: "PlannerSpec", problem: "Document", time_limit_s: fl
         def render(self, task: Task) -> ProgressBar:
             return ProgressBar(total=time_limit_s, completed=min(task.elapsed or 0.0, time_limit_s), width=40)
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeBar(), TimeElapsedColumn())
+    class TimeLeft(ProgressColumn):
+        """How long the planner goes on at most."""
+
+        def render(self, task: Task) -> Text:
+            return Text(f"{max(time_limit_s - (task.elapsed or 0.0), 0.0):.0f} s left")
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeBar(), TimeLeft())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(planner.name, total=None)
 
         def report(*, objective: float | None = None, bound: float | None = None) -> float:
             if objective is not None:
-                best = f" (no plan is better than {bound:.6g})" if bound is not None else ""
-                bar.update(task, description=f"{planner.name}: {objective:.6g}{best}")
+                gap = "unknown" if bound is None else f"at most {gap_between(objective, bound):.1%}"
+                bar.update(task, description=f"{planner.name}: {objective:.6g}, gap {gap}")
             return bar.tasks[task].elapsed or 0.0
 
         return planner.run(problem, time_limit_s=time_limit_s, progress=report)

@@ -161,7 +161,8 @@ def _run_highs(program: _Program, started: bool, time_limit_s: float, progress: 
     pulp, highspy = _import("pulp"), _import("highspy")
 
     def improved(kind: object, message: str, said: Any, answer: object, data: object) -> None:  # noqa: ANN401
-        progress(objective=said.objective_function_value * program.scale, bound=said.mip_dual_bound * program.scale)
+        bound = max(said.mip_dual_bound, 0.0)  # minus infinity before the first relaxation is solved
+        progress(objective=said.objective_function_value * program.scale, bound=bound * program.scale)
 
     solver = pulp.HiGHS(
         msg=False,
