@@ -1,0 +1,85 @@
+"""The rules that hold themselves: what linters forbid is what the house forbids, and CI runs what a clone runs."""
+
+import random
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+BANNED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]["flake8-tidy-imports"][
+    "banned-api"
+]
+DRAWS = sorted(name for name in dir(random) if not name.startswith("_") and callable(getattr(random, name)))
+
+
+def test_the_seeded_generator_is_all_of_random_that_is_allowed() -> None:
+    """A newer Python may have a function more."""
+    assert [name for name in DRAWS if f"random.{name}" not in BANNED] == ["Random"]
+
+
+SNIPPET = """\
+import datetime
+import random
+import numpy as np
+from datetime import date
+from random import Random
+
+random.Random(7).random()
+Random(7).choice([1])
+datetime.timedelta(1)
+random.getrandbits(3)
+random.randint(1, 2)
+random.SystemRandom()
+datetime.datetime.now()
+datetime.datetime.now(datetime.UTC)
+date.today()
+np.random.default_rng()
+import uuid
+import secrets
+import time
+import asyncio
+from random import gauss
+from uuid import uuid4
+from os import urandom
+"""
+FIRST_BANNED = 10
+"""Lines of the snippet from here on are forbidden."""
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["core/src/tidegate/engine", "plugins/symphony/src/tidegate_symphony", "plugins/template/src/tidegate_template"],
+)
+def test_core_and_plugins_draw_nothing_that_is_not_seeded_and_read_no_clock(folder: str) -> None:
+    """Each line that does is refused, and no other one."""
+    command = [sys.executable, "-m", "ruff", "check", "--select", "TID251", "--output-format", "concise"]
+    done = subprocess.run(
+        [*command, "--stdin-filename", f"{folder}/drawn.py", "-"],
+        input=SNIPPET,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    refused = {int(line) for line in re.findall(r"drawn\.py:(\d+):\d+: TID251", done.stdout)}
+    assert refused == set(range(FIRST_BANNED, len(SNIPPET.splitlines()) + 1)), done.stdout + done.stderr
+
+
+def test_ci_runs_what_a_clone_runs_with_each_python_and_nothing_that_moves() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    (job,) = workflow["jobs"].values()
+    assert job["strategy"]["matrix"]["python"] == ["3.11", "3.12"]
+    uses = [step["uses"] for step in job["steps"] if "uses" in step]
+    assert uses
+    assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", used) for used in uses)
+    (run,) = (step for step in job["steps"] if "run" in step)
+    assert run["run"] == ".ci/run"
+    assert (ROOT / run["run"]).stat().st_mode & 0o111
+    assert run["env"] == {"PYTHON": "python${{ matrix.python }}"}
+    assert re.search(r"^PYTHON \?=", (ROOT / "Makefile").read_text(), re.MULTILINE)
