@@ -16,7 +16,7 @@ from tidegate_proxy.transport.grpcio.options import CHANNEL_OPTIONS
 from tidegate_proxy.transport.grpcio.stream import CODES, PendingStream
 from tidegate_proxy.transport.interface import Answered, Ended, Metadata
 
-POLL_S: Final = 0.001
+SHUTTING_DOWN: Final = "Tidegate is shutting down"
 
 
 class PendingCall:
@@ -51,7 +51,6 @@ class Channel:
         self._ended = asyncio.Event()
         """One of them has ended."""
         self._hand_over = HandOver()
-        self._polling = False
         self._thread = threading.Thread(target=self._spin, name=f"grpc to {address}", daemon=True)
         self._thread.start()
 
@@ -117,23 +116,28 @@ class Channel:
         await asyncio.to_thread(self._end)
 
     def _end(self) -> None:
-        # The queue is destroyed with the channel: its thread has to wait in it then, not to be on its way back to it.
-        while not self._polling:
-            time.sleep(POLL_S)
-        self._channel.close(cygrpc.StatusCode.cancelled, "Tidegate is shutting down")
+        last = (cygrpc.SendInitialMetadataOperation((), 0), cygrpc.ReceiveStatusOnClientOperation(0))
+        call = self._channel.integrated_call(0, b"/", None, None, (), None, ((last, _last),), None)
+        call.cancel(cygrpc.StatusCode.cancelled, SHUTTING_DOWN)
         self._thread.join()
 
     def _spin(self) -> None:
         while True:
-            self._polling = True
             event = self._channel.next_call_event()
-            self._polling = False
-            if event.completion_type is cygrpc.CompletionType.queue_shutdown:
-                return
-            if event.completion_type is not cygrpc.CompletionType.queue_timeout:
-                self._hand_over.give(event)
+            if event.completion_type is cygrpc.CompletionType.queue_timeout:
+                continue
+            if event.tag is _last:
+                break
+            self._hand_over.give(event)
             del event  # its call is not freed while it is referred to
+        # The queue is destroyed with the channel. Nobody may be in it then, nor on the way to it: so its own thread does
+        # that, and takes what is left of calls that are over.
+        self._channel.close_on_fork(cygrpc.StatusCode.cancelled, SHUTTING_DOWN)
 
 
 def _ignore(_event: object) -> None:
     pass
+
+
+def _last(_event: object) -> None:
+    """The tag of the event after which the thread of a channel ends."""
