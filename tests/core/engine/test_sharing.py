@@ -1,6 +1,7 @@
 """Workers are shared in turn: a neighbour's flood costs a client two batches at most, and nobody throughput."""
 
 import random
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate.engine import Engine, StartLeg
+from tidegate.engine import CancelLeg, Engine, StartLeg
 from tidegate.host import Plugins, make_policy
 from tidegate.sim import Simulation
 from tidegate.testing import random_scenario
@@ -137,6 +138,24 @@ def test_a_neighbour_that_uses_another_model_of_the_same_worker_has_its_turn(pol
     run = ClosedLoop(policy, crowd(model="n"))
     assert run.clients["neighbour"].p50_ms < 4 * FULL_MS
     assert run.answered > 0.9 * ClosedLoop(policy, {"crowd": Client(400)}).answered * (BATCH / (BATCH + 2))
+
+
+@pytest.mark.parametrize("slo_ms", [None, 100, 400])
+@pytest.mark.parametrize("under_way", [8, 16, 400])
+def test_a_neighbours_small_batches_make_way_once_and_are_answered(slo_ms: float | None, under_way: int) -> None:
+    """With `shepherd`: what runs alone made way for every large batch of others before, and was answered never."""
+    neighbour = Client(1, slo_ms=slo_ms, pause_ms=5, model="n")
+    run = ClosedLoop("shepherd", {"crowd": Client(under_way, slo_ms=slo_ms), "neighbour": neighbour})
+    made_way = Counter(
+        request_id
+        for _, effect in run.effects
+        if isinstance(effect, CancelLeg)
+        for request_id in effect.batch.request_ids
+    )
+    assert made_way
+    assert max(made_way.values()) == 1
+    assert len(neighbour.waited_ms) >= 10
+    assert neighbour.dropped <= 5
 
 
 @pytest.mark.parametrize("policy", ["fifs", "eager", "symphony", "clockwork", "timeout"])

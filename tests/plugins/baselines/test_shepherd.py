@@ -1,5 +1,7 @@
 """Shepherd's Flex, event by event, with l(b) = b + 5 and an SLO of 40 (of `tight`: 12)."""
 
+from msgspec.structs import replace
+
 from tidegate.api import (
     Batch,
     BatchFailed,
@@ -138,6 +140,27 @@ def test_a_batch_is_not_worth_it_that_could_not_be_in_time() -> None:
     play = play << hopeless(1, "tight")
     # The one that runs could only be run again alone: until 12 there is no time for three.
     assert play >> arrived(2, 5, "tight") << hopeless(1, "tight")
+
+
+def test_what_made_way_once_does_not_again() -> None:
+    old = arrived(0, 0)
+    play = playbook(preempt_ratio=2) >> old << run(0, 0, at=0) >> arrived(1, 1, "n") << hopeless(1, "n")
+    play = play >> arrived(2, 1, "n") << hopeless(1, "n") << Preempt(0) >> preempted(2, 0) >> freed(2) << SetTimer(0, 2)
+    play = play >> again(2, old) << hopeless(0) >> TimerFired(2, 0) << run(1, 1, 2, at=2, model="n")
+    play = play >> finished(9, 1) >> freed(9) << run(2, 0, at=9) >> arrived(3, 10, "n") << hopeless(10, "n")
+    assert play >> arrived(4, 10, "n") << hopeless(10, "n")
+
+
+def test_a_batch_makes_way_for_other_clients_where_it_is_in_time_all_the_same() -> None:
+    def of(client: str, request_id: int, at: int, model: str) -> RequestArrived:
+        return RequestArrived(at, replace(request(request_id, at, model), client=client))
+
+    def after_two(runs: str) -> Playbook:
+        play = playbook(preempt_ratio=2) >> of("a", 0, 0, runs) << run(0, 0, at=0, model=runs)
+        return play >> of("b", 1, 1, "n") << hopeless(1, "n") >> of("b", 2, 1, "n") << hopeless(1, "n")
+
+    assert after_two("m") << Preempt(0)
+    assert after_two("tight")  # would be done at 14, not at 12
 
 
 def test_the_ratio_is_an_option() -> None:

@@ -35,6 +35,8 @@ from tidegate_baselines.small_batches import Running, SmallBatches
 
 ROUNDING = 1 + 1e-9
 """So that a division misses nothing that `_is_worth` finds by multiplying."""
+REMEMBERED = 4096
+"""So many of the latest requests that made way are known: far more than wait for another try."""
 
 
 class ShepherdOptions(PolicyOptions):
@@ -55,6 +57,8 @@ class Shepherd(EarlyDrop):
 
     When none is idle, a queue's candidate that is `preempt_ratio` times as large as a batch that runs takes its worker;
     if that batch is of the same queue, the candidate includes it. What was done of it is lost, its requests wait again.
+    Departures from the paper, which knows one client: a request makes way once, or large batches starve what is small;
+    and for other clients only where it is in time all the same.
     """
 
     Options = ShepherdOptions
@@ -72,6 +76,8 @@ class Shepherd(EarlyDrop):
         """By worker: for which queue. Until it is free and what ran there is queued again."""
         self._served: set[QueueKey] = set()
         """The queues for which."""
+        self._made_way: dict[int, None] = {}
+        """The requests that did, the latest last: they do so once."""
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
         """As many as the oldest request allows."""
@@ -89,6 +95,7 @@ class Shepherd(EarlyDrop):
                 worker, running = self.idle.get(worker_id), self._running[worker_id]
                 if worker and self._is_worth(now_ns, queue, worker, running):
                     self._small.remove(worker_id, running)
+                    self._remember(running)
                     self._preempted[worker_id] = queue.key
                     self._served.add(queue.key)
                     commands.append(Preempt(running.batch_id))
@@ -100,8 +107,11 @@ class Shepherd(EarlyDrop):
         dispatch = super().dispatch(now_ns, queue, count, worker, start=start)
         rows = sum(request.rows for request in requests)
         due_ns = min(request.deadline_ns for request in requests)
-        running = self._running[worker.id] = Running(dispatch.batch.id, queue.key, requests, rows, due_ns)
-        self._small.add(worker.id, running)
+        is_new = self._made_way.keys().isdisjoint(dispatch.batch.request_ids)
+        running = Running(dispatch.batch.id, queue.key, requests, rows, due_ns, may_make_way=is_new)
+        self._running[worker.id] = running
+        if is_new:
+            self._small.add(worker.id, running)
         return dispatch
 
     def on_leg_finished(self, event: LegFinished) -> Commands:
@@ -138,7 +148,11 @@ class Shepherd(EarlyDrop):
     def forget_plans(self) -> None:
         """What was too late to begin anew may not be any more."""
         super().forget_plans()
-        self._small.reconsider(item for item in self._running.items() if item[0] not in self._preempted)
+        self._small.reconsider(
+            (worker_id, running)
+            for worker_id, running in self._running.items()
+            if worker_id not in self._preempted and running.may_make_way
+        )
 
     def drop_hopeless(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> Commands:
         """Drop the head if it is hopeless; as published, not before the youngest is, whatever stands before it."""
@@ -161,8 +175,15 @@ class Shepherd(EarlyDrop):
     def _ended(self, worker_id: int) -> None:
         """What a worker ran is over, however it ended."""
         running = self._running.pop(worker_id, None)
-        if running and worker_id not in self._preempted:
+        if running and worker_id not in self._preempted and running.may_make_way:
             self._small.remove(worker_id, running)
+
+    def _remember(self, running: Running) -> None:
+        """Its requests make way."""
+        for request in running.requests:
+            self._made_way[request.id] = None
+        while len(self._made_way) > REMEMBERED:
+            del self._made_way[next(iter(self._made_way))]
 
     def _taken(self, worker_id: int) -> bool:
         """A worker is not on its way from one batch to another any more; False: it was not."""
@@ -197,4 +218,14 @@ class Shepherd(EarlyDrop):
         requests = chain(running.requests if same else (), queue)
         profile = self.profile(model, worker)
         candidate = GATHERING.longest_run(requests, queue.model.merged_rows, profile, now_ns)
-        return candidate is not None and candidate.rows >= least
+        if candidate is None or candidate.rows < least:
+            return False
+        back_ns = now_ns + profile.latency_ns(candidate.rows)
+        again_ns = back_ns + self.profile(running.key[0], worker).latency_ns(running.rows)
+        return same or again_ns <= running.due_ns or not self._is_anothers(queue, candidate, running)
+
+    @staticmethod
+    def _is_anothers(queue: RequestQueue, candidate: Gathered, running: Running) -> bool:
+        """Whether what runs is of a client that has nothing in the candidate."""
+        clients = {request.client for request in islice(queue, candidate.start, candidate.start + candidate.count)}
+        return any(request.client not in clients for request in running.requests)

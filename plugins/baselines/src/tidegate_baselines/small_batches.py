@@ -19,6 +19,8 @@ class Running:
     rows: int
     due_ns: int
     """The earliest deadline among its requests."""
+    may_make_way: bool = True
+    """False: one of its requests did before."""
 
 
 class SmallBatches:
