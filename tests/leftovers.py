@@ -16,15 +16,16 @@ from pathlib import Path
 
 import pytest
 
+from tidegate_proxy.embedded.guardian import remove_environments
+
 RUN = "TIDEGATE_TEST_RUN"
 PATIENCE_S = 20.0
 """How long what is left may take to end by itself; so long is waited only when something is left."""
 SHARED_MEMORY = Path("/dev/shm")
 LIFELINE = ".lock"
-ENVIRONMENTS = ("/tmp", "python_env_*")
-"""Where Triton's Python backend makes an empty folder for each server, which a server that is killed leaves."""
 FOUND = pytest.StashKey[list[str]]()
 BEFORE = pytest.StashKey[set[str]]()
+SINCE_S = pytest.StashKey[float]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # tmp_path is pytest's to clean up
     folder = tempfile.mkdtemp(prefix="tidegate-tests-")
     os.environ[RUN] = os.environ["TMPDIR"] = tempfile.tempdir = folder
-    config.stash[BEFORE] = _shared_memory() | _environments()
+    config.stash[BEFORE], config.stash[SINCE_S] = _shared_memory(), time.time()
 
 
 @pytest.hookimpl(trylast=True)
@@ -58,7 +59,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     shutil.rmtree(folder, ignore_errors=True)
-    _remove_environments(session.config.stash[BEFORE])
+    remove_environments(session.config.stash[SINCE_S])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -113,36 +114,3 @@ def _mapped(maps: Path) -> Iterator[str]:
         for line in maps.read_text().splitlines():
             if str(SHARED_MEMORY) in line:
                 yield line.split(None, 5)[5].removeprefix(f"{SHARED_MEMORY}/")
-
-
-def _environments() -> set[str]:
-    folder, pattern = ENVIRONMENTS
-    return set(map(str, Path(folder).glob(pattern)))
-
-
-def _remove_environments(before: set[str]) -> None:
-    """Remove the new ones that are older than every Triton that runs now, whoever's that is: they are nobody's."""
-    new = _environments() - before
-    oldest_s = min(map(_started_s, _tritons()), default=time.time())
-    for path in map(Path, new):
-        with contextlib.suppress(OSError):  # it is in use, or gone
-            if path.stat().st_ctime < oldest_s:
-                path.rmdir()
-
-
-def _tritons() -> Iterator[Path]:
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if (entry / "comm").read_text() == "tritonserver\n":
-                yield entry
-
-
-def _started_s(process: Path) -> float:
-    """When it began, in seconds since 1970; now, where it has ended by now."""
-    with contextlib.suppress(OSError):
-        ticks = int((process / "stat").read_text().rpartition(")")[2].split()[19])
-        (boot_s,) = (
-            line.split()[1] for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime")
-        )
-        return int(boot_s) + ticks / os.sysconf("SC_CLK_TCK") - 1  # the boot's second is rounded
-    return time.time()

@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 
 from tidegate_proxy.embedded import EmbeddedTriton, TritonStartError, log
+from tidegate_proxy.embedded.guardian import remove_environments
 from tidegate_proxy.embedded.install import TritonInstall
 
 CONFIG = """
@@ -151,6 +153,34 @@ def test_dies_with_a_killed_guardian(start_triton: Callable[..., EmbeddedTriton]
     triton.stop()
     assert not _regions(prefix)
     assert not folder.exists()
+
+
+def test_what_killed_ones_have_left_goes_where_it_is_nobodys(tmp_path: Path) -> None:
+    processes, folder, ticks = tmp_path / "proc", tmp_path / "tmp", os.sysconf("SC_CLK_TCK")
+    folders = {name: folder / f"python_env_{name}" for name in ("old", "full", "empty")}
+    for path in folders.values():
+        path.mkdir(parents=True)
+    (folders["full"] / "env").touch()
+    made_s = folders["old"].stat().st_ctime
+    boot_s = int(made_s) - 30
+
+    def process(number: int, name: str, began_s: float) -> None:
+        (processes / str(number)).mkdir(parents=True)
+        (processes / str(number) / "comm").write_text(f"{name}\n")
+        fields = ["S", *["0"] * 18, str(int((began_s - boot_s) * ticks))]
+        (processes / str(number) / "stat").write_text(f"{number} (a ) b) {' '.join(fields)}\n")
+
+    process(1, "python", boot_s)
+    process(2, "tritonserver", made_s + 10)
+    process(3, "tritonserver", made_s - 10)
+    (processes / "stat").write_text(f"cpu 0\nbtime {boot_s}\n")
+    remove_environments(made_s - 20, folder, processes)
+    assert len([*folder.iterdir()]) == 3, "they may be of the third"
+    shutil.rmtree(processes / "3")
+    remove_environments(made_s + 5, folder, processes)
+    assert len([*folder.iterdir()]) == 3, "they were there before"
+    remove_environments(made_s - 20, folder, processes)
+    assert [*folder.iterdir()] == [folders["full"]]
 
 
 def test_a_killed_server_is_noticed(start_triton: Callable[..., EmbeddedTriton], repository: Path) -> None:

@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TypedDict
 
@@ -36,13 +37,45 @@ class Task(TypedDict):
     """Temporary folder of the server."""
     shm_prefix: str
     """Beginning of the names of the server's regions in /dev/shm."""
+    since_s: float
+    """When it was about to start, in seconds since 1970."""
 
 
-def remove_traces(folder: str, shm_prefix: str) -> None:
-    """Remove the server's folder and shared memory; what is already gone is no error."""
-    for region in Path("/dev/shm").glob(f"{shm_prefix}*"):  # noqa: S108 - where Linux keeps shared memory
+def remove_traces(task: Task) -> None:
+    """Remove the server's folders and shared memory; what is already gone is no error."""
+    for region in Path("/dev/shm").glob(f"{task['shm_prefix']}*"):  # noqa: S108 - where Linux keeps shared memory
         region.unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(task["folder"], ignore_errors=True)
+    remove_environments(task["since_s"])
+
+
+def remove_environments(
+    since_s: float,
+    folder: Path = Path("/tmp"),  # noqa: S108 - as the Python backend has it, whatever TMPDIR says
+    processes: Path = Path("/proc"),
+) -> None:
+    """Remove the empty folders that Tritons which were killed have left since then.
+
+    The Python backend makes one when it starts, which does not say whose it is: one that is older than every
+    tritonserver that lives is nobody's.
+    """
+    until_s = time.time()  # first: one that begins while we look has made none before
+    until_s = min([until_s, *filter(None, map(_began_s, processes.glob("[0-9]*")))])
+    for path in folder.glob("python_env_*"):
+        with contextlib.suppress(OSError):  # it is in use, gone, or another user's
+            if since_s <= path.stat().st_ctime < until_s:
+                path.rmdir()
+
+
+def _began_s(process: Path) -> float | None:
+    """When a tritonserver began, or a second before, in seconds since 1970; None for anything else."""
+    with contextlib.suppress(OSError):
+        if (process / "comm").read_text() == "tritonserver\n":
+            ticks = int((process / "stat").read_text().rpartition(")")[2].split()[19])
+            lines = (process.parent / "stat").read_text().splitlines()
+            boot_s = next(int(line.split()[1]) for line in lines if line.startswith("btime"))
+            return boot_s + ticks / os.sysconf("SC_CLK_TCK") - 1  # the boot's second is rounded
+    return None
 
 
 def _main() -> int:
@@ -55,7 +88,7 @@ def _main() -> int:
         signal.signal(number, lambda *_: None)
     parent = os.pidfd_open(task["parent"]) if os.getppid() == task["parent"] else None
     if parent is None or os.getppid() != task["parent"]:
-        remove_traces(task["folder"], task["shm_prefix"])
+        remove_traces(task)
         return 1
     server = subprocess.Popen(
         task["command"],
@@ -77,7 +110,7 @@ def _main() -> int:
         os.killpg(server.pid, signal.SIGKILL)
     code = server.wait()
     _end_children()
-    remove_traces(task["folder"], task["shm_prefix"])
+    remove_traces(task)
     return code if code >= 0 else 128 - code
 
 

@@ -162,7 +162,7 @@ class EmbeddedTriton:
             self._guardian = None
         if self._task is not None:
             # Gone already, unless the guardian was killed or never ran.
-            guardian.remove_traces(self._task["folder"], self._task["shm_prefix"])
+            guardian.remove_traces(self._task)
             self._task = None
         while self._reservations:
             self._reservations.pop().close()
@@ -210,6 +210,7 @@ class EmbeddedTriton:
             grace_s=self._grace_s,
             folder=str(folder),
             shm_prefix=f"tidegate_{uuid.uuid4().hex}_",
+            since_s=time.time(),
         )
         self._task["command"] = self._command(install, folder, self._task["shm_prefix"])
         # -I and -S: the guardian needs the standard library only, and starts in some 20 ms.
