@@ -130,8 +130,8 @@ class Channel:
                 break
             self._hand_over.give(event)
             del event  # its call is not freed while it is referred to
-        # The queue is destroyed with the channel. Nobody may be in it then, nor on the way to it: so its own thread does
-        # that, and takes what is left of calls that are over.
+        # The queue is destroyed with the channel. Nobody may be in it then, nor on the way to it: so its own thread
+        # does that, and takes what is left of calls that are over.
         self._channel.close_on_fork(cygrpc.StatusCode.cancelled, SHUTTING_DOWN)
 
 
