@@ -73,6 +73,9 @@ class Triton:
         self.calls.append(then)
         return self
 
+    def push(self) -> None:
+        """Of a channel."""
+
     def cancel(self) -> None:
         """Of a call."""
 

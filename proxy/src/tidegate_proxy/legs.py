@@ -196,6 +196,7 @@ class Legs:
             lambda answer, code, details: self._over(run, answer, code, details),
             tuple(run.backend.opened(metadata)),
         )
+        run.backend.channel.push()  # before the answers of the batch before it are divided
         if run.abandoned:  # and it is sent a second time
             self._cancel_later(run.call)
 

@@ -114,6 +114,10 @@ class Channel(Protocol):
         """
         ...
 
+    def push(self) -> None:
+        """Have calls that were begun leave now, not with what else the present event leads to: a server idles."""
+        ...
+
     async def close(self) -> None:
         """End every call under way with CANCELLED."""
         ...

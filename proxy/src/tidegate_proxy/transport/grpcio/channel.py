@@ -90,6 +90,9 @@ class Channel:
         call.call = self._begun(call, method, metadata, timeout_s, status, (head, _ignore))
         return call
 
+    def push(self) -> None:
+        """Nothing is held back here: gRPC's core sends in threads of its own."""
+
     def _forget(self, call: PendingCall | PendingStream) -> None:
         self._pending.discard(call)
         self._ended.set()

@@ -77,6 +77,11 @@ class Channel:
         """
         return self._begun(PendingStream(self._headers(method, metadata, timeout_s), then), timeout_s)
 
+    def push(self) -> None:
+        """Have calls that were begun leave now, not with what else the present event leads to."""
+        if self._connection:
+            self._connection.push()
+
     def _begun(self, call: AnyCall, timeout_s: float | None) -> AnyCall:
         if timeout_s is not None:
             call.expires_in(timeout_s, self._loop)

@@ -34,17 +34,17 @@ AHEAD_BYTES: Final = 1 << 18
 """Of a stream, so many may wait for its reader before the next message has to."""
 
 
-class _Buffers(threading.local):
-    """One for each thread, which all connections of its loop share: what was read is taken out before any other reads.
-
-    Between a read and the taking out of it another thread may run.
-    """
+class _Shared(threading.local):
+    """What the connections of one thread's loop share."""
 
     def __init__(self) -> None:
-        self.view = memoryview(bytearray(READ_BYTES))
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        """What was read: it is taken out before any other connection reads."""
+        self.woken: list[Connection] | None = None
+        """Connections that what was read has given something to send; None: nothing is being taken in."""
 
 
-_buffers: Final = _Buffers()
+_shared: Final = _Shared()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -53,7 +53,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, role: ngh2.Role, config: ngh2.Configuration, settings: dict[int, int]) -> None:
         """`settings`: HTTP/2's, beside those of the windows."""
         self.http2 = ngh2.Connection(role, config)
-        self._view = _buffers.view
+        self._shared = _shared
         self._settings = {
             Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
             Setting.MAX_FRAME_SIZE: FRAME_BYTES,
@@ -111,14 +111,23 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where to read to."""
-        return self._view
+        return self._shared.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take in what was read, and answer it."""
-        self._awake = True  # it flushes at its end
-        self._heard = True
+        """Take in what was read; send what follows from it, on whatever connection."""
+        self._awake = self._heard = True
+        woken: list[Connection] = []
+        self._shared.woken = woken
         try:
-            self.take_in(self._view[:nbytes])
+            self._take_in(nbytes)
+        finally:
+            for connection in woken:
+                connection.flush_safely()
+            self._shared.woken = None
+
+    def _take_in(self, nbytes: int) -> None:
+        try:
+            self.take_in(self._shared.buffer[:nbytes])
             self._dispatch()
         except ngh2.DenialOfServiceError as error:
             self.flooded()
@@ -179,7 +188,10 @@ class Connection(asyncio.BufferedProtocol):
             self._flushed.append(then)
         if not self._awake:
             self._awake = True
-            self._loop.call_soon(self.flush)
+            if (woken := self._shared.woken) is None:
+                self._loop.call_soon(self.flush)
+            else:
+                woken.append(self)
 
     def send(
         self, stream_id: int, message: bytes, then: Callable[[None], None] | None = None, *, is_last: bool = False
@@ -202,6 +214,28 @@ class Connection(asyncio.BufferedProtocol):
             self.http2.send_data(stream_id, prefix(len(message)))
             self.http2.send_data(stream_id, message, end_stream=is_last)
 
+    def push(self) -> None:
+        """Send what was written now, before the rest of what is under way is done: somebody waits for it."""
+        transport = self.transport
+        if transport is None:
+            return
+        try:
+            self._write_out(transport)
+        except ngh2.NGH2Error as error:
+            self.abort(str(error))
+
+    def _write_out(self, transport: asyncio.Transport) -> None:
+        while not self._paused and self.http2.want_write and (data := self.http2.data_to_send(WRITE_BYTES)):
+            transport.write(data)
+
+    def flush_safely(self) -> None:
+        """Flush; a fault in that ends this connection and no other."""
+        try:
+            self.flush()
+        except Exception as error:
+            faults.report("sending what was written", error)
+            self.abort("a fault of Tidegate's own")
+
     def flush(self) -> None:
         """Send what was written, as far as the peer reads it."""
         self._awake = False
@@ -211,8 +245,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if self._taken:
                 self._acknowledge_all()
-            while not self._paused and self.http2.want_write and (data := self.http2.data_to_send(WRITE_BYTES)):
-                transport.write(data)
+            self._write_out(transport)
             self._dispatch()  # streams that were closed by what was sent
         except ngh2.NGH2Error as error:
             self.abort(str(error))

@@ -62,6 +62,8 @@ class ServerConnection(Connection):
         self._calls: dict[int, Call] = {}
         self._reset_credit = float(RESETS[0])
         self._began_s = self._reset_s = self.idle_since_s = self._taken_s = self.now_s()
+        self.has_asked = False
+        """Whether a call of it has ended."""
         self._opening = Opening()
         """Of its latest call."""
         self._greeted = False
@@ -95,11 +97,6 @@ class ServerConnection(Connection):
     def host(self) -> str:
         """The address that it comes from, without the port."""
         return self.peer.rpartition(":")[0]
-
-    @property
-    def has_asked(self) -> bool:
-        """Whether a call of it has ended."""
-        return self.idle_since_s > self._began_s
 
     @property
     def most_details(self) -> int:
@@ -335,6 +332,7 @@ class ServerConnection(Connection):
         call = self._calls.pop(event.stream_id, None)
         if call:
             call.forget()
+            self.has_asked = True
             if not self._calls:
                 self.idle_since_s = self.now_s()
                 self._end_if_done()
