@@ -250,6 +250,19 @@ def test_a_pool_without_workers_ends_its_pipeline_until_one_joins() -> None:
     assert play >> TimerFired(5, KEY) << split(0, at_ns=5) << CancelTimer(KEY)
 
 
+def test_what_finds_all_workers_idle_leaves_at_once_however_long_its_transfers_take() -> None:
+    """It was put off for ever where the sum of the transfers was longer than the last of them and its leg."""
+    parts = ("a", "b", "c")
+    workers = tuple(Worker(number, part, (part,), "fast", part) for number, part in enumerate(parts))
+    profiles = tuple(Profile(part, "fast", (1,)) for part in parts)
+    network = Network({"a": 100, "b": 100}, bytes_per_s=1e9)
+    setup = Setup((Model("m", 1, None, (Pipeline(parts, 1),)),), workers, profiles, network=network)
+    simulation = Simulation(Engine(Ppipe(setup, PpipeOptions()), name="ppipe", strict=True))
+    simulation.schedule([arrived(0, due_ns=NEVER)])
+    simulation.run(until_ns=10_000)
+    assert simulation.engine.tally.answered == 1
+
+
 def test_what_a_failed_batch_had_reserved_is_free() -> None:
     play = playbook(SLOW, FAST) >> arrived(0, rows=4) << split(0, rows=4) >> arrived(1, 1, rows=4)
     assert play >> BatchFailed(5, 0, 0, 0, "broken") << split(1, batch=1, at_ns=5, rows=4)

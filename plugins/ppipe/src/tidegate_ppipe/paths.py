@@ -78,7 +78,7 @@ class Path:
         runs_ns = self.start_ns
         for stop in self.stops:
             early_ns = max(early_ns, stop.start_ns - runs_ns - stop.duration_ns - stop.transfer_ns)
-            runs_ns += stop.duration_ns
+            runs_ns += stop.duration_ns + stop.transfer_ns
         return early_ns
 
 
