@@ -1,254 +1,47 @@
 """The numbered invariants, one test each, over every installed policy (docs/reference/invariants.md)."""
 
-import dataclasses
 import io
 import itertools
 import os
 import random
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
+from tests.core.engine.worlds import (
+    Ledger,
+    Watch,
+    assert_nothing_lost,
+    crowded,
+    log_of,
+    run,
+    with_other_plans,
+    world,
+)
 from tests.examples import examples
 from tidegate.api import (
     AnyCommand,
     AnyEvent,
-    BatchFailed,
     ClockAdvanced,
     Commands,
-    Dispatch,
     Drop,
-    EngineSettings,
     LegFinished,
-    PlanChanged,
     PolicySpec,
-    Request,
     RequestArrived,
-    RequestCancelled,
-    Setup,
-    Worker,
-    WorkerJoined,
-    WorkerLost,
 )
-from tidegate.engine import Engine, Fail, InvariantViolation, PolicyReplaced, Recorder, StartLeg, read_log
+from tidegate.engine import Engine, InvariantViolation, PolicyReplaced, Recorder, StartLeg, read_log
 from tidegate.engine.overlap import LONGEST_NS
-from tidegate.host import Plugins, make_policy
-from tidegate.sim import Simulation
-from tidegate.testing import Scenario, random_scenario, run_scenario
-from tidegate.testing.scenario import refused
+from tidegate.host import Plugins
+from tidegate.testing import random_scenario, run_scenario
 
 PLUGINS = Plugins.installed()
 every_policy = pytest.mark.parametrize("spec", PLUGINS.policies.values(), ids=lambda spec: spec.name)
 RNG = st.randoms(use_true_random=False)
 worlds = given(rng=RNG)
 a_few = settings(max_examples=examples(0.1))
-
-
-class Ledger(Simulation):
-    """A driver that keeps books of its own: it knows only what clients, workers and effects tell it."""
-
-    def __init__(self, engine: Engine, scenario: Scenario) -> None:
-        super().__init__(engine, service=self._service_ns)
-        changes = [event for event in scenario.events if isinstance(event, PlanChanged)]
-        workers = itertools.chain(scenario.setup.workers, *(change.workers for change in changes))
-        self._kinds = {worker.id: worker.kind for worker in workers}
-        self._profiles = {(profile.partition, profile.kind): profile for profile in scenario.setup.profiles}
-        self.intervals: list[tuple[int, int, int]] = []
-        """(worker, start, end) of every leg that ran, cut short where its worker was lost or it was preempted."""
-        self.open: dict[int, Request] = {}
-        self.ended: Counter[str] = Counter()
-        self._running: dict[int, StartLeg] = {}
-        self._scenario = scenario
-        self._legs_started = 0
-        self._effects_seen = 0
-        self.most_sent = 0
-        """How many legs were on one worker at a time, running or on their way."""
-        self.sent_behind: set[tuple[int, int]] = set()
-        """(batch, leg) of those that were sent to a worker that ran another."""
-        self.schedule(scenario.events)
-        self.run()
-
-    def outcome(self, effect: StartLeg, started_ns: int, ended_ns: int) -> LegFinished | BatchFailed:
-        factors = self._scenario.service_factors
-        number = self._legs_started
-        self._legs_started += 1
-        expected_ns = ended_ns - started_ns
-        ended_ns = self.true_end(number, started_ns, max(1, round(expected_ns * factors[number % len(factors)])))
-        worker_id = effect.batch.legs[effect.leg].worker_id
-        self.intervals.append((worker_id, started_ns, ended_ns))
-        if number in self._scenario.failures:
-            failed = BatchFailed(ended_ns, effect.batch.id, effect.leg, worker_id, "made to fail", retry=True)
-            return failed if number % 2 else refused(failed, effect.batch)
-        return super().outcome(effect, started_ns, ended_ns)
-
-    def true_end(self, number: int, started_ns: int, duration_ns: int) -> int:
-        """When the n-th leg to start really ends."""
-        return started_ns + duration_ns
-
-    def _service_ns(self, effect: StartLeg) -> int:
-        """What a leg was expected to take at first: what is learned must not feed on itself."""
-        leg = effect.batch.legs[effect.leg]
-        return self._profiles[leg.partition, self._kinds[leg.worker_id]].latency_ns(effect.rows)
-
-    def _handle(self, event: AnyEvent) -> None:
-        self._happened(event)
-        super()._handle(event)
-        for _, effect in self.effects[self._effects_seen :]:
-            match effect:
-                case StartLeg(batch=batch):
-                    assert not any(
-                        set(batch.request_ids) & set(other.batch.request_ids)
-                        for other in self._running.values()
-                        if other.batch.id != batch.id
-                    ), "a request runs twice"
-                    self._running[batch.id] = effect
-                    workers = Counter(other.batch.legs[other.leg].worker_id for other in self._running.values())
-                    self.most_sent = max(self.most_sent, *workers.values())
-                    if workers[batch.legs[effect.leg].worker_id] > 1:
-                        self.sent_behind.add((batch.id, effect.leg))
-                case Fail(request_id=request_id):
-                    self._end(request_id, "failed")
-                case Drop(request_id=request_id):
-                    self._end(request_id, "dropped")
-        self._effects_seen = len(self.effects)
-
-    def _happened(self, event: AnyEvent) -> None:
-        match event:
-            case RequestArrived():
-                self.open[event.request.id] = event.request
-            case RequestCancelled() if event.request_id in self.open:
-                self._end(event.request_id, "cancelled")
-            case LegFinished() if event.batch_id in self._running:
-                batch = self._running.pop(event.batch_id).batch
-                for request_id in set(batch.request_ids) & self.open.keys() if event.leg + 1 == len(batch.legs) else ():
-                    self._end(request_id, "answered")
-            case BatchFailed():
-                self._running.pop(event.batch_id, None)
-                self._cut_short(event.worker_id, event.now_ns)
-            case WorkerLost():
-                self._lose(event.now_ns, event.worker_id)
-            case WorkerJoined():  # it was away, though nobody noticed
-                self._lose(event.now_ns, event.worker.id)
-
-    def _lose(self, now_ns: int, worker_id: int) -> None:
-        self._running = {
-            batch_id: running
-            for batch_id, running in self._running.items()
-            if running.batch.legs[running.leg].worker_id != worker_id
-        }
-        self._cut_short(worker_id, now_ns)
-
-    def _cut_short(self, worker_id: int, now_ns: int) -> None:
-        """What ran on a worker runs no more: it was lost, or preempted."""
-        self.intervals = [
-            (other, start, min(end, now_ns) if other == worker_id else end) for other, start, end in self.intervals
-        ]
-
-    def _end(self, request_id: int, how: str) -> None:
-        del self.open[request_id]  # KeyError: it ended before
-        self.ended[how] += 1
-
-
-class Watch:
-    """An observer that keeps what it sees."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[AnyEvent, list[AnyCommand]]] = []
-
-    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
-        pass
-
-    def event_handled(self, event: AnyEvent, commands: list[AnyCommand]) -> None:
-        self.seen.append((event, commands))
-
-    def close(self) -> None:
-        pass
-
-    def dispatches(self) -> Iterator[tuple[int, Dispatch]]:
-        for event, commands in self.seen:
-            for command in commands:
-                if isinstance(command, Dispatch):
-                    yield event.now_ns, command
-
-
-def run(
-    spec: PolicySpec,
-    scenario: Scenario,
-    *,
-    observer: Watch | Recorder | None = None,
-    driver: Callable[[Engine, Scenario], Ledger] = Ledger,
-    strict: bool = True,
-    learn: bool = True,
-) -> Ledger:
-    engine = Engine(
-        make_policy(spec, scenario.setup, {}),
-        name=spec.name,
-        strict=strict,
-        learn=learn,
-        observers=[observer] if observer else [],
-        first_lead_ns=scenario.first_lead_ns,
-    )
-    return driver(engine, scenario)
-
-
-def assert_nothing_lost(driver: Ledger, scenario: Scenario) -> None:
-    tally = driver.engine.tally
-    assert not driver.open, "requests that nobody ended"
-    assert tally.accepted == sum(isinstance(event, RequestArrived) for event in scenario.events)
-    assert driver.ended == Counter(
-        answered=tally.answered, failed=tally.failed, cancelled=tally.cancelled, dropped=tally.dropped.total()
-    )
-    assert driver.ended.total() == tally.accepted
-    assert driver.engine.queued == driver.engine.in_flight == 0
-
-
-def world(spec: PolicySpec, rng: random.Random) -> Scenario:
-    """A random one, every second time with split models if the policy takes them, now and then with a crowd."""
-    scenario = random_scenario(rng, pipelines=spec.policy.runs_pipelines and rng.random() < 0.5)
-    return crowded(rng, scenario) if rng.random() < 0.2 else scenario
-
-
-def crowded(rng: random.Random, scenario: Scenario) -> Scenario:
-    """The same with some of the requests sent several times at once, by other clients."""
-    events: list[AnyEvent] = []
-    first_id = 1 + max((event.request.id for event in scenario.events if isinstance(event, RequestArrived)), default=0)
-    for event in scenario.events:
-        events.append(event)
-        if not isinstance(event, RequestArrived):
-            continue
-        for _ in range(rng.choice((0, 0, 1, 7))):
-            another = replace(event.request, id=first_id + len(events), client=rng.choice("aaabbcdefg"))
-            events.append(RequestArrived(event.now_ns, another))
-    return dataclasses.replace(scenario, events=tuple(events))
-
-
-def with_other_plans(rng: random.Random, scenario: Scenario) -> Scenario:
-    """The same with other workers, and perhaps models less, from some instants on; some of them are lost then."""
-    setup = scenario.setup
-    models, workers = setup.models, setup.workers
-    events = list(scenario.events)
-    for number in range(rng.randint(1, 2)):
-        now_ns = rng.randint(0, 250_000_000)
-        if len(models) > 1 and rng.random() < 0.3:
-            models = models[1:]
-        partitions = sorted({part for model in models for path in model.paths for part in path.partitions})
-        hosts = tuple(rng.sample(partitions, rng.randint(1, len(partitions))))
-        added = (Worker(10 + number, f"added{number}", hosts), Worker(20 + number, f"all{number}", tuple(partitions)))
-        workers = (
-            *(worker for worker in workers if rng.random() < 0.7),
-            *(replace(worker, kind=rng.choice(("fast", "slow"))) for worker in added if rng.random() < 0.5),
-        )
-        events.append(PlanChanged(now_ns, models, workers, setup.profiles, setup.network))
-        if workers and rng.random() < 0.4:
-            events.append(WorkerLost(now_ns + rng.randint(0, 50_000_000), rng.choice(workers).id))
-    return dataclasses.replace(scenario, events=tuple(sorted(events, key=lambda event: event.now_ns)))
 
 
 @every_policy
@@ -445,12 +238,6 @@ def test_10_no_idle_refusal(spec: PolicySpec, rng: random.Random) -> None:
     if spec.policy.drops_in_time:
         pytest.skip(spec.policy.drops_in_time)
     run_scenario(spec, world(spec, rng))
-
-
-def log_of(spec: PolicySpec, scenario: Scenario, *, learn: bool = True) -> bytes:
-    log = io.BytesIO()
-    run(spec, scenario, observer=Recorder(log), learn=learn)
-    return log.getvalue()
 
 
 def digest_of_logs() -> str:
