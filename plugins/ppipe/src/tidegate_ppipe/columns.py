@@ -7,6 +7,7 @@ is left decides how many GPUs each column gets, which is the same optimum as the
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations, product
 
 import numpy as np
@@ -148,7 +149,18 @@ def _places(
     allowed: Callable[[Sequence[int], Sequence[int]], bool],
 ) -> NDArray[np.int_]:
     """Every sequence of (class, share) that was measured: [sequence, partition, 0 or 1]."""
-    there = [(gpu, share) for gpu in range(len(problem.classes)) for share in tables.shares(gpu, batch)]
+    return _sequences(
+        tuple((gpu, share) for gpu in range(len(problem.classes)) for share in tables.shares(gpu, batch)),
+        length,
+        allowed,
+    )
+
+
+@lru_cache(maxsize=64)
+def _sequences(
+    there: tuple[tuple[int, int], ...], length: int, allowed: Callable[[Sequence[int], Sequence[int]], bool]
+) -> NDArray[np.int_]:
+    """The same for most batches and models."""
     sequences = [
         each
         for each in product(there, repeat=length)

@@ -1,7 +1,7 @@
 """How many workers each column gets: a start by rounding, then searches that go on, wider, while gap and time are left.
 
-Few enough GPUs are divided by tables, first whole ones, then parts of them for the bound. What that leaves open, and
-all else, is for integer programs: over the columns that are worth it by their prices, then over all of them.
+Few enough GPUs are divided by tables, first whole ones, then parts of them for the bound. Where the tables are large,
+an integer program over the columns that are worth it by their prices comes first; what is left open is for a wider one.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 
 from tidegate.api import Progress
 from tidegate_ppipe.columns import TOLERANCE, Column, cheapest
-from tidegate_ppipe.division import can_divide, divide, units_of
+from tidegate_ppipe.division import can_divide, divide, divides_quickly, units_of
 from tidegate_ppipe.prices import Prices
 from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.program import SLACK, Program
@@ -21,9 +21,9 @@ FILLERS = 5
 """How many times dearer than other columns a whole model on one GPU may be: it fills what they leave."""
 MOST_COLUMNS = 4000
 """Of an integer program, the cheapest ones by their prices: with many more, the solver looks at no clock for long."""
-FIRST_SEARCH = 0.3
-"""Of the time that is left, where a second search may follow."""
-DIVIDING = 0.6
+FIRST_SEARCH = 0.15
+"""Of the time that is left: for the first integer program."""
+DIVIDING = 0.8
 """Of the time that is left: for each division by tables."""
 LEVELLING = 0.25
 """Of the time that is left: for the second stage."""
@@ -66,9 +66,12 @@ def solve(
     worth its time, and proves. `paired`: all pools of a column have equally many workers.
     """
     search = _Search(problem, columns, prices, paired, time_limit_s, progress)
-    is_divided = can_divide(problem) and search.divided(proves=exact)
+    is_quick = divides_quickly(problem)
+    is_divided = is_quick and search.divided(proves=exact)
     if not is_divided and not search.is_over:
         search.over(worth_it(problem, columns, prices), FIRST_SEARCH, proves=False)
+        if can_divide(problem) and not is_quick and not search.is_over:
+            search.divided(proves=exact)
     if not search.is_over:
         wide = np.argsort(prices.reduced, kind="stable")[:MOST_COLUMNS].tolist()
         search.over(wide, 1.0, proves=exact and len(wide) == len(columns))

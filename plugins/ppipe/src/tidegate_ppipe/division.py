@@ -17,6 +17,8 @@ from tidegate_ppipe.knapsack import Cell, Floats, Table, cells, corners
 from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.rounding import Workers
 
+QUICK_CELLS = 10_000
+"""Of a table of whole GPUs: with no more, all is done in a part of a second."""
 MOST_CELLS = 400_000
 """Of a table of whole GPUs: the time to combine two grows with the square."""
 MOST_PARTS = 3_000_000
@@ -41,8 +43,16 @@ class Division:
 
 def can_divide(problem: PpipeProblem) -> bool:
     """Whether the GPUs are few enough."""
-    gpus = [gpu.count for gpu in problem.classes]
-    return cells(gpus, [1] * len(gpus)) <= MOST_CELLS
+    return _whole_cells(problem) <= MOST_CELLS
+
+
+def divides_quickly(problem: PpipeProblem) -> bool:
+    """Whether it takes less time than an integer program."""
+    return _whole_cells(problem) <= QUICK_CELLS
+
+
+def _whole_cells(problem: PpipeProblem) -> int:
+    return cells([gpu.count for gpu in problem.classes], [1] * len(problem.classes))
 
 
 def units_of(problem: PpipeProblem, columns: Sequence[Column]) -> list[int] | None:

@@ -1,7 +1,7 @@
 """The planners `ppipe`, `np` and `dart-r`: the same program over different pipelines (PPipe, sections 5.3 and 6.1)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tidegate.api import PlanningError, Progress
 from tidegate_ppipe.columns import Column, Tables, columns_of
@@ -18,8 +18,10 @@ GATHER_SHARE = 0.2
 """Of the time: to learn what whole models bear, which says how fast batches gather."""
 SLOW_RPS = 10.0
 """How fast the batches of a model gather that does not fit whole anywhere."""
-COLUMNS_SHARE = 0.5
+COLUMNS_SHARE = 0.4
 """Of the time: longer pipelines that are not found by then are left out."""
+EVERY_SHARE = 0.6
+"""Of the time: where those that whole GPUs may need are not found by then, those that parts of GPUs need will do."""
 
 
 def plan_ppipe(problem: PpipeProblem, /, *, time_limit_s: float, progress: Progress) -> PpipePlan:
@@ -66,15 +68,12 @@ def _plan(
     tables = [Tables(model, problem) for model in problem.models]
     check_measured(problem, tables)
     gather_rps = _gather_rates(problem, tables, time_limit_s * GATHER_SHARE, progress)
-    exact = paired or can_divide(problem)
-    columns: list[Column] = []
-    is_complete = True
-    for number, table in enumerate(tables):
-        patience = _Patience(time_limit_s * COLUMNS_SHARE * (number + 1) / len(tables), progress)
-        columns += columns_of(
-            number, table, problem, gather_rps[number], partitions, allowed, exact=exact, is_late=patience.is_lost
-        )
-        is_complete = is_complete and not patience.was_lost
+    listing = _Listing(problem, tables, gather_rps, partitions, allowed, time_limit_s, progress)
+    exact = paired
+    columns, is_complete = listing.columns(exact=exact, share=COLUMNS_SHARE)
+    if is_complete and not exact and can_divide(problem):
+        every, exact = listing.columns(exact=True, share=EVERY_SHARE)
+        columns = every if exact else columns
     try:
         check_columns(problem, tables, columns)
         if paired:
@@ -96,6 +95,40 @@ def _plan(
     plan = plan_of(problem, columns, counts if is_complete else replace(counts, bound=None))
     progress(objective=plan.objective, bound=plan.bound)
     return plan
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """The pipelines of all models, as far as there is time to list them."""
+
+    problem: PpipeProblem
+    tables: Sequence[Tables]
+    gather_rps: Sequence[float | None]
+    partitions: int
+    allowed: Callable[[Sequence[int], Sequence[int]], bool]
+    time_limit_s: float
+    progress: Progress
+
+    def columns(self, *, exact: bool, share: float) -> tuple[list[Column], bool]:
+        """The columns, and whether all were listed when this share of the time was over."""
+        columns: list[Column] = []
+        is_complete = True
+        begin_s = self.progress()
+        for number, table in enumerate(self.tables):
+            part = (number + 1) / len(self.tables)
+            patience = _Patience(begin_s + (self.time_limit_s * share - begin_s) * part, self.progress)
+            columns += columns_of(
+                number,
+                table,
+                self.problem,
+                self.gather_rps[number],
+                self.partitions,
+                self.allowed,
+                exact=exact,
+                is_late=patience.is_lost,
+            )
+            is_complete = is_complete and not patience.was_lost
+        return columns, is_complete
 
 
 class _Patience:
