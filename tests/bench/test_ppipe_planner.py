@@ -10,8 +10,8 @@ from bench import ppipe_planner
 
 
 def test_it_runs_on_synthetic_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ppipe_planner, "GPUS", (1000,))
-    monkeypatch.setattr(ppipe_planner, "CLASSES", {2: {"L4": 300, "T4": 700}})
+    monkeypatch.setattr(ppipe_planner, "GPUS", (10_000,))
+    monkeypatch.setattr(ppipe_planner, "CLASSES", {2: {"L4": 3000, "T4": 7000}})
     monkeypatch.setattr(ppipe_planner, "LIMITS_S", {2: (60.0,)})
     monkeypatch.setattr(sys, "argv", ["ppipe_planner", "--json", str(tmp_path / "figures.json")])
     ppipe_planner.main()
