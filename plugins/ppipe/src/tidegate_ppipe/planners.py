@@ -18,9 +18,9 @@ GATHER_SHARE = 0.2
 """Of the time: to learn what whole models bear, which says how fast batches gather."""
 SLOW_RPS = 10.0
 """How fast the batches of a model gather that does not fit whole anywhere."""
-COLUMNS_SHARE = 0.4
+COLUMNS_SHARE = 0.5
 """Of the time: longer pipelines that are not found by then are left out."""
-EVERY_SHARE = 0.6
+EVERY_SHARE = 0.65
 """Of the time: where those that whole GPUs may need are not found by then, those that parts of GPUs need will do."""
 
 
