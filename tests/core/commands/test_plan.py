@@ -17,6 +17,7 @@ from tidegate.api import Document, Plan, PlannerSpec, PlanningError, Progress
 from tidegate.cli import build_app
 from tidegate.commands.plan import run_under_bar
 from tidegate.host import Plugins
+from tidegate_symphony.subclusters_plan import SubclusterPlan
 
 PROBLEM = {
     "subclusters": 2,
@@ -161,5 +162,5 @@ def test_the_bar_tells_the_gap_and_the_time_left(eventually: Callable[[Callable[
 
     console = Console(file=shown, force_terminal=True, width=120, color_system=None)
     with pytest.raises(PlanningError, match="enough"):
-        run_under_bar(PlannerSpec("slow", "", Document, Plan, run), Document(), 600.0, console)
+        run_under_bar(PlannerSpec("slow", "", Document, SubclusterPlan, run), Document(), 600.0, console)
     assert re.search(r"\d+ s left", shown.getvalue())
