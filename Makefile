@@ -16,7 +16,7 @@ demo: .venv/installed  ## The main job: real models through Tidegate, then why d
 WORKERS ?= 4
 PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-test: .venv/installed  ## All that can break, the real tritonserver included (under ten minutes on two cores; WORKERS=...)
+test: .venv/installed  ## All that can break, the real tritonserver included (five minutes on two quiet cores; WORKERS=...)
 	$(PYTEST) -m "not slow"
 
 test-all: .venv/installed  ## What takes long, too: more models, more examples
