@@ -39,7 +39,7 @@ def main() -> None:
     )
     parser.add_argument("--callers", type=int, nargs="+", metavar="N", help="front: how many call at a time")
     parser.add_argument(
-        "--rounds", type=int, default=ROUNDS, metavar="N", help="saturation: how often each is measured"
+        "--rounds", type=int, default=ROUNDS, metavar="N", help="front, saturation: how often each is measured"
     )
     parser.add_argument("--full", action="store_true", help="scheduler: every number of models with every of workers")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="scheduler: draw how it grows into this HTML file")
@@ -49,7 +49,11 @@ def main() -> None:
     figures: dict[str, Any] = {}
     if arguments.only in (None, "front"):
         figures["front"] = bench_front(
-            console, arguments.perf_analyzer, arguments.against, tuple(arguments.callers or CALLERS)
+            console,
+            arguments.perf_analyzer,
+            arguments.against,
+            tuple(arguments.callers or CALLERS),
+            rounds=arguments.rounds,
         )
     if arguments.only in (None, "saturation"):
         figures["saturation"] = bench_saturation(

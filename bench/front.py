@@ -80,6 +80,7 @@ def bench_front(
     against: Path | None = None,
     callers: tuple[int, ...] = CALLERS,
     sizes: Mapping[str, int] = FLOATS,
+    rounds: int = ROUNDS,
 ) -> list[dict[str, Any]]:
     """Run and print; a row per (target, size, callers) with the medians over the rounds.
 
@@ -89,6 +90,7 @@ def bench_front(
         against: the `tidegate` of another checkout, which runs beside with the policy `fifs`.
         callers: how many of them call at a time, one after the other.
         sizes: the number of floats of a tensor, by its name.
+        rounds: how often each is measured, in turn.
     """
     load: Load = partial(_perf_analyzer_load, program) if program else _own_load
     commands = {f"Tidegate {name}": (TIDEGATE, flags) for name, flags in OURS.items()}
@@ -110,7 +112,7 @@ def bench_front(
         targets = {"Triton": Target(None)}
         for name, (command, flags) in commands.items():
             targets[name] = Target(start(name, command, *flags))
-        rows = _rows(console, triton, targets, load, callers, sizes)
+        rows = _rows(console, triton, targets, load, callers, sizes, rounds)
         if program:
             authority, config = _encrypted(work)
             encrypted = start("Tidegate TLS", TIDEGATE, "--policy", "fifs", "--config", str(config))
@@ -122,7 +124,7 @@ def bench_front(
                 "Tidegate gzip": Target(targets["Tidegate fifs"].proxy, GZIP),
                 "Tidegate TLS": Target(encrypted, tls),
             }
-            rows += _rows(console, triton, compressed, load, callers, sizes)
+            rows += _rows(console, triton, compressed, load, callers, sizes, rounds)
     return rows
 
 
@@ -137,9 +139,6 @@ def _encrypted(folder: Path) -> tuple[Path, Path]:
     return folder / "ca.pem", config
 
 
-Runs = dict[tuple[str, str, int], list[Figures]]
-
-
 def _rows(
     console: Console,
     triton: EmbeddedTriton,
@@ -147,19 +146,22 @@ def _rows(
     load: Load,
     callers: tuple[int, ...],
     sizes: Mapping[str, int],
+    rounds: int,
 ) -> list[dict[str, Any]]:
-    runs: Runs = {}
+    rows: list[dict[str, Any]] = []
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=ROUNDS * len(callers) * len(sizes) * len(targets))
+        task = progress.add_task("", total=rounds * len(callers) * len(sizes) * len(targets))
         for size, floats in sizes.items():
             for number in callers:
-                for _ in range(ROUNDS):
+                runs: dict[str, list[Figures]] = {name: [] for name in targets}
+                for _ in range(rounds):
                     for name, target in targets.items():
                         progress.update(task, description=f"{name}, {size}, {number} callers")
-                        runs.setdefault((name, size, number), []).append(_run(triton, target, load, floats, number))
+                        runs[name].append(_run(triton, target, load, floats, number))
                         progress.advance(task)
-    rows = [_row(target, size, number, runs) for target, size, number in runs]
-    _show(console, rows)
+                compared = [_row(name, size, number, runs) for name in runs]
+                _show(console, f"{size}, {number} callers", compared)  # at once: all of them take half an hour
+                rows += compared
     return rows
 
 
@@ -204,8 +206,8 @@ def _perf_analyzer_load(program: Path, address: str, floats: int, callers: int, 
     return perf_analyzer(program, address, "noop", callers, "--shape", f"INPUT:{floats}", *windows, *flags)
 
 
-def _row(target: str, size: str, callers: int, runs: Runs) -> dict[str, Any]:
-    mine, direct = runs[target, size, callers], runs["Triton", size, callers]
+def _row(target: str, size: str, callers: int, runs: Mapping[str, list[Figures]]) -> dict[str, Any]:
+    mine, direct = runs[target], runs["Triton"]
     pairs = list(zip(mine, direct, strict=True))
     return {
         "target": target,
@@ -217,18 +219,16 @@ def _row(target: str, size: str, callers: int, runs: Runs) -> dict[str, Any]:
     }
 
 
-def _show(console: Console, rows: list[dict[str, Any]]) -> None:
+def _show(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
     table = Table(
-        "target", "tensor", "callers", "requests/s", "of direct", "p50 ms", "added ms", "p99 ms", "CPU us", "switches",
-        title=f"A no-op model over gRPC: medians of {ROUNDS} runs in turn, {DURATION_S:g} s each",
+        "target", "requests/s", "of direct", "p50 ms", "added ms", "p99 ms", "CPU us", "switches",
+        title=f"A no-op model over gRPC, {title}: medians of runs in turn",
     )  # fmt: skip
     for column in table.columns[1:]:
         column.justify = "right"
     for row in rows:
         table.add_row(
             row["target"],
-            row["size"],
-            str(row["callers"]),
             f"{row['rps']:,.0f}",
             f"{row['rps_of_direct']:.2f}",
             f"{row['p50_ms']:.2f}",
