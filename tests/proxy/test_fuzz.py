@@ -9,7 +9,7 @@ from bench.fuzz import fuzz
 from bench.fuzz_inputs import make_input
 
 ITS_OWN = "GRPC_CALL_ERROR_TOO_MANY_OPERATIONS"
-"""Of what Triton 2.51 aborts about once in 100,000 inputs, when two of its threads end one stream at a time."""
+"""Of what Triton 2.51 aborts now and then, presumably when two of its threads end one stream at a time."""
 
 
 @pytest.mark.parametrize("inputs", [1000, pytest.param(3000, marks=pytest.mark.slow)])
