@@ -1,21 +1,26 @@
 """Tidegate live: the only code with an event loop and a network. All that decides happens in one thread.
 
-commands/          what it adds to `tidegate`: serve, check, triton
-serve              puts the pieces together, and takes up a changed configuration: BEGIN HERE
+commands/          what it adds to `tidegate`: serve, check, triton, up, down
+serve              puts the pieces together: BEGIN HERE
+proxy              what they are together: it listens, takes up a changed configuration, looks after Tritons, ends
 front, streams     the gRPC service that clients see; http/ the HTTP service
 inference          what becomes of a request: scheduled, or sent on
   envelope           a request: header, tensors as buffers, what it can be merged with; client: who waits for it
+  heading            what many requests say alike, read once; form: requests that are written alike, not read at all
+  passage            a request that cannot be scheduled, on its way to a Triton as it is
   merging            gather envelopes into one request for Triton, scatter the answer; wire: protobuf, uncopied
   deadlines          when a request is due; headroom: what the way back takes
   waiting_clients    who waits for what; limits: how much may; bounds: what clients hold; spoilers: who spoils batches
 driver             drives the engine under the monotonic clock: takes requests, carries out effects
   live_engine        the engine and its effects, one after the other; alarm: when to wake it
-  legs               those that run on Tritons; recovery: what becomes of one that failed
+  legs               those that run on Tritons; leg_run: one of them; recovery: what becomes of one that failed
+  payload            a batch's tensors on their way along its legs, in calls or in shared memory
   membership         Tritons that come and go; outliers: those that fail though they answer probes
   liveness           whether all parts give signs of life; watchdog: who holds the event loop
   faults             what broke; ending: a fault ends what it met
 control            every other call: answered for all Tritons, or by one of them; affinity: who keeps a sequence
   client_regions     shared memory of clients; reserved_names: what is not for them; regions: what Tritons are handed
+  lifeline           by which others see whether the process that made a region has ended
 backend            one Triton; probing: whether it is alive; forwarded: metadata that goes on to it
 discovery          keeps the catalog true; catalog, signature: what the Tritons serve; variants: where they disagree
   consent            whether a model's requests are merged, run alone or pass through; queue_delay: loaded without one
@@ -24,4 +29,5 @@ take_over          several processes on one port, the last of which serves
 transport/         gRPC, two ways behind one interface: libnghttp2 in the event loop; grpcio's completion queues
 access/ configuration/ observability/   TLS and credentials; the file; metrics, statistics, traces, logs
 embedded/          the tritonserver of the nvidia-pytriton wheel, started and stopped
+deployed/          a deployment on this machine: embedded Tritons and the proxy before them (`tidegate up`)
 """

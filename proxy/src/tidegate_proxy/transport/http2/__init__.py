@@ -10,6 +10,7 @@ One thread does it all, so nothing is handed from thread to thread: that was mos
     client_connection.py   that connection: its calls
     client_call.py         one call to a Triton, unary or a stream
     connection.py          what both sides share: reading, writing, flow control, keepalive
+    header_blocks.py       a Triton's long headers, cut off before libnghttp2 ends the connection for them
     message.py             gRPC's five bytes before every message, size limits
     inflation.py           messages that come compressed
     metadata.py            headers as metadata and back: `-bin`, percent-encoding, time limits
