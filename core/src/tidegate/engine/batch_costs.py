@@ -14,7 +14,7 @@ class Place:
     """Where a model runs: along the widest of its pipelines that workers host."""
 
     workers: frozenset[int]
-    """Those that run its first leg."""
+    """The workers that run its first leg."""
     legs: tuple[tuple[tuple[str, str], ...], ...]
     """For each of its legs (partition, kind of worker), one for every kind that hosts it."""
     max_rows: int
@@ -25,21 +25,21 @@ class _Table:
     """What batches of a model take along its place."""
 
     version: int
-    """Of the expectations."""
+    """The version of the expectations that this follows from."""
     profiles: Sequence[Profile]
-    """Those that say so."""
+    """The profiles that this follows from."""
     table_ns: Sequence[int]
-    """By rows: on the workers that are quickest at it, leg by leg."""
+    """What a batch takes, by rows less one, on the workers that are quickest at it, leg by leg."""
     grace_ns: int
     """What all workers of the place do while the largest batch runs."""
     budget_ns: int = -1
-    """That of the latest request that was asked about: most have the same."""
+    """The time that the latest request had in all that was asked about: most have the same. -1: none was."""
     full_ns: int = 0
-    """And what was found for it."""
+    """What the largest batch takes that such a request has time for, as `BatchCosts._full_ns` found."""
 
 
 class BatchCosts:
-    """Of the models that share workers, as is expected at the moment."""
+    """What batches take of the models that share workers, as is expected at the moment."""
 
     def __init__(
         self,

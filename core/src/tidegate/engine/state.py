@@ -16,7 +16,7 @@ NO_WORKER = "no worker is left that hosts this model"
 
 
 class State:
-    """All of it: an engine whose own fault has met an event throws it away and begins with another one."""
+    """All that an engine knows: one whose own fault has met an event throws it away and begins with another."""
 
     def __init__(self, policy: Policy, tally: Tally, settings: EngineSettings) -> None:
         setup = policy.setup
