@@ -106,6 +106,11 @@ class PassedThrough:
     refusal: str = ""
     """Why no Triton is given it, in words; "": one may be."""
 
+    @property
+    def is_no_message(self) -> bool:
+        """Whether it cannot be read."""
+        return self.header is None and not self.refusal
+
     @classmethod
     def of(cls, message: bytes) -> "PassedThrough":
         """Look at a serialized ModelInferRequest; what is none is of no model."""

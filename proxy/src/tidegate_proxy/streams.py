@@ -118,10 +118,7 @@ class InferStream:
         arrival_ns = time.monotonic_ns()
         self._reading = False
         if message is None:
-            self._client_done = True
-            for relay in self._relays.values():
-                relay.put(None)
-            self._send()
+            self._end_of_requests()
             return
         if self._inference.takes_long(message):
             self._reading = True
@@ -133,6 +130,13 @@ class InferStream:
             self._forward(message)
         else:
             self._schedule(envelope, arrival_ns)
+
+    def _end_of_requests(self) -> None:
+        """The client sends no more; the stream ends when all is answered."""
+        self._client_done = True
+        for relay in self._relays.values():
+            relay.put(None)
+        self._send()
 
     async def _take_aside(self, message: bytes, arrival_ns: int) -> None:
         """Have a large request opened in a thread of its own; what follows it is read afterwards."""
@@ -157,6 +161,10 @@ class InferStream:
 
     def _forward(self, message: bytes) -> None:
         request = PassedThrough.of(message)
+        if request.is_no_message:
+            # Triton takes it for the end of the requests, and may die of it while it answers others (seen with 2.51).
+            self._end_of_requests()
+            return
         try:
             backend = self._control.route_inference(message, request)
         except RequestFailed as failure:
@@ -207,7 +215,7 @@ class InferStream:
                 raise
         del self._relays[key]
         self._error = self._error or error
-        self._client_done = True  # if the client did not say so, Triton takes it so: it was sent what is no message
+        self._client_done = True
         if error:
             self._abandon()
         for other in self._relays.values():
