@@ -62,7 +62,7 @@ class SharedWorkers:
         self.hopeless.clear()
         self._held: dict[str, HeldRequests] = {}
         self._newcomer: Request | None = None
-        """What came while nothing was held, and is looked at before it is: most that come are shown at once."""
+        """What came while nothing was held: it is looked at before it is, as most that come are shown at once."""
         self._flows = WaitingFlows(self._patience_ns)
         self._view = InView(self._costs)
         self._crowded_ns: dict[str, list[int]] = {}
@@ -186,12 +186,14 @@ class SharedWorkers:
     @property
     def held(self) -> list[Request]:
         """Everything that is held."""
-        self._hold_newcomer()
+        if newcomer := self._newcomer:
+            return [newcomer]
         return [request for held in self._held.values() for request in held]
 
     def get(self, request_id: int) -> Request | None:
         """A held request by its id."""
-        self._hold_newcomer()
+        if newcomer := self._newcomer:
+            return newcomer if newcomer.id == request_id else None
         return next((found for held in self._held.values() if (found := held.get(request_id))), None)
 
     # Turns -------------------------------------------------------------------------------------------------------
