@@ -337,6 +337,26 @@ def test_a_client_that_takes_nothing_is_given_up(
     eventually(lambda: served.bounds.unread_bytes == 0, "its answer to be forgotten")
 
 
+def test_a_flood_of_a_client_that_takes_nothing_ends_its_connection(
+    serve: Serve, connect: Connect, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_connection, "RESETS", (50, 1))
+    served = serve(lambda call: call.receive(lambda _: call.answer(bytes(16 << 20))), send_timeout_s=2.0)
+    client = connect(served)
+    client.send()
+    client.socket.sendall(_frame(4, payload=b"\0\4\x7f\0\0\0") + _frame(8, payload=b"\x7f\0\0\0"))  # windows
+    _begun(client)
+    eventually(lambda: served.bounds.unread_bytes > 0, "an answer that is not taken")
+    for _ in range(60):
+        stream_id = client.begin()
+        client.send()
+        client.http2.reset_stream(stream_id, ErrorCode.CANCEL)
+        client.send()
+    eventually(lambda: served.bounds.ended["grpc", "floods"] == 1, "the flood to be seen")
+    eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of the connection")
+    assert served.bounds.unread_bytes == 0
+
+
 def test_answers_that_nobody_reads_are_bounded(serve: Serve, connect: Connect, eventually: Callable[..., Any]) -> None:
     served = serve(
         lambda call: call.receive(lambda _: call.answer(bytes(1 << 20))), max_unread_bytes_per_connection=8 << 20

@@ -164,10 +164,13 @@ class ServerConnection(Connection):
         self.count("floods")
 
     def end_for(self, limit: str) -> None:
-        """End the connection at once: a limit asks for it."""
+        """End the connection at once: a limit asks for it.
+
+        One that was ended gently, and takes nothing of what is left for it, comes to its end here.
+        """
         if not self.closed_because:
             self.count(limit)
-            self.abort(f"limits.{limit}")
+        self.abort(f"limits.{limit}")
 
     @property
     def unread(self) -> int:
