@@ -50,6 +50,14 @@ def test_headers_arrive_cut_off_where_they_are_long(
         ]
 
 
+def test_padding_is_that_of_the_first_frame() -> None:
+    first, rest, stream = b"\x88\0\1a", b"\1b", (1).to_bytes(4)
+    padded = b"\2" + first + bytes(2)
+    wire = len(padded).to_bytes(3) + b"\1\x08" + stream + padded + len(rest).to_bytes(3) + b"\x09\4" + stream + rest
+    whole = first + rest
+    assert HeaderBlocks().shortened(memoryview(wire)) == len(whole).to_bytes(3) + b"\1\4" + stream + whole
+
+
 @given(st.binary(max_size=60))
 def test_what_is_no_header_block_stays_as_it_is(block: bytes) -> None:
     assert shorter(block) == block

@@ -85,7 +85,8 @@ class HeaderBlocks:
         block, flags, stream = bytes(self._block), self._opening[4], self._opening[5:]
         self._block = None
         if flags & _PADDED:
-            block = block[1 : len(block) - block[0]]
+            first = int.from_bytes(self._opening[:3])  # what continues it has no padding
+            block = block[1 : first - block[0]] + block[first:]
         if flags & _PRIORITY:
             block = block[5:]
         block = shorter(block)
