@@ -39,6 +39,8 @@ MODULES = (
     "tidegate.engine.outcomes",
     "tidegate.engine.policy_runner",
     "tidegate.engine.recorder",
+    "tidegate.engine.shared_workers",
+    "tidegate.engine.sharing",
     "tidegate.engine.succession",
     "tidegate.engine.timers",
     "tidegate.engine.turns",
@@ -58,6 +60,7 @@ MODULES = (
     "tidegate_proxy.observability.statistics",
     "tidegate_proxy.payload",
     "tidegate_proxy.streams",
+    "tidegate_proxy.transport.http2.call",
     "tidegate_proxy.waiting_clients",
 )
 AT_ONCE = {

@@ -226,6 +226,13 @@ class InferStream:
 
     def settled(self) -> None:
         """A scheduled request has its outcome."""
+        try:
+            self._answer()
+        except Exception as error:
+            self._break(error)
+
+    def _answer(self) -> None:
+        """Send the outcomes that are there, in the order of their requests."""
         while not self._error and self._clients and (outcome := self._clients[0].outcome) is not None:
             client = self._clients.popleft()
             if isinstance(outcome, RequestFailed) and outcome.queued and self._strict:

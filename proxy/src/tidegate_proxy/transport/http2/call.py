@@ -118,8 +118,8 @@ class Call:
     def answer(self, message: bytes) -> None:
         """End a unary call well."""
         if not self._ended:
-            self._ended = True
             self.release(self._held)
+            self._ended = True
             self._connection.answer(self, message)
 
     def send(self, message: bytes, then: Callable[[object], None]) -> None:
@@ -134,8 +134,8 @@ class Call:
         """End a call without a further message. Only the first end of a call counts."""
         if self._ended:
             return
-        self._ended = True
         self.drop()
+        self._ended = True
         status = (
             (b"grpc-status", b"%d" % code.value[0]),
             (b"grpc-message", quoted(details, self._connection.most_details)),

@@ -124,7 +124,7 @@ class ServerConnection(Connection):
         """Nobody waits for an answer any more."""
         calls, self._calls = list(self._calls.values()), {}
         for call in calls:
-            call.forget()
+            self._forget(call)
         self.bounds.unread(-self._unread)
         self._unread = 0
         self._server.left(self)
@@ -294,6 +294,12 @@ class ServerConnection(Connection):
             call.end(StatusCode.INTERNAL, own_fault().details)
         call.leave()
 
+    def _forget(self, call: Call) -> None:
+        try:
+            call.forget()
+        except Exception as error:  # the other calls of the connection go on
+            faults.report("the end of a call", error)
+
     def _stop_sending(self, call: Call, *, waits: bool = True) -> None:
         """A call has its status, and its client may still be sending."""
         try:
@@ -334,7 +340,7 @@ class ServerConnection(Connection):
     def _stream_closed(self, event: StreamClosed) -> None:
         call = self._calls.pop(event.stream_id, None)
         if call:
-            call.forget()
+            self._forget(call)
             self.has_asked = True
             if not self._calls:
                 self.idle_since_s = self.now_s()
