@@ -44,7 +44,7 @@ WARM_UP = 2000
 """Inputs before memory is looked at first: caches and pools fill."""
 MOST_GROWTH_MIB = 24.0
 MOST_NEW_DESCRIPTORS = 8
-SETTLES_WITHIN_S = 20.0
+SETTLES_WITHIN_S = 60.0
 """Idle connections to Triton are kept for 15 s."""
 PIECE_PAUSE_S = 0.02
 LIMITS = f"""
