@@ -22,7 +22,7 @@ test: .venv/installed  ## All that can break, the real tritonserver included (fi
 test-all: .venv/installed  ## What takes long, too: more models, more examples
 	$(PYTEST) --hypothesis-profile thorough
 
-explore: .venv/installed  ## Examples that nobody has tried yet, a thousand for every property (half an hour; fails print how to see it again)
+explore: .venv/installed  ## Examples that nobody has tried yet, a thousand for every property (failures say how to see them again)
 	$(PYTEST) --hypothesis-profile explore -m hypothesis
 
 test-grpcio: .venv/installed  ## The tests that start a Tidegate once more, on gRPC's own core (`transport: grpcio`)

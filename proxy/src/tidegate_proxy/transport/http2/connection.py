@@ -119,13 +119,13 @@ class Connection(asyncio.BufferedProtocol):
         woken: list[Connection] = []
         self._shared.woken = woken
         try:
-            self._take_in(nbytes)
+            self._answer_what_was_read(nbytes)
         finally:
             for connection in woken:
                 connection.flush_safely()
             self._shared.woken = None
 
-    def _take_in(self, nbytes: int) -> None:
+    def _answer_what_was_read(self, nbytes: int) -> None:
         try:
             self.take_in(self._shared.buffer[:nbytes])
             self._dispatch()
