@@ -22,7 +22,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tidegate.api import NS_PER_MS, Dispatch, LegFinished, ModelProfile, RequestArrived
+from tidegate.api import NS_PER_MS, Dispatch, LegFinished, RequestArrived
+from tidegate.documents import ModelProfile
 from tidegate.engine import read_log
 from tidegate.sim.result import Row
 from tidegate.sim.run import Run, simulate

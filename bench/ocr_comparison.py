@@ -32,7 +32,7 @@ from rich.console import Console
 from tritonclient.grpc import model_config_pb2
 
 from demo.read_text import model_path
-from tidegate.api import ModelProfile, write_profile
+from tidegate.documents import ModelProfile, write_profile
 from tidegate.workload import Scenario
 from tidegate_loadtest.comparison.document import comparison_document
 from tidegate_loadtest.comparison.page import comparison_page

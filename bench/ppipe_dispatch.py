@@ -19,7 +19,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tidegate.api import AnyEvent, Commands, DocumentError, Layout, Setup, read_document, write_document
+from tidegate.api import AnyEvent, Commands, Setup
+from tidegate.documents import DocumentError, Layout, read_document, write_document
 from tidegate.sim.build import cluster_of, setup_of
 from tidegate.sim.record import Record
 from tidegate.workload import Scenario, draw_requests

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from tidegate.api import BlockLatencies, BlockProfile
+from tidegate.documents import BlockLatencies, BlockProfile
 from tidegate.host import Plugins
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
 from tidegate_ppipe.published import MARGIN, Published, read_published

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tidegate.api import DocumentError, write_document
+from tidegate.documents import DocumentError, write_document
 from tidegate.sim.parallel import run_parallel
 from tidegate.sim.result import RunResult
 from tidegate.sim.run import Run, simulate

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from bench.hazards.kills import Proxy
 from demo.emulated import Fleet, write_emulated
-from tidegate.api import ModelProfile, Point, write_profile
+from tidegate.documents import ModelProfile, Point, write_profile
 from tidegate.workload.arrivals import NS_PER_S, Poisson
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.model_inputs import RandomRequests

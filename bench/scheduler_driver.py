@@ -7,17 +7,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
 
-from tidegate.api import (
-    ClockAdvanced,
-    LegFinished,
-    Model,
-    Profile,
-    Request,
-    RequestArrived,
-    Setup,
-    Worker,
-    ms_to_ns,
-)
+from tidegate.api import ClockAdvanced, LegFinished, Model, Profile, Request, RequestArrived, Setup, Worker, ms_to_ns
 from tidegate.engine import AnyEffect, Engine, StartLeg
 from tidegate.host import Plugins
 

@@ -22,7 +22,8 @@ from bench.hazards.hazard import Hazard, Result
 from bench.hazards.stage import Stage
 from demo.emulated import Fleet, write_emulated
 from demo.processes import TIDEGATE
-from tidegate.api import NS_PER_MS, ModelProfile, Point, write_profile
+from tidegate.api import NS_PER_MS
+from tidegate.documents import ModelProfile, Point, write_profile
 from tidegate.workload.arrivals import NS_PER_S, Poisson
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.model_inputs import RandomRequests

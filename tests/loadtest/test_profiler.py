@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from tidegate.api import Point, read_profiles
+from tidegate.documents import Point, read_profiles
 from tidegate_loadtest.commands.profile import profile
 from tidegate_loadtest.profiler import default_sizes, fit_line
 from tidegate_proxy.embedded import EmbeddedTriton

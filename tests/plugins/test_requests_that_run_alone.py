@@ -9,13 +9,11 @@ from tests.core.engine.script import SETUP, Script, arrived, engine_of, run
 from tidegate.api import (
     NEVER,
     Dispatch,
-    Gathering,
     Model,
     PolicySpec,
     Profile,
     Request,
     RequestArrived,
-    RequestQueue,
     SetTimer,
     Setup,
     Worker,
@@ -25,6 +23,7 @@ from tidegate.api import (
 from tidegate.engine import Engine, InvariantViolation, StartLeg
 from tidegate.host import Plugins, make_policy
 from tidegate.sim import Simulation
+from tidegate.toolkit import Gathering, RequestQueue
 
 EVERY_POLICY = Plugins.installed().policies.values()
 PROFILE = Profile.linear("m", alpha_ms=1, beta_ms=10, max_rows=8)

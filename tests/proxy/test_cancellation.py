@@ -8,7 +8,8 @@ import grpc
 import numpy as np
 import pytest
 
-from tidegate.api import BatchFailed, Dispatch, LegFinished, ModelProfile, Point, write_profile
+from tidegate.api import BatchFailed, Dispatch, LegFinished
+from tidegate.documents import ModelProfile, Point, write_profile
 from tidegate.engine import read_log
 from tidegate_proxy.embedded import EmbeddedTriton
 

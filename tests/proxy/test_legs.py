@@ -14,7 +14,6 @@ from tidegate.api import (
     Batch,
     Commands,
     Dispatch,
-    FirstComeFirstServed,
     Leg,
     Model,
     Pipeline,
@@ -26,6 +25,7 @@ from tidegate.api import (
     Worker,
 )
 from tidegate.engine import Engine
+from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.client import Client, Outcome
 from tidegate_proxy.driver import Driver

@@ -4,8 +4,9 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from tests.proxy.test_legs import MS, WHOLE, Counted, Split, Triton, Waiting
-from tidegate.api import FirstComeFirstServed, Model, PolicyOptions, Profile, Setup, Worker
+from tidegate.api import Model, PolicyOptions, Profile, Setup, Worker
 from tidegate.engine import Engine
+from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.limits import Limits

@@ -8,19 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.api import (
-    Commands,
-    Drop,
-    FirstComeFirstServed,
-    Model,
-    PolicyOptions,
-    Profile,
-    Request,
-    RequestArrived,
-    Setup,
-    Worker,
-)
+from tidegate.api import Commands, Drop, Model, PolicyOptions, Profile, Request, RequestArrived, Setup, Worker
 from tidegate.engine import AnyEffect, Engine, EngineRestarted
+from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.live_engine import LiveEngine
 from tidegate_proxy.observability.metrics import Metrics
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tidegate_proxy.driver import Driver
 
 MODULES = (
-    "tidegate.api.first_come",
-    "tidegate.api.queueing",
+    "tidegate.toolkit.first_come",
+    "tidegate.toolkit.queueing",
     "tidegate.engine.books",
     "tidegate.engine.commands",
     "tidegate.engine.engine",

@@ -14,7 +14,8 @@ from tidegate_proxy.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 BREAKS = """
-from tidegate.api import FirstComeFirstServed, PolicySpec, hookimpl
+from tidegate.api import PolicySpec, hookimpl
+from tidegate.toolkit import FirstComeFirstServed
 
 class Breaks(FirstComeFirstServed):
     arrivals = 0

@@ -8,7 +8,9 @@ The map of the house (arrows of import point down):
     engine     the books, turns among clients, learning; checks every command of a policy
     host       finds plugins, selects by name
     workload   arrivals, shared by simulator and load test
-    api        the contract: all that a plugin imports
+    toolkit    what policies are built from: queues, idle workers, gathering
+    documents  the files that distributions hand each other: layout, deployment, profiles
+    api        the contract: what a plugin has to know
 
 Beside this distribution: `tidegate-proxy` (drives the same engine live, in front of Triton), `tidegate-baselines`,
 `tidegate-symphony` and `tidegate-ppipe` (policies), `tidegate-repo-generator`, `tidegate-triton-models`,

@@ -17,7 +17,8 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.api import NS_PER_MS, ModelProfile, Point, write_profile
+from tidegate.api import NS_PER_MS
+from tidegate.documents import ModelProfile, Point, write_profile
 from tidegate.sim.build import setup_of
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate.workload.distributions import Constant

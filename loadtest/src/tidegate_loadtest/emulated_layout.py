@@ -13,10 +13,10 @@ from typing import Final
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.api import (
+from tidegate.api import NS_PER_MS
+from tidegate.documents import (
     DEPLOYMENT_FILE,
     LAYOUT_FILE,
-    NS_PER_MS,
     PROXY_FILE,
     DeployedPartition,
     DeployedWorker,

@@ -8,16 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from tidegate.api import (
-    NS_PER_MS,
-    Advise,
-    Batch,
-    BatchFailed,
-    Dispatch,
-    LegFinished,
-    RequestArrived,
-    Reroute,
-)
+from tidegate.api import NS_PER_MS, Advise, Batch, BatchFailed, Dispatch, LegFinished, RequestArrived, Reroute
 from tidegate.engine import StartLeg, read_log
 from tidegate.sim import result as figures
 from tidegate.sim.build import setup_of

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tidegate.api import ModelProfile, Point
+from tidegate.documents import ModelProfile, Point
 from tidegate_loadtest.connection import Connection, LoadTestError
 from tidegate_loadtest.model_inputs import RandomRequests
 from tidegate_loadtest.shapes import Shapes

@@ -4,7 +4,8 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from tidegate.api import Layout, ModelProfile, Profile
+from tidegate.api import Profile
+from tidegate.documents import Layout, ModelProfile
 from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.restrictions import RestrictionError
 from tidegate_proxy.backend import Backend, BackendError

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import grpc
 
-from tidegate.api import Layout, read_document
+from tidegate.documents import Layout, read_document
 from tidegate.engine import Engine
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.restrictions import headers_of

@@ -7,7 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from tidegate.api import Layout, ModelProfile, Observer, Setup, read_document, read_profiles
+from tidegate.api import Observer, Setup
+from tidegate.documents import Layout, ModelProfile, read_document, read_profiles
 from tidegate.engine import FIRST_LEAD_NS, Engine, Recorder
 from tidegate.host import Plugins
 from tidegate_proxy.access import of_tritons

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import msgspec
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from tidegate.api import Layout, Model, Worker, ms_to_ns
+from tidegate.api import Model, Worker, ms_to_ns
+from tidegate.documents import Layout
 from tidegate_proxy.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.consent import Consent, consent_of, most_careful

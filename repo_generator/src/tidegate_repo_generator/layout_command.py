@@ -31,7 +31,7 @@ def generate_layout(
     from rich.console import Console  # noqa: PLC0415 - this, onnx and onnxruntime are slow to import
     from rich.progress import Progress  # noqa: PLC0415
 
-    from tidegate.api import DocumentError, Layout, read_document  # noqa: PLC0415
+    from tidegate.documents import DocumentError, Layout, read_document  # noqa: PLC0415
     from tidegate_repo_generator.deploying.deploy import DEFAULT_POLICY, deploy  # noqa: PLC0415
     from tidegate_repo_generator.deploying.places import DEFAULT_PORT  # noqa: PLC0415
 

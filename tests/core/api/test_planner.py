@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.api import Document, DocumentError, Plan, read_document, write_document
+from tidegate.api import Document, Plan
+from tidegate.documents import DocumentError, read_document, write_document
 
 
 class Tides(Document):

@@ -30,7 +30,6 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
-    FirstComeFirstServed,
     Leg,
     PolicyOptions,
     Preempt,
@@ -44,6 +43,7 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.engine import NO_WORKER, CancelLeg, Fail, InvariantViolation, PolicyReplaced, StartLeg
+from tidegate.toolkit import FirstComeFirstServed
 
 # What no policy may do ------------------------------------------------------------------------------------------------
 

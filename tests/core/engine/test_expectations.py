@@ -10,17 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tidegate.api import (
-    Batch,
-    Leg,
-    Model,
-    Profile,
-    Request,
-    RequestArrived,
-    Setup,
-    Worker,
-    ms_to_ns,
-)
+from tidegate.api import Batch, Leg, Model, Profile, Request, RequestArrived, Setup, Worker, ms_to_ns
 from tidegate.engine import Engine, Recorder, StartLeg, read_log
 from tidegate.engine.expectations import PATIENCE_LEGS, PATIENCE_NS, PROBES, Expectations
 from tidegate.engine.learner import LATEST, PUBLISH_EVERY

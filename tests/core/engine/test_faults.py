@@ -25,7 +25,6 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
-    FirstComeFirstServed,
     Leg,
     LegFinished,
     PlanChanged,
@@ -41,6 +40,7 @@ from tidegate.api import (
 )
 from tidegate.engine import Engine, EngineRestarted, Fail, PolicyReplaced, StartLeg
 from tidegate.engine.intake import Intake
+from tidegate.toolkit import FirstComeFirstServed
 
 NOT_ON_THE_WAY = {
     "__init__", "_begin", "start_anew", "close", "flight", "handle", "setup",

@@ -22,16 +22,7 @@ from tests.core.engine.worlds import (
     world,
 )
 from tests.examples import examples
-from tidegate.api import (
-    AnyCommand,
-    AnyEvent,
-    ClockAdvanced,
-    Commands,
-    Drop,
-    LegFinished,
-    PolicySpec,
-    RequestArrived,
-)
+from tidegate.api import AnyCommand, AnyEvent, ClockAdvanced, Commands, Drop, LegFinished, PolicySpec, RequestArrived
 from tidegate.engine import Engine, InvariantViolation, PolicyReplaced, Recorder, StartLeg, read_log
 from tidegate.engine.overlap import LONGEST_NS
 from tidegate.host import Plugins

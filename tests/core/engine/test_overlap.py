@@ -17,7 +17,6 @@ from tidegate.api import (
     ClockAdvanced,
     Commands,
     Dispatch,
-    FirstComeFirstServed,
     Leg,
     LegFinished,
     Model,
@@ -37,6 +36,7 @@ from tidegate.engine import FIRST_LEAD_NS, Engine, InvariantViolation, StartLeg
 from tidegate.engine.overlap import LARGEST, LONGEST_NS
 from tidegate.host import Plugins
 from tidegate.sim import Simulation
+from tidegate.toolkit import FirstComeFirstServed
 
 MS = ms_to_ns(1)
 PLUGINS = Plugins.installed()

@@ -12,7 +12,6 @@ from tidegate.api import (
     AnyEvent,
     ClockAdvanced,
     Commands,
-    FirstComeFirstServed,
     LegFinished,
     Model,
     PlanChanged,
@@ -29,6 +28,7 @@ from tidegate.engine import NO_WORKER, AnyEffect, Engine, Fail, Recorder, StartL
 from tidegate.host import Plugins, make_policy
 from tidegate.sim import Simulation
 from tidegate.sim.replay import replay
+from tidegate.toolkit import FirstComeFirstServed
 
 PLUGINS = Plugins.installed()
 OLD, NEW = Model("old", max_rows=4), Model("new", max_rows=4)

@@ -4,8 +4,9 @@ import io
 
 import pytest
 
-from tidegate.api import FirstComeFirstServed, Model, PolicyOptions, Profile, Request, RequestArrived, Setup, Worker
+from tidegate.api import Model, PolicyOptions, Profile, Request, RequestArrived, Setup, Worker
 from tidegate.engine import Engine, LogEntry, Recorder, read_log
+from tidegate.toolkit import FirstComeFirstServed
 
 SETUP = Setup((Model("m", 4),), (Worker(0, "w0", ("m",)),), (Profile("m", "default", (1, 2, 3, 4)),), seed=7)
 ARRIVED = RequestArrived(5, Request(0, "m", 1, 5))

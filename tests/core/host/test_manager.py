@@ -14,7 +14,6 @@ from tidegate.api import (
     CommandSpec,
     Document,
     EngineSettings,
-    FirstComeFirstServed,
     Model,
     ObserverSpec,
     Plan,
@@ -28,6 +27,7 @@ from tidegate.api import (
 )
 from tidegate.host import PluginConflict, PluginError, Plugins, UnknownPlugin
 from tidegate.host import manager as host_manager
+from tidegate.toolkit import FirstComeFirstServed
 
 SETUP = Setup((Model("m", 4),), (Worker(0, "w0", ("m",)),), (Profile("m", "default", (1, 2, 3, 4)),))
 

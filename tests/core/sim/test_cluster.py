@@ -10,7 +10,6 @@ from tidegate.api import (
     Batch,
     Commands,
     Dispatch,
-    FirstComeFirstServed,
     Leg,
     Model,
     Network,
@@ -33,6 +32,7 @@ from tidegate.sim.cluster import Cluster
 from tidegate.sim.links import Links
 from tidegate.sim.record import ANSWERED, FAILED, WAITING, Record
 from tidegate.sim.truth import SimulatedWorker, Truth, drawing_delays, drawing_failures, drawing_jitter
+from tidegate.toolkit import FirstComeFirstServed
 from tidegate.workload import draw_requests
 from tidegate.workload.scenario import Scenario
 from tidegate.workload.simulated import FailureSpec, JitterSpec, NetworkSpec

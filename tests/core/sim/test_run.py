@@ -12,12 +12,10 @@ from tidegate.api import (
     Commands,
     Drop,
     EngineSettings,
-    FirstComeFirstServed,
     LegFinished,
     PolicyOptions,
     PolicySpec,
     RequestArrived,
-    RequestQueue,
     Setup,
     Worker,
     hookimpl,
@@ -25,6 +23,7 @@ from tidegate.api import (
 from tidegate.host import PluginError, Plugins
 from tidegate.sim.result import ALL_MODELS, Row
 from tidegate.sim.run import Run, SimulationError, choose_policies, simulate
+from tidegate.toolkit import FirstComeFirstServed, RequestQueue
 from tidegate.workload import PolicyChoice, Scenario
 
 MakeScenario = Callable[..., Scenario]

@@ -1,19 +1,9 @@
 """Virtual time: the total order of events, and when a simulation is over."""
 
-from tidegate.api import (
-    FirstComeFirstServed,
-    LegFinished,
-    Model,
-    PolicyOptions,
-    Profile,
-    Request,
-    RequestArrived,
-    Setup,
-    Worker,
-    WorkerLost,
-)
+from tidegate.api import LegFinished, Model, PolicyOptions, Profile, Request, RequestArrived, Setup, Worker, WorkerLost
 from tidegate.engine import Engine, Fail, StartLeg
 from tidegate.sim import Simulation
+from tidegate.toolkit import FirstComeFirstServed
 
 SETUP = Setup((Model("m", 4),), (Worker(0, "w0", ("m",)),), (Profile("m", "default", (10, 20, 30, 40)),))
 

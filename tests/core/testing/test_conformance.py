@@ -13,18 +13,17 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
-    FirstComeFirstServed,
     Leg,
     Policy,
     PolicyOptions,
     PolicySpec,
     RequestArrived,
     RequestCancelled,
-    RequestQueue,
     Worker,
 )
 from tidegate.host import Plugins
 from tidegate.testing import ConformanceError, PolicyConformance, check_policy
+from tidegate.toolkit import FirstComeFirstServed, RequestQueue
 
 
 @pytest.mark.parametrize("name", Plugins.installed().policies)

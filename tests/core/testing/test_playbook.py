@@ -6,7 +6,6 @@ from tidegate.api import (
     Batch,
     Dispatch,
     Drop,
-    FirstComeFirstServed,
     Leg,
     Model,
     PolicyOptions,
@@ -18,6 +17,7 @@ from tidegate.api import (
     WorkerReady,
 )
 from tidegate.testing import Playbook, TranscriptMismatch
+from tidegate.toolkit import FirstComeFirstServed
 
 SETUP = Setup((Model("m", 4),), (Worker(0, "w0", ("m",)),), (Profile("m", "default", (10, 20, 30, 40)),))
 RUN_0 = Dispatch(Batch(0, "m", (0,), (Leg(0, "m", 0, 10),)))

@@ -5,18 +5,10 @@ import sys
 
 import pytest
 
-from tidegate.api import (
-    FirstComeFirstServed,
-    Model,
-    PolicyOptions,
-    PolicySpec,
-    Profile,
-    Request,
-    RequestArrived,
-    Worker,
-)
+from tidegate.api import Model, PolicyOptions, PolicySpec, Profile, Request, RequestArrived, Worker
 from tidegate.host import PluginError, Plugins
 from tidegate.testing import Playbook, PlaybookOf
+from tidegate.toolkit import FirstComeFirstServed
 
 MODELS = (Model("m", 4),)
 WORKERS = (Worker(0, "w0", ("m",)),)

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.plugins.ppipe.problems import two_classes
-from tidegate.api import Layout, read_document, write_document
 from tidegate.cli import build_app
+from tidegate.documents import Layout, read_document, write_document
 from tidegate.host import Plugins
 from tidegate_ppipe.plan import PpipePlan
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.api import NEVER, Gathering, Model, Profile, Request
+from tidegate.api import NEVER, Model, Profile, Request
+from tidegate.toolkit import Gathering
 from tidegate_symphony.model_thread import ModelThread, Outlook
 
 OUTLOOK = Outlook(

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import pytest
 
-from tidegate.api import BlockLatencies, DocumentError, write_document
+from tidegate.documents import BlockLatencies, DocumentError, write_document
 from tidegate_repo_generator.splitting.block_times import measure_blocks, merge_into, new_profile
 from tidegate_repo_generator.splitting.graph import SplitError
 from tidegate_repo_generator.splitting.imports import Tool, import_profile

@@ -1,23 +1,10 @@
-"""The contract: everything a plugin imports, and nothing else.
+"""The contract: what a plugin has to know. Beside it: `tidegate.toolkit` to build policies from, `tidegate.documents`.
 
 Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; the batch runs along its *legs*, each one
 *partition* on one *worker*; a *profile* says how long that takes. Events come in, commands go out.
 """
 
-from tidegate.api.batch_target import ArrivalRate, BatchTarget, staggered_target
-from tidegate.api.block_profile import BlockLatencies, BlockProfile
 from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Command, Dispatch, Drop, Preempt, Reroute, SetTimer
-from tidegate.api.deployment import (
-    DEPLOYMENT_FILE,
-    LAYOUT_FILE,
-    PROXY_FILE,
-    RUN_FOLDER,
-    STATE_FILE,
-    DeployedPartition,
-    DeployedWorker,
-    Deployment,
-    read_deployment,
-)
 from tidegate.api.events import (
     AnyEvent,
     BatchFailed,
@@ -37,8 +24,6 @@ from tidegate.api.events import (
     WorkerLost,
     WorkerReady,
 )
-from tidegate.api.first_come import FirstComeFirstServed
-from tidegate.api.gathering import Gathered, Gathering
 from tidegate.api.hookspecs import (
     CommandSpec,
     EngineSettings,
@@ -48,83 +33,39 @@ from tidegate.api.hookspecs import (
     PolicySpec,
     hookimpl,
 )
-from tidegate.api.layout import (
-    Layout,
-    LayoutModel,
-    LayoutNetwork,
-    LayoutPartition,
-    LayoutPipeline,
-    LayoutWorker,
-)
-from tidegate.api.model import NEVER, Batch, Leg, Model, Pipeline, Request, Worker
+from tidegate.api.model import NEVER, Batch, Leg, Model, Pipeline, QueueKey, Request, Worker, queue_key
 from tidegate.api.network import Network
 from tidegate.api.planner import (
     Document,
-    DocumentError,
     Plan,
     Planner,
     PlanningError,
     Progress,
-    read_document,
-    write_document,
 )
 from tidegate.api.policy import Commands, Policy, PolicyOptions, Setup
 from tidegate.api.profile import NS_PER_MS, Profile, ms_to_ns
-from tidegate.api.profile_file import (
-    ModelProfile,
-    Point,
-    ProfileFile,
-    ProfileFileError,
-    read_profiles,
-    write_profile,
-)
-from tidegate.api.queueing import IdleWorkers, QueueingPolicy, QueueKey, RequestQueue, queue_key
 
 __all__ = [
-    "DEPLOYMENT_FILE",
-    "LAYOUT_FILE",
     "NEVER",
     "NS_PER_MS",
-    "PROXY_FILE",
-    "RUN_FOLDER",
-    "STATE_FILE",
     "Advise",
     "AnyCommand",
     "AnyEvent",
-    "ArrivalRate",
     "Batch",
     "BatchFailed",
-    "BatchTarget",
-    "BlockLatencies",
-    "BlockProfile",
     "CancelTimer",
     "ClockAdvanced",
     "Command",
     "CommandSpec",
     "Commands",
-    "DeployedPartition",
-    "DeployedWorker",
-    "Deployment",
     "Dispatch",
     "Document",
-    "DocumentError",
     "Drop",
     "EngineSettings",
     "Event",
-    "FirstComeFirstServed",
-    "Gathered",
-    "Gathering",
-    "IdleWorkers",
-    "Layout",
-    "LayoutModel",
-    "LayoutNetwork",
-    "LayoutPartition",
-    "LayoutPipeline",
-    "LayoutWorker",
     "Leg",
     "LegFinished",
     "Model",
-    "ModelProfile",
     "Network",
     "Observer",
     "ObserverSpec",
@@ -134,22 +75,17 @@ __all__ = [
     "Planner",
     "PlannerSpec",
     "PlanningError",
-    "Point",
     "Policy",
     "PolicyOptions",
     "PolicySpec",
     "Preempt",
     "Profile",
-    "ProfileFile",
-    "ProfileFileError",
     "ProfileUpdated",
     "Progress",
     "QueueKey",
-    "QueueingPolicy",
     "Request",
     "RequestArrived",
     "RequestCancelled",
-    "RequestQueue",
     "Reroute",
     "SetTimer",
     "Setup",
@@ -165,10 +101,4 @@ __all__ = [
     "hookimpl",
     "ms_to_ns",
     "queue_key",
-    "read_deployment",
-    "read_document",
-    "read_profiles",
-    "staggered_target",
-    "write_document",
-    "write_profile",
 ]

@@ -12,7 +12,6 @@ import pluggy
 
 from tidegate.api.commands import AnyCommand
 from tidegate.api.events import AnyEvent
-from tidegate.api.layout import Layout
 from tidegate.api.planner import Document, Plan, Planner
 from tidegate.api.policy import Policy, Setup
 
@@ -44,8 +43,11 @@ class PlannerSpec:
     plan: type[Plan]
     run: Planner
     """From a problem of the one type to a plan of the other."""
-    layout: Callable[[Any, Any], Layout] | None = None
-    """From a problem and a plan of it to a layout; None: its plans say nothing of partitions and workers."""
+    layout: Callable[[Any, Any], Document] | None = None
+    """From a problem and a plan of it to a `tidegate.documents.Layout`.
+
+    None: its plans say nothing of partitions and workers.
+    """
 
 
 @dataclass(frozen=True)

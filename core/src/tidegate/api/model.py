@@ -86,6 +86,18 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     else can join it, or there has to be time for another try."""
 
 
+QueueKey = tuple[str, str]
+"""(model, merge key): requests of one queue can share a batch, requests of two never do.
+
+A model whose requests run alone has one queue, however they differ.
+"""
+
+
+def queue_key(request: Request, model: Model) -> QueueKey:
+    """The queue that a request of this model belongs to."""
+    return request.model, request.merge_key if model.merges else ""
+
+
 class Leg(msgspec.Struct, frozen=True, gc=False):
     """One partition of one batch on one worker, as planned."""
 

@@ -38,8 +38,9 @@ def plan(
     from rich.console import Console
     from rich.table import Table
 
-    from tidegate.api import DocumentError, PlanningError, read_document, write_document
+    from tidegate.api import PlanningError
     from tidegate.commands.common import console_for_tables
+    from tidegate.documents import DocumentError, read_document, write_document
     from tidegate.host import PluginError, Plugins
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)

@@ -11,7 +11,6 @@ from tidegate.api import (
     AnyEvent,
     BatchFailed,
     EngineSettings,
-    FirstComeFirstServed,
     LegFinished,
     Observer,
     PlanChanged,
@@ -37,6 +36,7 @@ from tidegate.engine.readiness import due_news
 from tidegate.engine.refusals import REFUSABLE, check_event
 from tidegate.engine.state import State
 from tidegate.engine.turns import Turns
+from tidegate.toolkit import FirstComeFirstServed
 
 MAX_TRIES = 2
 """Unless somebody decides otherwise, a request whose worker failed is tried once more."""

@@ -2,16 +2,7 @@
 
 from collections.abc import Mapping
 
-from tidegate.api import (
-    AnyEvent,
-    Model,
-    PlanChanged,
-    Policy,
-    TimerFired,
-    WorkerDelayed,
-    WorkerJoined,
-    WorkerReady,
-)
+from tidegate.api import AnyEvent, Model, PlanChanged, Policy, TimerFired, WorkerDelayed, WorkerJoined, WorkerReady
 from tidegate.engine.books import Bookings
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.invariants import InvariantViolation

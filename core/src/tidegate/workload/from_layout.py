@@ -5,7 +5,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from tidegate.api import DocumentError, Layout, LayoutModel, LayoutPartition, LayoutWorker, read_document
+from tidegate.documents import DocumentError, Layout, LayoutModel, LayoutPartition, LayoutWorker, read_document
 
 
 def sections_of(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:

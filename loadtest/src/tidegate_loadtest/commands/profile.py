@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from tidegate.api import ModelProfile
+    from tidegate.documents import ModelProfile
 
 
 def profile(
@@ -33,7 +33,7 @@ def profile(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from tidegate.api import ProfileFileError, write_profile
+    from tidegate.documents import ProfileFileError, write_profile
     from tidegate_loadtest.connection import Connection, LoadTestError
     from tidegate_loadtest.profiler import measure_profile, sizes_to_measure
     from tidegate_loadtest.shapes import parse_shapes

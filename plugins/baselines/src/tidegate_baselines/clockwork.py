@@ -2,7 +2,8 @@
 
 from itertools import islice
 
-from tidegate.api import Gathered, Profile, RequestQueue
+from tidegate.api import Profile
+from tidegate.toolkit import Gathered, RequestQueue
 from tidegate_baselines.early_drop import EarlyDrop
 
 

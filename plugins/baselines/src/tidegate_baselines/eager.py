@@ -4,17 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from tidegate.api import (
-    NEVER,
-    BatchTarget,
-    Commands,
-    Gathered,
-    PolicyOptions,
-    Profile,
-    RequestArrived,
-    RequestQueue,
-    Setup,
-)
+from tidegate.api import NEVER, Commands, PolicyOptions, Profile, RequestArrived, Setup
+from tidegate.toolkit import BatchTarget, Gathered, RequestQueue
 from tidegate_baselines.early_drop import GATHERING, EarlyDrop
 
 

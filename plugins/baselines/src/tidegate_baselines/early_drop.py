@@ -3,20 +3,8 @@
 from abc import abstractmethod
 from typing import ClassVar
 
-from tidegate.api import (
-    NEVER,
-    AnyCommand,
-    Commands,
-    Drop,
-    Gathered,
-    Gathering,
-    Profile,
-    QueueingPolicy,
-    RequestQueue,
-    SetTimer,
-    TimerFired,
-    Worker,
-)
+from tidegate.api import NEVER, AnyCommand, Commands, Drop, Profile, SetTimer, TimerFired, Worker
+from tidegate.toolkit import Gathered, Gathering, QueueingPolicy, RequestQueue
 
 GATHERING = Gathering(reserve_ns=0)
 

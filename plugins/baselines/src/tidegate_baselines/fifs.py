@@ -2,7 +2,8 @@
 
 from pydantic import Field
 
-from tidegate.api import FirstComeFirstServed, PolicyOptions, RequestQueue
+from tidegate.api import PolicyOptions
+from tidegate.toolkit import FirstComeFirstServed, RequestQueue
 
 
 class FifsOptions(PolicyOptions):

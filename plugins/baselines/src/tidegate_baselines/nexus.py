@@ -13,8 +13,6 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
-    Gathered,
-    Gathering,
     Leg,
     Policy,
     PolicyOptions,
@@ -24,7 +22,6 @@ from tidegate.api import (
     Request,
     RequestArrived,
     RequestCancelled,
-    RequestQueue,
     Setup,
     Worker,
     WorkerJoined,
@@ -33,6 +30,7 @@ from tidegate.api import (
     ms_to_ns,
     queue_key,
 )
+from tidegate.toolkit import Gathered, Gathering, RequestQueue
 from tidegate_baselines.squishy import Plan, largest_batch, static_plan
 
 GATHERING = Gathering(reserve_ns=0)

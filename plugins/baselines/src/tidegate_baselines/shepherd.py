@@ -15,14 +15,12 @@ from tidegate.api import (
     BatchFailed,
     Commands,
     Dispatch,
-    Gathered,
     LegFinished,
     PolicyOptions,
     Preempt,
     Profile,
     QueueKey,
     Request,
-    RequestQueue,
     SetTimer,
     Setup,
     TimerFired,
@@ -30,6 +28,7 @@ from tidegate.api import (
     WorkerLost,
     WorkerReady,
 )
+from tidegate.toolkit import Gathered, RequestQueue
 from tidegate_baselines.early_drop import GATHERING, EarlyDrop
 from tidegate_baselines.small_batches import Running, SmallBatches
 

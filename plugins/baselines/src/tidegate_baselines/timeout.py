@@ -4,7 +4,8 @@ from itertools import islice
 
 from pydantic import Field
 
-from tidegate.api import Gathered, Profile, RequestQueue, Setup, ms_to_ns
+from tidegate.api import Profile, Setup, ms_to_ns
+from tidegate.toolkit import Gathered, RequestQueue
 from tidegate_baselines.eager import Eager, EagerOptions
 
 

@@ -15,7 +15,6 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
-    IdleWorkers,
     Leg,
     Model,
     Policy,
@@ -33,6 +32,7 @@ from tidegate.api import (
     WorkerReady,
     ms_to_ns,
 )
+from tidegate.toolkit import IdleWorkers
 from tidegate_baselines.dynamic_batcher import BatcherConfig, DynamicBatcher
 
 

@@ -2,16 +2,8 @@
 
 from collections import Counter
 
-from tidegate.api import (
-    Layout,
-    LayoutModel,
-    LayoutNetwork,
-    LayoutPartition,
-    LayoutPipeline,
-    LayoutWorker,
-    PlanningError,
-    Profile,
-)
+from tidegate.api import PlanningError, Profile
+from tidegate.documents import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker
 from tidegate_ppipe.plan import PlannedPartition, PpipePlan
 from tidegate_ppipe.problem import PlannedModel, PpipeProblem
 

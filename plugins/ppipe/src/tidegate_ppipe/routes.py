@@ -4,7 +4,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import pairwise, starmap
 
-from tidegate.api import ArrivalRate, Model, Pipeline
+from tidegate.api import Model, Pipeline
+from tidegate.toolkit import ArrivalRate
 from tidegate_ppipe.resources import Resources
 
 BUSY_PART = 0.9

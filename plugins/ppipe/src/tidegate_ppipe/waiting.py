@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from tidegate.api import NEVER, Model, QueueKey, RequestQueue
+from tidegate.api import NEVER, Model, QueueKey
+from tidegate.toolkit import RequestQueue
 from tidegate_ppipe.paths import Path
 from tidegate_ppipe.routes import Route
 

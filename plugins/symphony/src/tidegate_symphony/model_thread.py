@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from tidegate.api import NEVER, BatchTarget, Gathered, Gathering, Model, Profile, QueueKey, Request, RequestQueue
+from tidegate.api import NEVER, Model, Profile, QueueKey, Request
+from tidegate.toolkit import BatchTarget, Gathered, Gathering, RequestQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,12 @@ from pydantic import Field
 from tidegate.api import (
     NEVER,
     AnyCommand,
-    ArrivalRate,
-    BatchTarget,
     CancelTimer,
     Commands,
     Drop,
-    Gathering,
     LegFinished,
     Model,
     PolicyOptions,
-    QueueingPolicy,
     QueueKey,
     Request,
     RequestArrived,
@@ -28,6 +24,7 @@ from tidegate.api import (
     Worker,
     ms_to_ns,
 )
+from tidegate.toolkit import ArrivalRate, BatchTarget, Gathering, QueueingPolicy
 from tidegate_symphony.autoscaler import Autoscaler
 from tidegate_symphony.model_thread import Candidate, ModelThread, Outlook
 from tidegate_symphony.rank_thread import ReadyCandidates

@@ -10,17 +10,15 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
-    Gathering,
     PolicyOptions,
-    QueueingPolicy,
     QueueKey,
-    RequestQueue,
     SetTimer,
     Setup,
     TimerFired,
     Worker,
     ms_to_ns,
 )
+from tidegate.toolkit import Gathering, QueueingPolicy, RequestQueue
 
 
 class TemplateOptions(PolicyOptions):

@@ -125,7 +125,7 @@ def allow_all_files() -> None:
 
 def serving_errors() -> tuple[type[Exception], ...]:
     """What keeps a proxy from serving, each with the remedy in its message."""
-    from tidegate.api import DocumentError, ProfileFileError
+    from tidegate.documents import DocumentError, ProfileFileError
     from tidegate.host import PluginError
     from tidegate_proxy.access.authentication import CredentialFileError
     from tidegate_proxy.access.restrictions import RestrictionError

@@ -48,7 +48,7 @@ def up(
     from rich.console import Console
     from rich.markup import escape
 
-    from tidegate.api import DocumentError
+    from tidegate.documents import DocumentError
     from tidegate_proxy.configuration.config_file import ConfigError
     from tidegate_proxy.deployed.background import start_in_background
     from tidegate_proxy.deployed.folder import DeploymentError, read_plan

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from tidegate.api import DocumentError, Layout, ProfileFileError, read_document, read_profiles
+from tidegate.documents import DocumentError, Layout, ProfileFileError, read_document, read_profiles
 from tidegate.host import PluginError, Plugins
 from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.authentication import Authenticator, CredentialFileError

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from tidegate.api import RUN_FOLDER, STATE_FILE, Document, DocumentError, read_document, write_document
+from tidegate.api import Document
+from tidegate.documents import RUN_FOLDER, STATE_FILE, DocumentError, read_document, write_document
 from tidegate_proxy.deployed.folder import DeploymentError
 
 _LOCK = "lock"

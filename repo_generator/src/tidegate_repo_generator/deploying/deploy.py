@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from shutil import copyfile
 from typing import Final
 
-from tidegate.api import (
+from tidegate.documents import (
     DEPLOYMENT_FILE,
     LAYOUT_FILE,
     PROXY_FILE,

@@ -1,6 +1,6 @@
 """The launch file of a worker: a shell script that becomes its Triton."""
 
-from tidegate.api import LayoutWorker
+from tidegate.documents import LayoutWorker
 from tidegate_repo_generator.deploying.places import DEFAULT_HOST, Place
 from tidegate_repo_generator.model import Flavour
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.api import LayoutWorker
+from tidegate.documents import LayoutWorker
 from tidegate_repo_generator.model import GenerateError
 
 DEFAULT_HOST: Final = "127.0.0.1"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import onnxruntime as ort
 
-from tidegate.api import BlockLatencies, BlockProfile, DocumentError, read_document
+from tidegate.documents import BlockLatencies, BlockProfile, DocumentError, read_document
 from tidegate_repo_generator.onnx_file import read_onnx
 from tidegate_repo_generator.splitting.graph import SplitError
 from tidegate_repo_generator.splitting.inputs import Arrays, run, with_sizes

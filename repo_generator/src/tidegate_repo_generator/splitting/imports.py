@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from tidegate.api import BlockLatencies, BlockProfile
+from tidegate.documents import BlockLatencies, BlockProfile
 from tidegate_repo_generator.onnx_file import load_proto
 from tidegate_repo_generator.splitting.block_times import new_profile
 from tidegate_repo_generator.splitting.graph import Dataflow, SplitError

@@ -5,7 +5,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidegate.api import Document, read_document
+from tidegate.api import Document
+from tidegate.documents import read_document
 
 FILE_NAME = "blocks.json"
 WHOLE_NAME = "model.onnx"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 
-from tidegate.api import write_document
+from tidegate.documents import write_document
 from tidegate_repo_generator.splitting.blocks import Blocks, open_model
 from tidegate_repo_generator.splitting.cutting import Cutter
 from tidegate_repo_generator.splitting.graph import SplitError

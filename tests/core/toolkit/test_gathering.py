@@ -2,7 +2,8 @@
 
 import pytest
 
-from tidegate.api import NEVER, Gathered, Gathering, Model, Profile, Request, RequestQueue
+from tidegate.api import NEVER, Model, Profile, Request
+from tidegate.toolkit import Gathered, Gathering, RequestQueue
 
 PROFILE = Profile("m", "default", tuple(rows + 5 for rows in range(1, 9)))
 GATHERING = Gathering(reserve_ns=0)

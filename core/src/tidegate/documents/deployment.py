@@ -8,8 +8,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from tidegate.api.layout import Name
-from tidegate.api.planner import Document, DocumentError, read_document
+from tidegate.api import Document
+from tidegate.documents.document import DocumentError, read_document
+from tidegate.documents.layout import Name
 
 
 def _inside(path: str) -> str:

@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-from tidegate.api.model import NEVER, Request
-from tidegate.api.profile import Profile
-from tidegate.api.queueing import RequestQueue
+from tidegate.api import NEVER, Profile, Request
+from tidegate.toolkit.queueing import RequestQueue
 
 
 @dataclass(frozen=True, slots=True)

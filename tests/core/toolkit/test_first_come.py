@@ -1,7 +1,6 @@
 """First come, first served, where workers are lost and come back while a batch is on its way."""
 
 from tidegate.api import (
-    FirstComeFirstServed,
     LegFinished,
     Model,
     Pipeline,
@@ -15,6 +14,7 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.engine import Engine, Fail, StartLeg
+from tidegate.toolkit import FirstComeFirstServed
 
 MODELS = (Model("split", 4, pipelines=(Pipeline(("head", "tail"), 4),)), Model("whole", 4))
 WORKERS = (Worker(0, "w0", ("head",)), Worker(1, "w1", ("tail", "whole")))

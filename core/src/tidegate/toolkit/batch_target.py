@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from math import exp
 
-from tidegate.api.profile import Profile
+from tidegate.api import Profile
 
 MEMORY_NS = 1_000_000_000
 """Time constant of the rate's exponential average: long enough to smooth a Poisson process, short against a day."""

@@ -9,10 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidegate.api.model import Model, Pipeline, Worker
-from tidegate.api.network import Network
-from tidegate.api.planner import Document
-from tidegate.api.profile import Profile, ms_to_ns
+from tidegate.api import Document, Model, Network, Pipeline, Profile, Worker, ms_to_ns
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Positive = Annotated[float, Field(gt=0, lt=1e12)]

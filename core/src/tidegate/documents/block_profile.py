@@ -10,7 +10,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidegate.api.planner import Document, DocumentError
+from tidegate.api import Document
+from tidegate.documents.document import DocumentError
 
 Microseconds = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.api import ModelProfile, Point, ProfileFile, ProfileFileError, read_profiles, write_profile
+from tidegate.documents import ModelProfile, Point, ProfileFile, ProfileFileError, read_profiles, write_profile
 
 latencies_ms = st.floats(1e-6, 1e9)
 points = st.builds(

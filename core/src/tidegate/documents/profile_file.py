@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tidegate.api.profile import Profile
+from tidegate.api import Profile
 
 
 class ProfileFileError(Exception):

@@ -10,30 +10,28 @@ from typing import Generic, cast
 
 from typing_extensions import TypeVar
 
-from tidegate.api.commands import Dispatch
-from tidegate.api.events import (
+from tidegate.api import (
+    Batch,
+    Commands,
+    Dispatch,
+    Leg,
+    Model,
+    Policy,
+    PolicyOptions,
+    Profile,
     ProfileUpdated,
+    QueueKey,
+    Request,
     RequestArrived,
     RequestCancelled,
+    Setup,
+    Worker,
     WorkerDelayed,
     WorkerJoined,
     WorkerLost,
     WorkerReady,
+    queue_key,
 )
-from tidegate.api.model import Batch, Leg, Model, Request, Worker
-from tidegate.api.policy import Commands, Policy, PolicyOptions, Setup
-from tidegate.api.profile import Profile
-
-QueueKey = tuple[str, str]
-"""(model, merge key): requests of one queue can share a batch, requests of two never do.
-
-A model whose requests run alone has one queue, however they differ.
-"""
-
-
-def queue_key(request: Request, model: Model) -> QueueKey:
-    """The queue that a request of this model belongs to."""
-    return request.model, request.merge_key if model.merges else ""
 
 
 class RequestQueue:

@@ -1,9 +1,7 @@
 """First come, first served: the simplest policy, and what goes on when another one breaks (invariant 9)."""
 
-from tidegate.api.commands import Dispatch
-from tidegate.api.model import Batch, Leg, Worker
-from tidegate.api.policy import Commands
-from tidegate.api.queueing import QueueingPolicy, RequestQueue
+from tidegate.api import Batch, Commands, Dispatch, Leg, Worker
+from tidegate.toolkit.queueing import QueueingPolicy, RequestQueue
 
 
 class FirstComeFirstServed(QueueingPolicy):

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
-from tidegate.api import IdleWorkers, Model, Request, RequestQueue, Worker, WorkerReady
+from tidegate.api import Model, Request, Worker, WorkerReady
+from tidegate.toolkit import IdleWorkers, RequestQueue
 
 MODEL = Model("m", max_rows=64)
 PARTITIONS = ("a", "b")

@@ -2,8 +2,9 @@
 
 import pytest
 
-from tidegate.api import ArrivalRate, BatchTarget, Profile, ms_to_ns, staggered_target
-from tidegate.api.batch_target import REFRESH_NS
+from tidegate.api import Profile, ms_to_ns
+from tidegate.toolkit import ArrivalRate, BatchTarget, staggered_target
+from tidegate.toolkit.batch_target import REFRESH_NS
 
 RESNET = Profile.linear("resnet50", alpha_ms=1.053, beta_ms=5.072, max_rows=64)
 INCEPTION = Profile.linear("inceptionresnetv2", alpha_ms=5.090, beta_ms=18.368, max_rows=64)

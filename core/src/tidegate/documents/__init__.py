@@ -1,0 +1,60 @@
+"""The files that distributions hand each other: versioned documents that people can read and diff.
+
+document       JSON or YAML in, JSON out
+layout         what is loaded where: planners make it, the generator, the simulator and the proxy read it
+deployment     what the generator wrote: model repositories and the processes that serve them
+profile_file   how long models run, as measured
+block_profile  how long the blocks of a model run, as measured: what planners of partitions read
+"""
+
+from tidegate.documents.block_profile import BlockLatencies, BlockProfile
+from tidegate.documents.deployment import (
+    DEPLOYMENT_FILE,
+    LAYOUT_FILE,
+    PROXY_FILE,
+    RUN_FOLDER,
+    STATE_FILE,
+    DeployedPartition,
+    DeployedWorker,
+    Deployment,
+    read_deployment,
+)
+from tidegate.documents.document import DocumentError, read_document, write_document
+from tidegate.documents.layout import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker
+from tidegate.documents.profile_file import (
+    ModelProfile,
+    Point,
+    ProfileFile,
+    ProfileFileError,
+    read_profiles,
+    write_profile,
+)
+
+__all__ = [
+    "DEPLOYMENT_FILE",
+    "LAYOUT_FILE",
+    "PROXY_FILE",
+    "RUN_FOLDER",
+    "STATE_FILE",
+    "BlockLatencies",
+    "BlockProfile",
+    "DeployedPartition",
+    "DeployedWorker",
+    "Deployment",
+    "DocumentError",
+    "Layout",
+    "LayoutModel",
+    "LayoutNetwork",
+    "LayoutPartition",
+    "LayoutPipeline",
+    "LayoutWorker",
+    "ModelProfile",
+    "Point",
+    "ProfileFile",
+    "ProfileFileError",
+    "read_deployment",
+    "read_document",
+    "read_profiles",
+    "write_document",
+    "write_profile",
+]

@@ -1,0 +1,55 @@
+"""Documents as files: JSON or YAML in, JSON out, with errors that name file, field and remedy."""
+
+import json
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from tidegate.api import Document
+
+
+class DocumentError(Exception):
+    """A problem or a plan that cannot be used; the message names file, field and remedy."""
+
+
+D = TypeVar("D", bound=Document)
+
+
+def read_document(path: Path, kind: type[D]) -> D:
+    """Read a problem or a plan: JSON, or YAML in a file named so. Raises DocumentError."""
+    try:
+        return kind.model_validate(_parse(path))
+    except ValidationError as error:
+        wrong = "\n".join(
+            f"  {'.'.join(map(str, e['loc'])) or 'document'}: {e['msg'].removeprefix('Value error, ')}"
+            for e in error.errors()[:8]
+        )
+        fields = ", ".join(kind.model_fields)
+        raise DocumentError(f"{path}:\n{wrong}\n  the fields of a {kind.__name__}: {fields}") from error
+
+
+def write_document(path: Path, document: Document) -> None:
+    """Write a problem or a plan as JSON. Raises OSError."""
+    path.write_text(document.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def _parse(path: Path) -> object:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise DocumentError(f"{path}: {why}; give a JSON or YAML file") from error
+    if path.suffix not in {".yaml", ".yml"}:
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise DocumentError(f"{path}: it is no JSON: {error}; a YAML file is named .yaml") from error
+    try:
+        import yaml  # noqa: PLC0415 - of the extra `sim`
+    except ModuleNotFoundError as error:
+        raise DocumentError(f'{path}: YAML needs `pip install "tidegate[sim]"`; JSON does not') from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise DocumentError(f"{path}: it is no YAML: {' '.join(str(error).split())}") from error
