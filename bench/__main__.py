@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from bench.flame_graphs import draw_flame_graphs
 from bench.front import CALLERS, bench_front
 from bench.generator import bench_generator
 from bench.live_vs_simulated import bench_live_vs_simulated
@@ -39,15 +40,22 @@ def main() -> None:
     )
     parser.add_argument("--callers", type=int, nargs="+", metavar="N", help="front: how many call at a time")
     parser.add_argument(
+        "--flame-graphs", type=Path, metavar="DIR", help="front: draw where the CPU time goes instead (--perf-analyzer)"
+    )
+    parser.add_argument(
         "--rounds", type=int, default=ROUNDS, metavar="N", help="front, saturation: how often each is measured"
     )
     parser.add_argument("--full", action="store_true", help="scheduler: every number of models with every of workers")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="scheduler: draw how it grows into this HTML file")
     arguments = parser.parse_args()
+    if arguments.flame_graphs and not (arguments.only == "front" and arguments.perf_analyzer):
+        parser.error("--flame-graphs needs --only front and --perf-analyzer PATH")
     console = Console(width=None if os.isatty(1) else 120)
     console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
     figures: dict[str, Any] = {}
-    if arguments.only in (None, "front"):
+    if arguments.flame_graphs:
+        figures["flame_graphs"] = draw_flame_graphs(console, arguments.perf_analyzer, arguments.flame_graphs)
+    elif arguments.only in (None, "front"):
         figures["front"] = bench_front(
             console,
             arguments.perf_analyzer,

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from bench.no_op import no_op_models
 from bench.perf_analyzer import perf_analyzer
 from bench.proxy_process import ProxyProcess, proxy_process
 from demo.processes import TIDEGATE, run_load
@@ -30,26 +31,6 @@ DURATION_S, WARMUP_S = 3.0, 1.0
 CALLERS = (1, 8, 32, 128)
 FLOATS = {"64 B": 16, "600 KB": 150_000}
 """Tensors in and out, by their size."""
-NO_OP_CONFIG = """
-name: "noop"
-backend: "python"
-max_batch_size: 32
-input { name: "INPUT" data_type: TYPE_FP32 dims: [ -1 ] }
-output { name: "OUTPUT" data_type: TYPE_FP32 dims: [ -1 ] }
-instance_group { count: 2 kind: KIND_CPU }
-parameters { key: "tidegate_batch" value: { string_value: "merge" } }
-"""
-NO_OP_MODEL = """
-import triton_python_backend_utils as pb
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb.InferenceResponse([pb.Tensor("OUTPUT", pb.get_input_tensor_by_name(request, "INPUT").as_numpy())])
-            for request in requests
-        ]
-"""
 Figures = dict[str, float]
 Load = Callable[[str, int, int, Sequence[str]], Figures]
 """`load(address, floats, callers, flags)`: requests/s, and the 50th and 99th percentile of their latency in ms."""
@@ -98,11 +79,7 @@ def bench_front(
         commands["other fifs"] = (str(against), ("--policy", "fifs"))
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as stack:
         work = Path(folder)
-        version = work / "models" / "noop" / "1"
-        version.mkdir(parents=True)
-        (version.parent / "config.pbtxt").write_text(NO_OP_CONFIG)
-        (version / "model.py").write_text(NO_OP_MODEL)
-        triton = stack.enter_context(EmbeddedTriton([work / "models"]))
+        triton = stack.enter_context(EmbeddedTriton([no_op_models(work)]))
 
         def start(name: str, command: str, *flags: str) -> ProxyProcess:
             (work / name).mkdir()

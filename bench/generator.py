@@ -28,7 +28,7 @@ from rich.table import Table
 from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc import service_pb2 as pb
 
-from bench.front import NO_OP_CONFIG, NO_OP_MODEL
+from bench.no_op import no_op_models
 from tidegate_proxy.embedded import EmbeddedTriton
 
 RATES = (1000, 2000, 3000, 4000)
@@ -97,14 +97,11 @@ def empty_triton(cores: set[int]) -> Iterator[str]:
 @contextmanager
 def no_op_triton(cores: set[int], folder: Path) -> Iterator[str]:
     """The real one, on these cores."""
-    version = folder / "models" / "noop" / "1"
-    version.mkdir(parents=True)
-    (version.parent / "config.pbtxt").write_text(NO_OP_CONFIG)
-    (version / "model.py").write_text(NO_OP_MODEL)
+    models = no_op_models(folder)
     own = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)  # what it starts inherits them
     try:
-        triton = EmbeddedTriton([folder / "models"]).start()
+        triton = EmbeddedTriton([models]).start()
     finally:
         os.sched_setaffinity(0, own)
     try:

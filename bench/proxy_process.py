@@ -28,6 +28,11 @@ class ProxyProcess:
         self._errors = errors
 
     @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         """Whether it has not ended."""
         return self._process.poll() is None

@@ -1,0 +1,33 @@
+"""A model that answers with what it was asked, at once: what remains is the hop."""
+
+from pathlib import Path
+
+CONFIG = """
+name: "noop"
+backend: "python"
+max_batch_size: 32
+input { name: "INPUT" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "OUTPUT" data_type: TYPE_FP32 dims: [ -1 ] }
+instance_group { count: 2 kind: KIND_CPU }
+parameters { key: "tidegate_batch" value: { string_value: "merge" } }
+"""
+MODEL = """
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb.InferenceResponse([pb.Tensor("OUTPUT", pb.get_input_tensor_by_name(request, "INPUT").as_numpy())])
+            for request in requests
+        ]
+"""
+
+
+def no_op_models(folder: Path) -> Path:
+    """A repository with `noop` in it, written into the folder."""
+    version = folder / "models" / "noop" / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text(CONFIG)
+    (version / "model.py").write_text(MODEL)
+    return folder / "models"
