@@ -21,7 +21,7 @@ from rich.table import Table
 
 from tidegate.api import AnyEvent, Commands, Setup
 from tidegate.documents import DocumentError, Layout, read_document, write_document
-from tidegate.sim.build import cluster_of, setup_of
+from tidegate.sim.build import setup_of, simulation_of
 from tidegate.sim.record import Record
 from tidegate.workload import Scenario, draw_requests
 from tidegate.workload.from_layout import sections_of
@@ -121,7 +121,7 @@ def measure(layout: Layout, folder: Path, options: PpipeOptions) -> dict[str, fl
     policy = Timed(setup_of(scenario, 0), options)
     requests = draw_requests(scenario, 0, 1.0)
     record = Record(requests, measured_from_ns=0, limits=None)
-    cluster_of(scenario, policy, requests, record, name="ppipe", seed=0).run()
+    simulation_of(scenario, policy, requests, record, name="ppipe", seed=0).run()
     batches = policy.new_batch_id()
     return {
         "gpus": len({worker.gpu for worker in layout.workers}),

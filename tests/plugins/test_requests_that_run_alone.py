@@ -22,7 +22,8 @@ from tidegate.api import (
 )
 from tidegate.engine import Engine, InvariantViolation, StartLeg
 from tidegate.host import Plugins, make_policy
-from tidegate.sim import Simulation
+from tidegate.sim import ExactWorkers, Simulation
+from tidegate.sim.workers import taking
 from tidegate.toolkit import Gathering, RequestQueue
 
 EVERY_POLICY = Plugins.installed().policies.values()
@@ -72,7 +73,7 @@ def test_nothing_is_merged_beyond_the_limit(
         sizes.append((len(effect.batch.request_ids), effect.rows))
         return PROFILE.latency_ns(effect.rows)
 
-    simulation = Simulation(engine, service=service)
+    simulation = Simulation(engine, ExactWorkers(taking(service)))
     simulation.schedule(
         [
             arrival(number, rows, key, ms_to_ns(at_ms))

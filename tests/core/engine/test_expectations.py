@@ -15,8 +15,9 @@ from tidegate.engine import Engine, Recorder, StartLeg, read_log
 from tidegate.engine.expectations import PATIENCE_LEGS, PATIENCE_NS, PROBES, Expectations
 from tidegate.engine.learner import LATEST, PUBLISH_EVERY
 from tidegate.host import Plugins
-from tidegate.sim import Simulation
+from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.replay import replay
+from tidegate.sim.workers import taking
 from tidegate.workload import Poisson
 
 PLUGINS = Plugins.installed()
@@ -187,7 +188,7 @@ class Service:
             return duration_ns
 
         self.arrivals = list(Poisson(rate_rps).instants_ns(round(seconds * SECOND_NS), random.Random(1)))
-        simulation = Simulation(engine, service=service)
+        simulation = Simulation(engine, ExactWorkers(taking(service)))
         simulation.schedule(
             RequestArrived(at_ns, Request(number, "m", 1, at_ns, at_ns + SLO_NS))
             for number, at_ns in enumerate(self.arrivals)

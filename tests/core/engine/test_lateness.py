@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.engine.script import SETUP, Script, arrived, engine_of
+from tests.effect_log import EffectLog
 from tidegate.api import (
     AnyEvent,
     ClockAdvanced,
@@ -64,14 +65,15 @@ def test_a_slack_that_keeps_everybody_from_waiting_falls() -> None:
     profile = Profile.linear("m", alpha_ms=0.1, beta_ms=2, max_rows=8)
     setup = Setup((Model("m", 8, slo_ns),), (Worker(0, "w0", ("m",)),), (profile,), wake_slack_ns=ms_to_ns(20))
     engine = Engine(PLUGINS.make_policy("symphony", setup, {}), name="symphony", strict=True)
-    simulation = Simulation(engine)
+    effects = EffectLog()
+    simulation = Simulation(engine, listeners=[effects])
     arrivals_ns = [number * 4 * MS for number in range(600)]
     simulation.schedule(
         RequestArrived(at_ns, Request(number, "m", 1, at_ns, at_ns + slo_ns))
         for number, at_ns in enumerate(arrivals_ns)
     )
     simulation.run()
-    started = [effect for _, effect in simulation.effects if isinstance(effect, StartLeg)]
+    started = [effect for _, effect in effects if isinstance(effect, StartLeg)]
     assert {effect.rows for effect in started[: UNSEEN_LEGS // 2]} == {1}
     assert min(effect.rows for effect in started[-30:-1]) >= 3
     assert engine.tally.answered == len(arrivals_ns)

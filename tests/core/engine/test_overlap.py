@@ -32,10 +32,11 @@ from tidegate.api import (
     WorkerReady,
     ms_to_ns,
 )
-from tidegate.engine import FIRST_LEAD_NS, Engine, InvariantViolation, StartLeg
+from tidegate.engine import FIRST_LEAD_NS, CancelLeg, Engine, InvariantViolation, StartLeg
 from tidegate.engine.overlap import LARGEST, LONGEST_NS
 from tidegate.host import Plugins
-from tidegate.sim import Simulation
+from tidegate.sim import Agenda, Simulation
+from tidegate.sim.workers import Outcome
 from tidegate.toolkit import FirstComeFirstServed
 
 MS = ms_to_ns(1)
@@ -53,11 +54,11 @@ def short_legs() -> Iterator[None]:
         yield
 
 
-class FarAway(Simulation):
+class FarAway:
     """Workers at the end of a way; what arrives while one executes waits there for it."""
 
     def __init__(self, engine: Engine, execution_ns: Duration, *, there_ns: int, back_ns: int) -> None:
-        super().__init__(engine)
+        self.engine = engine
         self._execution_ns = execution_ns
         self._there_ns, self._back_ns = there_ns, back_ns
         self._idle_since_ns: dict[int, int] = {}
@@ -66,7 +67,7 @@ class FarAway(Simulation):
         self.waited_ns: list[int] = []
         """How long each batch was there before it was executed."""
 
-    def _run_leg(self, now_ns: int, effect: StartLeg) -> None:
+    def start(self, now_ns: int, effect: StartLeg, agenda: Agenda) -> None:
         worker_id = effect.batch.legs[effect.leg].worker_id
         there_ns = now_ns + self._there_ns
         idle_since_ns = self._idle_since_ns.get(worker_id, there_ns)
@@ -75,7 +76,16 @@ class FarAway(Simulation):
         self.idle_ns.append(starts_ns - idle_since_ns)
         self.waited_ns.append(starts_ns - there_ns)
         back_ns = ends_ns + self._back_ns
-        self.schedule([LegFinished(back_ns, effect.batch.id, effect.leg, worker_id, now_ns, back_ns)])
+        agenda.schedule(LegFinished(back_ns, effect.batch.id, effect.leg, worker_id, now_ns, back_ns))
+
+    def cancel(self, now_ns: int, effect: CancelLeg, agenda: Agenda) -> None:
+        raise NotImplementedError("nobody preempts here")
+
+    def ended(self, outcome: Outcome, agenda: Agenda) -> None:
+        pass
+
+    def forget(self, now_ns: int, worker_id: int, agenda: Agenda) -> None:
+        raise NotImplementedError("nobody is lost here")
 
 
 def saturated(
@@ -96,15 +106,16 @@ def saturated(
     )
     made = PLUGINS.make_policy(policy, setup, {})
     engine = Engine(made, name=policy, strict=True, first_lead_ns=first_lead_ns)
-    simulation = FarAway(engine, execution_ns, there_ns=there_ns, back_ns=back_ns)
+    far_away = FarAway(engine, execution_ns, there_ns=there_ns, back_ns=back_ns)
+    simulation = Simulation(engine, far_away)
     simulation.schedule(RequestArrived(0, Request(number, "m", 1, 0, NEVER)) for number in range(requests))
     simulation.run()
     assert engine.tally.answered == requests
-    return simulation
+    return far_away
 
 
-def idle_share(simulation: FarAway, execution_ns: int, *, after: int = 200) -> float:
-    idle_ns = simulation.idle_ns[after:]
+def idle_share(workers: FarAway, execution_ns: int, *, after: int = 200) -> float:
+    idle_ns = workers.idle_ns[after:]
     return sum(idle_ns) / (sum(idle_ns) + execution_ns * len(idle_ns))
 
 
@@ -113,8 +124,8 @@ def idle_share(simulation: FarAway, execution_ns: int, *, after: int = 200) -> f
 def test_a_saturated_worker_does_not_idle(policy: str, workers: int) -> None:
     seldom = saturated(lambda _: 2 * MS, policy=policy, workers=workers, first_lead_ns=0, requests=300)
     assert idle_share(seldom, 2 * MS, after=9) > 0.2
-    simulation = saturated(lambda _: 2 * MS, policy=policy, workers=workers, requests=1400 * workers)
-    assert idle_share(simulation, 2 * MS, after=150 * workers) < 0.01
+    far_away = saturated(lambda _: 2 * MS, policy=policy, workers=workers, requests=1400 * workers)
+    assert idle_share(far_away, 2 * MS, after=150 * workers) < 0.01
 
 
 @settings(max_examples=examples(0.1))
@@ -122,12 +133,12 @@ def test_a_saturated_worker_does_not_idle(policy: str, workers: int) -> None:
 def test_what_is_sent_early_hardly_waits(execution_us: int, there_us: int, back_us: int) -> None:
     """Once the ways are learned: what is urgent could not have begun much sooner than the batch before it."""
     execution_ns, ways_ns = 1000 * execution_us, 1000 * (there_us + back_us)
-    simulation = saturated(lambda _: execution_ns, there_ns=1000 * there_us, back_ns=1000 * back_us, requests=1200)
-    assert max(simulation.waited_ns[200:]) <= ways_ns
+    far_away = saturated(lambda _: execution_ns, there_ns=1000 * there_us, back_ns=1000 * back_us, requests=1200)
+    assert max(far_away.waited_ns[200:]) <= ways_ns
     legs_ns = execution_ns + ways_ns
     # At most `LARGEST` of what passes between two ends, which is shorter by as much as the batch is sent early.
     reachable_ns = min(ways_ns, LONGEST_NS, round(LARGEST / (1 + LARGEST) * legs_ns))
-    assert sum(simulation.idle_ns[200:]) / 100 <= ways_ns - reachable_ns + 0.03 * legs_ns
+    assert sum(far_away.idle_ns[200:]) / 100 <= ways_ns - reachable_ns + 0.03 * legs_ns
 
 
 def test_where_legs_scatter_workers_idle_less_and_nothing_else_changes() -> None:
@@ -140,8 +151,8 @@ def test_where_legs_scatter_workers_idle_less_and_nothing_else_changes() -> None
 
 
 def test_what_is_learned_of_legs_stays_what_they_take_alone() -> None:
-    simulation = saturated(lambda _: 5 * MS)
-    (profile,) = simulation.engine.expectations.profiles.values()
+    far_away = saturated(lambda _: 5 * MS)
+    (profile,) = far_away.engine.expectations.profiles.values()
     assert profile.latency_ns(4) == pytest.approx(5.7 * MS, rel=0.03)
 
 

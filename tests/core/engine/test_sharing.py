@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.core.engine.script import Script, arrived, engine_of, failed, run
+from tests.effect_log import EffectLog
 from tidegate.api import (
     NEVER,
     AnyEvent,
@@ -26,7 +27,7 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate.engine import CancelLeg, Engine, StartLeg
+from tidegate.engine import AnyEffect, CancelLeg, Engine, StartLeg
 from tidegate.host import Plugins, make_policy
 from tidegate.sim import Simulation
 from tidegate.testing import random_scenario
@@ -57,7 +58,7 @@ class Client:
         return sorted(self.waited_ms)[len(self.waited_ms) // 2]
 
 
-class ClosedLoop(Simulation):
+class ClosedLoop:
     """Clients before an engine, for some seconds."""
 
     def __init__(self, policy: str, clients: Mapping[str, Client], *, workers: int = 1, tagged: bool = True) -> None:
@@ -71,16 +72,17 @@ class ClosedLoop(Simulation):
         everywhere = [Worker(number, f"w{number}", names) for number in range(workers)]
         setup = Setup(tuple(models), tuple(everywhere), tuple(profiles))
         spec = PLUGINS.policy(policy)
-        super().__init__(Engine(make_policy(spec, setup, {}), name=policy, strict=True))
+        self.engine = Engine(make_policy(spec, setup, {}), name=policy, strict=True)
+        self.effects = EffectLog()
+        self._simulation = Simulation(self.engine, listeners=[self, self.effects])
         self.clients = clients
         self._tagged = tagged
         self._requests: dict[int, tuple[str, Request]] = {}
         self._running: dict[int, tuple[int, ...]] = {}
-        self._seen = 0
         for name, client in clients.items():
             for number in range(client.under_way):
                 self._send(number * 1000, name)
-        self.run()
+        self._simulation.run()
 
     @property
     def answered(self) -> int:
@@ -92,10 +94,9 @@ class ClosedLoop(Simulation):
             due_ns = NEVER if client.slo_ms is None else at_ns + ms_to_ns(client.slo_ms)
             request = Request(request_id, client.model, 1, at_ns, due_ns, client=name if self._tagged else "")
             self._requests[request_id] = name, request
-            self._schedule(RequestArrived(at_ns, request))
+            self._simulation.schedule([RequestArrived(at_ns, request)])
 
-    def _handle(self, event: AnyEvent) -> None:
-        super()._handle(event)
+    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
         if isinstance(event, LegFinished):
             for request_id in self._running.pop(event.batch_id):
                 name, request = self._requests[request_id]
@@ -103,14 +104,13 @@ class ClosedLoop(Simulation):
                 client.waited_ms.append((event.now_ns - request.arrival_ns) / 1e6)
                 client.while_loaded += event.now_ns < END_NS
                 self._send(event.now_ns + client.pause_ns, name)
-        for _, effect in self.effects[self._seen :]:
+        for effect in effects:
             if isinstance(effect, StartLeg):
                 self._running[effect.batch.id] = effect.batch.request_ids
             elif isinstance(effect, Drop):
                 name, _ = self._requests[effect.request_id]
                 self.clients[name].dropped += 1
                 self._send(event.now_ns + ms_to_ns(1) + self.clients[name].pause_ns, name)
-        self._seen = len(self.effects)
 
 
 def crowd(slo_ms: float | None = None, model: str = "m") -> dict[str, Client]:
@@ -209,19 +209,22 @@ def test_one_client_alone_is_never_held_back(rng: random.Random, name: str) -> N
 def test_whatever_happens_every_request_is_told_or_held_and_ends_once(rng: random.Random, name: str) -> None:
     scenario = random_scenario(rng, disturbances=True)
     engine = Engine(make_policy(PLUGINS.policy(name), scenario.setup, {}), name=name, strict=True)
-    counted = Counted(engine)
-    counted.schedule(scenario.events)
-    counted.run()
+    simulation = Simulation(engine, listeners=[Counted(engine)])
+    simulation.schedule(scenario.events)
+    simulation.run()
     assert engine.queued == engine.in_flight == 0
     assert engine.tally.ended == engine.tally.accepted
 
 
-class Counted(Simulation):
-    """Looks after every event whether the books agree, and that no worker is idle while all of a model is held."""
+class Counted:
+    """A listener: after every event the books agree, and no worker is idle while all requests of a model are held."""
 
-    def _handle(self, event: AnyEvent) -> None:
-        super()._handle(event)
-        engine = self.engine
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
+        del event, effects
+        engine = self._engine
         held, seen = engine._state.sharing.held, engine._state.queued
         assert not {request.id for request in held} & seen.keys()
         assert engine.queued == len(held) + len(seen)

@@ -5,7 +5,7 @@ import io
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -28,18 +28,20 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import Engine, Fail, Recorder, StartLeg
+from tidegate.engine import AnyEffect, Engine, Fail, Recorder, StartLeg
 from tidegate.host import make_policy
-from tidegate.sim import Simulation
+from tidegate.sim import ExactWorkers, Simulation
+from tidegate.sim.workers import Outcome, failed, finished
 from tidegate.testing import Scenario, random_scenario
 from tidegate.testing.scenario import refused
 
 
-class Ledger(Simulation):
-    """A driver that keeps books of its own: it knows only what clients, workers and effects tell it."""
+class Ledger:
+    """A listener that keeps books of its own: it knows only what clients, workers and effects tell it."""
 
     def __init__(self, engine: Engine, scenario: Scenario) -> None:
-        super().__init__(engine, service=self._service_ns)
+        self.engine = engine
+        self.effects: list[tuple[int, AnyEffect]] = []
         changes = [event for event in scenario.events if isinstance(event, PlanChanged)]
         workers = itertools.chain(scenario.setup.workers, *(change.workers for change in changes))
         self._kinds = {worker.id: worker.kind for worker in workers}
@@ -51,26 +53,26 @@ class Ledger(Simulation):
         self._running: dict[int, StartLeg] = {}
         self._scenario = scenario
         self._legs_started = 0
-        self._effects_seen = 0
         self.most_sent = 0
         """How many legs were on one worker at a time, running or on their way."""
         self.sent_behind: set[tuple[int, int]] = set()
         """(batch, leg) of those that were sent to a worker that ran another."""
-        self.schedule(scenario.events)
-        self.run()
+        simulation = Simulation(engine, ExactWorkers(self._execute), listeners=[self])
+        simulation.schedule(scenario.events)
+        simulation.run()
 
-    def outcome(self, effect: StartLeg, started_ns: int, ended_ns: int) -> LegFinished | BatchFailed:
+    def _execute(self, effect: StartLeg, started_ns: int) -> Outcome:
         factors = self._scenario.service_factors
         number = self._legs_started
         self._legs_started += 1
-        expected_ns = ended_ns - started_ns
-        ended_ns = self.true_end(number, started_ns, max(1, round(expected_ns * factors[number % len(factors)])))
+        duration_ns = max(1, round(self._service_ns(effect) * factors[number % len(factors)]))
+        ended_ns = self.true_end(number, started_ns, duration_ns)
         worker_id = effect.batch.legs[effect.leg].worker_id
         self.intervals.append((worker_id, started_ns, ended_ns))
         if number in self._scenario.failures:
-            failed = BatchFailed(ended_ns, effect.batch.id, effect.leg, worker_id, "made to fail", retry=True)
-            return failed if number % 2 else refused(failed, effect.batch)
-        return super().outcome(effect, started_ns, ended_ns)
+            outcome = failed(effect, ended_ns, "made to fail", retry=True)
+            return outcome if number % 2 else refused(outcome, effect.batch)
+        return finished(effect, started_ns, ended_ns)
 
     def true_end(self, number: int, started_ns: int, duration_ns: int) -> int:
         """When the n-th leg to start really ends."""
@@ -81,10 +83,10 @@ class Ledger(Simulation):
         leg = effect.batch.legs[effect.leg]
         return self._profiles[leg.partition, self._kinds[leg.worker_id]].latency_ns(effect.rows)
 
-    def _handle(self, event: AnyEvent) -> None:
+    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
         self._happened(event)
-        super()._handle(event)
-        for _, effect in self.effects[self._effects_seen :]:
+        for effect in effects:
+            self.effects.append((event.now_ns, effect))
             match effect:
                 case StartLeg(batch=batch):
                     assert not any(
@@ -101,7 +103,6 @@ class Ledger(Simulation):
                     self._end(request_id, "failed")
                 case Drop(request_id=request_id):
                     self._end(request_id, "dropped")
-        self._effects_seen = len(self.effects)
 
     def _happened(self, event: AnyEvent) -> None:
         match event:

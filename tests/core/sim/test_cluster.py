@@ -28,9 +28,11 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.engine import Engine
+from tidegate.sim.build import PATIENCE
 from tidegate.sim.cluster import Cluster
-from tidegate.sim.links import Links
+from tidegate.sim.links import Forwarding, Links
 from tidegate.sim.record import ANSWERED, FAILED, WAITING, Record
+from tidegate.sim.simulation import Simulation
 from tidegate.sim.truth import SimulatedWorker, Truth, drawing_delays, drawing_failures, drawing_jitter
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate.workload import draw_requests
@@ -84,9 +86,11 @@ def run(
     engine = Engine(policy, name="test", strict=True, learn=False)
     record = Legs(max(1, sum(isinstance(event, RequestArrived) for event in events)))
     workers = [worker(each.id) for each in policy.setup.workers]
-    cluster = Cluster(engine, workers, truth, record, interference=interference, retry=retry, links=links)
-    cluster.schedule(events)
-    cluster.run()
+    cluster = Cluster(workers, truth, record, interference=interference, retry=retry, links=links)
+    forwarding = [] if links is None else [Forwarding(engine, links)]
+    simulation = Simulation(engine, cluster, listeners=[record, *forwarding], patience=PATIENCE)
+    simulation.schedule(events)
+    simulation.run()
     assert engine.in_flight == 0
     return record
 

@@ -1,43 +1,71 @@
-"""Virtual time: the total order of events, and when a simulation is over."""
+"""Virtual time: the total order of events, who executes, who watches, and when a simulation is over."""
 
-from tidegate.api import LegFinished, Model, PolicyOptions, Profile, Request, RequestArrived, Setup, Worker, WorkerLost
-from tidegate.engine import Engine, Fail, StartLeg
-from tidegate.sim import Simulation
+from collections.abc import Iterator, Sequence
+
+from tests.effect_log import EffectLog
+from tidegate.api import (
+    AnyEvent,
+    Commands,
+    LegFinished,
+    Model,
+    PolicyOptions,
+    Preempt,
+    Profile,
+    Request,
+    RequestArrived,
+    SetTimer,
+    Setup,
+    TimerFired,
+    Worker,
+    WorkerJoined,
+    WorkerLost,
+)
+from tidegate.engine import AnyEffect, Engine, Fail, StartLeg
+from tidegate.sim import Agenda, ExactWorkers, Simulation
+from tidegate.sim.workers import taking
 from tidegate.toolkit import FirstComeFirstServed
 
 SETUP = Setup((Model("m", 4),), (Worker(0, "w0", ("m",)),), (Profile("m", "default", (10, 20, 30, 40)),))
 
 
-def simulation() -> Simulation:
-    return Simulation(Engine(FirstComeFirstServed(SETUP, PolicyOptions()), name="first-come", strict=True, learn=False))
+def engine_of(policy: type[FirstComeFirstServed] = FirstComeFirstServed) -> Engine:
+    return Engine(policy(SETUP, PolicyOptions()), name="first-come", strict=True, learn=False)
+
+
+def simulation() -> tuple[Simulation, EffectLog]:
+    effects = EffectLog()
+    return Simulation(engine_of(), listeners=[effects]), effects
 
 
 def arrival(request_id: int, at_ns: int) -> RequestArrived:
     return RequestArrived(at_ns, Request(request_id, "m", 1, at_ns))
 
 
-def starts(simulation: Simulation) -> list[tuple[int, tuple[int, ...]]]:
-    return [(at_ns, effect.batch.request_ids) for at_ns, effect in simulation.effects if isinstance(effect, StartLeg)]
+def starts(effects: EffectLog) -> list[tuple[int, tuple[int, ...]]]:
+    return [(at_ns, effect.batch.request_ids) for at_ns, effect in effects if isinstance(effect, StartLeg)]
+
+
+# Order ----------------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_fed_and_what_is_scheduled_happen_in_the_order_of_time() -> None:
-    one = simulation()
+    one, effects = simulation()
     one.feed(iter([arrival(0, 0), arrival(1, 5), arrival(2, 30)]))
     one.schedule([arrival(4, 7), arrival(3, 6)])
     one.run()
-    assert starts(one) == [(0, (0,)), (10, (1, 3, 4)), (40, (2,))]
+    assert starts(effects) == [(0, (0,)), (10, (1, 3, 4)), (40, (2,))]
 
 
 def test_what_is_fed_is_taken_one_by_one() -> None:
     taken = []
 
-    def arrivals() -> "object":
+    def arrivals() -> Iterator[RequestArrived]:
         for number in range(10):
             taken.append(number)
             yield arrival(number, 100 * number)
 
-    one = simulation()
-    one.feed(arrivals())  # type: ignore[arg-type]
+    one, _ = simulation()
+    one.feed(arrivals())
     assert taken == [0]
     one.run(until_ns=350)
     assert taken == [0, 1, 2, 3, 4]
@@ -48,46 +76,122 @@ def test_what_is_fed_is_taken_one_by_one() -> None:
 
 def test_of_one_instant_what_was_fed_comes_first() -> None:
     """A request that arrives when a worker gets free can join what that worker runs next."""
-    one = simulation()
+    one, effects = simulation()
     one.feed([arrival(0, 0), arrival(1, 10)])
     one.run()
-    assert starts(one) == [(0, (0,)), (10, (1,))]
+    assert starts(effects) == [(0, (0,)), (10, (1,))]
     assert one.engine.tally.answered == 2
 
 
 def test_of_one_instant_what_was_scheduled_first_happens_first() -> None:
-    first, second = simulation(), simulation()
+    (first, lost_first), (second, lost_second) = simulation(), simulation()
     first.schedule([WorkerLost(5, 0), arrival(0, 5)])
     second.schedule([arrival(0, 5), WorkerLost(5, 0)])
     for one in (first, second):
         one.run()
-    assert starts(first) == []
-    assert starts(second) == [(5, (0,))]
-    assert all(isinstance(one.effects[-1][1], Fail) for one in (first, second))
+    assert starts(lost_first) == []
+    assert starts(lost_second) == [(5, (0,))]
+    assert all(isinstance(effects[-1][1], Fail) for effects in (lost_first, lost_second))
+
+
+def test_what_was_called_off_does_not_happen() -> None:
+    agenda = Agenda()
+    agenda.schedule(arrival(0, 5))
+    agenda.call_off(agenda.schedule(arrival(1, 5)))
+    agenda.feed([arrival(2, 7)])
+    assert [agenda.next_ns, agenda.pop(), agenda.pop(), agenda.pop(), agenda.pop()] == [
+        5,
+        arrival(0, 5),
+        None,
+        arrival(2, 7),
+        None,
+    ]
+
+
+# The end --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_can_be_interrupted_without_a_trace() -> None:
-    whole, parts = simulation(), simulation()
+    (whole, whole_effects), (parts, parts_effects) = simulation(), simulation()
     for one in (whole, parts):
         one.schedule(arrival(number, 7 * number) for number in range(20))
     whole.run()
     for until_ns in range(0, 400, 3):
         parts.run(until_ns)
-    assert parts.effects == whole.effects
+    assert parts_effects == whole_effects
     assert parts.engine.tally == whole.engine.tally
 
 
+class Restless(FirstComeFirstServed):
+    """Asks to be woken again and again, and runs nothing."""
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        return [SetTimer("again", event.now_ns + 1)]
+
+    def on_timer_fired(self, event: TimerFired) -> Commands:
+        return [SetTimer("again", event.now_ns + 1)]
+
+
+def test_patience_with_a_policy_that_only_waits_ends() -> None:
+    one = Simulation(engine_of(Restless), patience=25)
+    one.schedule([arrival(0, 100)])
+    one.run()
+    assert one.engine.now_ns == 125
+    assert one.engine.queued == 1
+
+
+def test_a_run_ends_where_enough_was_seen() -> None:
+    effects = EffectLog()
+    one = Simulation(engine_of(), listeners=[effects], enough=lambda: len(effects) == 2)
+    one.schedule(arrival(number, 100 * number) for number in range(5))
+    one.run()
+    assert starts(effects) == [(0, (0,)), (100, (1,))]
+    assert one.engine.now_ns == 100
+
+
+# Workers --------------------------------------------------------------------------------------------------------------
+
+
+class Ends:
+    """A listener that keeps how legs ended."""
+
+    def __init__(self) -> None:
+        self.legs: list[tuple[int, int]] = []
+
+    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
+        if isinstance(event, LegFinished):
+            self.legs.append((event.started_ns, event.ended_ns))
+
+
 def test_a_leg_takes_what_the_service_says() -> None:
-    engine = Engine(FirstComeFirstServed(SETUP, PolicyOptions()), name="first-come", learn=False)
-    told: list[LegFinished] = []
-
-    class Watching(Simulation):
-        def outcome(self, effect: StartLeg, started_ns: int, ended_ns: int) -> LegFinished:
-            finished = LegFinished(ended_ns, effect.batch.id, effect.leg, 0, started_ns, ended_ns)
-            told.append(finished)
-            return finished
-
-    one = Watching(engine, service=lambda effect: 100 * effect.rows)
+    ends = Ends()
+    one = Simulation(engine_of(), ExactWorkers(taking(lambda effect: 100 * effect.rows)), listeners=[ends])
     one.schedule([arrival(0, 0), arrival(1, 1), arrival(2, 2)])
     one.run()
-    assert [(leg.started_ns, leg.ended_ns) for leg in told] == [(0, 100), (100, 300)]
+    assert ends.legs == [(0, 100), (100, 300)]
+
+
+class Impatient(FirstComeFirstServed):
+    """Takes its first batch back when the second request comes."""
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        commands = super().on_request_arrived(event)
+        return [Preempt(0), *commands] if event.request.id == 1 else commands
+
+
+def test_a_leg_that_is_taken_from_an_exact_worker_ends_once_and_at_once() -> None:
+    ends, effects = Ends(), EffectLog()
+    one = Simulation(engine_of(Impatient), listeners=[ends, effects])
+    one.schedule([arrival(0, 0), arrival(1, 4)])
+    one.run()
+    assert starts(effects) == [(0, (0,)), (4, (1,)), (14, (0,))]
+    assert ends.legs == [(4, 14), (14, 24)]
+    assert one.engine.tally.answered == 2
+
+
+def test_an_exact_worker_that_comes_back_is_free() -> None:
+    ends = Ends()
+    one = Simulation(engine_of(), listeners=[ends])
+    one.schedule([arrival(0, 0), WorkerLost(3, 0), WorkerJoined(4, SETUP.workers[0]), arrival(1, 5)])
+    one.run()
+    assert (5, 15) in ends.legs

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from tests.effect_log import EffectLog
 from tidegate.api import Advise, Model, Profile, Request, RequestArrived, Setup, Worker, ms_to_ns
 from tidegate.engine import Engine
 from tidegate.sim import Simulation
@@ -56,12 +57,13 @@ def test_within_a_tenth_of_the_workers_that_the_load_needs(load: float) -> None:
         (Profile.linear("m", alpha_ms=1.053, beta_ms=5.072, max_rows=64),),
     )
     policy = Symphony(setup, SymphonyOptions(advice_every_s=1))
-    simulation = Simulation(Engine(policy, name="symphony", learn=False, strict=True))
+    effects = EffectLog()
+    simulation = Simulation(Engine(policy, name="symphony", learn=False, strict=True), listeners=[effects])
     arrivals = Poisson(load * peak_rps).instants_ns(round(seconds * 1e9), random.Random(0))
     due_ns = ms_to_ns(25)
     simulation.feed(RequestArrived(at, Request(n, "m", 1, at, at + due_ns)) for n, at in enumerate(arrivals))
     simulation.run()
-    advised = [effect.workers for _, effect in simulation.effects if isinstance(effect, Advise)]
+    advised = [effect.workers for _, effect in effects if isinstance(effect, Advise)]
     assert advised
     for change in advised[1:]:  # the first interval begins with nothing in flight
         needed = workers * load

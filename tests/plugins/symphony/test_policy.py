@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.effect_log import EffectLog
 from tidegate.api import (
     NEVER,
     AnyCommand,
@@ -352,12 +353,13 @@ def test_a_strange_timer_is_ignored() -> None:
 # Simulated --------------------------------------------------------------------------------------------------------
 
 
-def simulate(world: Setup, requests: Iterable[Request], **options: float | str) -> Simulation:
+def simulate(world: Setup, requests: Iterable[Request], **options: float | str) -> tuple[Engine, EffectLog]:
     engine = Engine(Symphony(world, SymphonyOptions.model_validate(options)), name="symphony", strict=True, learn=False)
-    simulation = Simulation(engine)
+    effects = EffectLog()
+    simulation = Simulation(engine, listeners=[effects])
     simulation.schedule(RequestArrived(request.arrival_ns, request) for request in requests)
     simulation.run()
-    return simulation
+    return engine, effects
 
 
 @pytest.mark.parametrize("gathering", ["window", "keep-head"])
@@ -366,10 +368,10 @@ def test_staggered_execution_and_its_recovery(gathering: str, missing: tuple[int
     """Figures 4 and 5b: batches of four, three t apart, worker after worker; a gap in the load is a pause, no more."""
     arrivals = [(number, round(0.75 * (number - 1) * T)) for number in range(1, 49) if number not in missing]
     requests = [Request(number, "m", 1, at_ns, at_ns + SLO) for number, at_ns in arrivals]
-    simulation = simulate(setup(*workers(3)), requests, gathering=gathering)
+    engine, effects = simulate(setup(*workers(3)), requests, gathering=gathering)
     starts = [
         (at_ns / T, effect.batch.legs[0].worker_id, effect.rows)
-        for at_ns, effect in simulation.effects
+        for at_ns, effect in effects
         if isinstance(effect, StartLeg)
     ]
     full = 12 if not missing else 11
@@ -377,7 +379,7 @@ def test_staggered_execution_and_its_recovery(gathering: str, missing: tuple[int
     assert starts[:full] == [
         (2.25 + 3 * number + (pause if number >= 3 else 0), number % 3, 4) for number in range(full)
     ]
-    assert simulation.engine.tally == Tally(accepted=len(requests), answered=len(requests))
+    assert engine.tally == Tally(accepted=len(requests), answered=len(requests))
 
 
 RESNET = Model("resnet50", 64, ms_to_ns(25))
@@ -402,7 +404,7 @@ def test_goodput_of_resnet50_on_eight_gpus(rate_rps: float, gathering: str, leas
     seconds = 5
     instants = Poisson(rate_rps).instants_ns(seconds * 10**9, random.Random(1))
     requests = [Request(number, "resnet50", 1, at, at + ms_to_ns(25)) for number, at in enumerate(instants)]
-    tally = simulate(RESNET_WORLD, requests, gathering=gathering).engine.tally
+    tally = simulate(RESNET_WORLD, requests, gathering=gathering)[0].tally
     assert tally.late == tally.failed == 0
     assert tally.answered + tally.dropped["deadline"] == tally.accepted
     least_share = least_goodput_rps / rate_rps

@@ -19,12 +19,16 @@ from tidegate.api import (
 )
 from tidegate.engine import FIRST_LEAD_NS, Engine
 from tidegate.sim.cluster import Cluster
-from tidegate.sim.links import Links
+from tidegate.sim.links import Forwarding, Links
 from tidegate.sim.record import Record
+from tidegate.sim.simulation import Listener, Simulation
 from tidegate.sim.truth import Combine, SimulatedWorker, Truth, drawing_delays, drawing_failures, drawing_jitter
 from tidegate.workload import RequestSequence, Scenario
 from tidegate.workload.arrivals import NS_PER_S
 from tidegate.workload.scenario import ModelSpec
+
+PATIENCE = 100_000
+"""How often timers may fire in a row while nothing runs and requests wait."""
 
 
 def setup_of(scenario: Scenario, seed: int) -> Setup:
@@ -68,7 +72,7 @@ def _network_of(scenario: Scenario) -> Network | None:
     return Network(sizes, scenario.network.gbps * 1e9 / 8, ms_to_ns(scenario.network.latency_ms))
 
 
-def cluster_of(
+def simulation_of(
     scenario: Scenario,
     policy: Policy,
     requests: RequestSequence,
@@ -77,29 +81,32 @@ def cluster_of(
     name: str,
     seed: int,
     observers: Sequence[Observer] = (),
-) -> Cluster:
-    """A simulation that is ready to run. A policy's fault is raised, not isolated."""
-    simulation, network = scenario.simulation, policy.setup.network
+) -> Simulation:
+    """A simulation that is ready to run; it ends early once its record is hopeless.
+
+    A policy's fault is raised, not isolated.
+    """
+    spec, network = scenario.simulation, policy.setup.network
     is_away = any(pool.network for pool in scenario.workers)
     first_lead_ns = FIRST_LEAD_NS if is_away else 0  # who is there at once is sent nothing in advance
-    engine = Engine(
-        policy, name=name, strict=True, learn=simulation.learn, observers=observers, first_lead_ns=first_lead_ns
-    )
+    engine = Engine(policy, name=name, strict=True, learn=spec.learn, observers=observers, first_lead_ns=first_lead_ns)
     workers = policy.setup.workers
-    combine: dict[str, Combine] = {model: service.combine for model, service in simulation.service.items()}
+    combine: dict[str, Combine] = {model: service.combine for model, service in spec.service.items()}
     tables = {(p.partition, p.kind): p.table_ns for p in _profiles(scenario, workers, truth=True)}
+    links = None if network is None else Links(network, {worker.id: worker.node for worker in workers})
     cluster = Cluster(
-        engine,
         [worker for worker, _ in _placed(scenario, seed)],
         Truth(tables, requests.times_ms, combine),
         record,
-        interference=simulation.interference,
-        retry=simulation.failures is None or simulation.failures.retry,
-        links=None if network is None else Links(network, {worker.id: worker.node for worker in workers}),
+        interference=spec.interference,
+        retry=spec.failures is None or spec.failures.retry,
+        links=links,
     )
-    cluster.schedule(_events(scenario, workers))
-    cluster.feed(RequestArrived(request.arrival_ns, request) for request in requests)
-    return cluster
+    listeners: list[Listener] = [record] if links is None else [record, Forwarding(engine, links)]
+    simulation = Simulation(engine, cluster, listeners=listeners, patience=PATIENCE, enough=lambda: record.hopeless)
+    simulation.schedule(_events(scenario, workers))
+    simulation.feed(RequestArrived(request.arrival_ns, request) for request in requests)
+    return simulation
 
 
 def _placed(scenario: Scenario, seed: int) -> Iterator[tuple[SimulatedWorker, list[str] | None]]:

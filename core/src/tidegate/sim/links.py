@@ -2,10 +2,10 @@
 
 from bisect import bisect_right, insort
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from tidegate.api import Batch, Network
-from tidegate.engine import StartLeg
+from tidegate.api import AnyEvent, Batch, LegFinished, Network
+from tidegate.engine import AnyEffect, Engine, StartLeg
 
 
 class _Link:
@@ -74,3 +74,17 @@ class Links:
             from_ns = self._downlinks[receiver].earliest_ns(start_ns, duration_ns)
             if from_ns == start_ns:
                 return start_ns
+
+
+class Forwarding:
+    """A listener that sends what a leg gave to the worker that the policy has settled on by then."""
+
+    def __init__(self, engine: Engine, links: Links) -> None:
+        self._engine = engine
+        self._links = links
+
+    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
+        """A leg may have finished that others follow."""
+        del effects
+        if type(event) is LegFinished and (flight := self._engine.flight(event.batch_id)):
+            self._links.send(event.now_ns, flight.batch, event.leg, flight.rows)

@@ -1,10 +1,10 @@
 """What happened to every request and on every worker of one run: arrays, since there are many."""
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from tidegate.api import Advise, Batch
-from tidegate.engine import StartLeg
+from tidegate.api import Advise, AnyEvent, Batch, Drop
+from tidegate.engine import AnyEffect, Fail, PolicyReplaced, StartLeg
 from tidegate.workload import RequestSequence
 
 WAITING, ANSWERED, LATE, FAILED, FIRST_DROP = 0, 1, 2, 3, 4
@@ -38,6 +38,22 @@ class Record:
         self._measured_from_ns = measured_from_ns
         self._limits = limits
         self._bad = [0] * len(requests.models)
+
+    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
+        """The engine has taken in an event: what it asks of its driver besides legs."""
+        now_ns = event.now_ns
+        for effect in effects:
+            match effect:
+                case StartLeg():  # the most frequent one
+                    pass
+                case Drop():
+                    self.dropped(effect.request_id, now_ns, effect.reason)
+                case Fail():
+                    self.failed(effect.request_id, now_ns)
+                case Advise():
+                    self.advised(now_ns, effect)
+                case PolicyReplaced():
+                    self.replaced = effect.reason
 
     def answered(self, batch: Batch, now_ns: int) -> None:
         """The last leg of a batch has finished."""

@@ -10,7 +10,7 @@ from typing import Any
 from tidegate.api import Observer
 from tidegate.engine import Tally
 from tidegate.host import PluginError, Plugins
-from tidegate.sim.build import cluster_of, setup_of
+from tidegate.sim.build import setup_of, simulation_of
 from tidegate.sim.record import ANSWERED, FAILED, FIRST_DROP, LATE, WAITING, Record
 from tidegate.sim.result import RunResult, summarise
 from tidegate.workload import PolicyChoice, RequestSequence, Scenario, draw_requests, mean_rate_rps
@@ -50,16 +50,16 @@ def simulate(run: Run, *, plugins: Plugins | None = None, observers: Sequence[Ob
     requests = draw_requests(scenario, run.seed, run.load)
     warmup_ns = round(scenario.warmup_s * NS_PER_S)
     record = Record(requests, measured_from_ns=warmup_ns, limits=_limits(requests, warmup_ns, run.bad_limit))
-    cluster = cluster_of(scenario, policy, requests, record, name=choice.name, seed=run.seed, observers=observers)
+    simulation = simulation_of(scenario, policy, requests, record, name=choice.name, seed=run.seed, observers=observers)
     try:
-        cluster.run()
+        simulation.run()
     except Exception as error:  # a policy may raise anything
         why = f"{type(error).__name__}: {error}"
         raise SimulationError(
-            f"policy {choice.title!r}, seed {run.seed}, at {cluster.engine.now_ns} ns: {why}"
+            f"policy {choice.title!r}, seed {run.seed}, at {simulation.engine.now_ns} ns: {why}"
         ) from error
     if not record.hopeless:
-        _compare(record, cluster.engine.tally, f"policy {choice.title!r}, seed {run.seed}")
+        _compare(record, simulation.engine.tally, f"policy {choice.title!r}, seed {run.seed}")
     return summarise(
         record,
         requests,

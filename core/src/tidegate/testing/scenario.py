@@ -13,7 +13,6 @@ from tidegate.api import (
     Batch,
     BatchFailed,
     Drop,
-    LegFinished,
     Model,
     Network,
     Pipeline,
@@ -28,9 +27,10 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate.engine import Engine, InvariantViolation, Recorder, StartLeg
+from tidegate.engine import AnyEffect, Engine, InvariantViolation, Recorder, StartLeg
 from tidegate.host import make_policy
-from tidegate.sim import Simulation
+from tidegate.sim import ExactWorkers, Listener, Simulation
+from tidegate.sim.workers import Outcome, failed, finished
 
 KINDS = ("fast", "slow")
 
@@ -82,43 +82,48 @@ def random_scenario(rng: random.Random, *, disturbances: bool = True, pipelines:
     return replace(scenario, setup=setup, events=tuple(events), first_lead_ns=first_lead_ns)
 
 
-class _Simulation(Simulation):
-    """A simulation in which some legs fail, and that looks at what is dropped (invariant 10)."""
+class _MadeToFail:
+    """The execution of a scenario's legs, in the order of their starts: some fail, all take other than planned."""
 
-    def __init__(self, engine: Engine, scenario: Scenario) -> None:
-        super().__init__(engine, service=self._service_time)
+    def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
+        self._kinds = {worker.id: worker.kind for worker in scenario.setup.workers}
+        self._profiles = {(profile.partition, profile.kind): profile for profile in scenario.setup.profiles}
         self._started = 0
-        self._requests: dict[int, Request] = {}
 
-    def _handle(self, event: AnyEvent) -> None:
+    def __call__(self, effect: StartLeg, started_ns: int) -> Outcome:
+        number = self._started
+        self._started += 1
+        leg, factors = effect.batch.legs[effect.leg], self._scenario.service_factors
+        profile = self._profiles[leg.partition, self._kinds[leg.worker_id]]
+        ended_ns = started_ns + max(1, round(profile.latency_ns(effect.rows) * factors[number % len(factors)]))
+        if number in self._scenario.failures:
+            outcome = failed(effect, ended_ns, "made to fail", retry=True)
+            return refused(outcome, effect.batch) if number % 2 else outcome
+        return finished(effect, started_ns, ended_ns)
+
+
+class _DropsAreDue:
+    """A listener that raises InvariantViolation where a request is dropped that could be answered (invariant 10)."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._requests: dict[int, Request] = {}
+        self._profiles = dict(engine.expectations.profiles)
+        """What was expected before the event."""
+
+    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
+        """Look at what was dropped."""
         if isinstance(event, RequestArrived):
             self._requests[event.request.id] = event.request
-        engine, handled = self.engine, len(self.effects)
-        before = dict(engine.expectations.profiles)
-        super()._handle(event)
-        if engine.policy.drops_in_time:
-            return
-        for _, effect in self.effects[handled:]:
+        engine = self._engine
+        for effect in effects:
             # What an event taught, the policy may not have known when it dropped.
-            if isinstance(effect, Drop) and engine.idle_in_time(request := self._requests[effect.request_id], before):
+            if isinstance(effect, Drop) and engine.idle_in_time(
+                request := self._requests[effect.request_id], self._profiles
+            ):
                 check_drop(engine, request)
-
-    def _service_time(self, effect: StartLeg) -> int:
-        leg = effect.batch.legs[effect.leg]
-        kind = next(worker.kind for worker in self._scenario.setup.workers if worker.id == leg.worker_id)
-        profile = next(p for p in self._scenario.setup.profiles if (p.partition, p.kind) == (leg.partition, kind))
-        factors = self._scenario.service_factors
-        return max(1, round(profile.latency_ns(effect.rows) * factors[self._started % len(factors)]))
-
-    def outcome(self, effect: StartLeg, started_ns: int, ended_ns: int) -> LegFinished | BatchFailed:
-        """How the leg ends."""
-        self._started += 1
-        if self._started - 1 in self._scenario.failures:
-            worker_id = effect.batch.legs[effect.leg].worker_id
-            failed = BatchFailed(ended_ns, effect.batch.id, effect.leg, worker_id, "made to fail", retry=True)
-            return failed if self._started % 2 else refused(failed, effect.batch)
-        return super().outcome(effect, started_ns, ended_ns)
+        self._profiles = dict(engine.expectations.profiles)
 
 
 def refused(failed: BatchFailed, batch: Batch) -> BatchFailed:
@@ -149,7 +154,8 @@ def run_scenario(
     policy = make_policy(spec, scenario.setup, dict(options or {}))
     observers = [recorder] if recorder else []
     engine = Engine(policy, name=spec.name, strict=True, observers=observers, first_lead_ns=scenario.first_lead_ns)
-    simulation = _Simulation(engine, scenario)
+    drops: list[Listener] = [] if policy.drops_in_time else [_DropsAreDue(engine)]
+    simulation = Simulation(engine, ExactWorkers(_MadeToFail(scenario)), listeners=drops)
     simulation.schedule(scenario.events)
     simulation.run()
     return simulation

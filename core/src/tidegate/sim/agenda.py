@@ -1,0 +1,54 @@
+"""What is still to happen in a simulation, in a total order: by instant, what was fed before what was scheduled."""
+
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+
+from tidegate.api import NEVER, AnyEvent
+
+
+class Agenda:
+    """The events to come."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, AnyEvent]] = []
+        self._scheduled = 0
+        self._called_off: set[int] = set()
+        """Numbers of events that lie in the heap still and won't happen."""
+        self._fed: Iterator[AnyEvent] = iter(())
+        self._coming: AnyEvent | None = None
+        """The first of what is fed."""
+
+    @property
+    def next_ns(self) -> int:
+        """The instant of the next event, NEVER if there is none; one that was called off counts until it is popped."""
+        coming, heap = self._coming, self._heap
+        coming_ns = NEVER if coming is None else coming.now_ns
+        return heap[0][0] if heap and heap[0][0] < coming_ns else coming_ns
+
+    def schedule(self, event: AnyEvent) -> int:
+        """Let an event happen at its `now_ns`; returns the number with which it can be called off."""
+        self._scheduled += 1
+        heappush(self._heap, (event.now_ns, self._scheduled, event))
+        return self._scheduled
+
+    def call_off(self, number: int) -> None:
+        """Let an event not happen that is scheduled and has not happened."""
+        self._called_off.add(number)
+
+    def feed(self, events: Iterable[AnyEvent]) -> None:
+        """Let events happen that come in the order of time: they are taken one by one, and never piled up."""
+        self._fed = iter(events)
+        self._coming = next(self._fed, None)
+
+    def pop(self) -> AnyEvent | None:
+        """Take the next event; None: it was called off, or there is none."""
+        coming, heap = self._coming, self._heap
+        if heap and (coming is None or heap[0][0] < coming.now_ns):
+            _, number, event = heappop(heap)
+            if number not in self._called_off:
+                return event
+            self._called_off.remove(number)
+            return None
+        if coming is not None:
+            self._coming = next(self._fed, None)
+        return coming
