@@ -99,15 +99,15 @@ class Driver:
 
     # Clients -----------------------------------------------------------------------------------------------------
 
-    def submit(self, client: Client, arrival_ns: int, deadline_ns: int) -> None:
-        """Have a request scheduled; the client is told its outcome, before this returns if it is refused."""
+    def submit(self, client: Client, arrival_ns: int, deadline_ns: int, app: str = "") -> None:
+        """Have a request of an application scheduled; the client is told its outcome, if it is refused at once."""
         try:
-            self._submit(client, arrival_ns, deadline_ns)
+            self._submit(client, arrival_ns, deadline_ns, app)
         except Exception as error:
             faults.report("taking in a request", error)
             self._give_up_client(client)
 
-    def _submit(self, client: Client, arrival_ns: int, deadline_ns: int) -> None:
+    def _submit(self, client: Client, arrival_ns: int, deadline_ns: int, app: str) -> None:
         envelope, limits = client.envelope, self.limits
         client.arrival_ns, client.due_ns = arrival_ns, deadline_ns
         if self._observability.traces:
@@ -127,6 +127,8 @@ class Driver:
             arrival_ns,
             due_ns,
             merge_key,
+            app,
+            envelope.heading.shape,
             client=client.owner,
             deferrable=not client.runs_apart,
         )

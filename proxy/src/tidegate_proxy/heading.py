@@ -1,6 +1,6 @@
 """What a request says of itself beside its id and its tensors: read once for all requests that say the same."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Final
@@ -11,10 +11,12 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy import wire
 from tidegate_proxy.deadlines import Times, times_in
 from tidegate_proxy.form import Form, form_of
+from tidegate_proxy.labels import label
+from tidegate_proxy.shape import shape_of
 from tidegate_proxy.signature import ELEMENT_BYTES, Signature, split_elements
 from tidegate_proxy.wire import Buffer
 
-PRIVATE_PARAMETERS = ("timeout", "priority", "slo_ms", "triton_enable_empty_final_response")
+PRIVATE_PARAMETERS = frozenset({"timeout", "priority", "slo_ms", "triton_enable_empty_final_response"})
 """Parameters that concern one request only: they neither hinder a merge nor go to Triton with a merged batch."""
 MOST_HEADER_BYTES = 1 << 20
 """What a request says of its tensors, at most: what takes a client a moment to send must not take everybody seconds."""
@@ -48,6 +50,12 @@ class Heading:
     rows: int
     merge_key: str
     """Equal for requests that can share a batch."""
+    shape: str
+    """What varies in its tensors beyond the batch, in words (`shape_of`)."""
+    app: str
+    """Its application, if it has the parameter that tells it; else empty."""
+    private: frozenset[str]
+    """Parameters that concern such a request only, if it has them."""
     sizes: tuple[int, ...]
     """Of the inputs in bytes, in the header's order; for BYTES the number of elements."""
     has_bytes: bool
@@ -83,8 +91,10 @@ class Heading:
 class Headings:
     """Those of the requests to a batchable model, each read once. May be used by several threads."""
 
-    def __init__(self, signature: Signature) -> None:
+    def __init__(self, signature: Signature, app_parameter: str = "") -> None:
+        """`app_parameter`: the parameter that tells a request's application; "": none does."""
         self.signature = signature
+        self._app_parameter = app_parameter
         self._known: dict[bytes, Heading] = {}
         self._forms: dict[int, tuple[Form, Heading]] = {}
         """How requests were written that came again, by their size in bytes."""
@@ -114,7 +124,7 @@ class Headings:
         """
         if heading := self._known.get(header):
             return heading
-        heading = _read(parsed(header), tensors, self.signature)
+        heading = _read(parsed(header), tensors, self.signature, self._app_parameter)
         if len(header) <= REMEMBERED_BYTES:
             if len(self._known) >= MOST_REMEMBERED:
                 self._known.clear()
@@ -136,7 +146,7 @@ def parsed(header: bytes) -> service_pb2.ModelInferRequest:
         raise NotSchedulable("it is no ModelInferRequest") from error
 
 
-def _read(header: service_pb2.ModelInferRequest, tensors: int, signature: Signature) -> Heading:
+def _read(header: service_pb2.ModelInferRequest, tensors: int, signature: Signature, app_parameter: str) -> Heading:
     if header.model_name != signature.model:
         raise NotSchedulable("it names its model twice, and the last one counts")
     _check_parameters(header)
@@ -144,12 +154,16 @@ def _read(header: service_pb2.ModelInferRequest, tensors: int, signature: Signat
         raise NotSchedulable("an output goes to shared memory, is classified, or is unknown")
     rows, sizes = _check_inputs(header, tensors, signature)
     names = [declared.name for declared in header.inputs]
+    private = PRIVATE_PARAMETERS | {app_parameter} if app_parameter else PRIVATE_PARAMETERS
     return Heading(
         header,
         header.model_name,
         header.model_version,
         rows,
-        _merge_key(header),
+        _merge_key(header, private),
+        shape_of(((declared.name, declared.shape) for declared in header.inputs), signature),
+        _text_of(header.parameters[app_parameter]) if app_parameter in header.parameters else "",
+        private,
         sizes,
         any(declared.datatype == "BYTES" for declared in header.inputs),
         tuple(sorted(range(len(names)), key=names.__getitem__)),
@@ -195,18 +209,20 @@ def _check_inputs(
     return rows, tuple(sizes)
 
 
-def _merge_key(header: service_pb2.ModelInferRequest) -> str:
+def _text_of(parameter: service_pb2.InferParameter) -> str:
+    """What a parameter says, of whichever type it is, as a label."""
+    kind = parameter.WhichOneof("parameter_choice")
+    return label(str(getattr(parameter, kind))) if kind else ""
+
+
+def _merge_key(header: service_pb2.ModelInferRequest, private: Container[str]) -> str:
     """Equal for requests that can share a batch, and only for them: all that Triton sees but rows, tensors and outputs.
 
-    The version, names, datatypes and shapes beyond the rows of the inputs, and the parameters. As Python writes tuples:
-    what is in a name stays between its quotes.
+    The version, names, datatypes and shapes beyond the rows of the inputs, and the parameters that are not private. As
+    Python writes tuples: what is in a name stays between its quotes.
     """
     inputs = sorted([(declared.name, declared.datatype, *declared.shape[1:]) for declared in header.inputs])
     parameters = sorted(
-        [
-            (name, value.SerializeToString())
-            for name, value in header.parameters.items()
-            if name not in PRIVATE_PARAMETERS
-        ]
+        [(name, value.SerializeToString()) for name, value in header.parameters.items() if name not in private]
     )
     return repr((header.model_version, inputs, parameters))

@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from tidegate_proxy.applications import Applications
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import AwaitingClient, Client
 from tidegate_proxy.deadlines import deadline_ns
@@ -18,9 +19,10 @@ from tidegate_proxy.wire import first_string
 class Inference:
     """Opens requests, which may be done in any thread, and hands those that can be scheduled to the driver."""
 
-    def __init__(self, directory: Directory, driver: Driver) -> None:
+    def __init__(self, directory: Directory, driver: Driver, applications: Applications) -> None:
         self._directory = directory
         self._driver = driver
+        self._applications = applications
         self._headings: dict[str, Headings] = {}
         """By model."""
 
@@ -44,7 +46,7 @@ class Inference:
             raise NotSchedulable("its model is not scheduled")
         headings = self._headings.get(model)
         if headings is None or headings.signature is not signature:
-            headings = self._headings[model] = Headings(signature)
+            headings = self._headings[model] = Headings(signature, self._applications.parameter)
         return open_known(message, headings)
 
     def submit(self, client: Client, arrival_ns: int, remaining_s: float | None) -> None:
@@ -52,7 +54,9 @@ class Inference:
         envelope = client.envelope
         model = self._directory.catalog.models.get(envelope.model)
         slo_ns = model.slo_ns if model else None  # gone since it was opened: the engine says so
-        self._driver.submit(client, arrival_ns, deadline_ns(arrival_ns, slo_ns, envelope.heading.times, remaining_s))
+        heading = envelope.heading
+        due_ns = deadline_ns(arrival_ns, slo_ns, heading.times, remaining_s)
+        self._driver.submit(client, arrival_ns, due_ns, self._applications.of(heading, client.metadata))
 
     async def infer(self, message: bytes, remaining_s: float | None, metadata: Metadata = (), owner: str = "") -> bytes:
         """Have a request of an owner scheduled and await its answer, a serialized ModelInferResponse.

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy import wire
 from tidegate_proxy.envelope import Envelope
-from tidegate_proxy.heading import PRIVATE_PARAMETERS, Heading
+from tidegate_proxy.heading import Heading
 from tidegate_proxy.signature import split_elements
 from tidegate_proxy.wire import Buffer
 
@@ -50,7 +50,7 @@ def merged_header(envelopes: Sequence[Envelope]) -> service_pb2.ModelInferReques
     if alone:
         header.id = envelopes[0].id
     for name, value in first.header.parameters.items():
-        if alone or name not in PRIVATE_PARAMETERS:
+        if alone or name not in first.private:
             header.parameters[name].CopyFrom(value)
     return header
 

@@ -15,7 +15,6 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy import wire
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.envelope import Envelope
-from tidegate_proxy.heading import PRIVATE_PARAMETERS
 from tidegate_proxy.merging import (
     ScatterError,
     Tensor,
@@ -140,7 +139,7 @@ class Payload:
         header = merged_header(self.envelopes)
         if not stage.alone:
             header.model_name, header.model_version = stage.partition, ""
-            for name in PRIVATE_PARAMETERS:
+            for name in self.envelopes[0].heading.private:
                 header.parameters.pop(name, None)
         sent = self._add_inputs(header, inputs, into=self._written if shared_input else None, share=share)
         self._add_outputs(header, stage, expected if shared_output else {}, first_at=shared_input)

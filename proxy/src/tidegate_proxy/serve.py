@@ -13,6 +13,7 @@ from tidegate.engine import FIRST_LEAD_NS, Engine, Recorder
 from tidegate.host import Plugins
 from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.applications import Applications
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory, discover
@@ -82,7 +83,7 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
         driver.watch(liveness)
         control = Control(directory, discovery, driver, observability, gate, liveness)
         control.refuses_shared_memory = config.shared_memory == "refuse"
-        inference = Inference(directory, driver)
+        inference = Inference(directory, driver, Applications(config.app))
         proxy = Proxy(config, directory, driver, discovery, control, gate, bounds)
         stack.push_async_callback(proxy.close)
         for work in (discovery.look_around(), proxy.look_at_files()):

@@ -14,7 +14,8 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidegate.api import Model, Setup, Worker
+from tidegate.api import Batch, Leg, LegFinished, Model, Request, RequestArrived, Setup, Worker
+from tidegate.engine import StartLeg
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.faults import faults
 from tidegate_proxy.liveness import Liveness
@@ -39,7 +40,11 @@ def _exported() -> dict[str, set[str]]:
     bounds.count("http", "max_connections")
     bounds.connections["http"] = 1
     ejections = {"h:1": (1, True)}
-    registry = registry_of(Metrics(setup).snapshot(), "fifs", 0, ejections, bounds)
+    metrics = Metrics(setup)
+    started = StartLeg(Batch(0, "m", (0,), (Leg(0, "m", 0, 1),)), 0, 1)
+    metrics.handled(RequestArrived(0, Request(0, "m", 1, 0, shape="x:3")), [started], 1)
+    metrics.handled(LegFinished(1, 0, 0, 0, 0, 1), [], 1)
+    registry = registry_of(metrics.snapshot(), "fifs", 0, ejections, bounds)
     own = generate_latest(registry).decode() + _liveness()
     statistics = Statistics()
     statistics.declare("m", ["1"])

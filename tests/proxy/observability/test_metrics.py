@@ -29,7 +29,7 @@ from tidegate.api import (
 from tidegate.engine import AnyEffect, Engine, Fail, PolicyReplaced, Recorder, StartLeg, read_log
 from tidegate.host import Plugins, make_policy
 from tidegate.testing import random_scenario, run_scenario
-from tidegate_proxy.observability.metrics import MAX_REASONS, OTHER_REASONS, Metrics
+from tidegate_proxy.observability.metrics import MAX_REASONS, MAX_SHAPES, OTHER_REASONS, OTHER_SHAPES, Metrics
 
 MS = 1_000_000
 SETUP = Setup((Model("m", 4),), (Worker(0, "a:1/0", ("m",)), Worker(1, "a:1/1", ("m",))), ())
@@ -126,6 +126,19 @@ def test_reasons_without_end_are_cut() -> None:
     dropped = metrics.snapshot().models["m"].dropped
     assert len(dropped) == MAX_REASONS + 1
     assert dropped[OTHER_REASONS] == 50 - MAX_REASONS
+
+
+def test_shapes_are_counted_apart_until_there_are_too_many() -> None:
+    metrics = Metrics(SETUP)
+    for number in range(MAX_SHAPES + 10):
+        request = Request(number, "m", 1, 0, shape=f"x:{number}")
+        _tell(metrics, RequestArrived(0, request), _start(number, number), _finished(number, 0, 2))
+    _tell(metrics, _arrived(99), _start(99, 99), _finished(99, 0, 2))
+    shapes = metrics.snapshot().models["m"].shapes
+    assert len(shapes) == MAX_SHAPES + 1
+    assert shapes["x:3"] == (1, 2 * MS)
+    assert shapes[OTHER_SHAPES] == (10, 20 * MS)
+    assert sum(requests for requests, _ in shapes.values()) == MAX_SHAPES + 10, "a request without one has none"
 
 
 def test_a_snapshot_stays_as_it_is() -> None:

@@ -79,6 +79,9 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """Only requests of one model that merges, with equal keys, can share a batch (the shapes beyond the batch)."""
     app: str = ""
     """An application tag of the client's, for policies that learn a latency distribution per application."""
+    shape: str = ""
+    """The readable class of what varies in its tensors beyond the batch, e.g. `x:3,48,320`; empty where nothing
+    does."""
     client: str = ""
     """Whose it is: clients who wait for the same workers are served in turn."""
     deferrable: bool = True

@@ -1,16 +1,14 @@
 """Whose a request is: requests of one owner wait in one line, and owners have their turn one after the other."""
 
-import hashlib
 from collections.abc import Callable
 from typing import Final
 
 from tidegate_proxy.access.authentication import Authenticator, Find
 from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.labels import LONGEST, digest
 
-LONGEST: Final = 100
-"""Characters of a value that tell owners apart; what is longer is told apart by its digest."""
 _DIGITS: Final = 16
-"""Of a digest."""
+"""Of a credential's digest."""
 
 
 class Owners:
@@ -32,17 +30,13 @@ class Owners:
         if self._by == "metadata":
             given = find(self._key)
             value = _text(given)
-            return value if len(value) <= LONGEST else _digest(value)
+            return value if len(value) <= LONGEST else digest(value)
         if self._authenticator:
             # Not as it is written, nor one beside it: a client would be as many owners as it likes.
             credential = self._authenticator.credential(find)
             return credential.hex()[:_DIGITS] if credential else ""
-        return _digest(_text(find("authorization")) or _text(find("x-api-key")))
+        return digest(_text(find("authorization")) or _text(find("x-api-key")))
 
 
 def _text(given: str | bytes | None) -> str:
     return given.decode("latin1") if isinstance(given, bytes) else given or ""
-
-
-def _digest(value: str) -> str:
-    return hashlib.sha256(value.encode(errors="surrogatepass")).hexdigest()[:_DIGITS] if value else ""

@@ -15,6 +15,7 @@ from pydantic import (
 
 from tidegate_proxy.configuration.access import AuthenticationConfig, Restriction
 from tidegate_proxy.configuration.addresses import Address, ListenAddress, beside, host_of, listens_on, port_of
+from tidegate_proxy.configuration.clients import AppConfig, ClientsConfig
 from tidegate_proxy.configuration.section import BatchWord, HeaderName, InputFile, Name, OutputFile, Seconds, Section
 
 VERSION: Literal[1] = 1
@@ -110,21 +111,6 @@ class ModelConfig(Section):
         default=False,
         description="Have a Triton under explicit model control load it without `max_queue_delay_microseconds`",
     )
-
-
-class ClientsConfig(Section):
-    """Who counts as one client: clients who wait for the same workers are served in turn."""
-
-    by: Literal["connection", "token", "metadata"] = Field(
-        default="connection", description="One connection; one bearer token or API key; or one value of `key`"
-    )
-    key: HeaderName | None = Field(default=None, description="Name of the gRPC metadata, or HTTP header, of `metadata`")
-
-    @model_validator(mode="after")
-    def _key_of_metadata(self) -> Self:
-        if (self.key is None) == (self.by == "metadata"):
-            raise ValueError("key: by: metadata needs one, the others have none")
-        return self
 
 
 class Limits(Section):
@@ -309,6 +295,7 @@ class ServeConfig(Section):
     seed: int = Field(default=0, ge=0, description="Of the policy's random generator")
     wait_s: Seconds = Field(default=10.0, description="How long to wait at start for the Tritons to become ready")
     clients: ClientsConfig = Field(default=ClientsConfig(), description="Who counts as one client")
+    app: AppConfig = Field(default=AppConfig(), description="What tells the application of a request; default: nothing")
     limits: Limits = Field(default=Limits(), description="What is refused or given up")
     shedding: Shedding = Field(default=Shedding(), description="How a request is refused")
     retries: Retries = Field(default=Retries(), description="Requests on a Triton that is lost")

@@ -42,6 +42,7 @@ RESTART: Final = {
     "record": "a log that starts in the middle cannot be replayed",
     "observers": "an observer sees a policy from its first event on",
     "seed": "a policy draws from its seed from the start",
+    "app": "a policy has learned by what told it until now",
     "limits.max_message_bytes": "connections are open that were promised another limit",
     "limits.patience_s": "a recording says it once, at its beginning",
     "limits.keepalive_s": "connections are open that were promised another interval",

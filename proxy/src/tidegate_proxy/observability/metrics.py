@@ -40,6 +40,11 @@ OTHER_REASONS = "other"
 """What drops are counted as once a policy has given more reasons than that: each is a time series."""
 
 
+MAX_SHAPES = 32
+OTHER_SHAPES = "other"
+"""What requests are counted as once those of a model have had more shapes than that: clients choose them."""
+
+
 class Times:
     """Durations, counted in classes."""
 
@@ -79,6 +84,16 @@ class ModelCounts:
     cancelled: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     """By reason."""
+    shapes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By what varies in the tensors of requests, where anything does: how many were answered, and the sum of their
+    latencies in nanoseconds."""
+
+    def answered_of(self, shape: str, requests: int, sum_ns: int) -> None:
+        """Count requests of one shape that were answered, with the sum of their latencies."""
+        if shape not in self.shapes and len(self.shapes) >= MAX_SHAPES:
+            shape = OTHER_SHAPES
+        before, before_ns = self.shapes.get(shape, (0, 0))
+        self.shapes[shape] = before + requests, before_ns + sum_ns
 
     def copy(self) -> "ModelCounts":
         """The same numbers, which stay as they are."""
@@ -92,6 +107,7 @@ class ModelCounts:
             self.failed,
             self.cancelled,
             self.dropped.copy(),
+            self.shapes.copy(),
         )
 
 
@@ -205,14 +221,20 @@ class Metrics:
 
     def _answer(self, model: ModelCounts, request_ids: Iterable[int], ended_ns: int) -> None:
         add, take = model.answered.add, self._open.pop
-        late = answered = 0
+        late = answered = sum_ns = 0
+        shape = ""  # equal for all requests of a batch
         for request_id in request_ids:
             if request := take(request_id, None):
-                add(ended_ns - request.arrival_ns)
+                latency_ns = ended_ns - request.arrival_ns
+                add(latency_ns)
                 answered += 1
                 late += ended_ns > request.deadline_ns
+                sum_ns += latency_ns
+                shape = request.shape
         model.late += late
         model.in_time += answered - late
+        if shape:
+            model.answered_of(shape, answered, sum_ns)
 
     def _take_in_rare(self, event: AnyEvent) -> None:
         match event:

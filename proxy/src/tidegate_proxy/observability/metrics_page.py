@@ -97,7 +97,7 @@ class MetricsPage:
         return Answer(200, [(b"content-type", CONTENT_TYPE_LATEST.encode())], body)
 
     def _models(self) -> Answer:
-        catalog = self._directory.catalog
+        catalog, counts = self._directory.catalog, self._observability.metrics.snapshot().models
         models = [
             {
                 "name": name,
@@ -107,6 +107,10 @@ class MetricsPage:
                 "merged_rows": model.merged_rows if model else None,
                 "slo_ms": None if model is None or model.slo_ns is None else model.slo_ns / NS_PER_MS,
                 "warning": consent.warning or None,
+                "shapes": {
+                    shape: {"requests": requests, "mean_ms": sum_ns / requests / NS_PER_MS}
+                    for shape, (requests, sum_ns) in sorted(counts[name].shapes.items() if name in counts else ())
+                },
             }
             for name, consent in sorted(catalog.consents.items())
             for model in [catalog.models.get(name)]

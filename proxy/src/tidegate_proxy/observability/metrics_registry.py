@@ -5,7 +5,13 @@ from importlib.metadata import version
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from tidegate_proxy.bounds import Bounds
@@ -161,6 +167,11 @@ def _about_requests(snapshot: Snapshot) -> Iterable[Metric]:
     answered = HistogramMetricFamily(
         "tidegate_latency_seconds", "From a request's arrival to the end of its batch, if answered.", labels=("model",)
     )
+    of_shape = SummaryMetricFamily(
+        "tidegate_shape_latency_seconds",
+        "The same, by what varies in the request's tensors beyond the batch, where anything does.",
+        labels=("model", "shape"),
+    )
     rows = HistogramMetricFamily("tidegate_batch_rows", "Rows of the batches that started.", labels=("model",))
     sizes = HistogramMetricFamily("tidegate_batch_requests", "Requests of the batches that started.", labels=("model",))
     for name, counts in snapshot.models.items():
@@ -169,11 +180,13 @@ def _about_requests(snapshot: Snapshot) -> Iterable[Metric]:
         waiting.add_metric((name,), snapshot.waiting[name])
         queued.add_metric((name,), *_classes(counts.queued))
         answered.add_metric((name,), *_classes(counts.answered))
+        for shape, (count, sum_ns) in sorted(counts.shapes.items()):
+            of_shape.add_metric((name, shape), count, sum_ns * _PER_NS)
         rows.add_metric((name,), *_size_classes(counts.batch_rows))
         sizes.add_metric((name,), *_size_classes(counts.batch_requests))
         for reason in FULL_OF:
             refused.add_metric((name, reason), snapshot.refused[name, reason])
-    return (requests, waiting, refused, queued, answered, rows, sizes)
+    return (requests, waiting, refused, queued, answered, of_shape, rows, sizes)
 
 
 def _about_workers(snapshot: Snapshot, now_ns: int) -> Iterable[Metric]:

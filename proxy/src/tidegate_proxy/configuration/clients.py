@@ -1,0 +1,51 @@
+"""Whose a request is, and of which application: the sections `clients` and `app` of the configuration."""
+
+from typing import Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tidegate_proxy.configuration.section import HeaderName, Name, Section
+
+_TAKEN_PARAMETERS: Final = frozenset(
+    {
+        "timeout",
+        "priority",
+        "slo_ms",
+        "sequence_id",
+        "sequence_start",
+        "sequence_end",
+        "binary_data_output",
+        "triton_enable_empty_final_response",
+    }
+)
+"""Parameters of requests that have a meaning."""
+
+
+class ClientsConfig(Section):
+    """Who counts as one client: clients who wait for the same workers are served in turn."""
+
+    by: Literal["connection", "token", "metadata"] = Field(
+        default="connection", description="One connection; one bearer token or API key; or one value of `key`"
+    )
+    key: HeaderName | None = Field(default=None, description="Name of the gRPC metadata, or HTTP header, of `metadata`")
+
+    @model_validator(mode="after")
+    def _key_of_metadata(self) -> Self:
+        if (self.key is None) == (self.by == "metadata"):
+            raise ValueError("key: by: metadata needs one, the others have none")
+        return self
+
+
+class AppConfig(Section):
+    """What tells the application of a request, for policies that learn how long each takes."""
+
+    parameter: Name | None = Field(default=None, description="Name of a request parameter; it hinders no merge")
+    header: HeaderName | None = Field(default=None, description="Or name of a gRPC metadata key, or HTTP header")
+
+    @model_validator(mode="after")
+    def _one_at_most(self) -> Self:
+        if self.parameter is not None and self.header is not None:
+            raise ValueError("give parameter or header: one of the two")
+        if self.parameter in _TAKEN_PARAMETERS:
+            raise ValueError(f"parameter: {self.parameter!r} means something else to Triton or Tidegate: take another")
+        return self
