@@ -56,8 +56,8 @@ def test_a_layout_tells_policies_what_the_simulator_tells_them() -> None:
     told, layout = setup_of(scenario(), 3), layout_of(scenario(), 3)
     models, workers, profiles, network = layout.contract()
     assert (models, workers, network) == (told.models, told.workers, told.network)
-    by_place = {(profile.partition, profile.kind): profile.table_ns for profile in told.profiles}
-    assert {(profile.partition, profile.kind): profile.table_ns for profile in profiles} == by_place
+    by_place = {(profile.partition, profile.kind): profile.expected for profile in told.profiles}
+    assert {(profile.partition, profile.kind): profile.expected for profile in profiles} == by_place
     assert [(worker.gpu, worker.share, worker.node) for worker in layout.workers] == [
         ("0/0", 1, "node0"),
         ("1/0", 2, "n"),

@@ -71,7 +71,7 @@ def test_nothing_is_merged_beyond_the_limit(
 
     def service(effect: StartLeg) -> int:
         sizes.append((len(effect.batch.request_ids), effect.rows))
-        return PROFILE.latency_ns(effect.rows)
+        return PROFILE.planned_ns(effect.rows)
 
     simulation = Simulation(engine, ExactWorkers(taking(service)))
     simulation.schedule(
@@ -98,13 +98,13 @@ def test_the_engine_refuses_to_merge_them() -> None:
 def test_they_have_one_queue_however_they_differ() -> None:
     alone, merged = Model("m", 8, merge_limit=1), Model("m", 8)
     request = arrival(0, key="3,224,224").request
-    assert queue_key(request, alone) == ("m", "")
-    assert queue_key(request, merged) == ("m", "3,224,224")
+    assert queue_key(request, alone) == ("m", "", "")
+    assert queue_key(request, merged) == ("m", "", "3,224,224")
 
 
 @pytest.mark.parametrize(("limit", "gathered"), [(1, (1, 1)), (2, (2, 2)), (4, (3, 4))])
 def test_gathering_keeps_to_the_limit(limit: int, gathered: tuple[int, int]) -> None:
-    queue = RequestQueue(("m", ""), Model("m", 8, merge_limit=limit))
+    queue = RequestQueue(("m", "", ""), Model("m", 8, merge_limit=limit))
     for number, rows in enumerate((1, 1, 2, 6)):
         queue.push(Request(number, "m", rows, 0, NEVER))
     gathering = Gathering(0)

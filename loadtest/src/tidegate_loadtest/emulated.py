@@ -168,7 +168,7 @@ def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
     for profile in setup_of(scenario, seed).profiles:
         points = [
             Point(rows=rows, median_ms=ns / NS_PER_MS, p95_ms=ns / NS_PER_MS, samples=1)
-            for rows, ns in enumerate(profile.table_ns, 1)
+            for rows, ns in enumerate(profile.expected, 1)
         ]
         alpha_ms, beta_ms = fit_line(points)
         write_profile(path, ModelProfile(model=profile.partition, alpha_ms=alpha_ms, beta_ms=beta_ms, points=points))

@@ -74,7 +74,7 @@ def layout_of(scenario: Scenario, seed: int) -> Layout:
     setup = setup_of(scenario, seed)
     latencies: dict[str, dict[str, tuple[float, ...]]] = {}
     for profile in setup.profiles:
-        table = tuple(ns / NS_PER_MS for ns in profile.table_ns)
+        table = tuple(ns / NS_PER_MS for ns in profile.expected)
         latencies.setdefault(profile.partition, {})[profile.kind] = table
     steps = _steps(scenario)
     network = scenario.network
@@ -188,7 +188,7 @@ def true_times_ns(scenario: Scenario, partition: str, kind: str) -> tuple[int, .
     part, max_rows = scenario.partitions[partition]
     spec = (service and service.profile_on(kind)) or part.profile_on(kind)
     assert spec is not None, "checked when the scenario was read"
-    return spec.build(partition, kind, max_rows).table_ns
+    return spec.build(partition, kind, max_rows).expected
 
 
 def _pipelines(scenario: Scenario) -> Iterator[list[LayoutPipeline]]:

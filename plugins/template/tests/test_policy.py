@@ -22,7 +22,7 @@ from tidegate_template.policy import Template
 
 MODELS = (Model("cat", max_rows=4), Model("dog", max_rows=4))
 WORKERS = (Worker(0, "gpu0", hosts=("cat", "dog")),)
-PROFILES = tuple(Profile(model.name, "default", table_ns=(10, 12, 14, 16)) for model in MODELS)
+PROFILES = tuple(Profile(model.name, "default", expected=(10, 12, 14, 16)) for model in MODELS)
 
 
 class TestConformance(PolicyConformance):
@@ -57,11 +57,11 @@ def test_the_queue_that_is_due_first_is_served_first(playbook_of: PlaybookOf) ->
         >> arrived(0, "cat", now_ns=0, due_ns=100)
         << runs(0, "cat", 0, start_ns=0, duration_ns=10)
         >> arrived(1, "cat", now_ns=1, due_ns=90)
-        << SetTimer(("cat", ""), 81)
+        << SetTimer(("cat", "", ""), 81)
         >> arrived(2, "dog", now_ns=2, due_ns=60)
-        << SetTimer(("dog", ""), 51)
+        << SetTimer(("dog", "", ""), 51)
         >> arrived(3, "dog", now_ns=3, due_ns=61)
-        << SetTimer(("dog", ""), 51)
+        << SetTimer(("dog", "", ""), 51)
         >> WorkerReady(10, 0, 10)
         << runs(1, "dog", 2, 3, start_ns=10, duration_ns=12)
     )
@@ -79,8 +79,8 @@ def test_a_request_that_waits_is_dropped_when_it_is_too_late(playbook_of: Playbo
         >> arrived(0, "cat", 0, 100)
         << runs(0, "cat", 0, start_ns=0, duration_ns=10)
         >> arrived(1, "cat", 0, 15)
-        << SetTimer(("cat", ""), 6)
-        >> TimerFired(6, ("cat", ""))
+        << SetTimer(("cat", "", ""), 6)
+        >> TimerFired(6, ("cat", "", ""))
         << Drop(1, "deadline")
     )
 

@@ -15,8 +15,8 @@ def ms(*milliseconds: float) -> tuple[int, ...]:
 
 def test_linear_is_alpha_times_rows_plus_beta() -> None:
     profile = Profile.linear("m", alpha_ms=1.053, beta_ms=5.072, max_rows=64)
-    assert profile.latency_ns(1) == 6_125_000
-    assert profile.latency_ns(16) == 21_920_000
+    assert profile.planned_ns(1) == 6_125_000
+    assert profile.planned_ns(16) == 21_920_000
     assert profile.max_rows == 64
 
 
@@ -25,13 +25,13 @@ def test_the_inverse_is_the_most_rows_within_a_budget(table: tuple[int, ...], bu
     profile = Profile("m", "default", table)
     rows = profile.largest_rows_within(budget_ns)
     assert rows == sum(latency_ns <= budget_ns for latency_ns in table)
-    assert rows == 0 or profile.latency_ns(rows) <= budget_ns
-    assert rows == profile.max_rows or profile.latency_ns(rows + 1) > budget_ns
+    assert rows == 0 or profile.planned_ns(rows) <= budget_ns
+    assert rows == profile.max_rows or profile.planned_ns(rows + 1) > budget_ns
 
 
 def test_above_its_table_a_profile_knows_nothing() -> None:
     with pytest.raises(IndexError):
-        Profile("m", "default", (1, 2)).latency_ns(3)
+        Profile("m", "default", (1, 2)).planned_ns(3)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_batches_that_take_longer_per_row_are_not_worth_forming(table: tuple[int
 
 
 def test_a_margin_is_no_work_that_a_larger_batch_would_spare() -> None:
-    scattering = Profile("m", "default", (100, 136, 190), margin_ns=80)
+    scattering = Profile("m", "default", (20, 56, 110), (100, 136, 190))
     assert scattering.worthwhile_rows == Profile("m", "default", (20, 56, 110)).worthwhile_rows == 1
     assert scattering.fixed_cost_ns == 0
 

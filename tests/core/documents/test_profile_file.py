@@ -38,10 +38,11 @@ def test_a_written_profile_can_be_planned_with(profile: ModelProfile) -> None:
     assert profile.to_profile(max_rows=16).max_rows == 16
 
 
-def test_planned_with_the_high_estimate() -> None:
+def test_the_median_is_expected_and_the_high_estimate_planned() -> None:
     measured = [Point(rows=1, median_ms=5, p95_ms=6, samples=9), Point(rows=3, median_ms=7, p95_ms=10, samples=9)]
     profile = ModelProfile(model="m", alpha_ms=1, beta_ms=4, points=measured).to_profile(max_rows=4)
-    assert profile.table_ns == (6_000_000, 8_000_000, 10_000_000, 12_000_000)
+    assert [profile.expected_ns(rows) / 1e6 for rows in (1, 2, 3, 4)] == [5, 6, 7, 8]
+    assert [profile.planned_ns(rows) / 1e6 for rows in (1, 2, 3, 4)] == [6, 8, 10, 12]
 
 
 @pytest.mark.parametrize(

@@ -46,12 +46,12 @@ class Bench:
 
     @property
     def expected_ns(self) -> int:
-        return self.expectations.profiles["m", "default"].latency_ns(1)
+        return self.expectations.profiles["m", "default", ""].planned_ns(1)
 
     def start(self) -> Batch:
         self._batches += 1
         batch = Batch(self._batches, "m", (0,), (Leg(0, "m", self.now_ns, 0),))
-        self.expectations.leg_started(self.now_ns, batch, 0, "default")
+        self.expectations.leg_started(self.now_ns, batch, 0, "default", "")
         return batch
 
     def end(self, batch: Batch) -> None:
@@ -62,7 +62,7 @@ class Bench:
             batch = self.start()
             self.now_ns += duration_ns
             self.end(batch)
-            self.expectations.observe("m", WORKER, 1, duration_ns)
+            self.expectations.observe("m", WORKER, "", 1, duration_ns)
 
     def drop(self, *, due_in_ns: int = SLO_NS, idle: Sequence[Worker] = (WORKER,)) -> bool:
         """Whether the expectation fell for it."""
@@ -75,22 +75,22 @@ class Bench:
 def test_the_first_leg_on_a_worker_teaches_nothing() -> None:
     bench = Bench()
     bench.run(1, ms_to_ns(460))
-    bench.run(3 * PUBLISH_EVERY, TRUTH.latency_ns(1))
-    assert bench.expected_ns == TRUTH.latency_ns(1)
+    bench.run(3 * PUBLISH_EVERY, TRUTH.planned_ns(1))
+    assert bench.expected_ns == TRUTH.planned_ns(1)
     bench.expectations.worker_lost(0)
     bench.run(1, ms_to_ns(460))
-    bench.run(3 * PUBLISH_EVERY, TRUTH.latency_ns(1))
-    assert bench.expected_ns == TRUTH.latency_ns(1), "one that comes back is cold again"
+    bench.run(3 * PUBLISH_EVERY, TRUTH.planned_ns(1))
+    assert bench.expected_ns == TRUTH.planned_ns(1), "one that comes back is cold again"
 
 
 @pytest.mark.parametrize("slow_ms", [350, 1000, 3000])
 @given(first=st.integers(0, 7), second=st.integers(0, 7))
 def test_two_slow_legs_among_the_first_eight_are_outliers(slow_ms: int, first: int, second: int) -> None:
     bench = Bench()
-    bench.run(1, TRUTH.latency_ns(1))
+    bench.run(1, TRUTH.planned_ns(1))
     for number in range(PUBLISH_EVERY):
-        bench.run(1, ms_to_ns(slow_ms) if number in (first, second) else TRUTH.latency_ns(1))
-    assert bench.expected_ns < 1.1 * TRUTH.latency_ns(1)
+        bench.run(1, ms_to_ns(slow_ms) if number in (first, second) else TRUTH.planned_ns(1))
+    assert bench.expected_ns < 1.1 * TRUTH.planned_ns(1)
 
 
 def test_an_expectation_is_doubted_when_nothing_has_run_for_a_while_and_no_sooner() -> None:
@@ -100,11 +100,11 @@ def test_an_expectation_is_doubted_when_nothing_has_run_for_a_while_and_no_soone
     bench.now_ns += PATIENCE_NS - 1
     assert not bench.drop()
     bench.now_ns += 1
-    assert not bench.drop(due_in_ns=TRUTH.latency_ns(1) - 1), "nobody could have answered it"
+    assert not bench.drop(due_in_ns=TRUTH.planned_ns(1) - 1), "nobody could have answered it"
     assert not bench.drop(due_in_ns=10 * SECOND_NS), "it was not for the expectation that it was dropped"
     assert not bench.drop(idle=()), "it may have been dropped because all workers are busy"
     assert bench.drop()
-    assert bench.expected_ns == TRUTH.latency_ns(1)
+    assert bench.expected_ns == TRUTH.planned_ns(1)
     bench.now_ns += PATIENCE_NS
     assert not bench.drop(), "there is nothing left to doubt"
 
@@ -122,7 +122,7 @@ def test_one_probe_is_let_through() -> None:
     assert bench.drop(), "another worker is idle"
     bench.end(probe)  # it failed, say: nothing was observed
     bench.now_ns += PATIENCE_NS
-    assert bench.expected_ns == TRUTH.latency_ns(1)
+    assert bench.expected_ns == TRUTH.planned_ns(1)
 
 
 def test_the_probe_decides() -> None:
@@ -134,8 +134,8 @@ def test_the_probe_decides() -> None:
     assert bench.expected_ns == pytest.approx(ms_to_ns(460), rel=0.02), "still slow"
     bench.now_ns += PATIENCE_NS
     assert bench.drop()
-    bench.run(1, TRUTH.latency_ns(1))
-    assert bench.expected_ns == pytest.approx(TRUTH.latency_ns(1), rel=0.02), "no more"
+    bench.run(1, TRUTH.planned_ns(1))
+    assert bench.expected_ns == pytest.approx(TRUTH.planned_ns(1), rel=0.02), "no more"
 
 
 def test_what_stays_slow_is_probed_less_often_where_others_need_the_worker() -> None:
@@ -152,7 +152,7 @@ def test_what_stays_slow_is_probed_less_often_where_others_need_the_worker() -> 
     bench.run(1, ms_to_ns(460))
     bench.now_ns += PATIENCE_LEGS * bench.expected_ns
     assert bench.drop(idle=[shared])
-    bench.run(1, TRUTH.latency_ns(1))
+    bench.run(1, TRUTH.planned_ns(1))
     bench.run(2 * PUBLISH_EVERY, ms_to_ns(460))
     bench.now_ns += PATIENCE_NS
     assert bench.drop(idle=[shared]), "once it was fast again all begins anew"
@@ -210,7 +210,7 @@ def spell_of(legs_ms: Sequence[float], from_s: float, to_s: float) -> Callable[[
 
     def leg_ns(now_ns: int, effect: StartLeg) -> int:
         spell = from_s * SECOND_NS <= now_ns < to_s * SECOND_NS
-        return ms_to_ns(next(lengths)) if spell else TRUTH.latency_ns(effect.rows)
+        return ms_to_ns(next(lengths)) if spell else TRUTH.planned_ns(effect.rows)
 
     return leg_ns
 
@@ -232,7 +232,7 @@ def test_after_slow_legs_the_next_answer_is_there_within_a_second(
 
     def leg_ns(now_ns: int, effect: StartLeg) -> int:
         del now_ns
-        return ms_to_ns(slow_ms) if next(legs) in slow else TRUTH.latency_ns(effect.rows)
+        return ms_to_ns(slow_ms) if next(legs) in slow else TRUTH.planned_ns(effect.rows)
 
     service = Service(policy, leg_ns, seconds=slow_ms / 1000 * (len(slow) + 1) + 12, workers=workers, base=GUESS)
     slow_ended_ns = max(service.ends[number][0] for number in slow if number < len(service.ends))
@@ -288,7 +288,7 @@ def test_a_cold_start_passes(policy: str, cold_legs: int) -> None:
         del now_ns
         (leg,) = effect.batch.legs
         ran[leg.worker_id] += 1
-        return ms_to_ns(460) if ran[leg.worker_id] <= cold_legs else TRUTH.latency_ns(effect.rows)
+        return ms_to_ns(460) if ran[leg.worker_id] <= cold_legs else TRUTH.planned_ns(effect.rows)
 
     service = Service(policy, leg_ns, seconds=40, workers=4, rate_rps=100)
     warm_s = 3 if cold_legs == 1 else 30

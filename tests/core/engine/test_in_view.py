@@ -26,9 +26,9 @@ def test_what_leaves_no_time_for_a_full_batch_counts_for_none() -> None:
     seen = view()
     seen.show(0, request(1), FLOW)
     seen.show(0, request(2, due_ns=90), FLOW)
-    assert seen.rows_of("m") == {("m", ""): 2}
+    assert seen.rows_of("m") == {("m", "", ""): 2}
     seen.pass_time(30)
-    assert seen.rows_of("m") == {("m", ""): 1}
+    assert seen.rows_of("m") == {("m", "", ""): 1}
     seen.pass_time(50)
     assert seen.rows_of("m") == {}
     assert seen.shows(FLOW, "m")
@@ -42,6 +42,6 @@ def test_what_comes_back_as_another_kind_of_batch_counts_as_that_as_long_as_it_m
     again = replace(first, merge_key="/0.1", deadline_ns=90)
     seen.show(20, again, FLOW)
     seen.pass_time(30)  # the first one's time is over
-    assert seen.rows_of("m") == {("m", "/0.1"): 1}
+    assert seen.rows_of("m") == {("m", "", "/0.1"): 1}
     seen.hide(again, FLOW)
     assert seen.rows_of("m") == {}

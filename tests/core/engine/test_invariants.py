@@ -192,7 +192,7 @@ def test_8_deadline_honesty(spec: PolicySpec, rng: random.Random) -> None:
         batch = dispatch.batch
         taken = [requests[request_id] for request_id in batch.request_ids]
         rows = sum(request.rows for request in taken)
-        expected_ns = sum(profiles[leg.partition, kinds[leg.worker_id]].latency_ns(rows) for leg in batch.legs)
+        expected_ns = sum(profiles[leg.partition, kinds[leg.worker_id]].planned_ns(rows) for leg in batch.legs)
         assert batch.legs[0].start_ns + expected_ns <= min(request.deadline_ns for request in taken)
 
 

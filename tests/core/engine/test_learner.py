@@ -19,7 +19,7 @@ def teach(learner: ProfileLearner, truth: Profile, rng: random.Random, legs: int
     published = []
     for _ in range(legs):
         rows = rng.randint(1, MAX_ROWS)
-        learned = learner.observe(rows, round(truth.latency_ns(rows) * (1 + rng.uniform(-noise, noise))))
+        learned = learner.observe(rows, round(truth.planned_ns(rows) * (1 + rng.uniform(-noise, noise))))
         if learned:
             published.append(learned)
     return published
@@ -27,18 +27,18 @@ def teach(learner: ProfileLearner, truth: Profile, rng: random.Random, legs: int
 
 def test_it_finds_alpha_and_beta_from_a_wrong_base() -> None:
     learned = teach(ProfileLearner(BASE), TRUTH, random.Random(1), legs=400)[-1]
-    alpha_ns = (learned.latency_ns(MAX_ROWS) - learned.latency_ns(1)) / (MAX_ROWS - 1)
+    alpha_ns = (learned.planned_ns(MAX_ROWS) - learned.planned_ns(1)) / (MAX_ROWS - 1)
     assert abs(alpha_ns / ms_to_ns(2.5) - 1) < 0.03
     for rows in range(1, MAX_ROWS + 1):
-        assert 0 <= learned.latency_ns(rows) / TRUTH.latency_ns(rows) - 1 < 0.08, "rather too long than too short"
+        assert 0 <= learned.planned_ns(rows) / TRUTH.planned_ns(rows) - 1 < 0.08, "rather too long than too short"
 
 
 def test_noise_is_planned_for_with_a_margin() -> None:
     noise = 0.1
     learned = teach(ProfileLearner(BASE), TRUTH, random.Random(2), legs=600, noise=noise)[-1]
     for rows in (4, 8, 16):
-        margin_ns = learned.latency_ns(rows) - TRUTH.latency_ns(rows)
-        assert 0 < margin_ns < 1.1 * noise * TRUTH.latency_ns(MAX_ROWS), "no leg strays further than the largest may"
+        margin_ns = learned.planned_ns(rows) - TRUTH.planned_ns(rows)
+        assert 0 < margin_ns < 1.1 * noise * TRUTH.planned_ns(MAX_ROWS), "no leg strays further than the largest may"
 
 
 def test_the_plan_covers_what_a_skewed_delay_adds() -> None:
@@ -47,23 +47,23 @@ def test_the_plan_covers_what_a_skewed_delay_adds() -> None:
     learner, planned, seen, late = ProfileLearner(BASE), BASE, 0, 0
     for leg in range(4000):
         rows = rng.randint(1, MAX_ROWS)
-        took_ns = BASE.latency_ns(rows) + ms_to_ns(1 + 0.05 * rows + rng.expovariate(1 / 0.5))
+        took_ns = BASE.planned_ns(rows) + ms_to_ns(1 + 0.05 * rows + rng.expovariate(1 / 0.5))
         if leg >= LATEST:
             seen += 1
-            late += took_ns > planned.latency_ns(rows)
+            late += took_ns > planned.planned_ns(rows)
         planned = learner.observe(rows, took_ns) or planned
     assert late / seen < 0.02
-    excess_ns = planned.latency_ns(8) - BASE.latency_ns(8) - ms_to_ns(1.4)
+    excess_ns = planned.planned_ns(8) - BASE.planned_ns(8) - ms_to_ns(1.4)
     assert 0.5 < excess_ns / ms_to_ns(0.5) < 8, "4.6 means are its 99th percentile"
 
 
 def test_a_base_that_is_a_little_short_is_corrected_at_once_and_a_little_long_is_left() -> None:
     def off_by(share: float) -> list[Profile]:
-        truth = Profile("m", "default", tuple(round(ns * share) for ns in BASE.table_ns))
+        truth = Profile("m", "default", tuple(round(ns * share) for ns in BASE.expected))
         return teach(ProfileLearner(BASE), truth, random.Random(6), legs=200)
 
     (learned,) = off_by(1.005)
-    assert all(learned.latency_ns(rows) >= 1.005 * BASE.latency_ns(rows) - 1 for rows in range(1, MAX_ROWS + 1))
+    assert all(learned.planned_ns(rows) >= 1.005 * BASE.planned_ns(rows) - 1 for rows in range(1, MAX_ROWS + 1))
     assert off_by(1 - TOO_LONG / 2) == []
     assert off_by(1 - 2 * TOO_LONG) != []
 
@@ -71,7 +71,7 @@ def test_a_base_that_is_a_little_short_is_corrected_at_once_and_a_little_long_is
 def test_a_transient_is_forgotten() -> None:
     """The first legs are far from what is expected; they must not keep the margin wide once the correction is known."""
     learned = teach(ProfileLearner(BASE), TRUTH, random.Random(7), legs=64)[-1]
-    assert all(learned.latency_ns(rows) < 1.05 * TRUTH.latency_ns(rows) for rows in range(1, MAX_ROWS + 1))
+    assert all(learned.planned_ns(rows) < 1.05 * TRUTH.planned_ns(rows) for rows in range(1, MAX_ROWS + 1))
 
 
 def test_a_true_base_is_left_alone() -> None:
@@ -84,15 +84,15 @@ def test_hiccups_do_not_teach() -> None:
     published = teach(learner, TRUTH, rng, legs=400)
     converged = len(published)
     for _ in range(5):
-        learner.observe(8, 100 * TRUTH.latency_ns(8))
+        learner.observe(8, 100 * TRUTH.planned_ns(8))
         published += teach(learner, TRUTH, rng, legs=40)
     for learned in published[converged - 1 :]:
-        assert abs(learned.latency_ns(8) / TRUTH.latency_ns(8) - 1) < 0.1
+        assert abs(learned.planned_ns(8) / TRUTH.planned_ns(8) - 1) < 0.1
 
 
 def test_it_speaks_at_most_once_in_a_while() -> None:
     learner = ProfileLearner(BASE)
-    heard = [bool(learner.observe(8, TRUTH.latency_ns(8))) for _ in range(5 * PUBLISH_EVERY)]
+    heard = [bool(learner.observe(8, TRUTH.planned_ns(8))) for _ in range(5 * PUBLISH_EVERY)]
     assert heard[PUBLISH_EVERY - 1], "a profile that is far off is corrected at the first look"
     assert all(not said or number % PUBLISH_EVERY == 0 for number, said in enumerate(heard, start=1))
 
@@ -104,5 +104,5 @@ def test_whatever_it_sees_its_tables_are_monotone_and_positive(legs: list[tuple[
         learned = learner.observe(rows, duration_ns)
         if learned:
             assert learned.max_rows == MAX_ROWS
-            assert learned.latency_ns(1) >= 1
-            assert all(before <= after for before, after in pairwise(learned.table_ns))
+            assert learned.planned_ns(1) >= 1
+            assert all(before <= after for before, after in pairwise(learned.expected))

@@ -153,7 +153,7 @@ def test_where_legs_scatter_workers_idle_less_and_nothing_else_changes() -> None
 def test_what_is_learned_of_legs_stays_what_they_take_alone() -> None:
     far_away = saturated(lambda _: 5 * MS)
     (profile,) = far_away.engine.expectations.profiles.values()
-    assert profile.latency_ns(4) == pytest.approx(5.7 * MS, rel=0.03)
+    assert profile.planned_ns(4) == pytest.approx(5.7 * MS, rel=0.03)
 
 
 # One worker, step by step ---------------------------------------------------------------------------------------------

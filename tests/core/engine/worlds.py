@@ -81,7 +81,7 @@ class Ledger:
     def _service_ns(self, effect: StartLeg) -> int:
         """What a leg was expected to take at first: what is learned must not feed on itself."""
         leg = effect.batch.legs[effect.leg]
-        return self._profiles[leg.partition, self._kinds[leg.worker_id]].latency_ns(effect.rows)
+        return self._profiles[leg.partition, self._kinds[leg.worker_id]].planned_ns(effect.rows)
 
     def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
         self._happened(event)

@@ -10,7 +10,7 @@ GATHERING = Gathering(reserve_ns=0)
 
 
 def queue(*deadlines: int, rows: int = 1) -> RequestQueue:
-    waiting = RequestQueue(("m", ""), Model("m", 8, 12))
+    waiting = RequestQueue(("m", "", ""), Model("m", 8, 12))
     for number, due_ns in enumerate(deadlines):
         waiting.push(Request(number, "m", rows, arrival_ns=number, deadline_ns=due_ns))
     return waiting

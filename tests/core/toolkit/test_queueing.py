@@ -18,7 +18,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue = RequestQueue(("m", ""), MODEL)
+        self.queue = RequestQueue(("m", "", ""), MODEL)
         self.naive: list[Request] = []
         self.pushed = 0
 
@@ -133,7 +133,7 @@ TestRequestQueue.settings = TestIdleWorkers.settings = settings(max_examples=exa
 
 @given(st.lists(st.integers(1, 5)), st.integers(0, 30))
 def test_the_longest_prefix_within_a_number_of_rows(sizes: list[int], max_rows: int) -> None:
-    queue = RequestQueue(("m", ""), MODEL)
+    queue = RequestQueue(("m", "", ""), MODEL)
     for number, rows in enumerate(sizes):
         queue.push(Request(number, "m", rows, arrival_ns=number))
     count, rows = queue.prefix_within(max_rows)
@@ -172,7 +172,7 @@ class _Watched:
 
 
 def test_thousands_leave_at_once_without_a_search_each() -> None:
-    queue = RequestQueue(("m", ""), Model("m", 8))
+    queue = RequestQueue(("m", "", ""), Model("m", 8))
     for number in range(2000):
         queue.push(_Watched(number))  # type: ignore[arg-type]
     _Watched.looks = 0
@@ -184,7 +184,7 @@ def test_thousands_leave_at_once_without_a_search_each() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["push", "remove", "pop"]), st.integers(0, 12), st.integers(0, 3))))
 def test_a_queue_is_a_list_in_the_order_of_arrival(steps: list[tuple[str, int, int]]) -> None:
-    queue, model = RequestQueue(("m", ""), Model("m", 8)), list[Request]()
+    queue, model = RequestQueue(("m", "", ""), Model("m", 8)), list[Request]()
     for number, (step, which, start) in enumerate(steps):
         if step == "push":
             request = Request(number, "m", 1 + which % 3, which)

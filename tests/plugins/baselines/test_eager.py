@@ -26,7 +26,7 @@ from tidegate.api import (
 from tidegate.testing import Playbook
 from tidegate_baselines.eager import Eager, EagerOptions
 
-KEY, OTHER = ("m", ""), ("n", "")
+KEY, OTHER = ("m", "", ""), ("n", "", "")
 MODELS = (Model("m", 8, slo_ns=12), Model("n", 8, slo_ns=12))
 FAST = Worker(0, "fast", ("m", "n"))
 SLOW = Worker(1, "slow", ("m", "n"), kind="slow")

@@ -5,15 +5,15 @@ from hypothesis import strategies as st
 
 from tidegate_baselines.small_batches import Running, SmallBatches
 
-KEYS = [(model, "") for model in "abc"]
+KEYS = [(model, "", "") for model in "abc"]
 batches = st.lists(st.tuples(st.sampled_from(KEYS), st.integers(1, 4), st.integers(0, 9)), max_size=12)
 
 
 @given(batches, st.sets(st.integers(0, 11)), st.sampled_from(KEYS), st.integers(0, 5), st.lists(st.integers(0, 9)))
 def test_it_finds_what_a_look_at_each_would(
-    drawn: list[tuple[tuple[str, str], int, int]],
+    drawn: list[tuple[tuple[str, str, str], int, int]],
     ended: set[int],
-    key: tuple[str, str],
+    key: tuple[str, str, str],
     most_rows: int,
     instants: list[int],
 ) -> None:

@@ -18,7 +18,7 @@ from tidegate.api import (
 from tidegate.testing import Playbook
 from tidegate_baselines.timeout import Timeout, TimeoutOptions
 
-KEY = ("m", "")
+KEY = ("m", "", "")
 
 
 def playbook(workers: int = 1, **options: float) -> Playbook:

@@ -67,7 +67,7 @@ def test_policies_are_told_the_latencies_of_the_plan(problem: PpipeProblem, plan
     assert len(workers) == sum(
         part.workers for model in plan.models for pipeline in model.pipelines for part in pipeline.partitions
     )
-    latency = {profile.partition: profile.table_ns[-1] / 1000 for profile in profiles}
+    latency = {profile.partition: profile.expected[-1] / 1000 for profile in profiles}
     for model, told in zip(plan.models, models, strict=True):
         for pipeline, names in zip(model.pipelines, told.pipelines, strict=True):
             assert names.max_rows == pipeline.batch

@@ -36,7 +36,7 @@ from tidegate.testing import Playbook
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_ppipe.policy import Ppipe, PpipeOptions
 
-KEY = ("m", "")
+KEY = ("m", "", "")
 SLO = 100
 SPLIT, WHOLE = Pipeline(("a", "b"), 4), Pipeline(("whole",), 2)
 PROFILES = (
@@ -76,10 +76,10 @@ def split(
 ) -> Dispatch:
     """Along both partitions: the transfer and the second leg at once, unless other instants are given."""
     rows = rows or len(request_ids)
-    first = Leg(slow, "a", at_ns, PROFILES[0].latency_ns(rows))
+    first = Leg(slow, "a", at_ns, PROFILES[0].planned_ns(rows))
     sent_ns = first.end_ns if sent_ns is None else sent_ns
     second_ns = sent_ns + 2 * rows if second_ns is None else second_ns
-    second = Leg(fast, "b", second_ns, PROFILES[1].latency_ns(rows), sent_ns)
+    second = Leg(fast, "b", second_ns, PROFILES[1].planned_ns(rows), sent_ns)
     return Dispatch(Batch(batch, "m", request_ids, (first, second)))
 
 

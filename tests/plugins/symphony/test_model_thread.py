@@ -18,7 +18,7 @@ Plan = tuple[int, int, int, int, int]
 
 
 def thread_of(*deadlines: int, rows: int = 1, slo_ns: int | None = 12) -> ModelThread:
-    thread = ModelThread(("m", ""), Model("m", 8, slo_ns), Gathering(reserve_ns=0), target=None)
+    thread = ModelThread(("m", "", ""), Model("m", 8, slo_ns), Gathering(reserve_ns=0), target=None)
     for number, due_ns in enumerate(deadlines):
         thread.push(Request(number, "m", rows, arrival_ns=number, deadline_ns=due_ns))
     return thread

@@ -38,7 +38,7 @@ from tidegate_symphony.policy import Symphony, SymphonyOptions
 # The worked example of section 3.3, in units of its t: l(b) = b + 5, SLO 12. Here one t is 100 ns.
 T = 100
 SLO = 12 * T
-KEY, OTHER, SLOW_KEY = ("m", ""), ("n", ""), ("bulk", "")
+KEY, OTHER, SLOW_KEY = ("m", "", ""), ("n", "", ""), ("bulk", "", "")
 
 
 def profile(name: str, kind: str = "default", times: int = 1) -> Profile:
@@ -347,7 +347,7 @@ def test_how_long_a_batch_waits_depends_on_who_else_would_use_the_worker(count: 
 
 
 def test_a_strange_timer_is_ignored() -> None:
-    assert playbook(*workers(1)) >> TimerFired(0, "not mine") >> TimerFired(0, ("m", "gone"))
+    assert playbook(*workers(1)) >> TimerFired(0, "not mine") >> TimerFired(0, ("m", "", "gone"))
 
 
 # Simulated --------------------------------------------------------------------------------------------------------

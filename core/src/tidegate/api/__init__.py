@@ -43,7 +43,7 @@ from tidegate.api.planner import (
     Progress,
 )
 from tidegate.api.policy import Commands, Policy, PolicyOptions, Setup
-from tidegate.api.profile import NS_PER_MS, Profile, ms_to_ns
+from tidegate.api.profile import NS_PER_MS, Profile, ProfileKey, ms_to_ns
 
 __all__ = [
     "NEVER",
@@ -80,6 +80,7 @@ __all__ = [
     "PolicySpec",
     "Preempt",
     "Profile",
+    "ProfileKey",
     "ProfileUpdated",
     "Progress",
     "QueueKey",

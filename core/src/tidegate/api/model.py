@@ -80,8 +80,10 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     app: str = ""
     """An application tag of the client's, for policies that learn a latency distribution per application."""
     shape: str = ""
-    """The readable class of what varies in its tensors beyond the batch, e.g. `x:3,48,320`; empty where nothing
-    does."""
+    """The readable class of what varies in its tensors beyond the batch, e.g. `x:3,48,320`; empty where nothing does.
+
+    Requests of one shape take equally long: profiles are kept by it.
+    """
     client: str = ""
     """Whose it is: clients who wait for the same workers are served in turn."""
     deferrable: bool = True
@@ -89,16 +91,16 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     else can join it, or there has to be time for another try."""
 
 
-QueueKey = tuple[str, str]
-"""(model, merge key): requests of one queue can share a batch, requests of two never do.
+QueueKey = tuple[str, str, str]
+"""(model, shape, merge key): requests of one queue take equally long and can share a batch; those of two never do.
 
-A model whose requests run alone has one queue, however they differ.
+The merge key is empty for a model whose requests run alone: those of one shape have one queue, however they differ.
 """
 
 
 def queue_key(request: Request, model: Model) -> QueueKey:
     """The queue that a request of this model belongs to."""
-    return request.model, request.merge_key if model.merges else ""
+    return request.model, request.shape, request.merge_key if model.merges else ""
 
 
 class Leg(msgspec.Struct, frozen=True, gc=False):

@@ -60,7 +60,8 @@ class Setup(msgspec.Struct, frozen=True):
     workers: tuple[Worker, ...]
     """Those present at the start, all idle."""
     profiles: tuple[Profile, ...]
-    """One for every (partition, kind) that some worker hosts."""
+    """One for every (partition, kind) that some worker hosts, of the empty shape; and those of the shapes that are
+    known. Of a shape that is met later, ProfileUpdated tells before the first request arrives."""
     seed: int = 0
     first_batch_id: int = 0
     wake_slack_ns: int = 0
@@ -96,6 +97,8 @@ class Policy(ABC):
 
     With a reason, invariant 10 is not asked of it.
     """
+    quantile: ClassVar[float] = 0.99
+    """The share of legs that is to be done by when it was planned: what `Profile.planned_ns` is learned to cover."""
     runs_pipelines: ClassVar[bool] = False
     """True: schedules models that are split into partitions (`Model.pipelines`), too."""
     overlaps: ClassVar[bool] = False

@@ -1,8 +1,8 @@
-"""How long a partition is expected to run, by rows."""
+"""How long a partition runs: a question with two answers, what it takes and what may be promised."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate, pairwise
 from typing import Self
 
 import msgspec
@@ -11,6 +11,9 @@ NS_PER_MS = 1_000_000
 WORTHWHILE = 1.02
 """A batch may take so much longer per row than the quickest: measured tables are not smooth."""
 
+ProfileKey = tuple[str, str, str]
+"""(partition, kind of worker, shape): what a profile is of."""
+
 
 def ms_to_ns(milliseconds: float) -> int:
     """Milliseconds, the unit of files and flags, as nanoseconds, the unit of the contract."""
@@ -18,77 +21,170 @@ def ms_to_ns(milliseconds: float) -> int:
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """Expected latency of one partition on one kind of worker for every batch size.
+    """How long one partition runs on one kind of worker, for requests of one shape, by rows.
 
-    A table rather than a formula: looking up and inverting it is what schedulers do most.
+    Latency is a question with two answers. `expected_ns` is what a batch takes, its centre: the base of decisions about
+    throughput, such as whether a larger batch is worth forming. `planned_ns` is what may be promised, a high quantile
+    of it (`Policy.quantile`): the base of decisions about deadlines.
+
+    The tables inside are how it is kept, and nobody else's business: looking up and inverting is what schedulers do
+    most.
     """
 
     partition: str
     kind: str
-    table_ns: tuple[int, ...]
-    """`table_ns[rows - 1]`: nanoseconds, positive, never falling with rows."""
-    margin_ns: int = 0
-    """How much of each latency is no work but caution: legs scatter, and late is late."""
+    expected: tuple[int, ...]
+    """`expected[rows - 1]`: nanoseconds, positive, never falling with rows."""
+    planned: tuple[int, ...] = ()
+    """`planned[rows - 1]`: nanoseconds, never below what is expected, never falling; empty: as expected."""
+    shape: str = ""
+    """The shape of the requests (`Request.shape`). Empty: of those without one, and where a new shape starts from."""
 
     def __post_init__(self) -> None:
-        """Refuse a table that no scheduler could use."""
-        if not self.table_ns or self.table_ns[0] <= 0:
-            raise ValueError(f"profile of {self.partition!r}: latencies must be given and positive")
-        if any(later < earlier for earlier, later in zip(self.table_ns, self.table_ns[1:], strict=False)):
-            raise ValueError(f"profile of {self.partition!r}: latency must not fall as rows grow")
+        """Refuse tables that no scheduler could use."""
+        for table_ns in (self.expected, self.planned or self.expected):
+            if not table_ns or table_ns[0] <= 0:
+                raise ValueError(f"profile of {self.partition!r}: latencies must be given and positive")
+            if any(later < earlier for earlier, later in pairwise(table_ns)):
+                raise ValueError(f"profile of {self.partition!r}: latency must not fall as rows grow")
+        if not self.planned:
+            msgspec.structs.force_setattr(self, "planned", self.expected)
+        elif len(self.planned) != len(self.expected):
+            raise ValueError(f"profile of {self.partition!r}: what is planned must be given for as many rows")
 
     @classmethod
-    def linear(cls, partition: str, *, alpha_ms: float, beta_ms: float, max_rows: int, kind: str = "default") -> Self:
+    def linear(
+        cls, partition: str, *, alpha_ms: float, beta_ms: float, max_rows: int, kind: str = "default", shape: str = ""
+    ) -> Self:
         """`l(b) = alpha*b + beta` (Symphony, section 2.1), in milliseconds."""
-        return cls(partition, kind, tuple(ms_to_ns(alpha_ms * rows + beta_ms) for rows in range(1, max_rows + 1)))
+        table_ns = tuple(ms_to_ns(alpha_ms * rows + beta_ms) for rows in range(1, max_rows + 1))
+        return cls(partition, kind, table_ns, shape=shape)
 
     @classmethod
     def from_points(
-        cls, partition: str, points_ms: Mapping[int, float], *, max_rows: int, kind: str = "default"
+        cls,
+        partition: str,
+        expected_ms: Mapping[int, float],
+        planned_ms: Mapping[int, float] | None = None,
+        *,
+        max_rows: int,
+        kind: str = "default",
+        shape: str = "",
     ) -> Self:
         """From measured latencies {rows: ms}: straight lines between them, made monotone.
 
-        Beyond the largest point the last slope goes on; below the smallest the first value holds.
+        Beyond the largest point the last slope goes on; below the smallest the first value holds. `planned_ms`: where
+        it was measured, too.
         """
-        if not points_ms:
-            raise ValueError(f"profile of {partition!r}: no measured points")
-        rows_known = sorted(points_ms)
+        expected = _through(partition, expected_ms, max_rows)
+        planned = _through(partition, planned_ms, max_rows) if planned_ms else expected
+        return cls(partition, kind, expected, tuple(map(max, expected, planned)), shape)
 
-        def latency_ms(rows: int) -> float:
-            above = bisect_right(rows_known, rows)
-            if above == 0 or len(rows_known) == 1:
-                return points_ms[rows_known[0]]
-            left, right = rows_known[min(above, len(rows_known) - 1) - 1], rows_known[min(above, len(rows_known) - 1)]
-            slope = (points_ms[right] - points_ms[left]) / (right - left)
-            return points_ms[left] + slope * (rows - left)
+    @classmethod
+    def quickest(cls, profiles: Iterable[Self]) -> Self:
+        """What the quickest of these takes, by rows; the only one itself. Raises ValueError for none."""
+        return cls._combined(profiles, min, "quickest")
 
-        table = accumulate((ms_to_ns(latency_ms(rows)) for rows in range(1, max_rows + 1)), max)
-        return cls(partition, kind, tuple(table))
+    @classmethod
+    def slowest(cls, profiles: Iterable[Self]) -> Self:
+        """What the slowest of these takes, by rows; the only one itself. Raises ValueError for none."""
+        return cls._combined(profiles, max, "slowest")
+
+    @classmethod
+    def in_sequence(cls, profiles: Iterable[Self], max_rows: int) -> Self:
+        """What all of these take one after the other, for up to `max_rows` rows. Raises ValueError for none."""
+        listed = list(profiles)
+        if not listed:
+            raise ValueError("no profiles are given")
+        return cls(
+            "+".join(each.partition for each in listed),
+            "",
+            tuple(sum(each.expected[at] for each in listed) for at in range(max_rows)),
+            tuple(sum(each.planned[at] for each in listed) for at in range(max_rows)),
+            listed[0].shape,
+        )
+
+    @classmethod
+    def _combined(cls, profiles: Iterable[Self], choose: Callable[[Iterable[int]], int], kind: str) -> Self:
+        first, *others = profiles
+        if not others:
+            return first
+        expected = map(choose, zip(first.expected, *(other.expected for other in others), strict=False))
+        planned = map(choose, zip(first.planned, *(other.planned for other in others), strict=False))
+        return cls(first.partition, kind, tuple(expected), tuple(planned), first.shape)
+
+    @property
+    def key(self) -> ProfileKey:
+        """What it is of."""
+        return self.partition, self.kind, self.shape
 
     @property
     def max_rows(self) -> int:
-        """The largest batch that the table knows."""
-        return len(self.table_ns)
+        """The largest batch that it tells of."""
+        return len(self.expected)
 
     @property
     def fixed_cost_ns(self) -> float:
         """What a batch costs besides its rows: beta, where the profile is a straight line; never negative."""
-        per_row_ns = (self.table_ns[-1] - self.table_ns[0]) / max(1, self.max_rows - 1)
-        return max(0.0, self.table_ns[0] - self.margin_ns - per_row_ns)
+        per_row_ns = (self.expected[-1] - self.expected[0]) / max(1, self.max_rows - 1)
+        return max(0.0, self.expected[0] - per_row_ns)
 
     @property
     def worthwhile_rows(self) -> int:
         """The largest batch that is worth forming: no smaller one takes less per row; 1 where one row takes no more."""
-        per_row_ns = [max(1, latency_ns - self.margin_ns) / rows for rows, latency_ns in enumerate(self.table_ns, 1)]
+        per_row_ns = [latency_ns / rows for rows, latency_ns in enumerate(self.expected, 1)]
         enough_ns = WORTHWHILE * min(per_row_ns)
         if per_row_ns[0] <= enough_ns:
             return 1
         return max(rows for rows, each_ns in enumerate(per_row_ns, 1) if each_ns <= enough_ns)
 
-    def latency_ns(self, rows: int) -> int:
-        """Expected latency of `rows` rows. Raises IndexError above `max_rows`."""
-        return self.table_ns[rows - 1]
+    def expected_ns(self, rows: int) -> int:
+        """What a batch of so many rows takes. Raises IndexError above `max_rows`."""
+        return self.expected[rows - 1]
+
+    def planned_ns(self, rows: int) -> int:
+        """What may be promised of a batch of so many rows. Raises IndexError above `max_rows`."""
+        return self.planned[rows - 1]
 
     def largest_rows_within(self, budget_ns: int) -> int:
-        """The most rows that are expected to finish within the budget; 0 where not even one does."""
-        return bisect_right(self.table_ns, budget_ns)
+        """The most rows of which may be promised that they finish within the budget; 0 where not even one does."""
+        return bisect_right(self.planned, budget_ns)
+
+    def corrected(self, slope_ns: float, constant_ns: float, margin_ns: float) -> Self:
+        """This profile with a straight line added to what is expected, and a margin to what is planned besides.
+
+        `slope_ns`: what the largest batch takes longer besides the constant, and smaller ones in proportion.
+        """
+        margin, most_rows = round(margin_ns), self.max_rows
+        planned = tuple(
+            accumulate(
+                (
+                    max(1, round(taken_ns + slope_ns * rows / most_rows + (constant_ns + margin_ns)))
+                    for rows, taken_ns in enumerate(self.expected, 1)
+                ),
+                max,
+            )
+        )
+        expected = tuple(max(1, promised_ns - margin) for promised_ns in planned)
+        return type(self)(self.partition, self.kind, expected, planned, self.shape)
+
+    def of_shape(self, shape: str) -> Self:
+        """The same, said of another shape."""
+        return msgspec.structs.replace(self, shape=shape)
+
+
+def _through(partition: str, points_ms: Mapping[int, float], max_rows: int) -> tuple[int, ...]:
+    """A table in ns through {rows: ms}."""
+    if not points_ms:
+        raise ValueError(f"profile of {partition!r}: no measured points")
+    rows_known = sorted(points_ms)
+
+    def latency_ms(rows: int) -> float:
+        above = bisect_right(rows_known, rows)
+        if above == 0 or len(rows_known) == 1:
+            return points_ms[rows_known[0]]
+        left, right = rows_known[min(above, len(rows_known) - 1) - 1], rows_known[min(above, len(rows_known) - 1)]
+        slope = (points_ms[right] - points_ms[left]) / (right - left)
+        return points_ms[left] + slope * (rows - left)
+
+    return tuple(accumulate((ms_to_ns(latency_ms(rows)) for rows in range(1, max_rows + 1)), max))

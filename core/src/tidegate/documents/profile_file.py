@@ -39,9 +39,10 @@ class ModelProfile(BaseModel):
     points: list[Point] = Field(min_length=1)
 
     def to_profile(self, max_rows: int) -> Profile:
-        """The profile to plan with: through the 95th percentiles, since schedulers need a high estimate."""
-        points_ms = {point.rows: point.p95_ms for point in self.points}
-        return Profile.from_points(self.model, points_ms, max_rows=max_rows, kind=self.kind)
+        """The profile to plan with: the medians are expected, the 95th percentiles planned."""
+        expected_ms = {point.rows: point.median_ms for point in self.points}
+        planned_ms = {point.rows: point.p95_ms for point in self.points}
+        return Profile.from_points(self.model, expected_ms, planned_ms, max_rows=max_rows, kind=self.kind)
 
 
 class ProfileFile(BaseModel):

@@ -14,6 +14,8 @@ class Flight:
     batch: Batch
     requests: list[Request]
     rows: int
+    shape: str = ""
+    """Of all its requests."""
     leg: int = 0
     """The leg that runs, or waits for its worker."""
     running: bool = False

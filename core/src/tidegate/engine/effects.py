@@ -15,6 +15,8 @@ class StartLeg(Effect, frozen=True, tag=True):
     batch: Batch
     leg: int
     rows: int
+    shape: str = ""
+    """Of its requests."""
 
 
 class CancelLeg(Effect, frozen=True, tag=True):

@@ -17,6 +17,7 @@ from tidegate.api import (
     Policy,
     PolicyOptions,
     Profile,
+    ProfileKey,
     Request,
     RequestArrived,
     TimerFired,
@@ -116,7 +117,7 @@ class Engine:
         """A batch that was dispatched and has not ended."""
         return self._state.flights.get(batch_id)
 
-    def idle_in_time(self, request: Request, profiles: Mapping[tuple[str, str], Profile]) -> Worker | None:
+    def idle_in_time(self, request: Request, profiles: Mapping[ProfileKey, Profile]) -> Worker | None:
         """An idle worker on which a request of an unsplit model would be in time by these profiles, started now."""
         return self._state.idle_in_time(request, profiles)
 
@@ -174,7 +175,7 @@ class Engine:
             workers[event.worker.id] = event.worker
         elif isinstance(event, PlanChanged):
             self._state.models = {model.name: model for model in event.models}
-            self._state.expectations.extend(event.profiles)
+            self._state.expectations.extend(event.profiles, event.models)
             workers = {worker.id: worker for worker in event.workers}
         setup = self._state.succession.setup(self._state.models.values(), workers.values(), self._state.next_batch_id)
         before = self._state

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tidegate.api import Batch, Model, Profile, Request, Worker
-from tidegate.engine.learner import ProfileLearner
+import msgspec
 
-Key = tuple[str, str]
-"""(partition, kind of worker)."""
+from tidegate.api import Batch, Model, Policy, Profile, ProfileKey, Request, Worker
+from tidegate.engine.learner import ProfileLearner
+from tidegate.engine.shapes import Shapes, profile_of_new
+
 PATIENCE_NS = 500_000_000
 """How long no leg of a key starts or ends, while workers are idle, before its expectation is doubted."""
 PROBES = 4
@@ -16,6 +17,10 @@ PATIENCE_LEGS = 10
 
 So a partition that is truly too slow has workers that others need for at most about a tenth of the time.
 """
+
+
+KNOWN_LEGS = 2
+"""A shape of which so many legs were seen tells something about others."""
 
 
 @dataclass(slots=True)
@@ -35,23 +40,33 @@ class _Tracked:
 
 
 class Expectations:
-    """The profiles by (partition, kind), and a learner for each.
+    """The profiles by (partition, kind, shape), and a learner for each.
+
+    Every (partition, kind) has one of the empty shape; a shape that is met for the first time gets its own from those
+    that are known (`meet`).
 
     What is expected decides what runs, and what runs decides what is expected. Where that ends with nothing running,
     because policies drop requests that seem hopeless, the expectation is doubted: one leg, the probe, is let through
     under the base profile, and decides what is expected from then on.
     """
 
-    def __init__(self, profiles: Iterable[Profile], *, learn: bool) -> None:
-        self.profiles = {(profile.partition, profile.kind): profile for profile in profiles}
+    def __init__(self, profiles: Iterable[Profile], *, learn: bool, quantile: float = Policy.quantile) -> None:
+        """`quantile`: the share of legs that what is planned covers, where that is learned."""
+        self.profiles = {profile.key: profile for profile in profiles}
         """As they stand now."""
         self.version = 0
         """Another one whenever a profile has changed."""
         self._learn = learn
-        self._tracked: dict[Key, _Tracked] = {}
-        self._keys_of: dict[str, dict[Key, None]] = {}
+        self._quantile = quantile
+        self._shapes = Shapes()
+        self._guessed: set[ProfileKey] = set()
+        """The keys whose base was derived from other shapes."""
+        self._learners: dict[tuple[str, str], dict[str, ProfileLearner]] = {}
+        """By (partition, kind), by shape."""
+        self._tracked: dict[ProfileKey, _Tracked] = {}
+        self._keys_of: dict[str, dict[ProfileKey, None]] = {}
         """The keys that legs of a model have had."""
-        self._running: dict[int, Key] = {}
+        self._running: dict[int, ProfileKey] = {}
         """The keys of legs that run, by batch."""
         self._warm: dict[int, set[str]] = {}
         """The partitions that have run, by worker."""
@@ -67,7 +82,7 @@ class Expectations:
                     rows[partition] = max(path.max_rows, rows.get(partition, 0))
         for worker in workers:
             for partition in worker.hosts:
-                profile = self.profiles.get((partition, worker.kind))
+                profile = self.profiles.get((partition, worker.kind, ""))
                 if profile is None or profile.max_rows < rows.get(partition, 0):
                     raise ValueError(
                         f"no profile of {partition!r} on workers of kind {worker.kind!r}"
@@ -76,22 +91,43 @@ class Expectations:
 
     def replace(self, profile: Profile) -> None:
         """Somebody knows better: expect this, and learn from here."""
-        self._expect((profile.partition, profile.kind), profile)
+        self._guessed.discard(profile.key)
+        self._expect(profile.key, profile)
         self._track(profile)
 
-    def extend(self, profiles: Iterable[Profile]) -> None:
-        """Expect these where nothing is known yet, or not of batches as large: what was learned stands."""
+    def extend(self, profiles: Iterable[Profile], models: Iterable[Model]) -> None:
+        """Expect these where nothing is known yet, or not of batches as large: what was learned stands.
+
+        `models`: those that there are from now on; each shape that their requests have had is expected of them.
+        """
         for profile in profiles:
-            known = self.profiles.get((profile.partition, profile.kind))
+            known = self.profiles.get(profile.key)
             if known is None or known.max_rows < profile.max_rows:
                 self.replace(profile)
+        for model in models:
+            for shape in self._shapes.of(model.name):
+                self._meet(shape, model)
 
-    def leg_started(self, now_ns: int, batch: Batch, leg: int, kind: str) -> Profile | None:
-        """A leg of a batch runs from now on, on a worker of this kind.
+    def meet(self, request: Request, model: Model) -> tuple[Request, list[Profile]]:
+        """A request arrives: the request with its shape's class, and the profiles that are new with that."""
+        shape, is_new = self._shapes.class_of(model.name, request.shape)
+        if shape != request.shape:
+            request = msgspec.structs.replace(request, shape=shape)
+        return request, self._meet(shape, model) if is_new else []
+
+    def _meet(self, shape: str, model: Model) -> list[Profile]:
+        """The profiles of a shape that the partitions of a model lack, on every kind of worker, from now on."""
+        partitions = {partition for path in model.paths for partition in path.partitions}
+        bases = [profile for profile in self.profiles.values() if profile.partition in partitions and not profile.shape]
+        met = ((base, self.profiles.get((base.partition, base.kind, shape))) for base in bases)
+        return [self._begin(shape, base) for base, known in met if known is None or known.max_rows < base.max_rows]
+
+    def leg_started(self, now_ns: int, batch: Batch, leg: int, kind: str, shape: str) -> Profile | None:
+        """A leg of a batch of requests of this shape runs from now on, on a worker of this kind.
 
         If it is the probe of a doubted expectation: returns what is expected again until it has ended.
         """
-        key = (batch.legs[leg].partition, kind)
+        key = (batch.legs[leg].partition, kind, shape)
         tracked = self._tracked.get(key)
         if tracked is None:
             return None
@@ -109,12 +145,12 @@ class Expectations:
         if key := self._running.pop(batch_id, None):
             self._tracked[key].active_ns = now_ns
 
-    def observe(self, partition: str, worker: Worker, rows: int, duration_ns: int) -> Profile | None:
+    def observe(self, partition: str, worker: Worker, shape: str, rows: int, duration_ns: int) -> Profile | None:
         """A leg took this long; returns the profile that is expected from now on, where that has moved.
 
         The first leg of a partition on a worker warms it up, which may take many times as long and passes.
         """
-        key = (partition, worker.kind)
+        key = (partition, worker.kind, shape)
         tracked = self._tracked.get(key)
         if tracked is None:
             return None
@@ -124,7 +160,7 @@ class Expectations:
             return None
         if tracked.probing:
             tracked.probing = False
-            if 2 * duration_ns < tracked.learner.published.latency_ns(rows):
+            if 2 * duration_ns < tracked.learner.published.planned_ns(rows):
                 tracked.probes = 0
         learned = tracked.learner.observe(rows, duration_ns)
         if learned is not None:
@@ -141,18 +177,18 @@ class Expectations:
 
         `idle(partition, kind)` gives the workers that could run a leg now.
         """
-        keys = self._keys_of.get(dropped.model, ())
+        keys = [key for key in self._keys_of.get(dropped.model, ()) if key[2] == dropped.shape]
         budget_ns = dropped.deadline_ns - dropped.arrival_ns
-        if 2 * sum(self._latency_ns(self.profiles[key], dropped) for key in keys) < budget_ns:
+        if 2 * sum(self._planned_ns(self.profiles[key], dropped) for key in keys) < budget_ns:
             return []  # most of its time went elsewhere
         doubted = []
         for key in keys:
             tracked = self._tracked[key]
             if now_ns - tracked.active_ns < PATIENCE_NS or tracked.awaits_probe:
                 continue
-            if budget_ns < self._latency_ns(tracked.base, dropped):
+            if budget_ns < self._planned_ns(tracked.base, dropped):
                 continue  # as short a time as that tells nothing
-            workers = idle(*key)
+            workers = idle(key[0], key[1])
             if not workers or now_ns - tracked.active_ns < self._patience_ns(key, workers):
                 continue
             if tracked.learner.doubt():
@@ -162,26 +198,49 @@ class Expectations:
                 doubted.append(tracked.base)
         return doubted
 
-    def _patience_ns(self, key: Key, idle: Sequence[Worker]) -> int:
+    def _patience_ns(self, key: ProfileKey, idle: Sequence[Worker]) -> int:
         """A worker that hosts nothing else has nothing better to do than to probe."""
         if self._tracked[key].probes < PROBES or any(len(worker.hosts) == 1 for worker in idle):
             return PATIENCE_NS
-        return max(PATIENCE_NS, PATIENCE_LEGS * self.profiles[key].latency_ns(1))
+        return max(PATIENCE_NS, PATIENCE_LEGS * self.profiles[key].planned_ns(1))
 
     @staticmethod
-    def _latency_ns(profile: Profile, request: Request) -> int:
+    def _planned_ns(profile: Profile, request: Request) -> int:
         """Of a request alone; of a part of it where a pipeline is narrower."""
-        return profile.latency_ns(min(request.rows, profile.max_rows))
+        return profile.planned_ns(min(request.rows, profile.max_rows))
 
-    def _expect(self, key: Key, profile: Profile) -> None:
+    def _expect(self, key: ProfileKey, profile: Profile) -> None:
         self.profiles[key] = profile
         self.version += 1
 
+    def _begin(self, shape: str, base: Profile) -> Profile:
+        """Expect of a shape what follows from those that are known; returns that."""
+        known = [
+            profile
+            for key, profile in self.profiles.items()
+            if key[:2] == base.key[:2] and profile.max_rows >= base.max_rows and self._is_known(key)
+        ]
+        profile = profile_of_new(shape, base, known)
+        self._guessed.add(profile.key)
+        self._expect(profile.key, profile)
+        self._track(profile)
+        return profile
+
+    def _is_known(self, key: ProfileKey) -> bool:
+        """Whether more is known of a shape than what was derived from others; of the empty one, its own legs."""
+        tracked = self._tracked.get(key)
+        if tracked and tracked.learner.seen >= KNOWN_LEGS:
+            return True
+        return bool(key[2]) and key not in self._guessed
+
     def _track(self, profile: Profile) -> None:
         """Learn from this profile on."""
-        if self._learn:
-            key = (profile.partition, profile.kind)
-            if tracked := self._tracked.get(key):  # legs of it may be running
-                tracked.base, tracked.learner, tracked.awaits_probe = profile, ProfileLearner(profile), False
-            else:
-                self._tracked[key] = _Tracked(profile, ProfileLearner(profile))
+        if not self._learn:
+            return
+        key, others = profile.key, self._learners.setdefault(profile.key[:2], {})
+        learner = ProfileLearner(profile, self._quantile, others, guessed=key in self._guessed)
+        others[profile.shape] = learner
+        if tracked := self._tracked.get(key):  # legs of it may be running
+            tracked.base, tracked.learner, tracked.awaits_probe = profile, learner, False
+        else:
+            self._tracked[key] = _Tracked(profile, learner)

@@ -43,7 +43,7 @@ class Flights:
 
     def depart(self, now_ns: int, batch: Batch, requests: list[Request], rows: int) -> None:
         """A batch was dispatched."""
-        flight = self._by_batch[batch.id] = Flight(batch, requests, rows)
+        flight = self._by_batch[batch.id] = Flight(batch, requests, rows, requests[0].shape)
         for request in requests:
             self._of_request[request.id] = flight
         for leg in batch.legs:
@@ -164,8 +164,8 @@ class Flights:
             return
         flight.running, flight.sent_ns, flight.early_ns = True, now_ns, 0 if is_first else None
         if is_first:
-            self._overlap.begins(now_ns, booked.worker, flight, self._profile(leg, booked))
-        self._started(StartLeg(flight.batch, flight.leg, flight.rows), booked.worker.kind)
+            self._overlap.begins(now_ns, booked.worker, flight, self._profile(leg, booked, flight))
+        self._started(StartLeg(flight.batch, flight.leg, flight.rows, flight.shape), booked.worker.kind)
 
     def _strike(self, now_ns: int, booked: Bookings, flight: Flight, strike: Callable[[Bookings], object]) -> None:
         """Legs of a flight are booked no more; what was on its way behind the one that ran runs now."""
@@ -177,10 +177,10 @@ class Flights:
         self._overlap.ends(booked.worker.id)
         if booked.flights and (following := booked.flights[0]).runs(booked.legs[0]):
             following.early_ns = now_ns - following.sent_ns
-            self._overlap.begins(now_ns, booked.worker, following, self._profile(booked.legs[0], booked))
+            self._overlap.begins(now_ns, booked.worker, following, self._profile(booked.legs[0], booked, following))
 
-    def _profile(self, leg: Leg, booked: Bookings) -> Profile:
-        return self._expectations.profiles[leg.partition, booked.worker.kind]
+    def _profile(self, leg: Leg, booked: Bookings, flight: Flight) -> Profile:
+        return self._expectations.profiles[leg.partition, booked.worker.kind, flight.shape]
 
     def _end(self, flight: Flight) -> None:
         del self._by_batch[flight.batch.id]

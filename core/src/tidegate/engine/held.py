@@ -28,7 +28,7 @@ class HeldRequests:
         """Hold a request, the youngest of its flow."""
         self._held[request.id] = request, flow
         self._of_flow.setdefault(flow.number, deque()).append(request)
-        self._of_key.setdefault((request.model, request.merge_key), deque()).append(request)
+        self._of_key.setdefault((request.model, request.shape, request.merge_key), deque()).append(request)
         self._flows.add(flow)
         self._entries += 1
         if self._entries > 2 * len(self._held) + 64:

@@ -55,7 +55,7 @@ class InView:
         rows = self._rows.get(model)
         if rows is None:
             rows = self._rows[model] = {}
-        key = (model, request.merge_key)
+        key = (model, request.shape, request.merge_key)
         rows[key] = rows.get(key, 0) + request.rows
 
     def hide(self, request: Request, flow: Flow) -> None:
@@ -87,7 +87,7 @@ class InView:
             return
         request = counted[1]
         model = request.model
-        rows, key = self._rows[model], (model, request.merge_key)
+        rows, key = self._rows[model], (model, request.shape, request.merge_key)
         left = rows[key] - request.rows
         if left:
             rows[key] = left

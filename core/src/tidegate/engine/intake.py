@@ -70,6 +70,11 @@ class Intake:
         elif not state.fleet.serves(request):
             state.fail_homeless(request)
         else:
+            if request.shape and model:
+                request, new = state.expectations.meet(request, model)
+                for profile in new:
+                    self._policy.inform(ProfileUpdated(event.now_ns, profile))
+                event = RequestArrived(event.now_ns, request)
             self._turns.wait(event)
 
     def _cancel(self, event: RequestCancelled) -> None:
@@ -105,20 +110,22 @@ class Intake:
         state.flights.start_next(event.now_ns, event.worker_id)
         # Told of it earlier, a policy would plan with a leg that is over: preempt it, say.
         if duration_ns is not None:
-            self._learn(flight.batch.legs[event.leg].partition, event, flight.rows, duration_ns)
+            self._learn(flight, event, duration_ns)
 
     def _alone_ns(self, flight: Flight, event: LegFinished) -> int | None:
         """What a leg that has just ended would have taken on an idle worker; None where that is not known."""
         worker = self._state.fleet.workers.get(event.worker_id)
         if worker is None:
             return None
-        profile = self._state.expectations.profiles[flight.batch.legs[event.leg].partition, worker.kind]
+        partition = flight.batch.legs[event.leg].partition
+        profile = self._state.expectations.profiles[partition, worker.kind, flight.shape]
         duration_ns = event.ended_ns - event.started_ns
         return self._state.overlap.alone_ns(worker, flight, event.leg, duration_ns, profile)
 
-    def _learn(self, partition: str, event: LegFinished, rows: int, duration_ns: int) -> None:
+    def _learn(self, flight: Flight, event: LegFinished, duration_ns: int) -> None:
         if worker := self._state.fleet.workers.get(event.worker_id):
-            learned = self._state.expectations.observe(partition, worker, rows, duration_ns)
+            partition = flight.batch.legs[event.leg].partition
+            learned = self._state.expectations.observe(partition, worker, flight.shape, flight.rows, duration_ns)
             if learned is not None:
                 self._policy.inform(ProfileUpdated(event.now_ns, learned))
 
@@ -191,7 +198,7 @@ class Intake:
         state, fleet = self._state, self._state.fleet
         wanted = {worker.id: worker for worker in event.workers}
         models = {model.name: model for model in event.models}
-        state.expectations.extend(event.profiles)
+        state.expectations.extend(event.profiles, event.models)
         state.models, state.succession.network = models, event.network
         fleet.serve(models)
         for worker_id in [worker_id for worker_id, worker in fleet.workers.items() if wanted.get(worker_id) != worker]:

@@ -6,9 +6,9 @@ hold by construction and are shown by tests; 10 is asked of policies by the kit 
 docs/reference/invariants.md).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
-from tidegate.api import Batch, Model, Profile, Request, Worker
+from tidegate.api import Batch, Model, Profile, ProfileKey, Request, Worker
 from tidegate.engine.books import Bookings
 
 
@@ -56,11 +56,11 @@ def check_requests(batch: Batch, requests: list[Request | None], model: Model | 
     if len(set(batch.request_ids)) != len(batch.request_ids):
         raise InvariantViolation(1, f"batch {batch.id} holds a request twice: {batch.request_ids}")
     rows = 0
-    key = requests[0].merge_key if requests[0] else ""
+    key = (requests[0].merge_key, requests[0].shape) if requests[0] else ("", "")
     for request_id, request in zip(batch.request_ids, requests, strict=True):
         if request is None:
             raise InvariantViolation(1, f"batch {batch.id} takes request {request_id}, which is not queued")
-        if request.model != batch.model or request.merge_key != key:
+        if request.model != batch.model or (request.merge_key, request.shape) != key:
             raise InvariantViolation(1, f"batch {batch.id} of {batch.model!r} cannot merge request {request_id}")
         rows += request.rows
     if rows > model.max_rows:
@@ -111,17 +111,18 @@ def check_legs(earliest_ns: int, batch: Batch, bookings: Mapping[int, Bookings],
 
 def check_deadlines(
     batch: Batch,
-    requests: Iterable[Request],
+    requests: Sequence[Request],
     rows: int,
     workers: dict[int, Worker],
-    profiles: dict[tuple[str, str], Profile],
+    profiles: Mapping[ProfileKey, Profile],
 ) -> None:
     """Invariant 8: what is dispatched is predicted to be in time, by the profile and not by a rosier plan."""
+    shape = requests[0].shape
     for index, leg in enumerate(batch.legs):
-        expected_ns = profiles[leg.partition, workers[leg.worker_id].kind].latency_ns(rows)
-        if leg.duration_ns < expected_ns:
+        planned_ns = profiles[leg.partition, workers[leg.worker_id].kind, shape].planned_ns(rows)
+        if leg.duration_ns < planned_ns:
             raise InvariantViolation(
-                8, f"leg {index} of batch {batch.id} plans {leg.duration_ns} ns, the profile says {expected_ns}"
+                8, f"leg {index} of batch {batch.id} plans {leg.duration_ns} ns, the profile says {planned_ns}"
             )
     end_ns = batch.legs[-1].end_ns
     for request in requests:

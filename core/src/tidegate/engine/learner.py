@@ -1,8 +1,8 @@
 """Profiles corrected by what is observed: least squares on the residual, newer observations weighing more.
 
-For each (partition, kind) the planned latency is `base(rows) + a*rows + c + margin`: the base profile, a learned linear
-correction, and a margin up to a high percentile of what legs took, since schedulers need a high estimate: where batches
-wait for the last moment, whatever takes longer than planned is late. With a linear base this re-learns alpha and beta;
+For each (partition, kind, shape) `base(rows) + a*rows + c` is expected: the base profile and a learned linear
+correction. What is planned is that and a margin up to a high quantile of what legs took: where batches wait for the
+last moment, whatever takes longer than planned is late. With a linear base this re-learns alpha and beta;
 with a measured table it keeps the table's shape. A leg lasts from its dispatch until its answer is there: the delays of
 control and data (Symphony, figure 18) are learned with it.
 
@@ -12,20 +12,21 @@ one that strayed far, so that it moves the margin, which is a quantile, and hard
 """
 
 from collections import deque
-from itertools import accumulate
+from collections.abc import Mapping
 from math import ceil
 from statistics import fmean, median_low
+from types import MappingProxyType
 
-from tidegate.api import Profile
+from tidegate.api import Policy, Profile
 
 FORGETTING = 0.98
 """Weight of an observation after each later one: the last fifty or so decide on the correction."""
 RIDGE = 0.02
 """Observations that the prior (no correction) is worth: it decides where all batches had one size."""
-PERCENTILE = 0.99
-"""The share of the latest legs that the planned latency covers."""
 LATEST = 256
 """How many legs decide on the margin."""
+ENOUGH = 64
+"""A shape with fewer legs than that borrows from others how far legs stray."""
 SPREAD_GAIN = 0.05
 FAR, ALWAYS_NEAR = 4, 0.05
 """An outlier is what strays by so many times the usual, and by such a share of the latency besides."""
@@ -42,12 +43,27 @@ So many are judged together at first: half of them may be outliers, and the othe
 
 
 class ProfileLearner:
-    """Keeps one (partition, kind) honest."""
+    """Keeps one (partition, kind, shape) honest."""
 
-    def __init__(self, base: Profile) -> None:
+    def __init__(
+        self,
+        base: Profile,
+        quantile: float = Policy.quantile,
+        others: Mapping[str, "ProfileLearner"] = MappingProxyType({}),
+        *,
+        guessed: bool = False,
+    ) -> None:
+        """`quantile`: the share of legs that what is planned covers.
+
+        `others`: the learners of the same partition and kind, by shape, this one among them. `guessed`: the base was
+        derived from other shapes, so that a few legs are worth telling of.
+        """
         self._base = base
         self._published = base
-        self._doubted = False
+        self._quantile = quantile
+        self._others = others
+        self._first_look = 2 if guessed else PUBLISH_EVERY
+        """The first legs are looked at when so many are seen, and at every doubling."""
         self._first: list[tuple[int, int]] = []
         """Rows and duration of the first legs, while they are judged together."""
         self._forget()
@@ -62,6 +78,11 @@ class ProfileLearner:
         self._spread_ns = 0.0  # mean absolute deviation
         self._latest: deque[tuple[float, float]] = deque(maxlen=LATEST)  # share of max_rows, residual to the base
         self._w = self._x = self._xx = self._r = self._xr = 0.0  # weighted sums over observations
+
+    @property
+    def seen(self) -> int:
+        """How many legs were observed, since the last doubts."""
+        return self._seen
 
     @property
     def published(self) -> Profile:
@@ -87,10 +108,10 @@ class ProfileLearner:
 
     def doubt(self) -> bool:
         """Forget what was observed: the very next leg decides. False where no more than the base is expected."""
-        pairs = zip(self._published.table_ns, self._base.table_ns, strict=True)
+        pairs = zip(self._published.planned, self._base.planned, strict=True)
         if not any(now_ns > (1 + TOO_LONG) * base_ns for now_ns, base_ns in pairs):
             return False
-        self._doubted = True
+        self._first_look = 1
         self._forget()
         return True
 
@@ -99,13 +120,13 @@ class ProfileLearner:
 
         A leg of more rows may besides take as much longer as it has rows: of batches as large nothing is known yet.
         """
-        factors = [duration_ns / self._base.latency_ns(rows) for rows, duration_ns in self._first]
+        factors = [duration_ns / self._base.expected_ns(rows) for rows, duration_ns in self._first]
         middle = median_low(factors)
         near = FAR * median_low(abs(factor - middle) for factor in factors) + ALWAYS_NEAR * middle
         per_row_ns = median_low(duration_ns / rows for rows, duration_ns in self._first)
         self._begin()
         for rows, duration_ns in self._first:
-            expected_ns = self._base.latency_ns(rows)
+            expected_ns = self._base.expected_ns(rows)
             most_ns = max((middle + near) * expected_ns, per_row_ns * rows)
             taken_ns = max((middle - near) * expected_ns, min(most_ns, duration_ns))
             self._fit(rows / self._base.max_rows, taken_ns - expected_ns)
@@ -115,7 +136,7 @@ class ProfileLearner:
         """Fit a later leg, which strays no further than legs have done."""
         x = rows / self._base.max_rows
         correction = self._slope * x + self._offset
-        expected_ns = self._base.latency_ns(rows) + correction
+        expected_ns = self._base.expected_ns(rows) + correction
         near = FAR * self._spread_ns + ALWAYS_NEAR * expected_ns
         surprise = max(-near, min(near, duration_ns - expected_ns))
         self._spread_ns += max(SPREAD_GAIN, 1 / self._seen) * (abs(surprise) - self._spread_ns)
@@ -124,7 +145,7 @@ class ProfileLearner:
     def _is_look(self) -> bool:
         """After doubts the very first leg decides whether more are sent after it."""
         seen = self._seen
-        return seen % PUBLISH_EVERY == 0 or (self._doubted and seen < PUBLISH_EVERY and seen & (seen - 1) == 0)
+        return seen % PUBLISH_EVERY == 0 or (self._first_look <= seen < PUBLISH_EVERY and seen & (seen - 1) == 0)
 
     def _fit(self, x: float, residual: float) -> None:
         """Add one residual to the base and solve the two normal equations, with the ridge on their diagonal."""
@@ -145,23 +166,22 @@ class ProfileLearner:
         return [residual - slope * x - offset for x, residual in self._latest]
 
     def _margin_ns(self) -> float:
-        """What covers the given share of the latest legs, besides the correction."""
+        """What covers the given share of the latest legs, besides what is expected."""
         above = self._strays()
+        if len(above) < ENOUGH:
+            for other in self._others.values():
+                if other is not self:
+                    scale = self._published.expected_ns(1) / other.published.expected_ns(1)
+                    above += [scale * stray for stray in other._strays()]
         above.sort()
-        return max(0.0, above[ceil(PERCENTILE * len(above)) - 1])
+        return max(0.0, above[ceil(self._quantile * len(above)) - 1])
 
     def _corrected(self) -> Profile:
-        largest = self._base.max_rows
-        margin_ns = self._margin_ns()
-        constant = self._offset + margin_ns
-        table = (
-            max(1, round(base_ns + self._slope * (index + 1) / largest + constant))
-            for index, base_ns in enumerate(self._base.table_ns)
-        )
-        return Profile(self._base.partition, self._base.kind, tuple(accumulate(table, max)), round(margin_ns))
+        return self._base.corrected(self._slope, self._offset, self._margin_ns())
 
     def _moved(self, learned: Profile, rows: int) -> bool:
         """Whether it differs enough at the smallest, the largest or the batch size just seen."""
-        published = self._published
-        ratios = [learned.latency_ns(at) / published.latency_ns(at) for at in (1, rows, learned.max_rows)]
-        return max(ratios) > 1 + TOO_SHORT or min(ratios) < 1 - TOO_LONG
+        published, sizes = self._published, (1, rows, learned.max_rows)
+        ratios = [learned.planned_ns(at) / published.planned_ns(at) for at in sizes]
+        centres = [learned.expected_ns(at) / published.expected_ns(at) for at in sizes]
+        return max(ratios) > 1 + TOO_SHORT or min(ratios + centres) < 1 - TOO_LONG or max(centres) > 1 + TOO_LONG

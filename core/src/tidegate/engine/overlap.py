@@ -85,7 +85,7 @@ class _Pace:
 
 
 def _centre_ns(profile: Profile, rows: int) -> int:
-    return profile.latency_ns(rows) - profile.margin_ns
+    return profile.expected_ns(rows)
 
 
 @dataclass(slots=True)

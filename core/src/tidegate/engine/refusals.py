@@ -45,5 +45,5 @@ def _check_plan(
             raise ValueError(f"{booked.worker.name!r} is busy and is to be another worker: give that a new id")
     policy.check_models(event.models)
     extended = Expectations(expectations.profiles.values(), learn=False)
-    extended.extend(event.profiles)
+    extended.extend(event.profiles, event.models)
     extended.check(event.workers, {model.name: model for model in event.models})

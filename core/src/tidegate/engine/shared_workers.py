@@ -226,7 +226,7 @@ class SharedWorkers:
     def _is_next(self, now_ns: int, request: Request, flow: Flow) -> bool:
         """Whether it is the turn of a flow that has this request, and no other flow has one; see `_next_in_turn`."""
         model = request.model
-        if not self._flows.is_turn(now_ns, flow, self._costs.grace_ns(model)):
+        if not self._flows.is_turn(now_ns, flow, self._costs.grace_ns(model, request.shape)):
             return False
         if not self._is_limited(now_ns, model, hurried=flow.hurried):
             return True
@@ -237,7 +237,7 @@ class SharedWorkers:
     def _fits(self, request: Request) -> bool:
         """Whether a batch that was begun, or one of those that may be, takes one more like this."""
         seen = self._view.rows_of(request.model)
-        rows = seen.get((request.model, request.merge_key), 0)
+        rows = seen.get((request.model, request.shape, request.merge_key), 0)
         return rows < self._fleet.models[request.model].max_rows and (rows > 0 or len(seen) < OPEN_BATCHES)
 
     def _next_of(self, now_ns: int, model: str, held: HeldRequests) -> Request | None:
@@ -250,7 +250,7 @@ class SharedWorkers:
         """The oldest request of the flow that was served least."""
         while first := held.first:
             flow, request = first
-            if not self._flows.is_turn(now_ns, flow, self._costs.grace_ns(model)):
+            if not self._flows.is_turn(now_ns, flow, self._costs.grace_ns(model, request.shape)):
                 return None
             if not self._is_limited(now_ns, model, hurried=flow.hurried):
                 return request
@@ -265,7 +265,7 @@ class SharedWorkers:
         for key, rows in self._view.rows_of(model).items():
             while rows < most_rows and (request := held.oldest_of_key(key)):
                 if not self._costs.is_late(now_ns, request):
-                    if self._flows.is_turn(now_ns, held.flow_of(request), self._costs.grace_ns(model)):
+                    if self._flows.is_turn(now_ns, held.flow_of(request), self._costs.grace_ns(model, request.shape)):
                         return request
                     break
                 held.pass_over(request)
@@ -313,7 +313,7 @@ class SharedWorkers:
         for request in queued:
             if request.model != model or (flow := self._flows.of(request.id)).hurried != hurried:
                 continue
-            key = (model, request.merge_key)
+            key = (model, request.shape, request.merge_key)
             before = rows.get(key, 0)
             if (before < most_rows and (before or len(rows) < OPEN_BATCHES)) or flow.number not in kept:
                 rows[key] = before + request.rows

@@ -2,7 +2,17 @@
 
 from collections.abc import Mapping
 
-from tidegate.api import AnyCommand, EngineSettings, Policy, Profile, ProfileUpdated, Request, WakeSlackUpdated, Worker
+from tidegate.api import (
+    AnyCommand,
+    EngineSettings,
+    Policy,
+    Profile,
+    ProfileKey,
+    ProfileUpdated,
+    Request,
+    WakeSlackUpdated,
+    Worker,
+)
 from tidegate.engine.books import Fleet, Tally
 from tidegate.engine.effects import AnyEffect, StartLeg
 from tidegate.engine.expectations import Expectations
@@ -25,7 +35,7 @@ class State:
         """The instant of the latest event."""
         self.models = {model.name: model for model in setup.models}
         self.fleet = Fleet(setup.workers, self.models)
-        self.expectations = Expectations(setup.profiles, learn=settings.learn)
+        self.expectations = Expectations(setup.profiles, learn=settings.learn, quantile=policy.quantile)
         self.overlap = Overlap(settings.first_lead_ns)
         self.queued: dict[int, Request] = {}
         """What waits and the policy knows of; `sharing` holds the rest."""
@@ -77,20 +87,23 @@ class State:
         narrow = f"{request.rows} rows; the workers that are left take {takes_rows} of {request.model!r}"
         self.fail(request, narrow if takes_rows else NO_WORKER)
 
-    def idle_in_time(self, request: Request, profiles: Mapping[tuple[str, str], Profile]) -> Worker | None:
+    def idle_in_time(self, request: Request, profiles: Mapping[ProfileKey, Profile]) -> Worker | None:
         """An idle worker on which a request of an unsplit model would be in time by these profiles, started now."""
         model = self.models.get(request.model)
         if model is None or model.pipelines:
             return None
-        for (partition, kind), profile in profiles.items():
-            if partition == model.name and self.now_ns + profile.latency_ns(request.rows) <= request.deadline_ns:
+        shape = request.shape
+        for (partition, kind, of), profile in profiles.items():
+            if (partition, of) != (model.name, shape):
+                continue
+            if self.now_ns + profile.planned_ns(request.rows) <= request.deadline_ns:
                 for worker in self.fleet.idle(partition, kind):
                     return worker
         return None
 
     def _leg_started(self, effect: StartLeg, kind: str) -> None:
         """A leg is sent to a worker of this kind."""
-        if recalled := self.expectations.leg_started(self.now_ns, effect.batch, effect.leg, kind):
+        if recalled := self.expectations.leg_started(self.now_ns, effect.batch, effect.leg, kind, effect.shape):
             self.learned.append(ProfileUpdated(self.now_ns, recalled))
         if (slack_ns := self.succession.lateness.leg_started()) is not None:
             self.learned.append(WakeSlackUpdated(self.now_ns, slack_ns))

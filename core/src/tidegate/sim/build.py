@@ -92,7 +92,7 @@ def simulation_of(
     engine = Engine(policy, name=name, strict=True, learn=spec.learn, observers=observers, first_lead_ns=first_lead_ns)
     workers = policy.setup.workers
     combine: dict[str, Combine] = {model: service.combine for model, service in spec.service.items()}
-    tables = {(p.partition, p.kind): p.table_ns for p in _profiles(scenario, workers, truth=True)}
+    tables = {(p.partition, p.kind): p.expected for p in _profiles(scenario, workers, truth=True)}
     links = None if network is None else Links(network, {worker.id: worker.node for worker in workers})
     cluster = Cluster(
         [worker for worker, _ in _placed(scenario, seed)],

@@ -96,7 +96,7 @@ class _MadeToFail:
         self._started += 1
         leg, factors = effect.batch.legs[effect.leg], self._scenario.service_factors
         profile = self._profiles[leg.partition, self._kinds[leg.worker_id]]
-        ended_ns = started_ns + max(1, round(profile.latency_ns(effect.rows) * factors[number % len(factors)]))
+        ended_ns = started_ns + max(1, round(profile.planned_ns(effect.rows) * factors[number % len(factors)]))
         if number in self._scenario.failures:
             outcome = failed(effect, ended_ns, "made to fail", retry=True)
             return refused(outcome, effect.batch) if number % 2 else outcome

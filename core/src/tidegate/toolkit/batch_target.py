@@ -65,7 +65,7 @@ def staggered_target(profile: Profile, slo_ns: int, rows_per_ns: float, workers:
     """
 
     def too_large(rows: int) -> bool:
-        latency_ns = profile.latency_ns(rows)
+        latency_ns = profile.planned_ns(rows)
         gathering_ns = rows / rows_per_ns if rows_per_ns > 0 else slo_ns
         return latency_ns + max(gathering_ns, latency_ns / workers) > slo_ns
 

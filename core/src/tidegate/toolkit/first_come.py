@@ -58,7 +58,9 @@ class FirstComeFirstServed(QueueingPolicy):
         start_ns = now_ns
         for partition, worker in zip(partitions, workers, strict=True):
             start_ns = max(start_ns, self.start_ns(now_ns, worker))
-            legs.append(Leg(worker.id, partition, start_ns, self.profile(partition, worker).latency_ns(rows)))
+            legs.append(
+                Leg(worker.id, partition, start_ns, self.profile(partition, worker, queue.shape).planned_ns(rows))
+            )
             start_ns = legs[-1].end_ns
         for worker in workers:
             self.idle.occupy(worker.id)

@@ -46,14 +46,14 @@ class Gathering:
         target_rows = min(target_rows, most_rows or queue.model.merged_rows)
         for start, request in enumerate(queue):
             size = max(request.rows, min(target_rows, rest))
-            if now_ns + profile.latency_ns(size) <= self.due_ns(request):
+            if now_ns + profile.planned_ns(size) <= self.due_ns(request):
                 return self.longest_run(queue, most_rows or queue.model.merged_rows, profile, now_ns, start=start)
             rest -= request.rows
         return None
 
     def is_hopeless(self, request: Request, profile: Profile, now_ns: int) -> bool:
         """Whether a request would be late even if it ran now and alone."""
-        return now_ns + profile.latency_ns(request.rows) > self.due_ns(request)
+        return now_ns + profile.planned_ns(request.rows) > self.due_ns(request)
 
     def longest_run(
         self, requests: Iterable[Request], most_rows: int, profile: Profile, now_ns: int, *, start: int = 0
@@ -62,7 +62,7 @@ class Gathering:
 
         A single request may have more than `most_rows`.
         """
-        table_ns, reserve_ns = profile.table_ns, self.reserve_ns
+        planned_ns, reserve_ns = profile.planned_ns, self.reserve_ns
         due_ns = NEVER
         count = rows = 0
         for request in islice(requests, start, None):
@@ -73,7 +73,7 @@ class Gathering:
             if tightest_ns != NEVER:
                 tightest_ns -= reserve_ns
             tightest_ns = min(tightest_ns, due_ns)
-            if now_ns + table_ns[grown - 1] > tightest_ns:
+            if now_ns + planned_ns(grown) > tightest_ns:
                 break
             count, rows, due_ns = count + 1, grown, tightest_ns
         return Gathered(start, count, rows, due_ns) if count else None

@@ -37,11 +37,13 @@ from tidegate.api import (
 class RequestQueue:
     """The waiting requests of one queue key, oldest first."""
 
-    __slots__ = ("_requests", "key", "model", "rows")
+    __slots__ = ("_requests", "key", "model", "rows", "shape")
 
     def __init__(self, key: QueueKey, model: Model) -> None:
         self.key = key
         self.model = model
+        self.shape = key[1]
+        """Of all its requests."""
         self.rows = 0
         """The sum of the rows of what waits."""
         self._requests: OrderedDict[int, Request] = OrderedDict()
@@ -248,11 +250,11 @@ class QueueingPolicy(Policy, Generic[Queue]):
     def __init__(self, setup: Setup, options: PolicyOptions) -> None:
         super().__init__(setup, options)
         self.models = {model.name: model for model in setup.models}
-        self.profiles = {(profile.partition, profile.kind): profile for profile in setup.profiles}
+        self.profiles = {profile.key: profile for profile in setup.profiles}
         self.idle = IdleWorkers(setup.workers)
         self.queues: dict[QueueKey, Queue] = {}
         self._queue_of: dict[int, QueueKey] = {}
-        self._fastest: dict[str, Profile] = {}
+        self._fastest: dict[tuple[str, str], Profile] = {}
 
     def new_queue(self, key: QueueKey, model: Model) -> Queue:
         """A queue for requests that can share a batch; it is forgotten when it is empty."""
@@ -270,20 +272,17 @@ class QueueingPolicy(Policy, Generic[Queue]):
         """From when on a batch counts that is dispatched to an idle worker now."""
         return self.idle.start_ns(now_ns, worker.id)
 
-    def profile(self, partition: str, worker: Worker) -> Profile:
-        """The expectation for a partition on a worker."""
-        return self.profiles[partition, worker.kind]
+    def profile(self, partition: str, worker: Worker, shape: str) -> Profile:
+        """How long requests of a shape run through a partition on a worker."""
+        return self.profiles[partition, worker.kind, shape]
 
-    def fastest_profile(self, partition: str) -> Profile | None:
-        """The best that any worker here could do; None where no worker hosts the partition."""
-        if partition not in self._fastest and (kinds := self.idle.kinds_hosting(partition)):
-            fastest, *others = (self.profiles[partition, kind] for kind in sorted(kinds))
-            if others:
-                columns = zip(fastest.table_ns, *(other.table_ns for other in others), strict=False)
-                margin_ns = min(profile.margin_ns for profile in (fastest, *others))
-                fastest = Profile(partition, "fastest", tuple(min(column) for column in columns), margin_ns)
-            self._fastest[partition] = fastest
-        return self._fastest.get(partition)
+    def fastest_profile(self, partition: str, shape: str) -> Profile | None:
+        """The best that any worker here could do for requests of a shape; None where no worker hosts the partition."""
+        found = self._fastest.get((partition, shape))
+        if found is None and (kinds := self.idle.kinds_hosting(partition)):
+            found = Profile.quickest(self.profiles[partition, kind, shape] for kind in sorted(kinds))
+            self._fastest[partition, shape] = found
+        return found
 
     def forget_plans(self) -> None:
         """The workers or their profiles changed. Extend it to drop what was derived from them."""
@@ -313,7 +312,9 @@ class QueueingPolicy(Policy, Generic[Queue]):
         requests = self.take(queue, count, start)
         rows = sum(request.rows for request in requests)
         model = queue.model.name
-        leg = Leg(worker.id, model, self.start_ns(now_ns, worker), self.profile(model, worker).latency_ns(rows))
+        leg = Leg(
+            worker.id, model, self.start_ns(now_ns, worker), self.profile(model, worker, queue.shape).planned_ns(rows)
+        )
         self.idle.occupy(worker.id)
         return Dispatch(Batch(self.new_batch_id(), model, tuple(request.id for request in requests), (leg,)))
 
@@ -353,15 +354,20 @@ class QueueingPolicy(Policy, Generic[Queue]):
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
         """Plan with it from now on: its queues are looked at again."""
-        self.profiles[event.profile.partition, event.profile.kind] = event.profile
-        return self._plan_anew(event.now_ns, (event.profile.partition,))
+        self.profiles[event.profile.key] = event.profile
+        return self._plan_anew(event.now_ns, (event.profile.partition,), event.profile.shape)
 
-    def _plan_anew(self, now_ns: int, partitions: tuple[str, ...]) -> Commands:
+    def _plan_anew(self, now_ns: int, partitions: tuple[str, ...], shape: str | None = None) -> Commands:
         self.forget_plans()
-        return self._look_again(now_ns, partitions)
+        return self._look_again(now_ns, partitions, shape)
 
-    def _look_again(self, now_ns: int, partitions: tuple[str, ...]) -> Commands:
-        affected = [queue for queue in self.queues.values() if queue.model.name in partitions]
+    def _look_again(self, now_ns: int, partitions: tuple[str, ...], shape: str | None = None) -> Commands:
+        """What waits for these partitions decides anew; of one shape, where one is given."""
+        affected = [
+            queue
+            for queue in self.queues.values()
+            if queue.model.name in partitions and (shape is None or queue.shape == shape)
+        ]
         return [command for queue in affected for command in self.queue_changed(now_ns, queue)]
 
     def _forget_if_empty(self, queue: Queue) -> None:

@@ -34,7 +34,7 @@ class Clockwork(EarlyDrop):
 
     def rank(self, candidate: Gathered, profile: Profile) -> int:
         """Its latest start; a batch without a deadline comes after every other, the smallest last."""
-        return candidate.due_ns - profile.latency_ns(candidate.rows)
+        return candidate.due_ns - profile.planned_ns(candidate.rows)
 
     def _of_size(self, now_ns: int, queue: RequestQueue, profile: Profile, start: int, count: int) -> Gathered | None:
         """The first run of `count` requests, from `start` on, that is in time; None where there is none."""
@@ -44,7 +44,7 @@ class Clockwork(EarlyDrop):
             if rows > queue.model.merged_rows and count > 1:
                 return None
             due_ns = min(request.deadline_ns for request in run)
-            if now_ns + profile.latency_ns(rows) <= due_ns:
+            if now_ns + profile.planned_ns(rows) <= due_ns:
                 return Gathered(start, count, rows, due_ns)
             start += 1
         return None

@@ -140,12 +140,12 @@ class DynamicBatcher:
         if not self.payloads:
             self._waking_rows = 0
         requests, rows = payload.requests, payload.rows
-        key = requests[0].merge_key
+        key = _company(requests[0])
         while self.config.delay_ns and self.payloads and not payload.sealed:
             following = self.payloads[0]
             if (
                 following.sealed
-                or following.requests[0].merge_key != key
+                or _company(following.requests[0]) != key
                 or now_ns - following.since_ns <= self.config.delay_ns
                 or rows + following.rows > self.model.merged_rows
             ):
@@ -162,7 +162,7 @@ class DynamicBatcher:
         rows = payload.rows
         best_count = 0  # as many as make the largest preferred size so far
         cannot_grow = False
-        key = payload.requests[0].merge_key if payload.requests else None
+        key = _company(payload.requests[0]) if payload.requests else None
         oldest_ns = NEVER
         for request in self._in_order():
             if rows + request.rows > largest_preferred and not best_count and (count or payload.requests):
@@ -170,10 +170,10 @@ class DynamicBatcher:
             if key is not None and rows + request.rows > self.model.merged_rows:
                 cannot_grow = True
                 break
-            if key is not None and request.merge_key != key:
+            if key is not None and _company(request) != key:
                 cannot_grow = payload.sealed = True
                 break
-            key = request.merge_key
+            key = _company(request)
             count, rows = count + 1, rows + request.rows
             oldest_ns = min(oldest_ns, request.arrival_ns)
             if rows in preferred:
@@ -215,3 +215,8 @@ class DynamicBatcher:
         if self.config.allow_timeout_override and request.deadline_ns < NEVER:
             timeout_ns = min(timeout_ns, request.deadline_ns - request.arrival_ns)
         return request.arrival_ns + timeout_ns
+
+
+def _company(request: Request) -> tuple[str, str]:
+    """What requests of a model have in common that can share a batch."""
+    return request.shape, request.merge_key

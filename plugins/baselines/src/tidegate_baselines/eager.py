@@ -30,28 +30,30 @@ class Eager(EarlyDrop):
     def __init__(self, setup: Setup, options: EagerOptions) -> None:
         super().__init__(setup, options)
         self._by_window = options.gathering == "window"
-        self._targets: dict[str, BatchTarget] = {}
+        self._targets: dict[tuple[str, str], BatchTarget] = {}
+        """By model and shape: what can share batches."""
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
         """The longest run that is in time."""
         model = queue.model
         if self._by_window and model.slo_ns is not None:
             workers = self.idle.count_hosting(model.name)
-            target = self._targets[model.name].rows(now_ns, profile, model.slo_ns, workers)
+            target = self._targets[model.name, queue.shape].rows(now_ns, profile, model.slo_ns, workers)
             if batch := GATHERING.window(queue, profile, now_ns, target):
                 return batch
         return GATHERING.keep_head(queue, profile, now_ns)
 
     def rank(self, candidate: Gathered, profile: Profile) -> int:
         """Its latest start."""
-        return NEVER if candidate.due_ns == NEVER else candidate.due_ns - profile.latency_ns(candidate.rows)
+        return NEVER if candidate.due_ns == NEVER else candidate.due_ns - profile.planned_ns(candidate.rows)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
-        """Count it towards its model's rate, then queue it."""
+        """Count it towards the rate of its model and shape, then queue it."""
         if self._by_window:
-            target = self._targets.get(event.request.model)
+            key = event.request.model, event.request.shape
+            target = self._targets.get(key)
             if target is None:
-                target = self._targets[event.request.model] = BatchTarget(event.now_ns)
+                target = self._targets[key] = BatchTarget(event.now_ns)
             target.rate.observe(event.now_ns, event.request.rows)
         return super().on_request_arrived(event)
 

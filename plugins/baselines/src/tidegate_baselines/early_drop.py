@@ -1,9 +1,9 @@
 """What eager, timeout, Clockwork and Shepherd share: central queues, dispatch to idle workers, drop of the hopeless."""
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import ClassVar, cast
 
-from tidegate.api import NEVER, AnyCommand, Commands, Drop, Profile, SetTimer, TimerFired, Worker
+from tidegate.api import NEVER, AnyCommand, Commands, Drop, Profile, QueueKey, SetTimer, TimerFired, Worker
 from tidegate.toolkit import Gathered, Gathering, QueueingPolicy, RequestQueue
 
 GATHERING = Gathering(reserve_ns=0)
@@ -39,7 +39,7 @@ class EarlyDrop(QueueingPolicy):
             if queue.model.name in worker.hosts:
                 candidate = self._candidate_for(now_ns, queue, worker)
                 if candidate:
-                    rank = self.rank(candidate, self.profile(queue.model.name, worker))
+                    rank = self.rank(candidate, self.profile(queue.model.name, worker, queue.shape))
                     found.append((rank, queue.key, candidate))
         if not found:
             return ()
@@ -52,13 +52,12 @@ class EarlyDrop(QueueingPolicy):
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
         """A queue's head became hopeless, or its time has come."""
-        model, merge_key = event.key if isinstance(event.key, tuple) else ("", "")
-        queue = self.queues.get((str(model), str(merge_key)))
+        queue = self.queues.get(cast("QueueKey", event.key))  # this policy's timers are all named after queues
         return self.queue_changed(event.now_ns, queue) if queue else ()
 
     def serve(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> None:
         """Run what idle workers can run in time, drop the hopeless, and ask to be woken when that changes."""
-        while queue and (fastest := self.fastest_profile(queue.model.name)):
+        while queue and (fastest := self.fastest_profile(queue.model.name, queue.shape)):
             if dropped := self.drop_hopeless(now_ns, queue, fastest):
                 commands.extend(dropped)
             elif not self._grant(now_ns, queue, commands):
@@ -76,7 +75,7 @@ class EarlyDrop(QueueingPolicy):
     def wake_ns(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> int:
         """When to look at a queue again that no idle worker can serve: once its head is hopeless."""
         head = queue.head
-        return NEVER if head.deadline_ns == NEVER else head.deadline_ns - fastest.latency_ns(head.rows) + 1
+        return NEVER if head.deadline_ns == NEVER else head.deadline_ns - fastest.planned_ns(head.rows) + 1
 
     def _grant(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> bool:
         """Give the queue's batch to the idle worker of the smallest id on which it is in time; False if none is."""
@@ -92,7 +91,7 @@ class EarlyDrop(QueueingPolicy):
 
         Once it is idle, which may be sooner than planned, more may be in time.
         """
-        profile, start_ns = self.profile(queue.model.name, worker), self.start_ns(now_ns, worker)
+        profile, start_ns = self.profile(queue.model.name, worker, queue.shape), self.start_ns(now_ns, worker)
         candidate = self.candidate(start_ns, queue, profile)
         if start_ns > now_ns and candidate != self.candidate(now_ns, queue, profile):
             return None

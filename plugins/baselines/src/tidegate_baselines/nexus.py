@@ -107,7 +107,7 @@ class Nexus(Policy):
     def __init__(self, setup: Setup, options: NexusOptions) -> None:
         super().__init__(setup, options)
         self._models = {model.name: model for model in setup.models}
-        self._profiles = {(profile.partition, profile.kind): profile for profile in setup.profiles}
+        self._profiles = {profile.key: profile for profile in setup.profiles}
         self._backends = {worker.id: _Backend(worker) for worker in setup.workers}
         self._where: dict[int, tuple[int, QueueKey]] = {}
         """Worker and queue of every request that was routed and waits."""
@@ -165,7 +165,7 @@ class Nexus(Policy):
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
         """Batches are timed by it; the plan stays."""
-        self._profiles[event.profile.partition, event.profile.kind] = event.profile
+        self._profiles[event.profile.key] = event.profile
         return ()
 
     # Control plane: who serves what -------------------------------------------------------------------------------
@@ -184,9 +184,18 @@ class Nexus(Policy):
     def _make_plan(self) -> None:
         """Before anything is known every model is expected to be asked equally."""
         workers = [backend.worker for backend in self._backends.values()]
-        self._plan = static_plan(self._models.values(), workers, self._profiles, self._rates)
+        self._plan = static_plan(self._models.values(), workers, self._slowest_shapes(), self._rates)
         count = self.options.frontends
         self._frontends = [_Frontend(self._plan, self.rng.random() if count > 1 else 0.0) for _ in range(count)]
+
+    def _slowest_shapes(self) -> dict[tuple[str, str], Profile]:
+        """By (partition, kind), what the slowest of the shapes takes that were met: the plan is to hold for all."""
+        of_kind: dict[tuple[str, str], list[Profile]] = {}
+        for (partition, kind, shape), profile in self._profiles.items():
+            listed = of_kind.setdefault((partition, kind), [])
+            if shape:
+                listed.append(profile)
+        return {key: Profile.slowest(listed or [self._profiles[*key, ""]]) for key, listed in of_kind.items()}
 
     # Frontends ------------------------------------------------------------------------------------------------------
 
@@ -214,7 +223,7 @@ class Nexus(Policy):
         commands: list[AnyCommand] = []
         while backend.idle and backend.queues:
             key, queue = next(iter(backend.queues.items()))
-            profile = self._profiles[queue.model.name, backend.worker.kind]
+            profile = self._profiles[queue.model.name, backend.worker.kind, queue.shape]
             batch = self._gather(now_ns, queue, backend, profile)
             if batch is None:
                 commands.extend(Drop(request.id, "deadline") for request in self._take(queue, 1))
@@ -247,6 +256,6 @@ class Nexus(Policy):
     def _dispatch(self, now_ns: int, requests: list[Request], backend: _Backend, profile: Profile) -> Dispatch:
         backend.idle = False
         model = requests[0].model
-        duration_ns = profile.latency_ns(sum(request.rows for request in requests))
+        duration_ns = profile.planned_ns(sum(request.rows for request in requests))
         leg = Leg(backend.worker.id, model, now_ns, duration_ns)
         return Dispatch(Batch(self.new_batch_id(), model, tuple(request.id for request in requests), (leg,)))

@@ -162,7 +162,7 @@ class Shepherd(EarlyDrop):
         youngest = self._stalls(now_ns, queue, fastest)
         if youngest is None:
             return super().wake_ns(now_ns, queue, fastest)
-        return youngest.deadline_ns - fastest.latency_ns(youngest.rows) + 1
+        return youngest.deadline_ns - fastest.planned_ns(youngest.rows) + 1
 
     def _stalls(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> Request | None:
         """The slip: the youngest request with a deadline, as long as it is not hopeless."""
@@ -193,7 +193,7 @@ class Shepherd(EarlyDrop):
 
     def _perhaps_worth(self, now_ns: int, queue: RequestQueue) -> list[int]:
         """Workers whose batch the queue's candidate would be worth if they were the fastest: none is missing."""
-        fastest = self.fastest_profile(queue.model.name)
+        fastest = self.fastest_profile(queue.model.name, queue.shape)
         if fastest is None:
             return []
         ratio, largest = self.options.preempt_ratio, queue.model.merged_rows
@@ -203,7 +203,7 @@ class Shepherd(EarlyDrop):
         def late(worker_id: int) -> bool:
             running = self._running[worker_id]
             least = ceil(ratio * running.rows)
-            return least > largest or now_ns + fastest.latency_ns(least) > running.due_ns
+            return least > largest or now_ns + fastest.planned_ns(least) > running.due_ns
 
         return found + self._small.of_own(queue.key, ROUNDING * queue.rows / (ratio - 1), late)
 
@@ -215,12 +215,12 @@ class Shepherd(EarlyDrop):
         if model not in worker.hosts or queue.rows + (running.rows if same else 0) < least:
             return False
         requests = chain(running.requests if same else (), queue)
-        profile = self.profile(model, worker)
+        profile = self.profile(model, worker, queue.shape)
         candidate = GATHERING.longest_run(requests, queue.model.merged_rows, profile, now_ns)
         if candidate is None or candidate.rows < least:
             return False
-        back_ns = now_ns + profile.latency_ns(candidate.rows)
-        again_ns = back_ns + self.profile(running.key[0], worker).latency_ns(running.rows)
+        back_ns = now_ns + profile.planned_ns(candidate.rows)
+        again_ns = back_ns + self.profile(running.key[0], worker, running.key[1]).planned_ns(running.rows)
         return same or again_ns <= running.due_ns or not self._is_anothers(queue, candidate, running)
 
     @staticmethod

@@ -128,7 +128,7 @@ def _open(worker: Worker, model: Model, profile: Profile, rate: float) -> _Node:
     """A worker for what is left of a model: alone it never waits for others, so that its batches may be as large."""
     rows = largest_batch(model, profile)
     duty_ns = _duty_ns(model, profile, rate)
-    return _Node(worker, duty_ns, {model.name: Share(rows, rate)}, rate * profile.latency_ns(rows) / rows)
+    return _Node(worker, duty_ns, {model.name: Share(rows, rate)}, rate * profile.expected_ns(rows) / rows)
 
 
 def _merge(node: _Node, model: Model, rate: float, profiles: Profiles) -> _Node | None:
@@ -141,7 +141,7 @@ def _merge(node: _Node, model: Model, rate: float, profiles: Profiles) -> _Node 
         profile = profiles[name, node.worker.kind]
         if share.rows > profile.max_rows:
             return None
-        busy_ns += profile.latency_ns(share.rows)
+        busy_ns += profile.planned_ns(share.rows)
     return replace(node, duty_ns=duty_ns, shares=shares, occupancy=busy_ns / duty_ns) if busy_ns <= duty_ns else None
 
 
@@ -150,16 +150,16 @@ def _duty_ns(model: Model, profile: Profile, rate: float) -> float:
     if model.slo_ns is None:
         return model.merged_rows / rate
     rows = 1
-    while rows < model.merged_rows and profile.latency_ns(rows + 1) + (rows + 1) / rate <= model.slo_ns:
+    while rows < model.merged_rows and profile.planned_ns(rows + 1) + (rows + 1) / rate <= model.slo_ns:
         rows += 1
     # Requests that come less often than that are not waited for: the worker looks often enough.
-    return min(rows / rate, max(1, model.slo_ns - profile.latency_ns(rows)))
+    return min(rows / rate, max(1, model.slo_ns - profile.planned_ns(rows)))
 
 
 def _whole(model: Model, profile: Profile) -> Share:
     """A worker for a model alone."""
     rows = largest_batch(model, profile)
-    return Share(rows, rows / profile.latency_ns(rows))
+    return Share(rows, rows / profile.expected_ns(rows))
 
 
 def _whole_each(models: list[Model], worker: Worker, profiles: Profiles) -> dict[str, Share]:

@@ -69,7 +69,7 @@ class Triton(Policy):
     def __init__(self, setup: Setup, options: TritonOptions) -> None:
         super().__init__(setup, options)
         self._idle = IdleWorkers(setup.workers)
-        self._profiles = {(profile.partition, profile.kind): profile for profile in setup.profiles}
+        self._profiles = {profile.key: profile for profile in setup.profiles}
         self._batchers = {model.name: DynamicBatcher(model, self._config(model)) for model in setup.models}
         self._model_of: dict[int, str] = {}
 
@@ -113,7 +113,7 @@ class Triton(Policy):
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
         """It only says how long a batch is expected to take."""
-        self._profiles[event.profile.partition, event.profile.kind] = event.profile
+        self._profiles[event.profile.key] = event.profile
         return ()
 
     def _config(self, model: Model) -> BatcherConfig:
@@ -161,6 +161,6 @@ class Triton(Policy):
         model = batcher.model.name
         rows = sum(request.rows for request in requests)
         start_ns = self._idle.start_ns(now_ns, worker.id)
-        leg = Leg(worker.id, model, start_ns, self._profiles[model, worker.kind].latency_ns(rows))
+        leg = Leg(worker.id, model, start_ns, self._profiles[model, worker.kind, requests[0].shape].planned_ns(rows))
         self._idle.occupy(worker.id)
         return Dispatch(Batch(self.new_batch_id(), model, tuple(request.id for request in requests), (leg,)))

@@ -85,11 +85,12 @@ class Path:
 class Flight:
     """A batch on its way."""
 
-    __slots__ = ("batch_id", "leg", "rows", "stops")
+    __slots__ = ("batch_id", "leg", "rows", "shape", "stops")
 
-    def __init__(self, batch_id: int, rows: int, stops: list[Stop]) -> None:
+    def __init__(self, batch_id: int, rows: int, shape: str, stops: list[Stop]) -> None:
         self.batch_id = batch_id
         self.rows = rows
+        self.shape = shape
         self.stops = stops
         self.leg = 0
         """The stop where it is, or goes next."""

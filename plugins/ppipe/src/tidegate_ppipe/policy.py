@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 from pydantic import Field
 
@@ -144,9 +144,8 @@ class Ppipe(Policy):
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
         """The last moment."""
-        assert isinstance(event.key, tuple)
-        model, merge_key = event.key
-        queue = self._queues[str(model)].get((str(model), str(merge_key)))
+        key = cast("QueueKey", event.key)  # this policy's timers are all named after queues
+        queue = self._queues[key[0]].get(key)
         return list(self._decide(event.now_ns, queue)) if queue else ()
 
     def on_leg_finished(self, event: LegFinished) -> Commands:
@@ -262,7 +261,7 @@ class Ppipe(Policy):
         routes = self._routes[queue.model.name]
         usable, needed = routes.usable, routes.needed_rows()
         if len(usable) > 1:
-            usable = self._by_waiting(now_ns, usable)
+            usable = self._by_waiting(now_ns, usable, queue.shape)
         for route in usable:
             if queue.head.rows <= route.max_rows and (found := self._largest(now_ns, queue, route)):
                 least = needed if self._least_part is None else self._least_part * route.merged_rows
@@ -270,17 +269,18 @@ class Ppipe(Policy):
                     return found
         return None
 
-    def _by_waiting(self, now_ns: int, routes: list[Route]) -> list[Route]:
+    def _by_waiting(self, now_ns: int, routes: list[Route], shape: str) -> list[Route]:
         """Step 1: the pipeline first whose links and workers keep a batch of its planned size waiting least."""
         waiting = [
-            (self._probe(now_ns, route, route.merged_rows).waiting_ns, number) for number, route in enumerate(routes)
+            (self._probe(now_ns, route, route.merged_rows, shape).waiting_ns, number)
+            for number, route in enumerate(routes)
         ]
         return [routes[number] for _, number in sorted(waiting)]
 
     def _largest(self, now_ns: int, queue: Queue, route: Route) -> Found | None:
         """Step 2: the most rows that meet the earliest deadline among them. None: not even the head's."""
         # What nobody may join is as large as it will be.
-        work_ns, size = route.work_ns, max(route.merged_rows, queue.head.rows)
+        work_ns, size = route.work_ns(queue.shape, self.resources), max(route.merged_rows, queue.head.rows)
         while size >= queue.head.rows:
             count, rows, due_ns = self._prefix(queue, route, size)
             if due_ns != NEVER and work_ns[size - 1] > due_ns - now_ns:
@@ -288,16 +288,16 @@ class Ppipe(Policy):
                 continue
             may_grow = count == len(queue) and due_ns != NEVER and queue.head.deferrable
             wanted = size if may_grow else rows
-            path = self._probe(now_ns, route, wanted)
+            path = self._probe(now_ns, route, wanted, queue.shape)
             if path.end_ns <= due_ns:
                 if wanted > rows:
-                    path = self._probe(now_ns, route, rows)
-                return Found(route, size, count, rows, due_ns, path)
+                    path = self._probe(now_ns, route, rows, queue.shape)
+                return Found(route, queue.shape, size, count, rows, due_ns, path)
             size = bisect_right(work_ns, work_ns[wanted - 1] - (path.end_ns - due_ns))
         return None
 
-    def _probe(self, now_ns: int, route: Route, rows: int) -> Path:
-        path = self.resources.probe(route.planned, rows, now_ns)
+    def _probe(self, now_ns: int, route: Route, rows: int, shape: str) -> Path:
+        path = self.resources.probe(route.planned, rows, shape, now_ns)
         assert path is not None, "each of its partitions is hosted"
         return path
 
@@ -325,14 +325,18 @@ class Ppipe(Policy):
         if last_ns <= now_ns:
             return False
         queue.waits_for_rows, queue.due_ns, queue.budget = found.size, found.due_ns, found.route.budget
-        queue.wake_ns, queue.wake_rows, queue.work_ns = last_ns, found.rows, found.route.work_ns
+        queue.wake_ns, queue.wake_rows, queue.work_ns = (
+            last_ns,
+            found.rows,
+            found.route.work_ns(queue.shape, self.resources),
+        )
         return True
 
     def _dispatch(self, queue: Queue, found: Found) -> Dispatch:
         requests = self._take(queue, found.count)
         batch_id = self.new_batch_id()
         stops = self.stops_of(found)
-        flight = self._flights[batch_id] = Flight(batch_id, found.rows, stops)
+        flight = self._flights[batch_id] = Flight(batch_id, found.rows, queue.shape, stops)
         self.resources.reserve(flight, stops)
         request_ids = tuple(request.id for request in requests)
         return Dispatch(Batch(batch_id, queue.model.name, request_ids, legs_of(stops)))
@@ -358,7 +362,7 @@ class Ppipe(Policy):
         rest = flight.stops[flight.leg :]
         self.resources.release(rest)
         late = self.resources.follow(rest, now_ns, done)
-        other = self.resources.probe([stop.partition for stop in rest], flight.rows, now_ns, done)
+        other = self.resources.probe([stop.partition for stop in rest], flight.rows, flight.shape, now_ns, done)
         if other is None or (late.end_ns <= other.end_ns and all(map(self.resources.is_here, rest))):
             flight.stops[flight.leg :] = late.stops
             self.resources.reserve(flight, late.stops, done)
@@ -374,7 +378,7 @@ class Ppipe(Policy):
         rest = flight.stops[first:]
         self.resources.release(rest)
         ready_ns = now_ns if first == flight.leg else max(now_ns, sender.end_ns)
-        path = self.resources.probe([stop.partition for stop in rest], flight.rows, ready_ns, sender)
+        path = self.resources.probe([stop.partition for stop in rest], flight.rows, flight.shape, ready_ns, sender)
         if path is None:
             return []
         return self._reroute(now_ns, flight, first, path.stops, sender)

@@ -22,7 +22,7 @@ class Reactive(Ppipe):
         self._profiles: dict[str, Profile] = {}
         for profile in setup.profiles:
             known = self._profiles.get(profile.partition)
-            if known is None or profile.table_ns < known.table_ns:
+            if not profile.shape and (known is None or profile.planned_ns(1) < known.planned_ns(1)):
                 self._profiles[profile.partition] = profile
         super().__init__(setup, options)
 
@@ -30,7 +30,7 @@ class Reactive(Ppipe):
         """Planned is the first partition only."""
         route = super().route(pipeline)
         network, rows = self.setup.network, pipeline.max_rows
-        runs_ns = [self._profiles[name].latency_ns(rows) for name in pipeline.partitions]
+        runs_ns = [self._profiles[name].planned_ns(rows) for name in pipeline.partitions]
         whole_ns = sum(runs_ns)
         if network:
             whole_ns += sum(network.transfer_ns(name, rows) + network.latency_ns for name in pipeline.partitions[:-1])
@@ -44,6 +44,6 @@ class Reactive(Ppipe):
         later = found.route.partitions[1:]
         if not later:
             return [first]
-        path = self.resources.probe(later, found.rows, first.end_ns, first)
+        path = self.resources.probe(later, found.rows, found.shape, first.end_ns, first)
         assert path is not None, "each of its partitions is hosted"
         return [first, *path.stops]

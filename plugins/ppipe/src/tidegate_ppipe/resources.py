@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from math import inf
 
-from tidegate.api import NEVER, Network, Profile, Worker
+from tidegate.api import NEVER, Network, Profile, ProfileKey, Worker
 from tidegate_ppipe.paths import Flight, Path, Stop
 from tidegate_ppipe.places import Node, Place, Pool
 from tidegate_ppipe.reservations import Interval, earliest_joint_fit
@@ -18,7 +18,9 @@ class Resources:
         """`fill_gaps`: work may go between two reservations of a worker, too, and not only behind all of them."""
         self.probes = 0
         """How often a path was looked for."""
-        self._tables_ns: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._profiles: dict[ProfileKey, Profile] = {}
+        self._slowest: dict[tuple[str, str], Profile] = {}
+        """By (partition, kind), of the slowest of the shapes that were met."""
         self._network = network
         self._fill_gaps = fill_gaps
         self._nodes: dict[str, Node] = {}
@@ -34,7 +36,10 @@ class Resources:
 
     def expect(self, profile: Profile) -> None:
         """From now on these are the latencies."""
-        self._tables_ns[profile.partition, profile.kind] = profile.table_ns
+        self._profiles[profile.key] = profile
+        kind = profile.key[:2]
+        shapes = [known for key, known in self._profiles.items() if key[:2] == kind and key[2]]
+        self._slowest[kind] = Profile.slowest(shapes or [profile])
 
     def join(self, worker: Worker) -> None:
         """An idle worker."""
@@ -65,26 +70,25 @@ class Resources:
         """Whether any worker does."""
         return any(pool.places for pool in self._pools_of.get(partition, ()))
 
-    def work_ns(self, partitions: Sequence[str], most_rows: int) -> list[int]:
-        """By rows - 1: how long a path takes where nothing has to wait, on the fastest kinds of workers.
+    def work_ns(self, partitions: Sequence[str], most_rows: int, shape: str) -> list[int]:
+        """By rows - 1: how long a path takes for a shape where nothing has to wait, on the fastest kinds of workers.
 
         Each partition must be hosted.
         """
         work_ns = [0] * most_rows
         for position, partition in enumerate(partitions):
-            tables = {
-                pool.kind: self._tables_ns[partition, pool.kind] for pool in self._pools_of[partition] if pool.places
-            }
+            kinds = {pool.kind for pool in self._pools_of[partition] if pool.places}
+            quickest = Profile.quickest(self._profiles[partition, kind, shape] for kind in sorted(kinds))
             for rows in range(1, most_rows + 1):
-                work_ns[rows - 1] += min(table[rows - 1] for table in tables.values())
+                work_ns[rows - 1] += quickest.planned_ns(rows)
                 if position + 1 < len(partitions) and self._network:
                     work_ns[rows - 1] += self._network.transfer_ns(partition, rows) + self._network.latency_ns
         return work_ns
 
     def rows_per_ns(self, partition: str, rows: int) -> float:
-        """What the workers that host a partition bear together, with batches of so many rows."""
+        """What the workers that host a partition bear together, with batches of so many rows of the slowest shape."""
         return sum(
-            len(pool.places) * rows / self._tables_ns[partition, pool.kind][rows - 1]
+            len(pool.places) * rows / self._slowest[partition, pool.kind].expected_ns(rows)
             for pool in self._pools_of[partition]
         )
 
@@ -101,7 +105,9 @@ class Resources:
 
     # Paths -------------------------------------------------------------------------------------------------------
 
-    def probe(self, partitions: Sequence[str], rows: int, ready_ns: int, sender: Stop | None = None) -> Path | None:
+    def probe(
+        self, partitions: Sequence[str], rows: int, shape: str, ready_ns: int, sender: Stop | None = None
+    ) -> Path | None:
         """From pool to pool the worker that is done first. None where a partition is hosted nowhere.
 
         `sender`: where the rows are at `ready_ns`; None: with their clients.
@@ -110,7 +116,7 @@ class Resources:
         stops: list[Stop] = []
         waiting_ns = 0
         for partition in partitions:
-            stop = self._first_done(partition, rows, ready_ns, sender)
+            stop = self._first_done(partition, rows, shape, ready_ns, sender)
             if stop is None:
                 return None
             waiting_ns += stop.start_ns - ready_ns - stop.transfer_ns
@@ -165,7 +171,7 @@ class Resources:
             stop.place.pool.list_anew(stop.place)
             stop.reserved = None
 
-    def _first_done(self, partition: str, rows: int, ready_ns: int, sender: Stop | None) -> Stop | None:
+    def _first_done(self, partition: str, rows: int, shape: str, ready_ns: int, sender: Stop | None) -> Stop | None:
         transfer_ns, sent_ns = 0, ready_ns
         if sender is not None and self._network is not None:
             transfer_ns = self._network.transfer_ns(sender.partition, rows)
@@ -173,7 +179,7 @@ class Resources:
         best: Stop | None = None
         best_end_ns = NEVER
         for pool in self._pools_of.get(partition, ()):
-            duration_ns = self._tables_ns[partition, pool.kind][rows - 1]
+            duration_ns = self._profiles[partition, pool.kind, shape].planned_ns(rows)
             near = sender is None or sender.place.node in pool.nodes
             soonest_ns = ready_ns if near else sent_ns + transfer_ns
             places = pool.places

@@ -17,7 +17,7 @@ LIGHT_PART = 0.5
 class Route:
     """A pipeline."""
 
-    __slots__ = ("budget", "max_rows", "merged_rows", "partitions", "planned", "work_ns")
+    __slots__ = ("budget", "max_rows", "merged_rows", "partitions", "planned", "work_by_shape")
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.partitions = pipeline.partitions
@@ -28,8 +28,15 @@ class Route:
         """Those that a batch is planned through before it leaves."""
         self.budget = 1.0
         """The part of a request's time that they have."""
-        self.work_ns: Sequence[int] = ()
-        """What they take where nothing has to wait, by rows - 1; empty: some partition is hosted nowhere."""
+        self.work_by_shape: dict[str, Sequence[int]] = {}
+        """What they take where nothing has to wait, by shape, by rows - 1: as far as somebody asked."""
+
+    def work_ns(self, shape: str, resources: Resources) -> Sequence[int]:
+        """What the planned partitions take where nothing has to wait, by rows - 1; each must be hosted."""
+        known = self.work_by_shape.get(shape)
+        if known is None:
+            known = self.work_by_shape[shape] = resources.work_ns(self.planned, self.max_rows, shape)
+        return known
 
 
 class Routes:
@@ -59,7 +66,7 @@ class Routes:
         """Workers or profiles have changed."""
         self.usable = [route for route in self._all if all(map(resources.hosts, route.partitions))]
         for route in self.usable:
-            route.work_ns = resources.work_ns(route.planned, route.max_rows)
+            route.work_by_shape.clear()
         self._bears = []
         for rows in range(1, max((route.merged_rows for route in self.usable), default=0) + 1):
             bears = sum(

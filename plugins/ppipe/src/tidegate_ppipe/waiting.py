@@ -35,10 +35,12 @@ class Queue(RequestQueue):
 class Found:
     """A batch that could leave, and how."""
 
-    __slots__ = ("count", "due_ns", "path", "route", "rows", "size")
+    __slots__ = ("count", "due_ns", "path", "route", "rows", "shape", "size")
 
-    def __init__(self, route: Route, size: int, count: int, rows: int, due_ns: int, path: Path) -> None:
+    def __init__(self, route: Route, shape: str, size: int, count: int, rows: int, due_ns: int, path: Path) -> None:
         self.route = route
+        self.shape = shape
+        """Of its requests."""
         self.size = size
         """The rows that could be in time."""
         self.count = count

@@ -76,7 +76,7 @@ class ModelThread(RequestQueue):
             return True  # others wait before it that could not join either
         rows = candidate.rows + request.rows
         due_ns = min(candidate.due_ns, self._gathering.due_ns(request))
-        if rows <= self.outlook.most_rows and now_ns + self.outlook.profile.table_ns[rows - 1] <= due_ns:
+        if rows <= self.outlook.most_rows and now_ns + self.outlook.profile.planned_ns(rows) <= due_ns:
             candidate.count, candidate.rows, candidate.due_ns = candidate.count + 1, rows, due_ns
             self._time(candidate, now_ns, enough_rows)
         return True
@@ -113,11 +113,11 @@ class ModelThread(RequestQueue):
         return self._gathering.keep_head(self, profile, now_ns, most_rows=most_rows)
 
     def _time(self, candidate: Candidate, now_ns: int, enough_rows: float) -> None:
-        rows, due_ns, table_ns = candidate.rows, candidate.due_ns, self.outlook.profile.table_ns
+        rows, due_ns, planned_ns = candidate.rows, candidate.due_ns, self.outlook.profile.planned_ns
         candidate.exec_ns, candidate.latest_ns = now_ns, NEVER
         if due_ns != NEVER:
-            candidate.latest_ns = due_ns - table_ns[rows - 1]
+            candidate.latest_ns = due_ns - planned_ns(rows)
             waits = self.model.slo_ns is not None and rows < enough_rows and rows < self.outlook.most_rows
             if waits and self.head.deferrable:  # of its queue all are, or none
                 # Without an SLO there is nothing to defer towards; nobody can join what is full.
-                candidate.exec_ns = max(now_ns, due_ns - table_ns[rows] - self.slack_ns)
+                candidate.exec_ns = max(now_ns, due_ns - planned_ns(rows + 1) - self.slack_ns)

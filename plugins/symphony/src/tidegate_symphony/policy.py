@@ -1,7 +1,7 @@
 """Symphony's deferred batch scheduling (Algorithm 1, and Appendix D for its two halves)."""
 
 from math import inf, sqrt
-from typing import Literal
+from typing import Literal, cast
 
 from pydantic import Field
 
@@ -70,27 +70,30 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._by_window = options.gathering == "window"
         self._contention = options.contention if options.deferral == "adaptive" else 0.0
         self._slack_ns = setup.wake_slack_ns
-        self._targets: dict[str, BatchTarget] = {}
+        self._targets: dict[tuple[str, str], BatchTarget] = {}
+        """By model and shape: what can share batches."""
         self._counts_need = self._contention > 0 and len(setup.models) > 1
         self._needed: ArrivalRate | None = None
         """How many workers the load would need with deferral: the worker time per time that arrives."""
-        self._outlooks: dict[str, Outlook] = {}
+        self._outlooks: dict[tuple[str, str], Outlook] = {}
+        """By model and shape."""
         self._ready = ReadyCandidates()
         self._autoscaler = Autoscaler(round(options.advice_every_s * 1e9), options.tolerated_loss)
 
     def new_queue(self, key: QueueKey, model: Model) -> ModelThread:
-        """A thread of its model: all share the model's target."""
-        target = self._targets[model.name] if self._by_window else None
+        """A thread of its model and shape: all of those share a target."""
+        target = self._targets[key[:2]] if self._by_window else None
         spares_heads = self._contention > 0
         return ModelThread(key, model, self._gathering, target, spares_heads=spares_heads, slack_ns=self._slack_ns)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
-        """Count it towards its model's rate; it joins the candidate, or there is a new one."""
+        """Count it towards the rate of its model and shape; it joins the candidate, or there is a new one."""
         request, now_ns = event.request, event.now_ns
         self._autoscaler.arrived()
-        target = self._targets.get(request.model)
+        kind_of_request = request.model, request.shape
+        target = self._targets.get(kind_of_request)
         if target is None:
-            target = self._targets[request.model] = BatchTarget(now_ns)
+            target = self._targets[kind_of_request] = BatchTarget(now_ns)
         target.rate.observe(now_ns, request.rows)
         if self._counts_need:
             self._count_need(now_ns, request, target)
@@ -131,8 +134,7 @@ class Symphony(QueueingPolicy[ModelThread]):
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
         """The model timer: the candidate's moment has come, or has passed while it waited for a worker."""
-        model, merge_key = event.key if isinstance(event.key, tuple) else ("", "")
-        thread = self.queues.get((str(model), str(merge_key)))
+        thread = self.queues.get(cast("QueueKey", event.key))  # this policy's timers are all named after queues
         return self.queue_changed(event.now_ns, thread) if thread else ()
 
     def on_wake_slack_updated(self, event: WakeSlackUpdated) -> Commands:
@@ -155,7 +157,7 @@ class Symphony(QueueingPolicy[ModelThread]):
 
     def _update(self, now_ns: int, thread: ModelThread, commands: list[AnyCommand]) -> None:
         """Dispatch what is schedulable now; leave a candidate that waits for its moment, or for a worker."""
-        while thread and (outlook := self._outlook(thread.model.name)):
+        while thread and (outlook := self._outlook(thread.model.name, thread.shape)):
             if hopeless := thread.count_hopeless(outlook, now_ns):
                 self._autoscaler.dropped(hopeless)
                 commands.extend(Drop(request.id, "deadline") for request in self.take(thread, hopeless))
@@ -182,10 +184,10 @@ class Symphony(QueueingPolicy[ModelThread]):
         """Give the queue's batch to the idle worker of the smallest id on which it is in time; False if none is."""
         model = thread.model.name
         for worker in self.idle.peek_each_kind(model):
-            profile = self.profile(model, worker)
+            profile = self.profile(model, worker, thread.shape)
             start_ns = self.start_ns(now_ns, worker)
             # Where all workers are of one kind, the candidate is what would be gathered again.
-            planned = profile.table_ns is thread.outlook.profile.table_ns and start_ns == now_ns
+            planned = profile is thread.outlook.profile and start_ns == now_ns
             batch = candidate if planned else thread.gather(profile, start_ns)
             if batch is not None and start_ns > now_ns and batch != thread.gather(profile, now_ns):
                 continue  # once the worker is idle, which may be sooner than planned, more may be in time
@@ -202,19 +204,20 @@ class Symphony(QueueingPolicy[ModelThread]):
         `b* = lambda*beta / kappa` with `kappa = contention * others / idle`. While deferral leaves workers to spare
         nobody misses one, and kappa is 0.
         """
-        others = len(self._targets) - 1  # also those that wait for nothing now: in a burst they soon do
+        # Other models, and other shapes of this one: also those that wait for nothing now; in a burst they soon do.
+        others = len(self._targets) - 1
         if not (self._contention and others):
             return inf
         model = thread.model.name
-        outlook = self._outlook(model)
+        outlook = self._outlook(model, thread.shape)
         if outlook is None or self._has_spare_workers(outlook):
             return inf
         kappa = self._contention * others / max(1, self.idle.count_idle(model))
-        return self._targets[model].rate.rows_per_ns * outlook.fixed_cost_ns / kappa
+        return self._targets[model, thread.shape].rate.rows_per_ns * outlook.fixed_cost_ns / kappa
 
     def _count_need(self, now_ns: int, request: Request, target: BatchTarget) -> None:
         """Add the worker time that a request costs in a batch of the size that the rate of its model gathers."""
-        outlook = self._outlook(request.model)
+        outlook = self._outlook(request.model, request.shape)
         if outlook is None:
             return
         profile, slo_ns = outlook.profile, self.models[request.model].slo_ns
@@ -224,7 +227,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         rows = min(rows, self.models[request.model].merged_rows)
         if self._needed is None:
             self._needed = ArrivalRate(now_ns)
-        self._needed.observe(now_ns, request.rows * profile.table_ns[rows - 1] // rows)
+        self._needed.observe(now_ns, request.rows * profile.expected_ns(rows) // rows)
 
     def _has_spare_workers(self, outlook: Outlook) -> bool:
         """Whether deferral leaves so many workers idle that nobody misses the one that waits.
@@ -234,11 +237,11 @@ class Symphony(QueueingPolicy[ModelThread]):
         """
         return self._needed is not None and outlook.workers - self._needed.rows_per_ns >= sqrt(outlook.workers)
 
-    def _outlook(self, model: str) -> Outlook | None:
-        """What there is for a model; None while no worker hosts it."""
-        outlook = self._outlooks.get(model)
-        if outlook is None and (fastest := self.fastest_profile(model)):
+    def _outlook(self, model: str, shape: str) -> Outlook | None:
+        """What there is for a shape of a model; None while no worker hosts it."""
+        outlook = self._outlooks.get((model, shape))
+        if outlook is None and (fastest := self.fastest_profile(model, shape)):
             most_rows = min(self.models[model].merged_rows, fastest.worthwhile_rows)
             outlook = Outlook(fastest, self.idle.count_hosting(model), fastest.fixed_cost_ns, most_rows)
-            self._outlooks[model] = outlook
+            self._outlooks[model, shape] = outlook
         return outlook

@@ -73,7 +73,9 @@ class Template(QueueingPolicy):
     def _latest_start_ns(self, queue: RequestQueue) -> int | None:
         """When the oldest request must start, alone on the fastest worker; None where no worker hosts its model."""
         model, head = queue.model.name, queue.head
-        latencies_ns = [self.profiles[model, kind].latency_ns(head.rows) for kind in self.idle.kinds_hosting(model)]
+        latencies_ns = [
+            self.profiles[model, kind, queue.shape].planned_ns(head.rows) for kind in self.idle.kinds_hosting(model)
+        ]
         if not latencies_ns:
             return None
         due_ns = self._gathering.due_ns(head)
@@ -82,7 +84,7 @@ class Template(QueueingPolicy):
     def _dispatch_in_time(self, now_ns: int, queue: RequestQueue) -> Dispatch | None:
         """Run the longest batch, the oldest request in it, on the first idle worker on which it is in time."""
         for worker in self.idle.peek_each_kind(queue.model.name):
-            profile, start_ns = self.profile(queue.model.name, worker), self.start_ns(now_ns, worker)
+            profile, start_ns = self.profile(queue.model.name, worker, queue.shape), self.start_ns(now_ns, worker)
             gathered = self._gathering.keep_head(queue, profile, start_ns)
             if gathered:
                 return self.dispatch(now_ns, queue, gathered.count, worker)

@@ -1,0 +1,97 @@
+"""The shapes of requests: as few classes as can be learned apart, and what a new one is expected to take."""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from math import ceil, log, prod
+
+from tidegate.api import Profile
+
+MOST_SHAPES = 32
+"""So many shapes of a model are told apart; further ones share a class with those of about as many elements."""
+CLASSES_PER_DOUBLING = 4
+"""Of the further ones: within a class, the elements of two shapes differ by less than a fifth."""
+
+
+def elements_of(shape: str) -> int:
+    """The elements per row of what varies: `x:3,48,320;y:7` has 46087. 0 where the shape does not tell."""
+    total = 0
+    for part in shape.split(";"):
+        dimensions = part.rpartition(":")[2].split(",")
+        if not all(size.isascii() and size.isdecimal() and len(size) <= 18 for size in dimensions):
+            return 0
+        total += prod(map(int, dimensions))
+    return total
+
+
+class Shapes:
+    """The classes of shapes by model. A shape's class never changes, so that a queue has one."""
+
+    def __init__(self) -> None:
+        self._of_model: dict[str, dict[str, None]] = {}
+        """By model, the first shapes, each a class of its own, and the further classes."""
+
+    def class_of(self, model: str, shape: str) -> tuple[str, bool]:
+        """The class of a request's shape, and whether it is new."""
+        if not shape:
+            return "", False
+        known = self._of_model.setdefault(model, {})
+        if shape in known:
+            return shape, False
+        if len(known) >= MOST_SHAPES:
+            elements = elements_of(shape)
+            steps = ceil(CLASSES_PER_DOUBLING * log(elements, 2)) if elements else 0
+            shape = f"~{round(2 ** (steps / CLASSES_PER_DOUBLING))}" if elements else "other"
+            if shape in known:
+                return shape, False
+        known[shape] = None
+        return shape, True
+
+    def of(self, model: str) -> Iterable[str]:
+        """The classes that requests of a model have had."""
+        return self._of_model.get(model, ())
+
+
+def profile_of_new(shape: str, base: Profile, known: Sequence[Profile]) -> Profile:
+    """What is expected of a shape before any of its legs was seen.
+
+    `known`: the profiles of the same partition on the same kind of worker that something is known of. A straight line
+    over the elements per row goes through them, the near ones counting more; one alone is taken as it is. Where sizes
+    do not tell, the middle one is; `base` where none is known.
+    """
+    if not known:
+        return base.of_shape(shape)
+    elements = elements_of(shape)
+    sized = sorted(((size, profile) for profile in known if (size := elements_of(profile.shape))), key=lambda e: e[0])
+    if not elements or not sized:
+        ranked = sorted(known, key=lambda profile: profile.expected_ns(1))
+        return ranked[len(ranked) // 2].of_shape(shape)
+    nearest_size, nearest = min(sized, key=lambda entry: abs(log(entry[0] / elements)))
+    if sized[0][0] == sized[-1][0]:
+        return nearest.of_shape(shape)
+    weights = [1 / size**2 for size, _ in sized]  # relative deviations count
+    least = min(1.0, elements / nearest_size)
+
+    def expected_ns(rows: int) -> float:
+        line = _line([size for size, _ in sized], [profile.expected_ns(rows) for _, profile in sized], weights)
+        return max(1.0, line[0] + line[1] * elements, least * nearest.expected_ns(rows))
+
+    most_rows = min(profile.max_rows for _, profile in sized)
+    expected = tuple(accumulate((round(expected_ns(rows)) for rows in range(1, most_rows + 1)), max))
+    planned = accumulate(
+        (
+            round(taken_ns * nearest.planned_ns(rows) / nearest.expected_ns(rows))
+            for rows, taken_ns in enumerate(expected, 1)
+        ),
+        max,
+    )
+    return Profile(base.partition, base.kind, expected, tuple(map(max, expected, planned)), shape)
+
+
+def _line(xs: Sequence[int], ys: Sequence[int], weights: Sequence[float]) -> tuple[float, float]:
+    """Offset and slope of the weighted least squares; the slope is not negative."""
+    total = sum(weights)
+    mean_x = sum(weight * x for weight, x in zip(weights, xs, strict=True)) / total
+    mean_y = sum(weight * y for weight, y in zip(weights, ys, strict=True)) / total
+    spread = sum(weight * (x - mean_x) ** 2 for weight, x in zip(weights, xs, strict=True))
+    slope = max(0.0, sum(w * (x - mean_x) * (y - mean_y) for w, x, y in zip(weights, xs, ys, strict=True)) / spread)
+    return mean_y - slope * mean_x, slope
