@@ -17,6 +17,7 @@ from tidegate.api import (
     Model,
     Profile,
     ProfileUpdated,
+    QueueKey,
     Request,
     RequestArrived,
     RequestCancelled,
@@ -69,12 +70,12 @@ def arrived(
     return RequestArrived(now_ns, Request(request_id, model, rows, now_ns, due_ns, key))
 
 
-def timer(at: float, key: tuple[str, str] = KEY, *, after: bool = False) -> SetTimer:
+def timer(at: float, key: QueueKey = KEY, *, after: bool = False) -> SetTimer:
     """At an instant, or right after it."""
     return SetTimer(key, round(at * T) + after)
 
 
-def fires(at: float, key: tuple[str, str] = KEY) -> TimerFired:
+def fires(at: float, key: QueueKey = KEY) -> TimerFired:
     return TimerFired(round(at * T), key)
 
 
