@@ -72,7 +72,7 @@ def test_a_file_with_something_else(manifest: Manifest, tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match=r"profile\.json: two block profiles differ in 'model'"):
         merge_into(path, table(manifest, "l4", 1, 1.0))
     path.write_text("{}")
-    with pytest.raises(DocumentError, match=r"profile\.json:\n.*Field required"):
+    with pytest.raises(DocumentError, match=r"profile\.json:\n.*must be given"):
         merge_into(path, table(manifest, "l4", 1, 1.0))
 
 

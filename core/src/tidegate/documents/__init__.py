@@ -4,6 +4,7 @@ document       JSON or YAML in, JSON out
 layout         what is loaded where: planners make it, the generator, the simulator and the proxy read it
 deployment     what the generator wrote: model repositories and the processes that serve them
 profile_file   how long models run, as measured
+wrong_fields   what is wrong with a document, field by field, in words
 block_profile  how long the blocks of a model run, as measured: what planners of partitions read
 """
 
@@ -29,6 +30,7 @@ from tidegate.documents.profile_file import (
     read_profiles,
     write_profile,
 )
+from tidegate.documents.wrong_fields import WrongField, wrong_fields
 
 __all__ = [
     "DEPLOYMENT_FILE",
@@ -52,9 +54,11 @@ __all__ = [
     "Point",
     "ProfileFile",
     "ProfileFileError",
+    "WrongField",
     "read_deployment",
     "read_document",
     "read_profiles",
     "write_document",
     "write_profile",
+    "wrong_fields",
 ]

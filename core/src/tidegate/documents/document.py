@@ -7,6 +7,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from tidegate.api import Document
+from tidegate.documents.wrong_fields import wrong_fields
 
 
 class DocumentError(Exception):
@@ -21,10 +22,7 @@ def read_document(path: Path, kind: type[D]) -> D:
     try:
         return kind.model_validate(_parse(path))
     except ValidationError as error:
-        wrong = "\n".join(
-            f"  {'.'.join(map(str, e['loc'])) or 'document'}: {e['msg'].removeprefix('Value error, ')}"
-            for e in error.errors()[:8]
-        )
+        wrong = "\n".join(f"  {field}" for field in wrong_fields(error)[:8])
         fields = ", ".join(kind.model_fields)
         raise DocumentError(f"{path}:\n{wrong}\n  the fields of a {kind.__name__}: {fields}") from error
 

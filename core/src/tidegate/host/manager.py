@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from tidegate.api import CommandSpec, ObserverSpec, PlannerSpec, Policy, PolicySpec, Setup
 from tidegate.api.hookspecs import PROJECT, Hooks
+from tidegate.documents import wrong_fields
 
 Spec = PolicySpec | PlannerSpec | CommandSpec | ObserverSpec
 S = TypeVar("S", PolicySpec, PlannerSpec, CommandSpec, ObserverSpec)
@@ -130,7 +131,7 @@ def make_policy(spec: PolicySpec, setup: Setup, options: dict[str, Any]) -> Poli
     try:
         validated = kind.model_validate(options)
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'options'}: {e['msg']}" for e in error.errors())
+        wrong = "; ".join(map(str, wrong_fields(error, whole="options")))
         known = ", ".join(kind.model_fields) or "none"
         raise PluginError(f"options of policy {spec.name!r}: {wrong} (it has: {known})") from error
     try:

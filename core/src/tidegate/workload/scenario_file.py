@@ -5,9 +5,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tidegate.documents import wrong_fields
 from tidegate.workload.scenario import Scenario
 
 REFERENCE = "docs/reference/scenario.md"
+MEMBERS = frozenset({"poisson", "gamma", "uniform", "trace", "constant", "lognormal", "table"})
+"""Members of unions, which are no fields of the file."""
 
 
 class ScenarioError(Exception):
@@ -28,7 +31,7 @@ def read_scenario(path: Path, changes: dict[str, Any] | None = None) -> Scenario
     try:
         return Scenario.model_validate(data, context={"folder": path.parent})
     except ValidationError as error:
-        wrong = "\n".join(f"  {_where(e['loc'])}: {_what(e['msg'])}" for e in error.errors()[:8])
+        wrong = "\n".join(f"  {field}" for field in wrong_fields(error, members=MEMBERS)[:8])
         raise ScenarioError(f"{path}:\n{wrong}\n  {REFERENCE} lists every field") from error
 
 
@@ -83,19 +86,6 @@ def _enter(path: Path, part: Any, key: Any, field: str) -> Any:  # noqa: ANN401
     if not isinstance(part[key], list | dict):
         raise ScenarioError(f"{path}: cannot set {field!r}: {key!r} is {part[key]!r}, which has no fields")
     return part[key]
-
-
-def _where(location: tuple[str | int, ...]) -> str:
-    # Pydantic names the member of a union as a step of the path: no field of the file is called so.
-    members = {"poisson", "gamma", "uniform", "trace", "constant", "lognormal", "table"}
-    steps = [
-        str(step) for step in location if step not in members and not str(step).startswith(("list[", "constrained"))
-    ]
-    return ".".join(steps) or "document"
-
-
-def _what(message: str) -> str:
-    return message.removeprefix("Value error, ")
 
 
 def _flat(error: Exception) -> str:

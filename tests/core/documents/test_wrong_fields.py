@@ -1,0 +1,62 @@
+"""What is wrong with a document is said in words that name the field."""
+
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from tidegate.documents import wrong_fields
+
+
+class Constant(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    how: Literal["constant"]
+    value: float
+
+
+class Uniform(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    how: Literal["uniform"]
+    high: float
+
+
+class Inner(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    rate: Annotated[float, Field(gt=0)] | list[int] = 1
+    drawn: Annotated[Constant | Uniform, Field(discriminator="how")] = Constant(how="constant", value=1)
+    name: str = ""
+
+    @field_validator("name")
+    @classmethod
+    def _no_blanks(cls, name: str) -> str:
+        if " " in name:
+            raise ValueError(f"{name!r} has blanks")
+        return name
+
+
+class Outer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    parts: list[Inner]
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({}, ["parts: must be given"]),
+        ({"parts": [], "prats": 1}, ["prats: there is no such field: misspelt, or in the wrong place?"]),
+        ({"parts": [{"name": "a b"}]}, ["parts.0.name: 'a b' has blanks"]),
+        (
+            {"parts": [{}, {"rate": "x"}]},
+            [
+                "parts.1.rate: Input should be a valid number, unable to parse string as a number",
+                "parts.1.rate: Input should be a valid list",
+            ],
+        ),
+        ({"parts": [{"drawn": {"how": "uniform"}}]}, ["parts.0.drawn.high: must be given"]),
+        ("x", ["options: Input should be a valid dictionary or instance of Outer"]),
+    ],
+)
+def test_every_wrong_field_is_named_with_what_is_wrong(document: Any, said: list[str]) -> None:  # noqa: ANN401
+    with pytest.raises(ValidationError) as raised:
+        Outer.model_validate(document)
+    assert [str(field) for field in wrong_fields(raised.value, whole="options", members={"uniform"})] == said
