@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tidegate.api import Batch, Model, Policy, Profile, ProfileKey, Request, Worker
-from tidegate.engine.learner import ProfileLearner
+from tidegate.engine.learner import KNOWN_LEGS, ProfileLearner
 from tidegate.engine.shapes import Shapes, profile_of_new
 
 PATIENCE_NS = 500_000_000
@@ -17,10 +17,6 @@ PATIENCE_LEGS = 10
 
 So a partition that is truly too slow has workers that others need for at most about a tenth of the time.
 """
-
-
-KNOWN_LEGS = 2
-"""A shape of which so many legs were seen tells something about others."""
 
 
 @dataclass(slots=True)

@@ -18,15 +18,18 @@ from statistics import fmean, median_low
 from types import MappingProxyType
 
 from tidegate.api import Policy, Profile
+from tidegate.engine.shapes import elements_of
 
 FORGETTING = 0.98
 """Weight of an observation after each later one: the last fifty or so decide on the correction."""
 RIDGE = 0.02
-"""Observations that the prior (no correction) is worth: it decides where all batches had one size."""
+"""Observations that the prior is worth: it decides where all batches had one size. No correction, or the law."""
 LATEST = 256
 """How many legs decide on the margin."""
 ENOUGH = 64
 """A shape with fewer legs than that borrows from others how far legs stray."""
+KNOWN_LEGS = 2
+"""A shape of which so many legs were seen tells something about others."""
 SPREAD_GAIN = 0.05
 FAR, ALWAYS_NEAR = 4, 0.05
 """An outlier is what strays by so many times the usual, and by such a share of the latency besides."""
@@ -62,6 +65,7 @@ class ProfileLearner:
         self._published = base
         self._quantile = quantile
         self._others = others
+        self._elements = elements_of(base.shape)
         self._first_look = 2 if guessed else PUBLISH_EVERY
         """The first legs are looked at when so many are seen, and at every doubling."""
         self._first: list[tuple[int, int]] = []
@@ -71,6 +75,7 @@ class ProfileLearner:
     def _forget(self) -> None:
         self._seen = 0
         self._first.clear()
+        self._prior = (0.0, 0.0)  # slope and offset, where observations do not tell
         self._begin()
 
     def _begin(self) -> None:
@@ -78,6 +83,8 @@ class ProfileLearner:
         self._spread_ns = 0.0  # mean absolute deviation
         self._latest: deque[tuple[float, float]] = deque(maxlen=LATEST)  # share of max_rows, residual to the base
         self._w = self._x = self._xx = self._r = self._xr = 0.0  # weighted sums over observations
+        self._t = self._xt = 0.0  # the same of what legs took, rather than of their residuals
+        self._most_rows = 0  # of a leg so far
 
     @property
     def seen(self) -> int:
@@ -100,6 +107,7 @@ class ProfileLearner:
             self._judge(rows, duration_ns)
         if not self._is_look():
             return None
+        self._heed_others()
         learned = self._corrected()
         if not self._moved(learned, rows):
             return None
@@ -138,8 +146,11 @@ class ProfileLearner:
         correction = self._slope * x + self._offset
         expected_ns = self._base.expected_ns(rows) + correction
         near = FAR * self._spread_ns + ALWAYS_NEAR * expected_ns
-        surprise = max(-near, min(near, duration_ns - expected_ns))
-        self._spread_ns += max(SPREAD_GAIN, 1 / self._seen) * (abs(surprise) - self._spread_ns)
+        far = near
+        if rows > self._most_rows:  # it may take as much longer as it has rows: of batches as large nothing is known
+            far = max(near, expected_ns * (rows / self._most_rows - 1))
+        surprise = max(-near, min(far, duration_ns - expected_ns))
+        self._spread_ns += max(SPREAD_GAIN, 1 / self._seen) * (min(abs(surprise), near) - self._spread_ns)
         self._fit(x, correction + surprise)
 
     def _is_look(self) -> bool:
@@ -148,17 +159,54 @@ class ProfileLearner:
         return seen % PUBLISH_EVERY == 0 or (self._first_look <= seen < PUBLISH_EVERY and seen & (seen - 1) == 0)
 
     def _fit(self, x: float, residual: float) -> None:
-        """Add one residual to the base and solve the two normal equations, with the ridge on their diagonal."""
+        """Add one residual to the base."""
+        rows = round(x * self._base.max_rows)
+        taken_ns = residual + self._base.expected_ns(rows)
+        self._most_rows = max(self._most_rows, rows)
         self._w = FORGETTING * self._w + 1
         self._x = FORGETTING * self._x + x
         self._xx = FORGETTING * self._xx + x * x
         self._r = FORGETTING * self._r + residual
         self._xr = FORGETTING * self._xr + x * residual
-        xx, w = self._xx + RIDGE, self._w + RIDGE
-        determinant = xx * w - self._x * self._x
-        self._slope = (self._xr * w - self._x * self._r) / determinant
-        self._offset = (xx * self._r - self._x * self._xr) / determinant
+        self._t = FORGETTING * self._t + taken_ns
+        self._xt = FORGETTING * self._xt + x * taken_ns
         self._latest.append((x, residual))
+        self._solve()
+
+    def _solve(self) -> None:
+        """Solve the two normal equations, with the ridge on their diagonal."""
+        xx, w = self._xx + RIDGE, self._w + RIDGE
+        xr, r = self._xr + RIDGE * self._prior[0], self._r + RIDGE * self._prior[1]
+        determinant = xx * w - self._x * self._x
+        self._slope = (xr * w - self._x * r) / determinant
+        self._offset = (xx * r - self._x * xr) / determinant
+
+    def _heed_others(self) -> None:
+        """Let the law over all shapes, `offset + slope * rows * elements`, decide what the own legs do not tell.
+
+        Shapes of different sizes teach what rows cost, even where all batches had one row.
+        """
+        known = [other for other in self._others.values() if other._elements and other._w >= KNOWN_LEGS]
+        if not self._elements or len({other._elements for other in known}) < 2:
+            return
+        # Least squares over z = share of max_rows * elements; relative deviations count.
+        weights = [(other._w / other._t) ** 2 for other in known]
+        sizes = [other._elements / self._elements for other in known]
+        w = sum(weight * other._w for weight, other in zip(weights, known, strict=True))
+        z = sum(weight * size * other._x for weight, size, other in zip(weights, sizes, known, strict=True))
+        zz = sum(weight * size**2 * other._xx for weight, size, other in zip(weights, sizes, known, strict=True))
+        t = sum(weight * other._t for weight, other in zip(weights, known, strict=True))
+        zt = sum(weight * size * other._xt for weight, size, other in zip(weights, sizes, known, strict=True))
+        slope = max(0.0, (zt * w - z * t) / (zz * w - z * z))
+        offset = (t - slope * z) / w
+        if offset < 0:
+            slope, offset = zt / zz, 0.0
+        largest = self._base.max_rows
+        if largest > 1:
+            least, most = (offset + slope * rows / largest - self._base.expected_ns(rows) for rows in (1, largest))
+            steep = (most - least) / (1 - 1 / largest)
+            self._prior = steep, most - steep
+            self._solve()
 
     def _strays(self) -> list[float]:
         """By how much each of the latest legs took longer than the correction has it, in ns."""

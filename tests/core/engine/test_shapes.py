@@ -1,0 +1,154 @@
+"""Shapes of requests: classes of them, what a new one starts from, and that each is learned apart."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.api import (
+    NS_PER_MS,
+    Commands,
+    Model,
+    PolicyOptions,
+    Profile,
+    ProfileUpdated,
+    Request,
+    RequestArrived,
+    Setup,
+    Worker,
+    ms_to_ns,
+)
+from tidegate.engine import Engine, StartLeg
+from tidegate.engine.shapes import MOST_SHAPES, Shapes, elements_of, profile_of_new
+from tidegate.sim import ExactWorkers, Simulation
+from tidegate.sim.workers import taking
+from tidegate.toolkit import FirstComeFirstServed
+
+MAX_ROWS = 8
+GUESS = Profile.linear("m", alpha_ms=0.05, beta_ms=0.5, max_rows=MAX_ROWS)
+"""What is expected of any model of which nothing is known."""
+MODEL = Model("m", MAX_ROWS)
+
+
+def measured(width: int, *, per_row_ms: float, fixed_ms: float = 4) -> Profile:
+    shape = f"x:3,48,{width}"
+    return Profile.linear("m", alpha_ms=per_row_ms, beta_ms=fixed_ms, max_rows=MAX_ROWS, shape=shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "elements"),
+    [("x:3,48,320;y:7", 46087), ("x:3,48,320", 46080), ("x:0", 0), ("short", 0), ("x:-1", 0), ("x:", 0), ("x:³", 0)],
+)
+def test_how_many_elements_a_shape_has(shape: str, elements: int) -> None:
+    assert elements_of(shape) == elements
+
+
+@given(st.text())
+def test_whatever_a_shape_says_it_is_read(shape: str) -> None:
+    assert elements_of(shape) >= 0
+
+
+@given(st.lists(st.sampled_from([f"x:{width}" for width in range(1, 200)] + ["short", "long", "x:9" + "0" * 17])))
+def test_the_classes_of_a_model_are_few_and_a_shape_keeps_its_own(shapes: list[str]) -> None:
+    classes, of_shape = Shapes(), dict[str, str]()
+    for shape in shapes * 2:
+        found, is_new = classes.class_of("m", shape)
+        assert of_shape.setdefault(shape, found) == found
+        assert not is_new or found not in list(of_shape.values())[:-1]
+    exact = [shape for shape, found in of_shape.items() if shape == found]
+    assert len(exact) <= MOST_SHAPES
+    assert len(set(of_shape.values())) <= MOST_SHAPES + 4 * 64 + 1
+    for shape, found in of_shape.items():
+        if found.startswith("~"):
+            assert 0.999 < int(found[1:]) / elements_of(shape) < 1.26, "the next class above"
+
+
+def test_a_new_shape_starts_from_a_line_through_those_that_are_known() -> None:
+    known = [measured(320, per_row_ms=2), measured(640, per_row_ms=4)]
+    between = profile_of_new("x:3,48,480", GUESS, known)
+    assert between.expected_ns(1) == pytest.approx(ms_to_ns(7), rel=1e-6)
+    assert between.expected_ns(8) == pytest.approx(ms_to_ns(28), rel=1e-6)
+    assert profile_of_new("x:3,48,960", GUESS, known).expected_ns(8) == pytest.approx(ms_to_ns(52), rel=1e-6)
+    assert profile_of_new("x:3,48,64", GUESS, known).expected_ns(1) == pytest.approx(ms_to_ns(4.4), rel=1e-6)
+
+
+def test_or_from_the_only_one_or_from_the_base() -> None:
+    known = measured(320, per_row_ms=2)
+    assert profile_of_new("x:3,48,640", GUESS, [known]) == known.of_shape("x:3,48,640")
+    assert profile_of_new("tiny", GUESS, [known]) == known.of_shape("tiny")
+    assert profile_of_new("x:3,48,640", GUESS, []) == GUESS.of_shape("x:3,48,640")
+
+
+sizes = st.integers(1, 10**6)
+tables = st.lists(st.integers(1, 10**9), min_size=3, max_size=3).map(sorted)
+
+
+@given(sizes, st.lists(st.tuples(sizes, tables, st.floats(1, 5)), max_size=6))
+def test_whatever_is_known_a_new_shape_has_a_profile(size: int, others: list[tuple[int, list[int], float]]) -> None:
+    known = [
+        Profile("m", "default", tuple(table), tuple(round(ns * margin) for ns in table), f"x:{width}")
+        for width, table, margin in others
+    ]
+    new = profile_of_new(f"x:{size}", Profile("m", "default", (1, 2, 3)), known)
+    assert (new.shape, new.max_rows) == (f"x:{size}", 3)
+
+
+class Watching(FirstComeFirstServed):
+    """First come, first served, and what it is told of profiles."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup, PolicyOptions())
+        self.told: list[Profile] = []
+
+    def on_profile_updated(self, event: ProfileUpdated) -> Commands:
+        self.told.append(event.profile)
+        return super().on_profile_updated(event)
+
+
+def test_a_policy_knows_a_shape_before_its_first_request() -> None:
+    workers = (Worker(0, "w0", ("m",)), Worker(1, "w1", ("m",), "slow"))
+    slow = Profile.linear("m", alpha_ms=1, beta_ms=9, max_rows=MAX_ROWS, kind="slow")
+    policy = Watching(Setup((MODEL,), workers, (GUESS, slow)))
+    engine = Engine(policy, name="watching", strict=True)
+    engine.handle(RequestArrived(0, Request(0, "m", 1, 0, shape="x:9")))
+    assert policy.told == [GUESS.of_shape("x:9"), slow.of_shape("x:9")]
+    engine.handle(RequestArrived(0, Request(1, "m", 1, 0, shape="x:9")))
+    assert len(policy.told) == 2
+
+
+WIDTHS = (320, 480, 640, 800, 960)
+TRUTH = {profile.shape: profile for profile in (measured(width, per_row_ms=width / 160) for width in WIDTHS)}
+
+
+@pytest.mark.parametrize("stalls", [0.0, 0.01])
+@pytest.mark.parametrize("seed", range(3))
+def test_five_shapes_are_learned_within_two_hundred_requests(stalls: float, seed: int) -> None:
+    """Times that differ by three, a tenth of jitter, a batch in a hundred stalled to ten times its length."""
+    rng = random.Random(seed)
+    ran: list[tuple[StartLeg, int]] = []
+
+    def service_ns(effect: StartLeg) -> int:
+        took_ns = TRUTH[effect.shape].expected_ns(effect.rows) * max(0.5, rng.gauss(1, 0.1))
+        took_ns *= 10 if rng.random() < stalls else 1
+        ran.append((effect, round(took_ns)))
+        return round(took_ns)
+
+    workers = tuple(Worker(number, f"w{number}", ("m",)) for number in range(2))
+    policy = FirstComeFirstServed(Setup((MODEL,), workers, (GUESS,)), PolicyOptions())
+    engine = Engine(policy, name="fifs", strict=True)
+    simulation = Simulation(engine, ExactWorkers(taking(service_ns)))
+    at_ns, requests = 0.0, []
+    for number in range(8000):
+        at_ns += rng.expovariate(1 / (5 * NS_PER_MS))
+        request = Request(number, "m", 1, round(at_ns), shape=rng.choice(list(TRUTH)))
+        requests.append(RequestArrived(request.arrival_ns, request))
+    simulation.feed(requests)
+    simulation.run(until_ns=requests[200].now_ns)
+    for shape, rows in sorted({(effect.shape, effect.rows) for effect, _ in ran}):
+        expected_ns = engine.expectations.profiles["m", "default", shape].expected_ns(rows)
+        assert expected_ns / TRUTH[shape].expected_ns(rows) == pytest.approx(1, abs=0.1)
+    learned = len(ran)
+    simulation.run()
+    planned = [took_ns <= effect.batch.legs[0].duration_ns for effect, took_ns in ran[learned:]]
+    assert 0.98 <= sum(planned) / len(planned) <= 0.999
