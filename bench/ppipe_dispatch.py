@@ -13,18 +13,17 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
 from tidegate.api import AnyEvent, Commands, Setup
-from tidegate.documents import DocumentError, Layout, read_document, write_document
+from tidegate.documents import DocumentError, Layout, read_document
 from tidegate.sim.build import setup_of, simulation_of
 from tidegate.sim.record import Record
 from tidegate.workload import Scenario, draw_requests
-from tidegate.workload.from_layout import sections_of
 from tidegate_ppipe.policy import Ppipe, PpipeOptions
 
 LOAD = 0.9
@@ -95,7 +94,12 @@ def made_up() -> Layout:
 def copies_of(layout: Layout, times: int) -> Layout:
     """So many of each worker, in nodes of their own."""
     workers = tuple(
-        worker.model_copy(update={field: f"{copy}/{getattr(worker, field)}" for field in ("name", "gpu", "node")})
+        worker.model_copy(
+            update={
+                "name": f"{copy}/{worker.name}",
+                "device": replace(worker.device, node=f"{copy}/{worker.device.node}"),
+            }
+        )
         for copy in range(times)
         for worker in layout.workers
     )
@@ -103,15 +107,12 @@ def copies_of(layout: Layout, times: int) -> Layout:
     return layout.model_copy(update={"workers": workers, "models": models})
 
 
-def measure(layout: Layout, folder: Path, options: PpipeOptions) -> dict[str, float]:
+def measure(layout: Layout, options: PpipeOptions) -> dict[str, float]:
     """One run."""
-    file = folder / "layout.json"
-    write_document(file, layout)
-    sections = sections_of({"layout": file.name}, folder)
     rate_rps = LOAD * sum(model.rate_rps for model in layout.models)
     scenario = Scenario.model_validate(
         {
-            **{name: section for name, section in sections.items() if section is not None},
+            "layout": layout,
             "warmup_s": 0,
             "duration_s": BATCHES * 4 / rate_rps,
             "arrivals": {"process": "poisson", "rate_rps": rate_rps},
@@ -124,7 +125,7 @@ def measure(layout: Layout, folder: Path, options: PpipeOptions) -> dict[str, fl
     simulation_of(scenario, policy, requests, record, name="ppipe", seed=0).run()
     batches = policy.new_batch_id()
     return {
-        "gpus": len({worker.gpu for worker in layout.workers}),
+        "gpus": len({worker.device for worker in layout.workers}),
         "workers": len(layout.workers),
         "batches": batches,
         "probes_per_batch": policy.resources.probes / batches,
@@ -139,18 +140,17 @@ def bench_dispatch(
     layout = layout or made_up()
     rows: list[dict[str, Any]] = []
     table = Table("GPUs", "workers", "gaps", "probes/batch", "us/batch", title=f"PPipe's data plane; paper: {PAPER}")
-    with TemporaryDirectory() as folder:
-        for copies in times:
-            for fill_gaps in (False, True):
-                row = measure(copies_of(layout, copies), Path(folder), PpipeOptions(fill_gaps=fill_gaps))
-                rows.append({"fill_gaps": fill_gaps, **row})
-                table.add_row(
-                    f"{row['gpus']:,}",
-                    f"{row['workers']:,}",
-                    "filled" if fill_gaps else "left",
-                    f"{row['probes_per_batch']:.2f}",
-                    f"{row['us_per_batch']:.1f}",
-                )
+    for copies in times:
+        for fill_gaps in (False, True):
+            row = measure(copies_of(layout, copies), PpipeOptions(fill_gaps=fill_gaps))
+            rows.append({"fill_gaps": fill_gaps, **row})
+            table.add_row(
+                f"{row['gpus']:,}",
+                f"{row['workers']:,}",
+                "filled" if fill_gaps else "left",
+                f"{row['probes_per_batch']:.2f}",
+                f"{row['us_per_batch']:.1f}",
+            )
     console.print(table)
     return rows
 

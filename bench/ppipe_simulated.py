@@ -26,12 +26,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tidegate.documents import DocumentError, write_document
+from tidegate.documents import DocumentError, Layout, read_document, write_document
 from tidegate.sim.parallel import run_parallel
 from tidegate.sim.result import RunResult
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import Scenario
-from tidegate.workload.from_layout import sections_of
 from tidegate_ppipe.layout import layout_of
 from tidegate_ppipe.planners import plan_dart, plan_np, plan_ppipe
 from tidegate_ppipe.published import Published, read_published
@@ -88,13 +87,13 @@ def scenario_of(task: Task, factor: float) -> Scenario:
         began_s = time.monotonic()
         plan = planner(problem, time_limit_s=PLAN_WITHIN_S, progress=lambda **_: time.monotonic() - began_s)
         write_document(file, layout_of(problem, plan))
-    sections = sections_of({"layout": file.name}, file.parent)
+    layout = read_document(file, Layout)
     rates_rps = task.published.throughput_rps["ppipe"]
-    for model, rate_rps in zip(sections["models"], rates_rps, strict=True):
-        model["share"] = rate_rps
+    models = zip(layout.models, rates_rps, strict=True)
     return Scenario.model_validate(
         {
-            **{name: section for name, section in sections.items() if section is not None},
+            "layout": layout,
+            "models": [{"name": model.name, "share": rate_rps} for model, rate_rps in models],
             "warmup_s": 1,
             "duration_s": task.duration_s,
             "arrivals": {**ARRIVALS[task.arrivals][1], "rate_rps": sum(rates_rps) * factor},

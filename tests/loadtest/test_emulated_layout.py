@@ -8,14 +8,15 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from tidegate.api import Device, Mps, Whole
 from tidegate.documents import Layout, read_deployment, read_document
 from tidegate.sim.build import setup_of
 from tidegate.sim.charts import gantt
 from tidegate.sim.run import Run, simulate
-from tidegate.workload import PolicyChoice, Scenario
+from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.emulated import check_can_be_emulated
-from tidegate_loadtest.emulated_layout import layout_of, needs_layout, write_emulated_deployment
+from tidegate_loadtest.emulated_layout import needs_layout, write_emulated_deployment
 from tidegate_loadtest.live import Sending
 from tidegate_loadtest.scenario_run import plan_runs, run_live
 
@@ -53,15 +54,15 @@ def scenario(**changes: Any) -> Scenario:  # noqa: ANN401
 
 
 def test_a_layout_tells_policies_what_the_simulator_tells_them() -> None:
-    told, layout = setup_of(scenario(), 3), layout_of(scenario(), 3)
+    told, layout = setup_of(scenario(), 3), layout_of(scenario())
     models, workers, profiles, network = layout.contract()
     assert (models, workers, network) == (told.models, told.workers, told.network)
     by_place = {(profile.partition, profile.kind): profile.expected for profile in told.profiles}
     assert {(profile.partition, profile.kind): profile.expected for profile in profiles} == by_place
-    assert [(worker.gpu, worker.share, worker.node) for worker in layout.workers] == [
-        ("0/0", 1, "node0"),
-        ("1/0", 2, "n"),
-        ("1/0", 2, "n"),
+    assert [(worker.device, worker.slice) for worker in layout.workers] == [
+        (Device("node0", 0, "fast"), Whole()),
+        (Device("n", 0, "slow"), Mps(50)),
+        (Device("n", 0, "slow"), Mps(50)),
     ]
 
 
@@ -88,7 +89,7 @@ def test_partitions_take_the_true_time_of_their_gpu_and_send_their_bytes(tmp_pat
     assert json.loads(config_of(slow, "whole").parameters["table_ms"].string_value)["1"] == 69
     seeds = {config_of(folder, "whole").parameters["seed"].string_value for folder in (fast, slow, other)}
     assert len(seeds) == 3, "jitter must not be the same on all workers"
-    assert read_document(folder / "layout.json", Layout) == layout_of(scenario(), 3)
+    assert read_document(folder / "layout.json", Layout) == layout_of(scenario())
     assert json.loads((folder / "tidegate.yaml").read_text())["record"] == str(record)
 
 

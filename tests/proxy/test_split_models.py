@@ -83,9 +83,9 @@ LAYOUT: dict[str, Any] = {
         {"name": "m.3-5", "model": "m", "blocks": [3, 5], "latency_ms": {"fast": [1, 1.5, 2, 2.5]}},
     ],
     "workers": [
-        {"name": "slow-0", "kind": "slow", "gpu": "slow-0", "hosts": ["m.0-3"]},
-        {"name": "slow-1", "kind": "slow", "gpu": "slow-1", "hosts": ["m.0-3"]},
-        {"name": "fast-0", "kind": "fast", "gpu": "fast-0", "hosts": ["m.3-5"]},
+        {"name": "slow-0", "device": {"node": "a", "id": 0, "product": "slow"}, "hosts": ["m.0-3"]},
+        {"name": "slow-1", "device": {"node": "a", "id": 1, "product": "slow"}, "hosts": ["m.0-3"]},
+        {"name": "fast-0", "device": {"node": "a", "id": 2, "product": "fast"}, "hosts": ["m.3-5"]},
     ],
 }
 Make = Callable[..., Any]
@@ -391,7 +391,8 @@ def test_tensors_go_around_partitions_that_do_not_take_them(
             for number, name in enumerate(AROUND)
         ],
         "workers": [
-            {"name": f"w{number}", "kind": "cpu", "gpu": f"w{number}", "hosts": [*AROUND]} for number in range(2)
+            {"name": f"w{number}", "device": {"node": "a", "id": number, "product": "cpu"}, "hosts": [*AROUND]}
+            for number in range(2)
         ],
     }
     tritons = {f"w{number}": start_triton([tmp_path / "models"]) for number in range(2)}

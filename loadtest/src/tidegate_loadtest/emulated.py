@@ -20,14 +20,16 @@ from tritonclient.grpc import model_config_pb2
 from tidegate.api import NS_PER_MS
 from tidegate.documents import ModelProfile, Point, write_profile
 from tidegate.sim.build import setup_of
-from tidegate.workload import PolicyChoice, Scenario
+from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate.workload.distributions import Constant
-from tidegate.workload.scenario import ModelSpec, WorkerSpec
+from tidegate.workload.scenario import ModelSpec
+from tidegate.workload.workers import WorkerSpec
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.emulated_layout import (
     check_layout_can_be_emulated,
     needs_layout,
-    true_times_ns,
+    table_ms,
+    true_times,
     write_emulated_deployment,
 )
 from tidegate_loadtest.processes import deployment_up, serving_command
@@ -58,13 +60,13 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
     """Raises LoadTestError naming the field that emulated GPUs cannot live up to, and the remedy."""
     simulation, pools = scenario.simulation, scenario.workers
     own_batcher = any(choice.name == TRITON for choice in choices)
-    instances = sum(pool.count * len(_hosted(scenario, pool)) for pool in pools)
+    instances = sum(len(worker.hosts) for worker in layout_of(scenario).workers)
     hosted = {tuple(_hosted(scenario, pool)) for pool in pools}
     for wrong, what in (
         (
             own_batcher and needs_layout(scenario),
-            "policies: `triton` is one Triton by itself, which knows neither split models nor several kinds of `gpu`: "
-            "choose other policies with --policy",
+            "policies: `triton` is one Triton by itself, which knows neither split models nor several kinds of "
+            "workers: choose other policies with --policy",
         ),
         (any(map(_carries_time, scenario.models)), "models: emulated GPUs take no `time_ms`: leave it out"),
         (
@@ -176,8 +178,8 @@ def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
 
 
 def _parameters(scenario: Scenario, model: ModelSpec, pool: WorkerSpec, seed: int) -> dict[str, str]:
-    times_ms = {rows: ns / NS_PER_MS for rows, ns in enumerate(true_times_ns(scenario, model.name, pool.gpu), 1)}
-    parameters = {"table_ms": json.dumps(times_ms), "tidegate_batch": model.batch}
+    times = true_times(scenario)[model.name, pool.kind]
+    parameters = {"table_ms": json.dumps(table_ms(times)), "tidegate_batch": model.batch}
     if model.slo_ms is not None:
         parameters["slo_ms"] = str(model.slo_ms)
     if jitter := scenario.simulation.jitter:

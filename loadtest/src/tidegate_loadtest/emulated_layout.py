@@ -4,7 +4,6 @@ Partitions take the time of their profiles on the worker's kind of GPU, and hand
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copyfile
@@ -13,7 +12,7 @@ from typing import Final
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.api import NS_PER_MS
+from tidegate.api import NS_PER_MS, Profile
 from tidegate.documents import (
     DEPLOYMENT_FILE,
     LAYOUT_FILE,
@@ -22,16 +21,11 @@ from tidegate.documents import (
     DeployedWorker,
     Deployment,
     Layout,
-    LayoutModel,
-    LayoutNetwork,
     LayoutPartition,
-    LayoutPipeline,
-    LayoutWorker,
     write_document,
 )
-from tidegate.sim.build import setup_of
-from tidegate.workload import PolicyChoice, Scenario
-from tidegate.workload.scenario import WorkerSpec
+from tidegate.sim.build import true_profiles
+from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_triton_models import model_source
 
@@ -55,78 +49,43 @@ class _Step:
 
 def needs_layout(scenario: Scenario) -> bool:
     """Whether one Triton for each entry of `workers` will not do."""
-    return any(model.pipelines for model in scenario.models) or len({pool.gpu for pool in scenario.workers}) > 1
+    if scenario.layout is not None or any(model.pipelines for model in scenario.models):
+        return True
+    return len({pool.kind for pool in scenario.workers}) > 1
 
 
 def check_layout_can_be_emulated(scenario: Scenario) -> None:
     """Raises LoadTestError naming the field, and the remedy."""
-    workers = sum(pool.count for pool in scenario.workers)
-    if workers > MOST_TRITONS:
+    layout = layout_of(scenario)
+    if len(layout.workers) > MOST_TRITONS:
         raise LoadTestError(
-            f"workers: {workers}, and with split models or several kinds of `gpu` each is a Triton of its own: emulate "
-            f"at most {MOST_TRITONS}"
+            f"workers: {len(layout.workers)}, and with split models or several kinds of workers each is a Triton of "
+            f"its own: emulate at most {MOST_TRITONS}"
         )
-    _steps(scenario)
-
-
-def layout_of(scenario: Scenario, seed: int) -> Layout:
-    """The scenario's workers, and its models as partitions; a model that is not split is one of its own name."""
-    setup = setup_of(scenario, seed)
-    latencies: dict[str, dict[str, tuple[float, ...]]] = {}
-    for profile in setup.profiles:
-        table = tuple(ns / NS_PER_MS for ns in profile.expected)
-        latencies.setdefault(profile.partition, {})[profile.kind] = table
-    steps = _steps(scenario)
-    network = scenario.network
-    return Layout(
-        models=tuple(
-            LayoutModel(name=model.name, slo_ms=model.slo_ms, pipelines=tuple(pipelines))
-            for model, pipelines in zip(scenario.models, _pipelines(scenario), strict=True)
-        ),
-        partitions=tuple(
-            LayoutPartition(
-                name=name,
-                model=model.name,
-                blocks=(steps[name].number, steps[name].number + 1),
-                bytes_per_row=0 if steps[name].last else _bytes_out(scenario, name),
-                latency_ms=latencies[name],
-            )
-            for model in scenario.models
-            for name in model.partitions
-        ),
-        workers=tuple(
-            LayoutWorker(
-                name=worker.name,
-                kind=worker.kind,
-                gpu=gpu,
-                share=min(100, pool.per_gpu),
-                node=worker.node,
-                hosts=worker.hosts,
-            )
-            for worker, (pool, gpu) in zip(setup.workers, _placed(scenario), strict=True)
-        ),
-        network=None if network is None else LayoutNetwork(gbps=network.gbps, latency_ms=network.latency_ms),
-    )
+    _steps(layout)
 
 
 def write_emulated_deployment(folder: Path, scenario: Scenario, choice: PolicyChoice, seed: int, record: Path) -> None:
     """Write what `tidegate up` starts: a repository for each worker, and the proxy with the policy, recording."""
-    layout = layout_of(scenario, seed)
+    layout = layout_of(scenario)
+    steps, times = _steps(layout), true_times(scenario)
+    parts = {part.name: part for part in layout.partitions}
     folder.mkdir()
     write_document(folder / LAYOUT_FILE, layout)
     workers = []
     for number, worker in enumerate(layout.workers):
         repository = folder / str(number)
         for name in worker.hosts:
-            _write_partition(repository, scenario, name, worker.kind, seed=seed * MOST_TRITONS + number)
+            config = _config_of(parts[name], steps[name], times[name, worker.speed])
+            _set_parameters(config, scenario, parts[name].model, seed=seed * MOST_TRITONS + number)
+            _write_model(repository / name, config)
         workers.append(
             DeployedWorker(
                 name=worker.name,
                 repository=str(number),
                 launch=f"{number}.sh",
-                node=worker.node,
-                gpu=worker.gpu,
-                share=worker.share,
+                device=worker.device,
+                slice=worker.slice,
                 hosts=worker.hosts,
             )
         )
@@ -153,10 +112,9 @@ def write_emulated_deployment(folder: Path, scenario: Scenario, choice: PolicyCh
     (folder / PROXY_FILE).write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
-def _write_partition(repository: Path, scenario: Scenario, name: str, kind: str, *, seed: int) -> None:
+def _config_of(part: LayoutPartition, step: _Step, profile: Profile) -> model_config_pb2.ModelConfig:
     """A model that takes the partition's time, whatever comes in, and gives the bytes that it sends."""
-    step, (_, max_rows) = _steps(scenario)[name], scenario.partitions[name]
-    config = model_config_pb2.ModelConfig(name=name, backend="python", max_batch_size=max_rows)
+    config = model_config_pb2.ModelConfig(name=part.name, backend="python", max_batch_size=profile.max_rows)
     config.instance_group.add(count=1, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
     warmup = config.model_warmup.add(name="first", batch_size=1, count=2)  # the first executions are slow
     if step.number == 0:
@@ -168,46 +126,44 @@ def _write_partition(repository: Path, scenario: Scenario, name: str, kind: str,
     taken.dims.append(step.bytes_in if step.number else _INPUT_FLOATS)
     given = "OUTPUT0" if step.last else f"STEP{step.number + 1}"
     config.output.add(name=given, data_type=model_config_pb2.TYPE_UINT8, dims=[-1])
-    sent = _ANSWER_BYTES if step.last else _bytes_out(scenario, name)
-    times_ms = {rows: ns / NS_PER_MS for rows, ns in enumerate(true_times_ns(scenario, name, kind), 1)}
-    model = next(model for model in scenario.models if name in model.partitions)
-    parameters = {"table_ms": json.dumps(times_ms), "output_bytes": str(sent), "tidegate_batch": model.batch}
+    sent = _ANSWER_BYTES if step.last else _bytes_out(part)
+    for key, value in (("table_ms", json.dumps(table_ms(profile))), ("output_bytes", str(sent))):
+        config.parameters[key].string_value = value
+    return config
+
+
+def _set_parameters(config: model_config_pb2.ModelConfig, scenario: Scenario, model: str, *, seed: int) -> None:
+    """What else the scenario says of how it runs."""
+    parameters: dict[str, str] = {"tidegate_batch": scenario.model(model).batch}
     if jitter := scenario.simulation.jitter:
         parameters |= {"jitter": str(jitter.cv), "jitter_kind": jitter.distribution, "seed": str(seed)}
     for key, value in parameters.items():
         config.parameters[key].string_value = value
-    version = repository / name / "1"
-    version.mkdir(parents=True)
-    (version.parent / "config.pbtxt").write_text(text_format.MessageToString(config), encoding="utf-8")
-    copyfile(model_source("emulated_gpu"), version / "model.py")
 
 
-def true_times_ns(scenario: Scenario, partition: str, kind: str) -> tuple[int, ...]:
-    """How long batches of 1, 2, ... rows really take on a kind of GPU, as simulated workers do."""
-    service = scenario.simulation.service.get(partition)
-    part, max_rows = scenario.partitions[partition]
-    spec = (service and service.profile_on(kind)) or part.profile_on(kind)
-    assert spec is not None, "checked when the scenario was read"
-    return spec.build(partition, kind, max_rows).expected
+def _write_model(folder: Path, config: model_config_pb2.ModelConfig) -> None:
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(text_format.MessageToString(config), encoding="utf-8")
+    copyfile(model_source("emulated_gpu"), folder / "1" / "model.py")
 
 
-def _pipelines(scenario: Scenario) -> Iterator[list[LayoutPipeline]]:
-    """Of each model."""
-    for model in scenario.models:
-        if not model.pipelines:
-            yield [LayoutPipeline(partitions=(model.name,), batch=model.max_rows)]
-        else:
-            yield [
-                LayoutPipeline(partitions=tuple(part.name for part in pipeline.partitions), batch=pipeline.batch)
-                for pipeline in model.pipelines
-            ]
+def true_times(scenario: Scenario) -> dict[tuple[str, str], Profile]:
+    """How long batches really take, as on simulated workers, by (partition, kind of worker)."""
+    _, _, expected, _ = layout_of(scenario).contract()
+    return {(profile.partition, profile.kind): profile for profile in true_profiles(scenario, expected)}
 
 
-def _steps(scenario: Scenario) -> dict[str, _Step]:
+def table_ms(profile: Profile) -> dict[int, float]:
+    """{rows: milliseconds}, as the emulated GPU takes it."""
+    return {rows: profile.expected_ns(rows) / NS_PER_MS for rows in range(1, profile.max_rows + 1)}
+
+
+def _steps(layout: Layout) -> dict[str, _Step]:
     """The place of every partition. Raises LoadTestError for one that stands at two."""
+    parts = {part.name: part for part in layout.partitions}
     steps: dict[str, _Step] = {}
-    for pipelines in _pipelines(scenario):
-        for pipeline in pipelines:
+    for model in layout.models:
+        for pipeline in model.pipelines:
             bytes_in = 0
             for number, name in enumerate(pipeline.partitions):
                 last = number == len(pipeline.partitions) - 1
@@ -217,16 +173,9 @@ def _steps(scenario: Scenario) -> dict[str, _Step]:
                         f"models: partition {name!r} stands at different places of two pipelines: emulated GPUs need "
                         "one of another name for each"
                     )
-                bytes_in = _bytes_out(scenario, name)
+                bytes_in = _bytes_out(parts[name])
     return steps
 
 
-def _bytes_out(scenario: Scenario, name: str) -> int:
-    return max(1, scenario.partitions[name][0].output_bytes)
-
-
-def _placed(scenario: Scenario) -> Iterator[tuple[WorkerSpec, str]]:
-    """Every worker's entry, and its GPU."""
-    for entry, pool in enumerate(scenario.workers):
-        for number in range(pool.count):
-            yield pool, f"{entry}/{number // pool.per_gpu}"
+def _bytes_out(part: LayoutPartition) -> int:
+    return max(1, part.bytes_per_row)

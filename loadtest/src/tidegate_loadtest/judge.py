@@ -14,7 +14,7 @@ from tidegate.sim import result as figures
 from tidegate.sim.build import setup_of
 from tidegate.sim.record import ANSWERED, LATE, Record
 from tidegate.sim.result import ALL_MODELS, DIGITS, Row
-from tidegate.workload import RequestSequence, Scenario, mean_rate_rps
+from tidegate.workload import RequestSequence, Scenario, layout_of, mean_rate_rps
 from tidegate.workload.arrivals import NS_PER_S
 from tidegate_loadtest.live import Seen
 from tidegate_loadtest.result import CLIENT_TIMEOUT, DROPS, OK
@@ -54,7 +54,7 @@ def judge(
     )
     rows = [_with_lateness(row, requests, seen) for row in result.rows]
     if event_log is None:
-        workers = sum(pool.count for pool in scenario.workers)
+        workers = len(layout_of(scenario).workers)
         rows = [_with_usage(row, seen, workers, scenario.duration_s) for row in rows]
     return replace(result, rows=rows)
 

@@ -103,15 +103,17 @@ def _as_table(deployed: "Deployed") -> "Table":
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    from tidegate_repo_generator.deploying.slices import words  # noqa: PLC0415
+
     table = Table(title=f"Deployment {deployed.path}", title_justify="left")
-    for column in ("worker", "node, GPU", "share", "partitions", "gRPC", "launch file"):
+    for column in ("worker", "node, GPU", "slice", "partitions", "gRPC", "launch file"):
         table.add_column(column, overflow="fold")
     for worker in deployed.deployment.workers:
         place = deployed.places[worker.name]
         table.add_row(
             Text(worker.name),
-            Text(f"{worker.node}, {worker.gpu}"),
-            "1" if worker.share == 1 else f"1/{worker.share}",
+            Text(f"{worker.device.node}, {worker.device.id}"),
+            words(worker.slice),
             Text(", ".join(worker.hosts)),
             f"{place.host}:{place.grpc_port}",
             worker.launch,

@@ -7,24 +7,29 @@ from typing import Any
 
 import pytest
 
-from tidegate.api import Model, Network, Pipeline, Profile, Worker
+from tidegate.api import Device, Model, Mps, Network, Pipeline, Profile, Worker
 from tidegate.documents import DocumentError, Layout, read_document, write_document
 
 LAYOUT: dict[str, Any] = {
     "models": [{"name": "m", "slo_ms": 20, "rate_rps": 50, "pipelines": [{"partitions": ["a", "b"], "batch": 2}]}],
     "partitions": [
         {"name": "a", "model": "m", "blocks": [0, 3], "bytes_per_row": 1000, "latency_ms": {"P4": [3, 5]}},
-        {"name": "b", "model": "m", "blocks": [3, 10], "latency_ms": {"L4/2": [1, 1.5], "unused": [1, 1]}},
+        {"name": "b", "model": "m", "blocks": [3, 10], "latency_ms": {"L4/mps-50": [1, 1.5], "unused": [1, 1]}},
     ],
     "workers": [
-        {"name": "P4-0", "kind": "P4", "gpu": "P4-0", "node": "one", "hosts": ["a"]},
-        {"name": "L4-0/0", "kind": "L4/2", "gpu": "L4-0", "share": 2, "node": "two", "hosts": ["b"]},
+        {"name": "P4-0", "device": {"node": "one", "id": 0, "product": "P4"}, "hosts": ["a"]},
+        {
+            "name": "L4-0/0",
+            "device": {"node": "two", "id": 0, "product": "L4", "memory_mib": 23034},
+            "slice": {"type": "mps", "percent": 50},
+            "hosts": ["b"],
+        },
     ],
     "network": {"gbps": 8, "latency_ms": 0.5},
 }
 
 
-def changed(*path: str | int, to: object) -> dict[str, Any]:
+def changed(*path: str | int, to: object = None) -> dict[str, Any]:
     document = deepcopy(LAYOUT)
     place: Any = document
     for step in path[:-1]:
@@ -36,8 +41,11 @@ def changed(*path: str | int, to: object) -> dict[str, Any]:
 def test_policies_are_told_models_workers_profiles_and_network() -> None:
     models, workers, profiles, network = Layout.model_validate(LAYOUT).contract()
     assert models == (Model("m", 2, 20_000_000, (Pipeline(("a", "b"), 2),)),)
-    assert workers == (Worker(0, "P4-0", ("a",), "P4", "one"), Worker(1, "L4-0/0", ("b",), "L4/2", "two"))
-    assert profiles == (Profile("a", "P4", (3_000_000, 5_000_000)), Profile("b", "L4/2", (1_000_000, 1_500_000)))
+    assert workers == (
+        Worker(0, "P4-0", ("a",), "P4", Device("one", 0, "P4")),
+        Worker(1, "L4-0/0", ("b",), "L4/mps-50", Device("two", 0, "L4", 23034), Mps(50)),
+    )
+    assert profiles == (Profile("a", "P4", (3_000_000, 5_000_000)), Profile("b", "L4/mps-50", (1_000_000, 1_500_000)))
     assert network == Network({"a": 1000, "b": 0}, 1e9, 500_000)
     assert network.transfer_ns("a", 2) == 2000
 
@@ -45,7 +53,7 @@ def test_policies_are_told_models_workers_profiles_and_network() -> None:
 def test_a_model_in_one_partition_of_its_name_is_not_split() -> None:
     whole = changed("models", 0, "pipelines", to=[{"partitions": ["m"], "batch": 2}])
     whole["partitions"] = [{"name": "m", "model": "m", "blocks": [0, 10], "latency_ms": {"P4": [3, 5]}}]
-    whole["workers"] = [{"name": "P4-0", "kind": "P4", "gpu": "P4-0", "hosts": ["m"]}]
+    whole["workers"] = [{**LAYOUT["workers"][0], "hosts": ["m"]}]
     assert Layout.model_validate(whole).contract()[0] == (Model("m", 2, 20_000_000),)
 
 
@@ -61,6 +69,12 @@ def test_it_is_written_and_read(tmp_path: Path) -> None:
         (changed("partitions", 1, "name", to="a"), "partitions: 'a' is listed twice"),
         (changed("workers", 0, "hosts", to=["c"]), "'P4-0' hosts 'c', which is no partition"),
         (changed("workers", 0, "kind", to="T4"), "'a' has no latency_ms for 'T4'"),
+        (changed("workers", 0, "gpu", to="P4-0"), "workers.0.gpu: there is no such field"),
+        (changed("workers", 0, "device"), "workers.0.device: .*`object`, got `null`"),
+        (changed("workers", 0, "device", "id", to="one"), r"workers.0.device: Expected `str` matching .* in `id`"),
+        (changed("workers", 1, "slice", "percent", to=101), "workers.1.slice: Expected `int` <= 100 in `percent`"),
+        (changed("workers", 1, "slice", "type", to="half"), "workers.1.slice: Invalid value 'half' in `type`"),
+        (changed("workers", 1, "device", "node", to="one"), "'L4-0/0': device 0 of node 'one' is of another product"),
         (changed("workers", 0, "hosts", to=["b"]), "'b' has no latency_ms for 'P4'"),
         (changed("workers", to=LAYOUT["workers"][:1]), "no worker hosts 'b'"),
         (changed("models", 0, "pipelines", 0, "partitions", to=["a", "c"]), "'c' is no partition of this model"),

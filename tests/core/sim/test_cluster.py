@@ -170,7 +170,7 @@ def test_delays_have_the_jitter_asked_for() -> None:
 
 def sharing(worker_id: int) -> SimulatedWorker:
     """The first two share a GPU."""
-    return SimulatedWorker(worker_id, gpu="shared" if worker_id < 2 else "")
+    return SimulatedWorker(worker_id, gpu="shared" if worker_id < 2 else None)
 
 
 def test_workers_of_one_gpu_slow_each_other_while_both_are_busy() -> None:

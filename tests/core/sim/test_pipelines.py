@@ -83,7 +83,7 @@ def test_a_layout_stands_for_models_workers_and_network(tmp_path: Path) -> None:
     setup = setup_of(scenario, seed=0)
     assert [(worker.hosts, worker.kind, worker.node) for worker in setup.workers] == [
         (("a",), "P4", "one"),
-        (("b",), "L4/2", "two"),
+        (("b",), "L4/mps-50", "two"),
     ]
     total = simulate(Run(scenario, FIFS, seed=0)).total
     assert (total.answered, total.late) == (20, 0)

@@ -13,6 +13,7 @@ from tidegate.api import (
     Drop,
     EngineSettings,
     LegFinished,
+    Mig,
     PolicyOptions,
     PolicySpec,
     RequestArrived,
@@ -24,7 +25,7 @@ from tidegate.host import PluginError, Plugins
 from tidegate.sim.result import ALL_MODELS, Row
 from tidegate.sim.run import Run, SimulationError, choose_policies, simulate
 from tidegate.toolkit import FirstComeFirstServed, RequestQueue
-from tidegate.workload import PolicyChoice, Scenario
+from tidegate.workload import PolicyChoice, Scenario, layout_of
 
 MakeScenario = Callable[..., Scenario]
 FIFS = PolicyChoice(name="fifs")
@@ -282,6 +283,28 @@ def test_workers_may_share_gpus(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(**world, simulation={"interference": 1.5, "learn": False})
     busy = watch(scenario).durations(0)
     assert sorted(busy)[len(busy) // 2] == 15_000_000
+
+
+def test_workers_on_one_device_slow_each_other_down_whatever_they_host(make_scenario: MakeScenario) -> None:
+    """Two models that are always busy, on halves of one GPU, on a GPU each, or on two MIG instances of one."""
+    models = [{"name": name, "profile": {"alpha_ms": 0, "beta_ms": 10, "max_batch": 1}} for name in "ab"]
+    halves = [{"count": 1, "per_gpu": 2, "device": 0, "hosts": [name]} for name in "ab"]
+    world = {"models": models, "arrivals": {"rate_rps": 400}, "simulation": {"interference": 1.5, "learn": False}}
+
+    def typical_ms(scenario: Scenario) -> list[float]:
+        seen = watch(scenario)
+        return [sorted(busy)[len(busy) // 2] / 1e6 for busy in map(seen.durations, (0, 1))]
+
+    assert typical_ms(make_scenario(**world, workers=halves)) == [15, 15]
+    apart = [{**half, "device": number} for number, half in enumerate(halves)]
+    assert typical_ms(make_scenario(**world, workers=apart)) == [10, 10]
+    layout = layout_of(make_scenario(**world, workers=halves))
+    instances = tuple(
+        worker.model_copy(update={"slice": Mig("3g.20gb", 4 * number), "kind": "default/mps-50"})
+        for number, worker in enumerate(layout.workers)
+    )
+    isolated = {**world, "models": [], "workers": [], "layout": layout.model_copy(update={"workers": instances})}
+    assert typical_ms(make_scenario(**isolated)) == [10, 10]
 
 
 # Which policies ------------------------------------------------------------------------------------------------------

@@ -33,10 +33,18 @@ LAYOUT: dict[str, Any] = {
         for name, span in SPANS.items()
     ],
     "workers": [
-        {"name": "front/0", "kind": "cpu", "gpu": "a", "share": 2, "hosts": ["recognise.0-3"]},
-        {"name": "front/1", "kind": "cpu", "gpu": "a", "share": 2, "hosts": ["recognise.0-3"]},
-        {"name": "middle", "kind": "cpu", "gpu": "b", "hosts": ["recognise.3-7"]},
-        {"name": "back", "kind": "cpu", "gpu": "c", "hosts": ["recognise.7-10"]},
+        *(
+            {
+                "name": f"front/{number}",
+                "device": {"node": "here", "id": 0},
+                "slice": {"type": "mps", "percent": 50},
+                "kind": "cpu",
+                "hosts": ["recognise.0-3"],
+            }
+            for number in range(2)
+        ),
+        {"name": "middle", "device": {"node": "here", "id": 1, "product": "cpu"}, "hosts": ["recognise.3-7"]},
+        {"name": "back", "device": {"node": "here", "id": 2, "product": "cpu"}, "hosts": ["recognise.7-10"]},
     ],
 }
 Array = "np.ndarray[Any, Any]"

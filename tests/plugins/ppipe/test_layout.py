@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.plugins.ppipe.problems import Ticks, profile, two_classes
-from tidegate.api import PlanningError
+from tidegate.api import Device, Mps, PlanningError
 from tidegate.documents import Layout, read_document, write_document
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, read_scenario
@@ -48,14 +48,13 @@ def test_each_pool_has_its_workers_and_no_gpu_more_than_its_shares(problem: Ppip
     hosts = Counter(name for worker in layout.workers for name in worker.hosts)
     assert [(part.blocks, hosts[part.name]) for part in layout.partitions] == planned
     owners = {part.name: part.model for part in layout.partitions}
-    for gpu in {worker.gpu for worker in layout.workers}:
-        there = [worker for worker in layout.workers if worker.gpu == gpu]
-        assert len({owners[worker.hosts[0]] for worker in there}) == len({worker.share for worker in there}) == 1
-        assert len(there) <= there[0].share
-        assert len({worker.node for worker in there}) == 1
-    gpus = {(worker.node, worker.gpu) for worker in layout.workers}
-    assert Counter(gpu.rpartition("-")[0] for _, gpu in gpus) == Counter(plan.gpus)
-    per_node = Counter(node for node, _ in gpus)
+    gpus = {worker.device for worker in layout.workers}
+    for gpu in gpus:
+        there = [worker for worker in layout.workers if worker.device == gpu]
+        assert len({owners[worker.hosts[0]] for worker in there}) == len({worker.slice for worker in there}) == 1
+        assert sum(worker.slice.percent if isinstance(worker.slice, Mps) else 100 for worker in there) <= 100
+    assert Counter(gpu.product for gpu in gpus) == Counter(plan.gpus)
+    per_node = Counter(gpu.node for gpu in gpus)
     assert max(per_node[node] for node in per_node if node.startswith("fast")) == 2
     assert {per_node[node] for node in per_node if node.startswith("slow")} == {1}
 
@@ -97,3 +96,37 @@ def test_the_simulator_serves_most_of_what_was_planned(
 def test_a_plan_of_another_problem_is_refused(plan: PpipePlan) -> None:
     with pytest.raises(PlanningError, match="the plan is not of this problem"):
         layout_of(two_classes(), plan)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        (("workers",), 40, "needs more than the [45] (fast|slow) of its problem"),
+        (("gpu",), "T4", "it has no class 'T4'"),
+        (("blocks",), (0, 1), "ends with block 1, and the model has"),
+    ],
+)
+def test_an_edited_plan_that_its_problem_does_not_bear_is_refused(
+    problem: PpipeProblem, plan: PpipePlan, path: tuple[str], value: object, says: str
+) -> None:
+    document = plan.model_dump(mode="json")
+    pipeline = document["models"][0]["pipelines"][0]
+    pipeline["partitions"] = pipeline["partitions"][:1]
+    pipeline["partitions"][0] |= {"blocks": (0, len(problem.models[0].blocks.blocks)), path[0]: value}
+    with pytest.raises(PlanningError, match=says):
+        layout_of(problem, PpipePlan.model_validate(document))
+
+
+def test_a_share_is_so_many_percent() -> None:
+    part = {"blocks": (0, 3), "gpu": "fast", "share": 2, "workers": 3}
+    part |= {"latency_us": 20_000, "transfer_us": 0, "rate_rps": 300}
+    pipeline = {"batch": 2, "rate_rps": 300, "gather_us": 0, "partitions": [part]}
+    model = {"name": "m", "rate_rps": 300, "normalised_rps": 300, "pipelines": [pipeline]}
+    by_hand = {"objective": 300, "bound": None, "goal": "throughput", "models": [model], "gpus": {"fast": 2}}
+    layout = layout_of(two_classes(), PpipePlan.model_validate(by_hand))
+    assert [(worker.speed, worker.device, worker.slice) for worker in layout.workers] == [
+        ("fast/mps-50", Device("fast-node-0", 0, "fast"), Mps(50)),
+        ("fast/mps-50", Device("fast-node-0", 0, "fast"), Mps(50)),
+        ("fast/mps-50", Device("fast-node-1", 0, "fast"), Mps(50)),
+    ]
+    assert set(layout.partitions[0].latency_ms) == {"fast/mps-50"}

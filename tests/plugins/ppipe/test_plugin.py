@@ -41,6 +41,28 @@ def test_plan_and_layout_are_written_and_shown(planner: str, problem: Path, tmp_
     assert "layout.json" in result.stdout
 
 
+def test_a_saved_or_edited_plan_becomes_a_layout_and_is_not_searched_for_again(
+    problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, layout = tmp_path / "plan.json", tmp_path / "layout.json"
+    assert plan("ppipe", problem, "-o", saved, "--layout", layout).exit_code == 0
+    first = read_document(layout, Layout)
+    monkeypatch.setattr("tidegate_ppipe.planners.plan_ppipe", lambda *_, **__: pytest.fail("it was searched for"))
+    assert plan("ppipe", problem, "--from", saved, "--layout", layout).exit_code == 0
+    assert read_document(layout, Layout) == first
+    document = json.loads(saved.read_text())
+    part = document["models"][0]["pipelines"][0]["partitions"][0]
+    part["workers"] -= 1
+    saved.write_text(json.dumps(document))
+    result = plan("ppipe", problem, "--from", saved, "--layout", layout)
+    assert len(read_document(layout, Layout).workers) == len(first.workers) - 1, result.output
+    part["gpu"] = "T4"
+    saved.write_text(json.dumps(document))
+    result = plan("ppipe", problem, "--from", saved, "--layout", layout)
+    assert result.exit_code == 1
+    assert "it has no class 'T4' of GPUs" in result.stderr
+
+
 def test_a_profile_may_be_a_file(tmp_path: Path) -> None:
     given = two_classes()
     profile = tmp_path / "profile.json"

@@ -9,6 +9,7 @@ from tidegate.api import (
     Batch,
     BatchFailed,
     CancelTimer,
+    Device,
     Dispatch,
     Drop,
     Leg,
@@ -46,9 +47,9 @@ PROFILES = (
 )
 NETWORK = Network({"a": 2}, bytes_per_s=1e9)
 """2 ns a row."""
-SLOW, SLOW2 = Worker(0, "s0", ("a",), "slow", "s0"), Worker(1, "s1", ("a",), "slow", "s1")
-FAST, FAST2 = Worker(2, "f0", ("b",), "fast", "f0"), Worker(3, "f1", ("b",), "fast", "f1")
-ALONE = Worker(4, "f2", ("whole",), "fast", "f2")
+SLOW, SLOW2 = Worker(0, "s0", ("a",), "slow", Device("s0", 0)), Worker(1, "s1", ("a",), "slow", Device("s1", 0))
+FAST, FAST2 = Worker(2, "f0", ("b",), "fast", Device("f0", 0)), Worker(3, "f1", ("b",), "fast", Device("f1", 0))
+ALONE = Worker(4, "f2", ("whole",), "fast", Device("f2", 0))
 
 
 def playbook(
@@ -186,7 +187,7 @@ def test_a_pipeline_that_is_too_slow_leaves_the_request_to_another() -> None:
 
 def test_gaps_are_filled_if_that_is_asked_for() -> None:
     """A whole batch of one row fits on the shared worker before the second leg that is booked there from 24 on."""
-    shared = Worker(2, "f0", ("b", "whole"), "fast", "f0")
+    shared = Worker(2, "f0", ("b", "whole"), "fast", Device("f0", 0))
     for fills, at_ns in ((True, 2), (False, 32)):
         play = playbook(SLOW, shared, pipelines=(SPLIT, WHOLE), fill_gaps=fills) >> arrived(0, rows=4)
         play = play << split(0, rows=4) >> arrived(1, 2, due_ns=22)
@@ -253,7 +254,7 @@ def test_a_pool_without_workers_ends_its_pipeline_until_one_joins() -> None:
 def test_what_finds_all_workers_idle_leaves_at_once_however_long_its_transfers_take() -> None:
     """It was put off for ever where the sum of the transfers was longer than the last of them and its leg."""
     parts = ("a", "b", "c")
-    workers = tuple(Worker(number, part, (part,), "fast", part) for number, part in enumerate(parts))
+    workers = tuple(Worker(number, part, (part,), "fast", Device(part, 0)) for number, part in enumerate(parts))
     profiles = tuple(Profile(part, "fast", (1,)) for part in parts)
     network = Network({"a": 100, "b": 100}, bytes_per_s=1e9)
     setup = Setup((Model("m", 1, None, (Pipeline(parts, 1),)),), workers, profiles, network=network)
@@ -335,7 +336,7 @@ def test_a_change_of_plans_loses_no_request() -> None:
     engine = Engine(policy, name="ppipe", strict=True)
     simulation = Simulation(engine)
     other = Model("m", 2, SLO, (Pipeline(("a", "b"), 2), WHOLE))
-    moved = Worker(9, "moved", ("a",), "slow", "s9")
+    moved = Worker(9, "moved", ("a",), "slow", Device("s9", 0))
     simulation.schedule([arrived(number, 7 * number) for number in range(200)])
     simulation.schedule([PlanChanged(700, (other,), (moved, FAST, ALONE), PROFILES, NETWORK)])
     simulation.run()

@@ -26,9 +26,8 @@ DEPLOYMENT: dict[str, Any] = {
             "name": f"gpu/{number}",
             "repository": f"workers/gpu-{number}",
             "launch": f"workers/gpu-{number}.sh",
-            "node": "n",
-            "gpu": "g",
-            "share": 1,
+            "device": {"node": "n", "id": number},
+            "slice": {"type": "whole"},
             "hosts": ["p"],
         }
         for number in range(2)

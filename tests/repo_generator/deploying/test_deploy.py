@@ -20,9 +20,11 @@ from onnx import TensorProto, helper
 from tritonclient.grpc import model_config_pb2
 from typer.testing import CliRunner, Result
 
+from tidegate.api import Device, Mig, Mps, Slice, Whole
 from tidegate.documents import Layout, LayoutWorker, read_deployment, read_document
 from tidegate_repo_generator import plugin
 from tidegate_repo_generator.deploying.places import places_of
+from tidegate_repo_generator.deploying.slices import exports
 from tidegate_repo_generator.splitting.split import split_model
 
 Run = Callable[..., Result]
@@ -37,12 +39,17 @@ LAYOUT: dict[str, Any] = {
     "partitions": [
         {"name": "m.a", "model": "m", "blocks": [0, 2], "bytes_per_row": 16, "latency_ms": {"slow": [1, 2, 3, 4]}},
         {"name": "m.b", "model": "m", "blocks": [2, 3], "latency_ms": {"slow": [1, 2, 3, 4]}},
-        {"name": "m.whole", "model": "m", "blocks": [0, 3], "latency_ms": {"fast/2": [1, 2, 3, 4]}},
+        {"name": "m.whole", "model": "m", "blocks": [0, 3], "latency_ms": {"fast/mps-50": [1, 2, 3, 4]}},
     ],
     "workers": [
-        {"name": "slow 0", "kind": "slow", "gpu": "s0", "hosts": ["m.a", "m.b"]},
-        {"name": "slow/0", "kind": "slow", "gpu": "s1", "hosts": ["m.a"]},
-        {"name": "../..", "kind": "fast/2", "gpu": "f0", "share": 2, "node": "big", "hosts": ["m.whole"]},
+        {"name": "slow 0", "device": {"node": "node0", "id": 0, "product": "slow"}, "hosts": ["m.a", "m.b"]},
+        {"name": "slow/0", "device": {"node": "node0", "id": 1, "product": "slow"}, "hosts": ["m.a"]},
+        {
+            "name": "../..",
+            "device": {"node": "big", "id": 0, "product": "fast"},
+            "slice": {"type": "mps", "percent": 50},
+            "hosts": ["m.whole"],
+        },
     ],
 }
 
@@ -148,6 +155,30 @@ def test_launch_files(run: Run, tmp_path: Path) -> None:
     assert [triton["grpc"] for triton in tritons] == ["10.0.0.1:8001", "10.0.0.1:8011", "10.0.0.2:8001"]
 
 
+def test_what_binds_a_worker_to_its_slice(tmp_path: Path) -> None:
+    by_uuid = Device("n", "GPU-8f6ab4d2-1c7e-4bd4-9c55-6e6b6d2e8a10")
+    instance = Device("n", "MIG-3f6ab4d2-1c7e-4bd4-9c55-6e6b6d2e8a10")
+
+    def bound(device: Device, part: Slice, **said: str) -> "subprocess.CompletedProcess[str]":
+        script = tmp_path / "script.sh"
+        script.write_text("\n".join(["set -eu", *exports(device, part), "env | grep ^CUDA | sort"]))
+        env = {"PATH": "/usr/bin:/bin", **said}
+        return subprocess.run(["sh", script], env=env, capture_output=True, text=True, check=False)
+
+    assert bound(by_uuid, Whole()).stdout == f"CUDA_VISIBLE_DEVICES={by_uuid.id}\n"
+    assert bound(Device("n", 3), Whole(), TIDEGATE_DEVICE="1").stdout == "CUDA_VISIBLE_DEVICES=1\n"
+    assert bound(Device("n", 3), Mps(25, memory_mib=4096)).stdout.splitlines() == [
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M",
+        "CUDA_VISIBLE_DEVICES=3",
+    ]
+    assert bound(instance, Mig("1g.5gb", 0)).stdout == f"CUDA_VISIBLE_DEVICES={instance.id}\n"
+    assert bound(Device("n", 3), Mig("1g.5gb", 2), TIDEGATE_DEVICE="MIG-1").stdout == "CUDA_VISIBLE_DEVICES=MIG-1\n"
+    unknown = bound(Device("n", 3), Mig("1g.5gb", 2))
+    assert unknown.returncode != 0
+    assert "TIDEGATE_DEVICE: set it to the UUID of the MIG instance 1g.5gb at 2 of GPU 3" in unknown.stderr
+
+
 @pytest.mark.parametrize(
     ("layout", "says"),
     [
@@ -238,7 +269,7 @@ def test_options_of_models_and_of_layouts_are_kept_apart(run: Run, blocks: Path,
 
 @given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=20, unique=True))
 def test_every_worker_has_a_folder_and_ports_of_its_own(names: list[str]) -> None:
-    workers = [LayoutWorker(name=name, kind="k", gpu="g", hosts=("p",)) for name in names]
+    workers = [LayoutWorker(name=name, device=Device("n", 0), hosts=("p",)) for name in names]
     places = places_of(workers, {}, 9000).values()
     folders = [place.folder for place in places]
     assert len({folder.lower() for folder in folders}) == len(names)

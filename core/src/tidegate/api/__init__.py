@@ -5,6 +5,7 @@ Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; t
 """
 
 from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Command, Dispatch, Drop, Preempt, Reroute, SetTimer
+from tidegate.api.device import Device, Mig, Mps, Slice, Whole
 from tidegate.api.events import (
     AnyEvent,
     BatchFailed,
@@ -58,6 +59,7 @@ __all__ = [
     "Command",
     "CommandSpec",
     "Commands",
+    "Device",
     "Dispatch",
     "Document",
     "Drop",
@@ -65,7 +67,9 @@ __all__ = [
     "Event",
     "Leg",
     "LegFinished",
+    "Mig",
     "Model",
+    "Mps",
     "Network",
     "Observer",
     "ObserverSpec",
@@ -90,10 +94,12 @@ __all__ = [
     "Reroute",
     "SetTimer",
     "Setup",
+    "Slice",
     "TimerFired",
     "TimerKey",
     "TriesChanged",
     "WakeSlackUpdated",
+    "Whole",
     "Worker",
     "WorkerDelayed",
     "WorkerJoined",

@@ -8,6 +8,8 @@ from typing import Final
 
 import msgspec
 
+from tidegate.api.device import DEFAULT_KIND, Device, Slice, Whole
+
 NEVER: Final = 2**63 - 1
 """The instant after every other: the deadline of a request that has none."""
 
@@ -59,10 +61,26 @@ class Worker(msgspec.Struct, frozen=True):
     """What people call it, e.g. `127.0.0.1:8001/0`."""
     hosts: tuple[str, ...]
     """The partitions loaded there, sorted. An unsplit model is one partition of the model's own name."""
-    kind: str = "default"
-    """Workers of one kind are equally fast: profiles are kept per (partition, kind)."""
-    node: str = ""
-    """The machine that it is in: what goes from one node to another crosses the links of both (`Network`)."""
+    kind: str = ""
+    """Workers of one kind are equally fast: profiles are kept per (partition, kind).
+
+    It follows from the device and the slice unless it is named; without a device it is `default`.
+    """
+    device: Device | None = None
+    """The GPU that it is bound to; None: not known."""
+    slice: Slice = Whole()
+    """How much of the device it has."""
+
+    def __post_init__(self) -> None:
+        """Name its kind."""
+        if not self.kind:
+            kind = self.device.kind(self.slice) if self.device else DEFAULT_KIND
+            msgspec.structs.force_setattr(self, "kind", kind)
+
+    @property
+    def node(self) -> str:
+        """The machine that it is in: what goes from one node to another crosses the links of both (`Network`)."""
+        return self.device.node if self.device else ""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):

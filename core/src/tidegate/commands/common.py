@@ -87,9 +87,9 @@ def write_results(
 
 def title_of(scenario: "Scenario") -> str:
     """The scenario in a line."""
-    from tidegate.workload import mean_rate_rps
+    from tidegate.workload import layout_of, mean_rate_rps
 
-    workers = sum(pool.count for pool in scenario.workers)
+    workers = len(layout_of(scenario).workers)
     models = len(scenario.models)
     return (
         f"{scenario.name}: {models} model{'s' * (models > 1)}, {workers} worker{'s' * (workers > 1)}, "

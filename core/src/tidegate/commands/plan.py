@@ -26,14 +26,20 @@ def plan(
             "--layout", help="Write the plan's layout to this file: what is loaded where, to simulate or serve."
         ),
     ] = None,
+    taken: Annotated[
+        Path | None,
+        typer.Option("--from", help="Take this plan of the problem, saved or edited, and do not search for one."),
+    ] = None,
     time_limit_s: Annotated[float, typer.Option(min=0.1, help="Seconds to search for a better plan.")] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan itself, for machines.")] = False,
 ) -> None:
     """Plan a layout: the best that the planner finds in the time, and how far from the best possible it may be.
 
-    Exits with 1 where there is none, and says why. Example:
+    Exits with 1 where there is none, and says why. Examples:
 
     tidegate plan ppipe problem.yaml -o plan.json --layout layout.json --time-limit-s 30
+
+    tidegate plan ppipe problem.yaml --from plan.json --layout layout.json
     """
     from rich.console import Console
     from rich.table import Table
@@ -49,8 +55,11 @@ def plan(
         if layout is not None and planner.layout is None:
             raise PlanningError(f"--layout: plans of {name!r} say nothing of partitions and workers: leave it out")
         given = read_document(problem, planner.problem)
-        with _stdout_to_stderr():
-            found = run_under_bar(planner, given, time_limit_s, errors)
+        if taken is None:
+            with _stdout_to_stderr():
+                found = run_under_bar(planner, given, time_limit_s, errors)
+        else:
+            found = read_document(taken, planner.plan)
         if output is not None:
             write_document(output, found)
         if layout is not None and planner.layout is not None:

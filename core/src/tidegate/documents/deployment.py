@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from tidegate.api import Document
 from tidegate.documents.document import DocumentError, read_document
 from tidegate.documents.layout import Name
+from tidegate.documents.struct_field import DeviceField, SliceField
 
 
 def _inside(path: str) -> str:
@@ -52,9 +53,8 @@ class DeployedWorker(_Part):
     name: Name
     repository: Inside
     launch: Inside = Field(description="A script that starts its Triton")
-    node: Name
-    gpu: Name
-    share: int
+    device: DeviceField
+    slice: SliceField
     hosts: tuple[Name, ...]
 
 

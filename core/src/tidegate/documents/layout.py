@@ -4,12 +4,15 @@ Planners of partitions and shares make one out of a plan (`PlannerSpec.layout`, 
 writes model repositories from it, the simulator and the proxy run it. A versioned document like every plan.
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidegate.api import Document, Model, Network, Pipeline, Profile, Worker, ms_to_ns
+from tidegate.api import Device, Document, Model, Network, Pipeline, Profile, Whole, Worker, ms_to_ns
+from tidegate.documents.struct_field import DeviceField, SliceField
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Positive = Annotated[float, Field(gt=0, lt=1e12)]
@@ -63,11 +66,18 @@ class LayoutWorker(_Part):
     """One place that runs one batch at a time."""
 
     name: Name
-    kind: Name = Field(description="Workers of one kind are equally fast")
-    gpu: Name = Field(description="The device; workers of one device share it")
-    share: int = Field(default=1, ge=1, le=100, description="It has one part in so many of the device")
-    node: Name = Field(default="node0", description="The machine")
+    device: DeviceField = Field(description="The GPU; workers with the same one share it")
+    slice: SliceField = Field(default=Whole(), description="How much of it: whole, a MIG instance or an MPS share")
+    kind: Name | None = Field(
+        default=None,
+        description="Workers of one kind are equally fast; default: that of product and slice, e.g. `A100/mps-50`",
+    )
     hosts: tuple[Name, ...] = Field(min_length=1, description="Partitions loaded there")
+
+    @property
+    def speed(self) -> str:
+        """Its kind, named or not: what latencies are listed by."""
+        return self.kind or self.device.kind(self.slice)
 
 
 class LayoutNetwork(_Part):
@@ -93,24 +103,36 @@ class Layout(Document):
             ("partitions", [part.name for part in self.partitions]),
             ("workers", [worker.name for worker in self.workers]),
         ):
-            if doubles := sorted({name for name in names if names.count(name) > 1}):
+            if doubles := sorted(name for name, count in Counter(names).items() if count > 1):
                 raise ValueError(f"{what}: {doubles[0]!r} is listed twice")
         parts = {part.name: part for part in self.partitions}
         hosted: set[str] = set()
-        for worker in self.workers:
+        for worker in {(worker.hosts, worker.speed): worker for worker in self.workers}.values():
             for name in worker.hosts:
                 if name not in parts:
                     raise ValueError(f"workers: {worker.name!r} hosts {name!r}, which is no partition of this layout")
-                if worker.kind not in parts[name].latency_ms:
-                    raise ValueError(f"partitions: {name!r} has no latency_ms for {worker.kind!r}, the kind of a host")
+                if worker.speed not in parts[name].latency_ms:
+                    raise ValueError(f"partitions: {name!r} has no latency_ms for {worker.speed!r}, the kind of a host")
             hosted.update(worker.hosts)
+        self._check_devices()
         for model in self.models:
             for pipeline in model.pipelines:
                 self._check_pipeline(model, pipeline, parts, hosted)
         return self
 
+    def _check_devices(self) -> None:
+        """A device is the same wherever it is named."""
+        known: dict[tuple[str, int | str], Device] = {}
+        for worker in self.workers:
+            device = worker.device
+            if known.setdefault((device.node, device.id), device) != device:
+                raise ValueError(
+                    f"workers: {worker.name!r}: device {device.id} of node {device.node!r} is of another product or "
+                    "size than at a worker before it: say the same of it everywhere"
+                )
+
     def _check_pipeline(
-        self, model: LayoutModel, pipeline: LayoutPipeline, parts: dict[str, LayoutPartition], hosted: set[str]
+        self, model: LayoutModel, pipeline: LayoutPipeline, parts: Mapping[str, LayoutPartition], hosted: set[str]
     ) -> None:
         where = f"models: {model.name!r}: pipeline {list(pipeline.partitions)}"
         for name in pipeline.partitions:
@@ -140,15 +162,13 @@ class Layout(Document):
             for model in self.models
         )
         workers = tuple(
-            Worker(number, worker.name, tuple(sorted(worker.hosts)), worker.kind, worker.node)
+            Worker(number, worker.name, tuple(sorted(worker.hosts)), worker.speed, worker.device, worker.slice)
             for number, worker in enumerate(self.workers)
         )
-        kinds = {(name, worker.kind) for worker in self.workers for name in worker.hosts}
+        parts = {part.name: part for part in self.partitions}
         profiles = tuple(
-            Profile(part.name, kind, tuple(ms_to_ns(latency) for latency in part.latency_ms[kind]))
-            for part in self.partitions
-            for kind in sorted(part.latency_ms)
-            if (part.name, kind) in kinds
+            Profile(name, kind, tuple(ms_to_ns(latency) for latency in parts[name].latency_ms[kind]))
+            for name, kind in sorted({(name, worker.kind) for worker in workers for name in worker.hosts})
         )
         network = None
         if self.network:

@@ -1,21 +1,23 @@
 """From a scenario to a run: the setup that policies are told, and the cluster that they do not see."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import assert_never
+
+from msgspec.structs import replace
 
 from tidegate.api import (
     AnyEvent,
-    Model,
-    Network,
+    Mig,
+    Mps,
     Observer,
-    Pipeline,
     Policy,
     Profile,
     RequestArrived,
     Setup,
+    Whole,
     Worker,
     WorkerJoined,
     WorkerLost,
-    ms_to_ns,
 )
 from tidegate.engine import FIRST_LEAD_NS, Engine
 from tidegate.sim.cluster import Cluster
@@ -23,9 +25,8 @@ from tidegate.sim.links import Forwarding, Links
 from tidegate.sim.record import Record
 from tidegate.sim.simulation import Listener, Simulation
 from tidegate.sim.truth import Combine, SimulatedWorker, Truth, drawing_delays, drawing_failures, drawing_jitter
-from tidegate.workload import RequestSequence, Scenario
+from tidegate.workload import RequestSequence, Scenario, layout_of
 from tidegate.workload.arrivals import NS_PER_S
-from tidegate.workload.scenario import ModelSpec
 
 PATIENCE = 100_000
 """How often timers may fire in a row while nothing runs and requests wait."""
@@ -33,43 +34,15 @@ PATIENCE = 100_000
 
 def setup_of(scenario: Scenario, seed: int) -> Setup:
     """What a policy is told at the start."""
-    names = tuple(sorted(scenario.partitions))
-    workers = tuple(
-        Worker(
-            worker.id,
-            f"{worker.node}/{worker.kind}-{worker.id}",
-            tuple(sorted(hosts)) if hosts else names,
-            worker.kind,
-            worker.node,
-        )
-        for worker, hosts in _placed(scenario, seed)
-    )
+    models, workers, profiles, network = layout_of(scenario).contract()
+    alone = {model.name for model in scenario.models if model.batch == "alone"}
     return Setup(
-        models=tuple(map(_model_of, scenario.models)),
+        models=tuple(replace(model, merge_limit=1) if model.name in alone else model for model in models),
         workers=workers,
-        profiles=_profiles(scenario, workers, truth=False),
+        profiles=profiles,
         seed=seed,
-        network=_network_of(scenario),
+        network=network,
     )
-
-
-def _model_of(spec: ModelSpec) -> Model:
-    return Model(
-        spec.name,
-        spec.max_rows,
-        None if spec.slo_ms is None else ms_to_ns(spec.slo_ms),
-        tuple(
-            Pipeline(tuple(part.name for part in pipeline.partitions), pipeline.batch) for pipeline in spec.pipelines
-        ),
-        1 if spec.batch == "alone" else None,
-    )
-
-
-def _network_of(scenario: Scenario) -> Network | None:
-    if scenario.network is None:
-        return None
-    sizes = {name: part.output_bytes for name, (part, _) in scenario.partitions.items()}
-    return Network(sizes, scenario.network.gbps * 1e9 / 8, ms_to_ns(scenario.network.latency_ms))
 
 
 def simulation_of(
@@ -92,10 +65,10 @@ def simulation_of(
     engine = Engine(policy, name=name, strict=True, learn=spec.learn, observers=observers, first_lead_ns=first_lead_ns)
     workers = policy.setup.workers
     combine: dict[str, Combine] = {model: service.combine for model, service in spec.service.items()}
-    tables = {(p.partition, p.kind): p.expected for p in _profiles(scenario, workers, truth=True)}
+    tables = {(p.partition, p.kind): p.expected for p in true_profiles(scenario, policy.setup.profiles)}
     links = None if network is None else Links(network, {worker.id: worker.node for worker in workers})
     cluster = Cluster(
-        [worker for worker, _ in _placed(scenario, seed)],
+        list(_simulated(scenario, workers, seed)),
         Truth(tables, requests.times_ms, combine),
         record,
         interference=spec.interference,
@@ -109,39 +82,37 @@ def simulation_of(
     return simulation
 
 
-def _placed(scenario: Scenario, seed: int) -> Iterator[tuple[SimulatedWorker, list[str] | None]]:
-    """Every worker with what it hosts (None: every model), numbered through."""
+def _simulated(scenario: Scenario, workers: Sequence[Worker], seed: int) -> Iterator[SimulatedWorker]:
     simulation = scenario.simulation
-    worker_id = 0
-    for entry, pool in enumerate(scenario.workers):
-        for number in range(pool.count):
-            yield (
-                SimulatedWorker(
-                    id=worker_id,
-                    kind=pool.gpu,
-                    node=pool.node_of(number),
-                    gpu=f"{entry}/{number // pool.per_gpu}" if pool.per_gpu > 1 else "",
-                    jitter=drawing_jitter(simulation.jitter, seed, worker_id),
-                    delay_ns=drawing_delays(pool.network, seed, worker_id),
-                    fails=drawing_failures(simulation.failures, seed, worker_id),
-                ),
-                pool.hosts,
-            )
-            worker_id += 1
+    networks = [pool.network for pool in scenario.workers for _ in range(pool.count)] or [None] * len(workers)
+    for worker, network in zip(workers, networks, strict=True):
+        yield SimulatedWorker(
+            id=worker.id,
+            kind=worker.kind,
+            gpu=_shared_with_others(worker),
+            jitter=drawing_jitter(simulation.jitter, seed, worker.id),
+            delay_ns=drawing_delays(network, seed, worker.id),
+            fails=drawing_failures(simulation.failures, seed, worker.id),
+        )
 
 
-def _profiles(scenario: Scenario, workers: Sequence[Worker], *, truth: bool) -> tuple[Profile, ...]:
-    """What is expected, or true, of every (partition, kind) that some worker hosts."""
-    profiles = []
-    partitions = scenario.partitions
-    for name, kind in sorted({(name, worker.kind) for worker in workers for name in worker.hosts}):
-        part, max_rows = partitions[name]
-        spec = part.profile_on(kind)
-        if truth and name in scenario.simulation.service:
-            spec = scenario.simulation.service[name].profile_on(kind) or spec
-        assert spec is not None, "checked when the scenario was read"
-        profiles.append(spec.build(name, kind, max_rows))
-    return tuple(profiles)
+def _shared_with_others(worker: Worker) -> Hashable:
+    """What it has in common with those that slow it down: its device, of which a MIG instance is a part by itself."""
+    match worker.slice:
+        case Mig():
+            return worker.device, worker.slice
+        case Whole() | Mps():
+            return worker.device
+        case _:
+            assert_never(worker.slice)
+
+
+def true_profiles(scenario: Scenario, expected: Iterable[Profile]) -> Iterator[Profile]:
+    """How long batches really take, for each profile that policies are told."""
+    for profile in expected:
+        service = scenario.simulation.service.get(profile.partition)
+        spec = service and service.profile_on(profile.kind)
+        yield spec.build(profile.partition, profile.kind, profile.max_rows) if spec else profile
 
 
 def _events(scenario: Scenario, workers: Sequence[Worker]) -> list[AnyEvent]:

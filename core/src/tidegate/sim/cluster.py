@@ -3,7 +3,7 @@
 A leg that is sent to a worker that runs another one waits there for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from tidegate.api import LegFinished
@@ -151,8 +151,8 @@ class Cluster:
     @staticmethod
     def _sharing_workers(workers: Sequence[SimulatedWorker]) -> dict[int, tuple[int, ...]]:
         """The workers of its GPU, for each that shares one."""
-        by_gpu: dict[str, list[int]] = {}
+        by_gpu: dict[Hashable, list[int]] = {}
         for worker in workers:
-            if worker.gpu:
+            if worker.gpu is not None:
                 by_gpu.setdefault(worker.gpu, []).append(worker.id)
         return {worker_id: tuple(ids) for ids in by_gpu.values() if len(ids) > 1 for worker_id in ids}

@@ -1,6 +1,6 @@
 """How long legs really take, and which of them fail: what simulated workers know and no policy is told."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,13 +15,12 @@ Combine = Literal["max", "sum", "padded"]
 
 @dataclass(frozen=True)
 class SimulatedWorker:
-    """One worker of a cluster: where it is, and its own luck."""
+    """One worker of a cluster: what it shares, and its own luck."""
 
     id: int
     kind: str = "default"
-    node: str = "node0"
-    gpu: str = ""
-    """Workers of one GPU slow each other down; empty: it has one to itself."""
+    gpu: Hashable = None
+    """Workers with an equal one slow each other down; None: it has one to itself."""
     jitter: Callable[[], float] | None = None
     """Draws the factor of its next leg."""
     delay_ns: Callable[[int], int] | None = None

@@ -12,6 +12,7 @@ from tidegate.api import (
     AnyEvent,
     Batch,
     BatchFailed,
+    Device,
     Drop,
     Model,
     Network,
@@ -63,7 +64,9 @@ def random_scenario(rng: random.Random, *, disturbances: bool = True, pipelines:
     profiles = tuple(_profile(rng, part, rows, kind) for part, rows in partitions.items() for kind in KINDS)
     network = None
     if pipelines and rng.random() < 0.7:
-        workers = tuple(msgspec.structs.replace(worker, node=rng.choice("ab")) for worker in workers)
+        workers = tuple(
+            msgspec.structs.replace(worker, device=Device(rng.choice("ab"), worker.id)) for worker in workers
+        )
         network = Network({part: rng.randint(0, 1_000_000) for part in partitions}, bytes_per_s=1e9)
     events: list[AnyEvent] = [_arrival(rng, request_id, models) for request_id in range(rng.randint(0, 60))]
     if disturbances:

@@ -1,6 +1,7 @@
 """The load that models are asked to carry, and the scenario that describes it: shared by simulator and load test.
 
 scenario       the document that a person writes; scenario_file reads and checks it
+workers, partitions  parts of it that are short for a layout's; layout: that layout
 requests       the requests that it asks for, drawn from a seed
 arrivals       processes; traces: recorded arrivals
 distributions  rows per request and the like; streams: one random stream per purpose
@@ -9,6 +10,7 @@ simulated      its section `simulation`: how simulated workers differ from what 
 """
 
 from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, RateStep, Uniform, Varying
+from tidegate.workload.layout import layout_of
 from tidegate.workload.requests import RequestSequence, draw_requests, mean_rate_rps
 from tidegate.workload.scenario import PolicyChoice, Scenario
 from tidegate.workload.scenario_file import ScenarioError, read_scenario
@@ -30,6 +32,7 @@ __all__ = [
     "Uniform",
     "Varying",
     "draw_requests",
+    "layout_of",
     "mean_rate_rps",
     "read_scenario",
     "read_trace",

@@ -1,63 +1,51 @@
-"""A scenario's workers, models and network out of a planner's layout."""
+"""A scenario whose workers, models and network are those of a planner's layout."""
 
-from collections.abc import Mapping
-from itertools import groupby
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tidegate.documents import DocumentError, Layout, LayoutModel, LayoutPartition, LayoutWorker, read_document
+from pydantic import ValidationError
+
+from tidegate.documents import DocumentError, Layout, read_document, wrong_fields
 
 
 def sections_of(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The sections in the form in which the file would list them, and `layout` itself gone.
+    """The sections `layout`, read, and `models`, with what the layout says of each.
 
-    Each model's share of the arrivals is what the plan can bear. Raises ValueError for a file that cannot be used, and
-    for sections that are given beside it.
+    A model's share of the arrivals is what the plan can bear, unless the file says another one. Raises ValueError for
+    a file that cannot be used, and for sections that say the same as the layout.
     """
-    if doubled := [name for name in ("workers", "models", "models_from", "network") if given.get(name)]:
+    if doubled := [name for name in ("workers", "network") if given.get(name)]:
         raise ValueError(f"{doubled[0]}: comes from the layout; leave it out, or leave layout out")
+    layout = _read(given["layout"], folder)
+    return {"layout": layout, "models": _models(layout, given.get("models") or [])}
+
+
+def _read(given: object, folder: Path) -> Layout:
     try:
-        layout = read_document(folder / str(given["layout"]), Layout)
+        return read_document(folder / given, Layout) if isinstance(given, str) else Layout.model_validate(given)
     except DocumentError as error:
         raise ValueError(f"layout: {error}") from error
-    parts = {part.name: part for part in layout.partitions}
-    return {
-        "layout": None,
-        "models": [_model(model, parts) for model in layout.models],
-        "workers": [
-            _pool(list(alike)) for _, alike in groupby(layout.workers, lambda w: (w.kind, w.gpu, w.node, w.hosts))
-        ],
-        "network": layout.network.model_dump() if layout.network else None,
-    }
+    except ValidationError as error:
+        raise ValueError(f"layout: {wrong_fields(error)[0]}") from error
 
 
-def _model(model: LayoutModel, parts: Mapping[str, LayoutPartition]) -> dict[str, Any]:
-    return {
-        "name": model.name,
-        "slo_ms": model.slo_ms,
-        "share": model.rate_rps or 1.0,
-        "pipelines": [
-            {"batch": pipeline.batch, "partitions": [_partition(parts[name]) for name in pipeline.partitions]}
-            for pipeline in model.pipelines
-        ],
-    }
-
-
-def _partition(part: LayoutPartition) -> dict[str, Any]:
-    return {
-        "name": part.name,
-        "output_bytes": part.bytes_per_row,
-        "profiles": {kind: {"points_ms": dict(enumerate(table, 1))} for kind, table in part.latency_ms.items()},
-    }
-
-
-def _pool(alike: list[LayoutWorker]) -> dict[str, Any]:
-    """Workers of one device that host the same."""
-    first = alike[0]
-    return {
-        "count": len(alike),
-        "gpu": first.kind,
-        "per_gpu": first.share,
-        "node": first.node,
-        "hosts": list(first.hosts),
-    }
+def _models(layout: Layout, said: Sequence[Any]) -> list[Any]:
+    named = {model["name"]: model for model in said if isinstance(model, dict) and "name" in model}
+    if len(named) < len(said):
+        return [*said]  # which is wrong: let that be said
+    if unknown := sorted(named.keys() - {model.name for model in layout.models}):
+        raise ValueError(f"models: {unknown[0]!r} is no model of the layout")
+    for name, model in named.items():
+        if doubled := [field for field in ("profile", "profiles", "pipelines") if model.get(field)]:
+            raise ValueError(f"models: {doubled[0]} of {name!r} comes from the layout: leave it out")
+    return [
+        {
+            "slo_ms": model.slo_ms,
+            "share": model.rate_rps or 1.0,
+            **named.get(model.name, {}),
+            "name": model.name,
+            "max_batch": max(pipeline.batch for pipeline in model.pipelines),
+        }
+        for model in layout.models
+    ]

@@ -10,13 +10,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, model_validator
 
+from tidegate.documents import Layout
 from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, Varying
 from tidegate.workload.arrivals import RateStep as Step
 from tidegate.workload.distributions import AnyDistribution, Constant
 from tidegate.workload.from_layout import sections_of
+from tidegate.workload.partitions import PartitionSpec, PipelineSpec, blocks_of
 from tidegate.workload.profiles import ProfileSpec, folder_of, read_table
-from tidegate.workload.simulated import NetworkSpec, SimulationSpec
+from tidegate.workload.simulated import SimulationSpec
 from tidegate.workload.traces import TraceFormat
+from tidegate.workload.workers import WorkerSpec, devices_of
 
 VERSION: Literal[1] = 1
 Positive = Annotated[float, Field(gt=0, lt=1e12)]
@@ -29,52 +32,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class WorkerSpec(Section):
-    """Several equal workers."""
-
-    count: int = Field(ge=1, le=100_000)
-    gpu: Name = Field(default="default", description="Kind of GPU: profiles are kept per kind")
-    per_gpu: int = Field(default=1, ge=1, description="Workers that share one GPU, as MIG slices or MPS shares do")
-    node: Name = Field(default="node0", description="The machine that they are in; what happens to it happens to all")
-    per_node: int | None = Field(
-        default=None, ge=1, description="Machines of so many: node then is node-0, node-1, ..."
-    )
-    hosts: list[Name] | None = Field(
-        default=None, min_length=1, description="Models, or partitions of them, loaded there; default: all"
-    )
-    network: NetworkSpec | None = Field(
-        default=None, description="Delays between the scheduler and simulated workers: no policy is told"
-    )
-
-    def node_of(self, number: int) -> str:
-        """The node of the n-th of them, from 0."""
-        return self.node if self.per_node is None else f"{self.node}-{number // self.per_node}"
-
-
-class PartitionSpec(Section):
-    """Consecutive blocks of a model, loaded as a model of their own."""
-
-    name: Name
-    profile: ProfileSpec | None = Field(default=None, description="What policies expect, on every kind of GPU")
-    profiles: dict[Name, ProfileSpec] = Field(default_factory=dict, description="... or by kind of GPU")
-    output_bytes: int = Field(default=0, ge=0, description="Per row, as it travels to the next partition")
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if (self.profile is None) == (not self.profiles):
-            raise ValueError("give profile (for every GPU) or profiles (by kind of GPU): one of the two")
-        return self
-
-    def profile_on(self, gpu: str) -> ProfileSpec | None:
-        """What is expected of it on a kind of GPU; None where it has no profile for that."""
-        return self.profile or self.profiles.get(gpu)
-
-
-class PipelineSpec(Section):
-    """Partitions in order, with one batch size."""
-
-    batch: int = Field(ge=1, le=65536, description="Rows: no batch through it is larger")
-    partitions: list[PartitionSpec] = Field(min_length=1)
+ONE_PROFILE = "give profile (for every GPU) or profiles (by kind of GPU), or pipelines: one of them"
 
 
 class LinkSpec(Section):
@@ -98,8 +56,8 @@ class ModelSpec(Section):
 
     name: Name
     slo_ms: Positive | None = Field(default=None, description="How long after its arrival a request may be answered")
-    profile: ProfileSpec | None = Field(default=None, description="What policies expect, on every kind of GPU")
-    profiles: dict[Name, ProfileSpec] = Field(default_factory=dict, description="... or by kind of GPU")
+    profile: ProfileSpec | None = Field(default=None, description="What policies expect, on every kind of worker")
+    profiles: dict[Name, ProfileSpec] = Field(default_factory=dict, description="... or by kind of worker")
     max_batch: int | None = Field(default=None, ge=1, description="Largest batch in rows; may stand in the profile")
     batch: Literal["merge", "alone"] = Field(
         default="merge", description="alone: each of its requests runs by itself, with its own rows"
@@ -120,8 +78,9 @@ class ModelSpec(Section):
         if self.pipelines:
             if self.profile or self.profiles or self.max_batch:
                 raise ValueError("pipelines stand in place of profile, profiles and max_batch: leave those out")
-        elif (self.profile is None) == (not self.profiles):
-            raise ValueError("give profile (for every GPU) or profiles (by kind of GPU), or pipelines: one of them")
+            blocks_of([[part.name for part in pipeline.partitions] for pipeline in self.pipelines])
+        elif (self.profile is not None and self.profiles) or not (self._specs() or self.max_batch):
+            raise ValueError(ONE_PROFILE)
         sizes = {spec.max_batch for spec in self._specs() if spec.max_batch} | {self.max_batch} - {None}
         if len(sizes) != 1 and not self.pipelines:
             raise ValueError(f"needs one max_batch for all its profiles, has {sorted(filter(None, sizes)) or 'none'}")
@@ -266,8 +225,10 @@ class Scenario(Section):
     seed: int = Field(default=0, ge=0)
     warmup_s: float = Field(default=2.0, ge=0, lt=1e7, description="Load before the measured window")
     duration_s: float = Field(gt=0, lt=1e7, description="Length of the measured window, after the warm-up")
-    layout: str | None = Field(default=None, description="A planner's layout: becomes workers, models and network")
-    workers: list[WorkerSpec] = Field(min_length=1)
+    layout: Layout | None = Field(
+        default=None, description="A planner's, or the path of one: in place of workers, network and models' profiles"
+    )
+    workers: list[WorkerSpec] = Field(default_factory=list, description="What is short for the workers of a layout")
     network: LinkSpec | None = Field(default=None, description="Between nodes; default: it takes no time")
     models: list[ModelSpec] = Field(default_factory=list)
     models_from: ModelsFrom | None = Field(default=None, description="A table of models; becomes `models`")
@@ -292,7 +253,7 @@ class Scenario(Section):
             changed["models"] = [*(given.get("models") or []), *listed]
             changed["models_from"] = None
         if given.get("layout") is not None:
-            changed |= sections_of(given, folder_of(info))
+            changed |= sections_of(changed, folder_of(info))
         return changed
 
     @model_validator(mode="after")
@@ -305,6 +266,25 @@ class Scenario(Section):
             raise ValueError(f"models: {doubles[0]!r} is listed twice")
         if not sum(self.weights()) > 0:
             raise ValueError("models: every share is zero")
+        if self.layout is None:
+            self._check_workers()
+            nodes = [device.node for _, device in devices_of(self.workers)]
+            parts = [*self.partitions]
+        else:
+            nodes = [worker.device.node for worker in self.layout.workers]
+            parts = [part.name for part in self.layout.partitions]
+        titles = [policy.title for policy in self.policies]
+        if doubles := sorted({title for title in titles if titles.count(title) > 1}):
+            raise ValueError(f"policies: {doubles[0]!r} is listed twice: give one of them a label")
+        self.simulation.check_names(parts, nodes)
+        return self
+
+    def _check_workers(self) -> None:
+        if not self.workers:
+            raise ValueError("workers: none is listed; list some, or name a planner's layout")
+        for index, model in enumerate(self.models):
+            if not (model.profile or model.profiles or model.pipelines):
+                raise ValueError(f"models.{index}: {ONE_PROFILE}")
         parts = self._named_partitions()
         for index, pool in enumerate(self.workers):
             for hosted in pool.hosts or parts:
@@ -312,21 +292,22 @@ class Scenario(Section):
                     raise ValueError(
                         f"workers.{index}.hosts: {hosted!r} is no model and no partition of one in this scenario"
                     )
-                if parts[hosted][0].profile_on(pool.gpu) is None:
+                if parts[hosted][0].profile_on(pool.kind) is None:
                     raise ValueError(
-                        f"models: profiles: {hosted!r} has none for {pool.gpu!r} "
+                        f"models: profiles: {hosted!r} has none for {pool.kind!r} "
                         f"(workers.{index}): add it, or leave it out of that entry's hosts"
                     )
         everywhere = any(pool.hosts is None for pool in self.workers)
         homeless = set() if everywhere else set(parts) - {name for pool in self.workers for name in pool.hosts or ()}
         if homeless:
             raise ValueError(f"workers: none hosts {min(homeless)!r}: add it to some entry's hosts")
-        titles = [policy.title for policy in self.policies]
-        if doubles := sorted({title for title in titles if titles.count(title) > 1}):
-            raise ValueError(f"policies: {doubles[0]!r} is listed twice: give one of them a label")
-        nodes = [pool.node_of(number) for pool in self.workers for number in range(pool.count)]
-        self.simulation.check_names([*parts], nodes)
-        return self
+        products: dict[tuple[str, int | str], str] = {}
+        for pool, device in devices_of(self.workers):
+            if products.setdefault((device.node, device.id), device.product) != device.product:
+                raise ValueError(
+                    f"workers: device {device.id} of {device.node!r} is {products[device.node, device.id]!r} in one "
+                    f"entry and {pool.gpu!r} in another: name one gpu in both"
+                )
 
     def _named_partitions(self) -> dict[str, tuple[PartitionSpec, int]]:
         parts: dict[str, tuple[PartitionSpec, int]] = {}
@@ -344,7 +325,7 @@ class Scenario(Section):
 
     @property
     def partitions(self) -> dict[str, tuple[PartitionSpec, int]]:
-        """What workers can load, by name, each with the largest batch in rows."""
+        """What workers can load, by name, each with the largest batch in rows: of a scenario without a layout."""
         return {name: part for model in self.models for name, part in model.partitions.items()}
 
     def model(self, name: str) -> ModelSpec:

@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from tidegate.workload.partitions import of_kind
 from tidegate.workload.profiles import ProfileSpec
 
 
@@ -14,8 +15,8 @@ class _Section(BaseModel):
 class ServiceSpec(_Section):
     """The truth about one model; without it workers take exactly as long as the model's profile says."""
 
-    profile: ProfileSpec | None = Field(default=None, description="True latency, on every kind of GPU")
-    profiles: dict[str, ProfileSpec] = Field(default_factory=dict, description="... or by kind of GPU")
+    profile: ProfileSpec | None = Field(default=None, description="True latency, on every kind of worker")
+    profiles: dict[str, ProfileSpec] = Field(default_factory=dict, description="... or by kind of worker")
     combine: Literal["max", "sum", "padded"] = Field(
         default="max",
         description="How the milliseconds that requests carry (time_ms) add to a batch: the longest one's; all of "
@@ -28,9 +29,9 @@ class ServiceSpec(_Section):
             raise ValueError("give profile (for every GPU) or profiles (by kind of GPU), not both")
         return self
 
-    def profile_on(self, gpu: str) -> ProfileSpec | None:
-        """The truth on a kind of GPU; None: as the model's own profile says."""
-        return self.profile or self.profiles.get(gpu)
+    def profile_on(self, kind: str) -> ProfileSpec | None:
+        """The truth on a kind of worker; None: as the model's own profile says."""
+        return self.profile or of_kind(self.profiles, kind)
 
 
 class JitterSpec(_Section):
@@ -81,7 +82,8 @@ class SimulationSpec(_Section):
     service: dict[str, ServiceSpec] = Field(default_factory=dict, description="By model, or partition of a split one")
     jitter: JitterSpec | None = None
     interference: Annotated[float, Field(ge=1, le=1000)] = Field(
-        default=1.0, description="A worker is so many times slower while another one of its GPU is busy"
+        default=1.0,
+        description="A worker is so many times slower while another one of its GPU, or MIG instance, is busy",
     )
     failures: FailureSpec | None = None
     events: list[WorkerEvent] = Field(default_factory=list)

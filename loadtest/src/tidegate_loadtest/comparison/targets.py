@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate.workload import PolicyChoice, Scenario
+from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate_loadtest.connection import LoadTestError
 
 
@@ -60,7 +60,7 @@ def emulated_targets(
         emulated_cluster,
     )
 
-    processes = len(choices) * sum(pool.count * len(pool.hosts or scenario.models) for pool in scenario.workers)
+    processes = len(choices) * sum(len(worker.hosts) for worker in layout_of(scenario).workers)
     if processes > MOST_INSTANCES:
         raise LoadTestError(
             f"workers: {processes} models on the workers of {len(choices)} policies, each a process: emulate at most "

@@ -2,45 +2,40 @@
 
 from collections import Counter
 
-from tidegate.api import PlanningError, Profile
+from tidegate.api import Device, Mps, PlanningError, Profile, Slice, Whole
 from tidegate.documents import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker
-from tidegate_ppipe.plan import PlannedPartition, PpipePlan
+from tidegate_ppipe.plan import PlannedPartition, PlannedPipeline, PpipePlan
 from tidegate_ppipe.problem import PlannedModel, PpipeProblem
 
 
 def layout_of(problem: PpipeProblem, plan: PpipePlan) -> Layout:
     """The layout of a plan of this problem: one worker for each share of each GPU that a pool has.
 
-    GPUs are numbered through by class, and fill the nodes in that order. Raises PlanningError for a plan of another
-    problem.
+    GPUs are numbered through by class, and fill the nodes in that order. A plan may have been edited: raises
+    PlanningError for one of another problem, or that needs what the problem does not have, and DocumentError for
+    latencies that were not measured.
     """
     if [model.name for model in plan.models] != [model.name for model in problem.models]:
         raise PlanningError("the plan is not of this problem: its models are others, or in another order")
     models, partitions, workers = [], [], []
-    places = _Places()
-    per_node = {gpu.name: gpu.per_node for gpu in problem.classes}
+    places = _Places(problem)
     for planned, model in zip(plan.models, problem.models, strict=True):
         places.next_model()
         pipelines = []
         for number, pipeline in enumerate(planned.pipelines):
+            _check_end(model, number, pipeline)
             names = []
             for part in pipeline.partitions:
                 name = f"{model.name}.{number}.{part.blocks[0]}-{part.blocks[1]}"
                 names.append(name)
-                partitions.append(_partition(name, model, part, pipeline.batch))
                 for _ in range(part.workers):
-                    gpu, place = places.next(part.gpu, part.share)
-                    workers.append(
-                        LayoutWorker(
-                            name=f"{part.gpu}-{gpu}/{place}",
-                            kind=_kind(part),
-                            gpu=f"{part.gpu}-{gpu}",
-                            share=part.share,
-                            node=f"{part.gpu}-node-{gpu // per_node[part.gpu]}",
-                            hosts=(name,),
-                        )
-                    )
+                    device, worker = places.next(part.gpu, part.share)
+                    part_of = _slice(part.share)
+                    workers.append(LayoutWorker(name=worker, device=device, slice=part_of, hosts=(name,)))
+                partitions.append(_partition(name, model, part, pipeline.batch, device.kind(part_of)))
             pipelines.append(LayoutPipeline(partitions=tuple(names), batch=pipeline.batch))
+        if not pipelines:
+            raise PlanningError(f"the plan has no pipeline for model {model.name!r}: give it one")
         models.append(
             LayoutModel(name=model.name, slo_ms=model.slo_ms, rate_rps=planned.rate_rps, pipelines=tuple(pipelines))
         )
@@ -55,7 +50,8 @@ def layout_of(problem: PpipeProblem, plan: PpipePlan) -> Layout:
 class _Places:
     """Numbers GPUs through, by class; those of one model and share fill a GPU before they begin another one."""
 
-    def __init__(self) -> None:
+    def __init__(self, problem: PpipeProblem) -> None:
+        self._classes = {gpu.name: gpu for gpu in problem.classes}
         self._taken: Counter[str] = Counter()
         self._open: dict[tuple[str, int], tuple[int, int]] = {}
 
@@ -63,21 +59,37 @@ class _Places:
         """No GPU is shared by two models."""
         self._open.clear()
 
-    def next(self, gpu: str, share: int) -> tuple[int, int]:
-        """The number of a GPU, and of a place on it."""
+    def next(self, gpu: str, share: int) -> tuple[Device, str]:
+        """A GPU of this class, and the name of a worker on it. Raises PlanningError where there is none."""
+        if gpu not in self._classes:
+            raise PlanningError(f"the plan is not of this problem: it has no class {gpu!r} of GPUs")
+        known = self._classes[gpu]
         number, place = self._open.get((gpu, share), (0, share))
         if place == share:
             number, place = self._taken[gpu], 0
             self._taken[gpu] += 1
+        if number >= known.count:
+            raise PlanningError(f"the plan needs more than the {known.count} {gpu} of its problem: take workers away")
         self._open[gpu, share] = number, place + 1
-        return number, place
+        memory_mib = None if known.memory_mib is None else int(known.memory_mib)
+        device = Device(f"{gpu}-node-{number // known.per_node}", number % known.per_node, gpu, memory_mib)
+        return device, f"{gpu}-{number}/{place}"
 
 
-def _kind(part: PlannedPartition) -> str:
-    return part.gpu if part.share == 1 else f"{part.gpu}/{part.share}"
+def _slice(share: int) -> Slice:
+    """One of so many equal shares of a GPU."""
+    return Whole() if share == 1 else Mps(max(1, 100 // share))
 
 
-def _partition(name: str, model: PlannedModel, part: PlannedPartition, batch: int) -> LayoutPartition:
+def _check_end(model: PlannedModel, number: int, pipeline: PlannedPipeline) -> None:
+    end, blocks = pipeline.partitions[-1].blocks[1], len(model.blocks.blocks)
+    if end != blocks:
+        raise PlanningError(
+            f"the plan's pipeline {number} of model {model.name!r} ends with block {end}, and the model has {blocks}"
+        )
+
+
+def _partition(name: str, model: PlannedModel, part: PlannedPartition, batch: int, kind: str) -> LayoutPartition:
     blocks = model.blocks
     first, last = part.blocks
     measured = [
@@ -93,5 +105,5 @@ def _partition(name: str, model: PlannedModel, part: PlannedPartition, batch: in
         model=model.name,
         blocks=part.blocks,
         bytes_per_row=blocks.cut_bytes[last - 1] if last < len(blocks.blocks) else 0,
-        latency_ms={_kind(part): tuple(latency_ns / 1e6 for latency_ns in profile.planned)},
+        latency_ms={kind: tuple(latency_ns / 1e6 for latency_ns in profile.planned)},
     )

@@ -4,6 +4,6 @@
 
     deploy(Path("layout.json"), Path("deployment"), {"resnet": Path("resnet-blocks")})
 
-`deploy` is the whole of it; `matching` checks the layout against blocks and partitions, `places` finds folders, ports
-and devices for the workers, `launch` and `proxy_config` write what starts them.
+`deploy` is the whole of it; `matching` checks the layout against blocks and partitions, `places` finds folders and
+ports for the workers, `slices` says what binds one to its device, `launch` and `proxy_config` write what starts them.
 """

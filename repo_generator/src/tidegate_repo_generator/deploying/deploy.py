@@ -203,9 +203,8 @@ def _deployed(worker: LayoutWorker, place: Place) -> DeployedWorker:
         name=worker.name,
         repository=f"{_WORKERS}/{place.folder}",
         launch=f"{_WORKERS}/{place.folder}.sh",
-        node=worker.node,
-        gpu=worker.gpu,
-        share=worker.share,
+        device=worker.device,
+        slice=worker.slice,
         hosts=worker.hosts,
     )
 

@@ -2,43 +2,26 @@
 
 from tidegate.documents import LayoutWorker
 from tidegate_repo_generator.deploying.places import DEFAULT_HOST, Place
+from tidegate_repo_generator.deploying.slices import exports
 from tidegate_repo_generator.model import Flavour
-
-_WHOLE = 100
-"""Per cent of a GPU."""
 
 
 def launch_file(worker: LayoutWorker, place: Place, flavour: Flavour) -> str:
     """The script. It lies beside the folder of the worker's repository; further flags are handed to tritonserver."""
-    part = "" if worker.share == 1 else f"1/{worker.share} of "
+    device = worker.device
     return "\n".join(
         [
             "#!/bin/sh",
-            f"# Worker {_in_comment(worker.name)}: {part}GPU {_in_comment(worker.gpu)} ({_in_comment(worker.kind)}) "
-            f"in node {_in_comment(worker.node)}.",
+            f"# Worker {_in_comment(worker.name)}: GPU {device.id} ({_in_comment(worker.speed)}) "
+            f"in node {_in_comment(device.node)}.",
             f"# It hosts {', '.join(map(_in_comment, worker.hosts))}.",
             "set -eu",
             'here=$(cd "$(dirname "$0")" && pwd)',
-            *(_device(worker, place) if flavour is Flavour.TRITON else ()),
+            *(exports(device, worker.slice) if flavour is Flavour.TRITON else ()),
             *(_triton(place) if flavour is Flavour.TRITON else _embedded(place)),
             "",
         ]
     )
-
-
-def _device(worker: LayoutWorker, place: Place) -> list[str]:
-    lines = [
-        "# The device as its node knows it; set TIDEGATE_DEVICE to its number or UUID where that is another one.",
-        f'export CUDA_VISIBLE_DEVICES="${{TIDEGATE_DEVICE:-{place.device}}}"',
-    ]
-    if worker.share > 1:
-        lines += [
-            f"# A share of the GPU, which {worker.share} workers divide: needs NVIDIA MPS, started once in this node "
-            "with",
-            "#     nvidia-cuda-mps-control -d",
-            f"export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={_WHOLE // worker.share}",
-        ]
-    return lines
 
 
 def _triton(place: Place) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where each worker is: its folder, its ports, and its device."""
+"""Where each worker is: its folder and its ports."""
 
 import re
 from collections import Counter
@@ -15,7 +15,6 @@ PORTS_APART: Final = 10
 """Between one worker's ports and the next one's, as between Triton's own 8000 and a second Triton's."""
 
 _LAST_PORT: Final = 65535
-_DEVICE_ID: Final = re.compile(r"(GPU|MIG)-[0-9a-fA-F/-]{8,}")
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,6 @@ class Place:
     """Its name, made a folder's."""
     host: str
     http_port: int
-    device: str
-    """For CUDA_VISIBLE_DEVICES: the UUID that the layout calls it by, or its number in its node."""
 
     @property
     def grpc_port(self) -> int:
@@ -46,15 +43,14 @@ def places_of(workers: Sequence[LayoutWorker], hosts: Mapping[str, str], port: i
     `hosts`: addresses by node; "" is that of all other nodes, this machine by default. `port`: the first, on every
     host. Raises GenerateError for a node that there is not, and where the ports run out.
     """
-    nodes = {worker.node for worker in workers}
+    nodes = {worker.device.node for worker in workers}
     if unknown := sorted(set(hosts) - nodes - {""}):
         raise GenerateError(f"--host {unknown[0]}=...: the layout has no such node; it has {', '.join(sorted(nodes))}")
-    gpus: dict[str, list[str]] = {}
     on_host: Counter[str] = Counter()
     folders: set[str] = set()
     places = {}
     for worker in workers:
-        host = hosts.get(worker.node, hosts.get("", DEFAULT_HOST))
+        host = hosts.get(worker.device.node, hosts.get("", DEFAULT_HOST))
         first = port + PORTS_APART * on_host[host]
         if first + 2 > _LAST_PORT:
             raise GenerateError(
@@ -62,13 +58,9 @@ def places_of(workers: Sequence[LayoutWorker], hosts: Mapping[str, str], port: i
                 "its own --host"
             )
         on_host[host] += 1
-        of_node = gpus.setdefault(worker.node, [])
-        if worker.gpu not in of_node:
-            of_node.append(worker.gpu)
-        device = worker.gpu if _DEVICE_ID.fullmatch(worker.gpu) else str(of_node.index(worker.gpu))
         folder = _folder(worker.name, folders)
         folders.add(folder)
-        places[worker.name] = Place(folder, host, first, device)
+        places[worker.name] = Place(folder, host, first)
     return places
 
 

@@ -1,0 +1,85 @@
+"""How a scenario says what models are made of: partitions with their profiles, in pipelines."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tidegate.workload.profiles import ProfileSpec
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+P = TypeVar("P")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def of_kind(profiles: Mapping[str, P], kind: str) -> P | None:
+    """What is given for a kind of worker; for a part of a GPU (`A100/mps-50`) without its own, the whole one's."""
+    return profiles.get(kind) or profiles.get(kind.rpartition("/")[0])
+
+
+class PartitionSpec(_Section):
+    """Consecutive blocks of a model, loaded as a model of their own."""
+
+    name: Name
+    profile: ProfileSpec | None = Field(default=None, description="What policies expect, on every kind of worker")
+    profiles: dict[Name, ProfileSpec] = Field(default_factory=dict, description="... or by kind of worker")
+    output_bytes: int = Field(default=0, ge=0, description="Per row, as it travels to the next partition")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.profile is None) == (not self.profiles):
+            raise ValueError("give profile (for every GPU) or profiles (by kind of GPU): one of the two")
+        return self
+
+    def profile_on(self, kind: str) -> ProfileSpec | None:
+        """What is expected of it on a kind of worker; None where it has no profile for that."""
+        return self.profile or of_kind(self.profiles, kind)
+
+
+class PipelineSpec(_Section):
+    """Partitions in order, with one batch size."""
+
+    batch: int = Field(ge=1, le=65536, description="Rows: no batch through it is larger")
+    partitions: list[PartitionSpec] = Field(min_length=1)
+
+
+def blocks_of(pipelines: Sequence[Sequence[str]]) -> dict[str, tuple[int, int]]:
+    """The blocks, [first, end), of every partition of a model: as many as its pipelines tell apart.
+
+    Raises ValueError for pipelines in which a partition would come after itself.
+    """
+    cuts: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def cut(which: tuple[str, str]) -> tuple[str, str]:
+        while which in cuts:
+            which = cuts[which]
+        return which
+
+    for names in pipelines:
+        at = ("", "end")  # of nothing: where the model begins
+        for name in names:
+            begin, before = cut((name, "begin")), cut(at)
+            if begin != before:
+                cuts[begin] = before  # they are one place
+            at = (name, "end")
+    parts = {name for names in pipelines for name in names}
+    ending: dict[tuple[str, str], list[str]] = {}
+    for name in sorted(parts):
+        ending.setdefault(cut((name, "end")), []).append(name)
+    places: dict[tuple[str, str], int | None] = {}
+
+    def place(where: tuple[str, str]) -> int:
+        """How many blocks are before a cut: those of the longest way there."""
+        if where in places:
+            known = places[where]
+            if known is None:
+                raise ValueError(f"pipelines: {ending[where][0]!r} would come after itself: name partitions by blocks")
+            return known
+        places[where] = None
+        places[where] = found = max((place(cut((name, "begin"))) + 1 for name in ending.get(where, ())), default=0)
+        return found
+
+    return {name: (place(cut((name, "begin"))), place(cut((name, "end")))) for name in sorted(parts)}

@@ -1,0 +1,79 @@
+"""How a scenario says which workers there are: so many equal ones, each with a GPU of its own or a share of one."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tidegate.api import Device, Mps, Slice, Whole
+from tidegate.workload.simulated import NetworkSpec
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class WorkerSpec(BaseModel):
+    """Several equal workers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    count: int = Field(ge=1, le=100_000)
+    gpu: Name = Field(default="default", description="What GPU they have, e.g. `A100`: those of one name are equal")
+    per_gpu: int = Field(default=1, ge=1, le=100, description="Workers that share one GPU, each with such an MPS share")
+    device: int | None = Field(
+        default=None,
+        ge=0,
+        description="The number of the GPU, in its node, that all of them are on, be it with those of other entries; "
+        "default: GPUs of their own",
+    )
+    node: Name = Field(default="node0", description="The machine that they are in; what happens to it happens to all")
+    per_node: int | None = Field(
+        default=None, ge=1, description="Machines of so many: node then is node-0, node-1, ..."
+    )
+    hosts: list[Name] | None = Field(
+        default=None, min_length=1, description="Models, or partitions of them, loaded there; default: all"
+    )
+    network: NetworkSpec | None = Field(
+        default=None, description="Delays between the scheduler and simulated workers: no policy is told"
+    )
+
+    @model_validator(mode="after")
+    def _whole_gpus(self) -> Self:
+        if self.per_node is None:
+            return self
+        if self.device is not None:
+            raise ValueError("per_node: workers of one device are in one machine: leave out one of the two")
+        if self.per_node % self.per_gpu:
+            raise ValueError(
+                f"per_node: {self.per_node} workers fill no whole GPUs of {self.per_gpu}: give a multiple of per_gpu"
+            )
+        return self
+
+    @property
+    def slice(self) -> Slice:
+        """How much of its GPU each of them has."""
+        return Whole() if self.per_gpu == 1 else Mps(100 // self.per_gpu)
+
+    @property
+    def kind(self) -> str:
+        """What their profiles are listed by."""
+        return Device(self.node, 0, self.gpu).kind(self.slice)
+
+
+def devices_of(pools: Sequence[WorkerSpec]) -> Iterator[tuple[WorkerSpec, Device]]:
+    """Every worker's entry and GPU, in order; those of each node are numbered through, past the ones that are named."""
+    named = {(pool.node, pool.device) for pool in pools if pool.device is not None}
+    numbered: defaultdict[str, int] = defaultdict(int)
+
+    def next_in(node: str) -> int:
+        while (node, numbered[node]) in named:
+            numbered[node] += 1
+        numbered[node] += 1
+        return numbered[node] - 1
+
+    for pool in pools:
+        number = pool.device or 0
+        for index in range(pool.count):
+            node = pool.node if pool.per_node is None else f"{pool.node}-{index // pool.per_node}"
+            if pool.device is None and index % pool.per_gpu == 0:
+                number = next_in(node)
+            yield pool, Device(node, number, pool.gpu)
