@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.settings import InForce, Settings
 
 LIMIT = 1000
 
@@ -17,7 +18,7 @@ def _fill(bounds: Bounds, owner: str) -> int:
 
 
 def test_each_owner_leaves_as_much_free_as_it_has() -> None:
-    bounds = Bounds(LIMIT)
+    bounds = Bounds(InForce(Settings(max_in_flight_bytes=LIMIT)))
     assert [_fill(bounds, owner) for owner in "abc"] == [500, 250, 125]
     assert bounds.take(62, "d")
     assert not bounds.take(64, "e")
@@ -27,7 +28,7 @@ def test_each_owner_leaves_as_much_free_as_it_has() -> None:
 
 @given(some.lists(some.tuples(some.sampled_from("abcd"), some.integers(0, LIMIT)), max_size=40))
 def test_no_more_than_the_limit_is_held_and_whoever_comes_finds_room(steps: list[tuple[str, int]]) -> None:
-    bounds, held = Bounds(LIMIT), dict.fromkeys("abcd", 0)
+    bounds, held = Bounds(InForce(Settings(max_in_flight_bytes=LIMIT))), dict.fromkeys("abcd", 0)
     for owner, size in steps:
         if bounds.take(size, owner):
             held[owner] += size

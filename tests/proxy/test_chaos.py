@@ -12,7 +12,6 @@ import pytest
 
 from tests.proxy.fixtures.fake_answers import echo, too_few_rows
 from tidegate_proxy.driver import Driver
-from tidegate_proxy.limits import Limits
 
 Make = Callable[..., Any]
 OK, UNAVAILABLE, INTERNAL = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL
@@ -120,7 +119,7 @@ def test_whatever_happens_every_request_ends_once_and_nothing_is_left(
     monkeypatch.setattr("tidegate_proxy.serve.Driver", Seen)
     chaos = [Chaos(seed) for seed in range(3)]
     fakes = [start_fake(each) for each in chaos]
-    proxy = serve_here(fakes, policy=policy_name, limits=Limits(requests=60, leg_s=0.1))
+    proxy = serve_here(fakes, policy=policy_name, limits={"max_queue": 60, "leg_timeout_s": 0.1})
     callers = Callers(proxy, start_call, open_stream, request_of)
     stop = threading.Event()
     with ThreadPoolExecutor(9) as pool:

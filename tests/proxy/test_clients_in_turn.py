@@ -20,7 +20,7 @@ from tidegate_proxy.backend import INFER
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.limits import Limits, Load
+from tidegate_proxy.limits import Load, QueueLimits
 from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.transport.grpcio.options import CHANNEL_OPTIONS
 
@@ -165,7 +165,7 @@ def test_a_key_belongs_to_metadata(clients: dict[str, str]) -> None:
 
 
 def test_full_queues_refuse_those_who_filled_them_first() -> None:
-    limits = Limits(requests=1000, bytes=10_000, client_share=0.01, model_share=0.1)
+    limits = QueueLimits(requests=1000, bytes=10_000, client_share=0.01, model_share=0.1)
     full, little, much = Load(1000, 0), Load(9, 0), Load(500, 0)
     assert limits.refusal(Load(999, 9_999), much, much) == ""
     assert limits.refusal(full, much, much) == "requests"
@@ -185,7 +185,7 @@ def test_a_newcomer_is_admitted_to_full_queues_and_the_crowd_is_counted_as_refus
     request_of: Make,
     eventually: Make,
 ) -> None:
-    proxy = serve_here([triton], limits=Limits(requests=20, client_share=0.1, model_share=0.0))
+    proxy = serve_here([triton], limits={"max_queue": 20, "client_share": 0.1, "model_share": 0.0})
     crowd, neighbour = new_connection(proxy), new_connection(proxy)
     message = request_of("gated", {"X": ROW}).SerializeToString()
     calls = [crowd(message, timeout=60) for _ in range(20)]
@@ -210,7 +210,7 @@ def test_one_client_cannot_hold_all_that_may_be_in_flight(
     request_of: Make,
     eventually: Make,
 ) -> None:
-    proxy = serve_here([triton], client_limits={"max_bytes_in_flight": 8 << 20})
+    proxy = serve_here([triton], limits={"max_bytes_in_flight": 8 << 20})
     crowd, neighbour = new_connection(proxy), new_connection(proxy)
     message = request_of("gated", {"X": np.ones((1, 250_000), np.float32)}).SerializeToString()
     calls = []

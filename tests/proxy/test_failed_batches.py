@@ -11,7 +11,6 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tests.proxy.fixtures.fake_answers import ROW, Gated, echo, noise, too_few_rows, wrong_size
-from tidegate_proxy.limits import Limits
 from tidegate_proxy.spoilers import RetryBudget
 
 Make = Callable[..., Any]
@@ -170,7 +169,7 @@ def test_one_that_is_never_answered_alone(start_fake: Make, serve_here: Make, me
 
     fake = Gated(misbehave)
     server = start_fake(fake)
-    proxy = serve_here([server], limits=Limits(leg_s=1.0))
+    proxy = serve_here([server], limits={"leg_timeout_s": 1.0})
     outcomes = merged(proxy, fake)
     assert outcomes[1] == (UNAVAILABLE, f"Triton at {server.address} did not answer within 1 s")
     assert [outcomes[number][0] for number in (0, 2, 3)] == [OK] * 3

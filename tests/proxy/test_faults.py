@@ -19,7 +19,6 @@ from tests.proxy.fixtures.fake_answers import ROW, Gated, echo, noise
 from tidegate_proxy import front
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.faults import faults
-from tidegate_proxy.limits import Limits
 
 Make = Callable[..., Any]
 OK, UNAVAILABLE, INTERNAL = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL
@@ -212,7 +211,7 @@ def test_a_batch_that_is_never_answered(
         return echo(request)
 
     fake = start_fake(swallow)
-    proxy = serve_here([fake], limits=Limits(leg_s=1.0))
+    proxy = serve_here([fake], limits={"leg_timeout_s": 1.0})
     swallowed = start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}, id="swallowed"))
     eventually(lambda: proxy.engine.in_flight == 1, "it to run")
     behind = start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}, id="behind"))
@@ -240,7 +239,7 @@ def test_a_batch_that_is_never_answered_is_answered_elsewhere(
         seen.append("answered")
         return echo(request)
 
-    proxy = serve_here([start_fake(swallow), start_fake(answer)], limits=Limits(leg_s=1.0))
+    proxy = serve_here([start_fake(swallow), start_fake(answer)], limits={"leg_timeout_s": 1.0})
     assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is OK
     assert seen == ["swallowed", "answered"]
     released.set()

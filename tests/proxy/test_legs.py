@@ -30,9 +30,9 @@ from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.client import Client, Outcome
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import open_envelope
-from tidegate_proxy.limits import Limits
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.regions import Region, Regions
+from tidegate_proxy.settings import InForce, Settings
 from tidegate_proxy.signature import Signature, TensorSpec
 
 if TYPE_CHECKING:
@@ -145,9 +145,8 @@ class Split:
         setup = Setup((MODEL,), WORKERS, tuple(Profile(part, "default", (MS,)) for part in "ab"))
         engine = Engine(policy(setup, PolicyOptions()), name="fifs")
         self.regions = Counted()
-        self.driver = Driver(
-            engine, Directory(catalog), Limits(leg_s=0.05), Observability(setup), cast("Regions", self.regions)
-        )
+        in_force, regions = InForce(Settings(leg_s=0.05)), cast("Regions", self.regions)
+        self.driver = Driver(engine, Directory(catalog), in_force, Observability(setup), regions)
 
     def send(self) -> Client:
         """One more request."""
@@ -244,7 +243,7 @@ def test_those_that_wait_for_a_worker_that_is_given_up_leave_nothing() -> None:
             assert len(split.driver.legs._between) == 1
             async with asyncio.timeout(20):
                 while split.driver.legs._between:
-                    split.driver.legs.give_up_overdue(cast("Backend", hung), split.driver.limits)
+                    split.driver.give_up_overdue(cast("Backend", hung))
                     await asyncio.sleep(0.001)
         finally:
             await split.driver.close()

@@ -9,8 +9,8 @@ from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.driver import Driver
-from tidegate_proxy.limits import Limits
 from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.settings import InForce, Settings
 
 if TYPE_CHECKING:
     from tidegate_proxy.backend import Backend
@@ -40,9 +40,8 @@ class Whole(Split):
         policy = FirstComeFirstServed(setup, PolicyOptions())
         engine = Engine(policy, name="fifs", strict=True, learn=False, first_lead_ns=1000 * MS)
         self.regions = Counted()
-        self.driver = Driver(
-            engine, Directory(catalog), Limits(leg_s=HUNG_S), Observability(setup), cast("Regions", self.regions)
-        )
+        in_force, regions = InForce(Settings(leg_s=HUNG_S)), cast("Regions", self.regions)
+        self.driver = Driver(engine, Directory(catalog), in_force, Observability(setup), regions)
 
     async def sent_behind(self) -> list[Waiting]:
         """Three clients: the first one's leg runs on the first Triton, the second one's on the other, the third one's
@@ -89,7 +88,7 @@ def test_behind_a_leg_that_hangs_it_is_given_up_with_it_and_run_again() -> None:
             whole.tritons[0].calls = []
             async with asyncio.timeout(20):
                 while not whole.tritons[0].calls:
-                    whole.driver.legs.give_up_overdue(hung, whole.driver.limits)
+                    whole.driver.give_up_overdue(hung)
                     await asyncio.sleep(0.01)
             assert whole.driver.engine.in_flight + whole.driver.engine.queued == 3
             whole.tritons[0].calls, again = stale, whole.tritons[0].calls

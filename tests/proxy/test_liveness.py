@@ -53,7 +53,7 @@ def world(start_fake: Make, fake_http: str, serve_here: Make, request: pytest.Fi
     listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
     tritons = [{"grpc": start_fake(_echo).address, "http": fake_http}]
     options = getattr(request, "param", {})
-    return serve_here([], tritons=tritons, listen=listen, client_limits={"silence_s": 1.0}, **options)
+    return serve_here([], tritons=tritons, listen=listen, limits={"silence_s": 1.0}, **options)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from tidegate.api import Worker
 from tidegate_proxy.catalog import Catalog
 from tidegate_proxy.configuration.config import Ejection
 from tidegate_proxy.outliers import Outliers, is_failure
+from tidegate_proxy.settings import InForce, Settings
 
 if TYPE_CHECKING:
     from tidegate_proxy.backend import Backend
@@ -30,7 +31,7 @@ class Cluster:
         self.catalog = Catalog(
             workers=workers, backend_of=dict(enumerate(self.tritons)), hosts={"m": list(self.tritons)}
         )
-        self.outliers = Outliers(lambda: Ejection(**limits))
+        self.outliers = Outliers(InForce(Settings(ejection=Ejection(**limits))))
 
     def did_well(self, number: int, owner: str = "") -> None:
         self.outliers.did_well(self.tritons[number], owner)

@@ -36,9 +36,8 @@ def test_who_answers_inferences_need_not_answer_probes(
 ) -> None:
     fake = start_fake(echo)
     fake.takes_s["ServerLive"] = 30.0
-    proxy = serve_here([fake])
+    proxy = serve_here([fake], limits={"health_timeout_s": 2.0})
     (backend,) = proxy.serving._discovery.backends
-    backend.health_timeout_s = 2.0
     client = connect(proxy)
     enough = time.monotonic() + 5  # to be given up twice
     while time.monotonic() < enough:
@@ -84,10 +83,9 @@ def test_a_triton_that_was_given_up_is_not_asked_again_before_its_callers_are_to
 ) -> None:
     """Whoever was cut off when it was given up would wait for the limit a second time."""
     fake = start_fake(echo)
-    proxy = serve_here([fake])
+    proxy = serve_here([fake], limits={"health_timeout_s": 60.0})
     (backend,) = proxy.serving._discovery.backends
     membership = proxy.serving.driver.membership
-    backend.health_timeout_s = 60.0
     fake.takes_s["ServerLive"] = 60.0
 
     async def cut_off() -> bool:

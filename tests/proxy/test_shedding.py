@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.limits import Limits
 
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)
@@ -63,7 +62,7 @@ def test_a_full_queue_is_told_in_tritons_words(
     outcome: Make,
     eventually: Make,
 ) -> None:
-    proxy = serve_here([triton], limits=Limits(requests=1))
+    proxy = serve_here([triton], limits={"max_queue": 1})
     running = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
     eventually(lambda: proxy.engine.in_flight == 1, "the model to run")
     one_more = request_of("gated", {"X": FULL}, id=name)
@@ -95,7 +94,7 @@ def test_room_is_made_by_every_end_of_a_request(
     with_timeout = request_of("gated", {"X": ROW})
     with_timeout.parameters["timeout"].int64_param = 300_000
     size = len(request.SerializeToString())
-    limits = Limits(requests=5) if limit == "requests" else Limits(bytes=5 * size)
+    limits = {"max_queue": 5} if limit == "requests" else {"max_queue_bytes": 5 * size}
     proxy = serve_here([triton], policy="symphony", limits=limits)
 
     def is_full() -> bool:
@@ -133,7 +132,7 @@ def test_the_status_is_a_choice(
     eventually: Make,
 ) -> None:
     shed = grpc.StatusCode.RESOURCE_EXHAUSTED
-    proxy = serve_here([triton], policy="symphony", limits=Limits(requests=2, shed_status=shed))
+    proxy = serve_here([triton], policy="symphony", limits={"max_queue": 2}, shedding={"status": shed.name})
     running = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
     eventually(gate.somebody_waits, "the model to run")
     dropped = request_of("gated", {"X": ROW})

@@ -8,6 +8,7 @@ inference          what becomes of a request: scheduled, or sent on
   envelope           a request: header, tensors as buffers, what it can be merged with; client: who waits for it
   heading            what many requests say alike, read once; form: requests that are written alike, not read at all
   passage            a request that cannot be scheduled, on its way to a Triton as it is
+  shape              what varies in its tensors, in words; applications: of which it is; labels: short and few
   merging            gather envelopes into one request for Triton, scatter the answer; wire: protobuf, uncopied
   deadlines          when a request is due; headroom: what the way back takes
   waiting_clients    who waits for what; limits: how much may; bounds: what clients hold; spoilers: who spoils batches
@@ -25,6 +26,7 @@ backend            one Triton; probing: whether it is alive; forwarded: metadata
 discovery          keeps the catalog true; catalog, signature: what the Tritons serve; variants: where they disagree
   consent            whether a model's requests are merged, run alone or pass through; queue_delay: loaded without one
   split_models       models in partitions, which clients see as one
+settings           what of the configuration may change while requests are under way: one value, swapped as a whole
 take_over          several processes on one port, the last of which serves
 transport/         gRPC, two ways behind one interface: libnghttp2 in the event loop; grpcio's completion queues
 access/ configuration/ observability/   TLS and credentials; the file; metrics, statistics, traces, logs

@@ -9,13 +9,13 @@ import grpc
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate_proxy.configuration.config import TransportName, TritonTls
+from tidegate_proxy.settings import InForce
 from tidegate_proxy.transport import CallFailed, Metadata, Stream, ask, new_channel
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
 INFER: Final = SERVICE + "ModelInfer"
 GRPC_PREFIX: Final = "triton-grpc-protocol-"
 """What Triton puts before the name of a header that opens an API, over gRPC."""
-HEALTH_TIMEOUT_S: Final = 4.0
 LOAD_TIMEOUT_S: Final = 600.0
 """Large models take minutes to load."""
 CANCEL_AFTER_S: Final = 0.1
@@ -64,17 +64,16 @@ class Backend:
         shares_memory: bool = False,
         worker: str = "",
         headers: Sequence[tuple[str, str]] = (),
-        health_timeout_s: float = HEALTH_TIMEOUT_S,
+        in_force: InForce | None = None,
     ) -> None:
         """`address` is that of its gRPC service, HOST:PORT as the other two; `keepalive_s`: as the configuration's.
 
-        `headers` open what it restricts, named as over HTTP. Raises TlsError.
+        `headers` open what it restricts, named as over HTTP; `in_force`: None for the defaults. Raises TlsError.
         """
         self.address = address
         self.headers = tuple(headers)
         """May be replaced."""
-        self.health_timeout_s = health_timeout_s
-        """After which a health probe counts as not answered. May be changed."""
+        self._in_force = in_force or InForce()
         self._health: dict[str, asyncio.Task[bytes]] = {}
         """Probes under way, by method."""
         self.worker = worker
@@ -91,6 +90,11 @@ class Backend:
         """When it answered an inference last, on the monotonic clock."""
         self.forwarded: set[Any] = set()
         """Calls without an end of their own, each with a method `cancel`."""
+
+    @property
+    def health_timeout_s(self) -> float:
+        """After which a health probe counts as not answered."""
+        return self._in_force.settings.health_timeout_s
 
     def opened(self, metadata: Metadata) -> Metadata:
         """What goes along with a call: the metadata and the headers that open APIs, which win over what it says."""

@@ -4,8 +4,9 @@ import threading
 from collections import Counter
 from typing import Final, Literal
 
+from tidegate_proxy.settings import InForce
+
 Protocol = Literal["grpc", "http", "metrics"]
-NO_BOUND: Final = 1 << 63
 TOO_MUCH: Final = "too many bytes of requests are in flight (limits.max_bytes_in_flight)"
 
 
@@ -19,13 +20,9 @@ class Bounds:
     May be called from any thread: large bodies are inflated in threads of their own.
     """
 
-    def __init__(
-        self,
-        in_flight_bytes: int = NO_BOUND,
-        unread_bytes: int = NO_BOUND,
-        unread_bytes_per_connection: int = NO_BOUND,
-    ) -> None:
-        self.limit(in_flight_bytes, unread_bytes, unread_bytes_per_connection)
+    def __init__(self, in_force: InForce | None = None) -> None:
+        """`in_force`: how much they may; None: as much as they like."""
+        self._in_force = in_force or InForce()
         self.in_flight_bytes = 0
         self._in_flight_of: dict[str, int] = {}
         """The same by whose they are."""
@@ -36,12 +33,15 @@ class Bounds:
         """How many are open, for the protocols whose connections are known."""
         self._lock = threading.Lock()
 
-    def limit(self, in_flight_bytes: int, unread_bytes: int, unread_bytes_per_connection: int) -> None:
-        """From now on: bytes of requests that are read or not answered yet; of answers not taken, and of those of one
-        connection, where they are more than one answer."""
-        self.max_in_flight_bytes = in_flight_bytes
-        self.max_unread_bytes = unread_bytes
-        self.max_unread_bytes_per_connection = unread_bytes_per_connection
+    @property
+    def max_unread_bytes(self) -> int:
+        """Of answers that clients may leave, in all."""
+        return self._in_force.settings.max_unread_bytes
+
+    @property
+    def max_unread_bytes_per_connection(self) -> int:
+        """The same of one connection, where it is more than one answer."""
+        return self._in_force.settings.max_unread_bytes_per_connection
 
     def take(self, size: int, owner: str) -> bool:
         """So many bytes of a request have come; False, and nothing is counted, where they are too many.
@@ -53,7 +53,7 @@ class Bounds:
             return True
         with self._lock:
             before = self._in_flight_of.get(owner, 0)
-            if before + size > self.max_in_flight_bytes - self.in_flight_bytes:
+            if before + size > self._in_force.settings.max_in_flight_bytes - self.in_flight_bytes:
                 return False
             self._in_flight_of[owner] = before + size
             self.in_flight_bytes += size

@@ -24,6 +24,7 @@ from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.merged_statistics import merge_statistics
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.passage import Passage
+from tidegate_proxy.settings import InForce
 from tidegate_proxy.split_models import VERSION, SplitModel
 from tidegate_proxy.transport import CallFailed, Metadata, Stream
 from tidegate_proxy.wire import first_string
@@ -56,6 +57,7 @@ class Control:
         observability: Observability,
         gate: Gate,
         liveness: Liveness,
+        in_force: InForce,
     ) -> None:
         self._backends = discovery.backends
         self._directory = directory
@@ -64,6 +66,7 @@ class Control:
         self._observability = observability
         self._gate = gate
         self.liveness = liveness
+        self._in_force = in_force
         self._turn = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
         self.passages: set[Passage] = set()
@@ -71,8 +74,6 @@ class Control:
         driver.on_stray = self.take_over
         self.draining = False
         """Not ready for more: the proxy is about to stop."""
-        self.refuses_shared_memory = False
-        """Whether tensors in shared memory are refused rather than left to a Triton."""
         self.shared_memory = ClientRegions(lambda: self.route(""), self._ask, self._ask_all)
         """What clients registered."""
         self._answers: dict[str, Callable[[bytes, Metadata, float | None], Awaitable[bytes]]] = {
@@ -196,7 +197,7 @@ class Control:
         if request.refusal:
             raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, request.refusal, queued=False)
         for region in request.regions:
-            if words := reserved_names.why_not_used(region, refuses=self.refuses_shared_memory):
+            if words := reserved_names.why_not_used(region, refuses=self._in_force.settings.refuses_shared_memory):
                 raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words, queued=False)
         return self._one_of_several(model, request.sequence, request.header)
 

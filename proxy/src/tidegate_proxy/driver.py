@@ -22,13 +22,13 @@ from tidegate.engine import (
     PolicyReplaced,
     StartLeg,
 )
+from tidegate_proxy.backend import Backend
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import SHUTTING_DOWN, TIMEOUT_EXPIRED, Client, RequestFailed, own_fault
 from tidegate_proxy.faults import faults
 from tidegate_proxy.headroom import Headroom
 from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.legs import Legs
-from tidegate_proxy.limits import Limits
 from tidegate_proxy.live_engine import LiveEngine
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.membership import Membership
@@ -36,6 +36,7 @@ from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.outliers import Outliers
 from tidegate_proxy.recovery import Recovery
 from tidegate_proxy.regions import Regions
+from tidegate_proxy.settings import InForce, Settings
 from tidegate_proxy.spoilers import RetryBudget, Spoilers
 from tidegate_proxy.waiting_clients import WaitingClients
 
@@ -52,7 +53,7 @@ class Driver:
         self,
         engine: Engine,
         directory: Directory,
-        limits: Limits,
+        in_force: InForce,
         observability: Observability,
         regions: Regions | None = None,
         hidden: Callable[[], Container[str]] = frozenset,
@@ -62,8 +63,7 @@ class Driver:
         `hidden`: names of metadata that are not to go on to a Triton.
         """
         self.engine = engine
-        self.limits = limits
-        """May be replaced at any time."""
+        self._in_force = in_force
         self.regions = regions
         self._directory = directory
         self._observability = observability
@@ -77,7 +77,7 @@ class Driver:
         self._abandoned: list[tuple[list[Client], list[LegRun]]] = []
         """By engines that began anew: who is to be told, and what is to be stopped."""
         self.clients = WaitingClients(observability)
-        self.outliers = Outliers(lambda: self.limits.ejection)
+        self.outliers = Outliers(in_force)
         self.legs = Legs(
             self._engine,
             directory,
@@ -108,12 +108,12 @@ class Driver:
             self._give_up_client(client)
 
     def _submit(self, client: Client, arrival_ns: int, deadline_ns: int, app: str) -> None:
-        envelope, limits = client.envelope, self.limits
+        envelope, settings = client.envelope, self._in_force.settings
         client.arrival_ns, client.due_ns = arrival_ns, deadline_ns
         if self._observability.traces:
             self._observability.arrived(client)
         if deadline_ns <= arrival_ns:
-            self.clients.tell(client, _rejected(limits, TIMEOUT_EXPIRED))
+            self.clients.tell(client, _rejected(settings, TIMEOUT_EXPIRED))
             return
         due_ns = NEVER if deadline_ns == NEVER else self._headroom.before(deadline_ns, arrival_ns)
         client.request_id = request_id = self._last_id = next(self._ids)
@@ -135,11 +135,11 @@ class Driver:
         catalog = self._directory.catalog
         if not catalog.schedules(envelope) and envelope.model in catalog.hosts:
             self._pass_on(client)
-        elif self.clients.admit(client, limits):
+        elif self.clients.admit(client, settings.queue):
             self._engine.take_in(RequestArrived(time.monotonic_ns(), request))
         else:
             words = f"[request id: {envelope.id or '<id_unknown>'}] {QUEUE_FULL}"
-            self.clients.tell(client, _rejected(limits, words, queued=False))
+            self.clients.tell(client, _rejected(settings, words, queued=False))
 
     def _give_up_client(self, client: Client) -> None:
         """A fault met its request, wherever that is by now."""
@@ -157,13 +157,17 @@ class Driver:
         self._observability.failed(client, "CANCELED", "cancelled")
         return True
 
+    def give_up_overdue(self, backend: Backend) -> None:
+        """End what takes so long on a Triton that it will never end, though that answers probes."""
+        self.legs.give_up_overdue(backend, self._in_force.settings)
+
     def watch(self, liveness: Liveness) -> None:
         """Have the signs of life of the engine looked at."""
         liveness.watch("engine", self._engine.seen_ns)
 
-    def try_at_most(self, times: int) -> None:
-        """From now on so often is a request tried whose workers fail."""
-        self._engine.take_in(TriesChanged(time.monotonic_ns(), times))
+    def settings_changed(self) -> None:
+        """Have the engine learn what it has to know of the settings that are in force now."""
+        self._engine.take_in(TriesChanged(time.monotonic_ns(), self._in_force.settings.max_tries))
 
     @property
     def waiting(self) -> int:
@@ -189,7 +193,7 @@ class Driver:
             case CancelLeg():
                 pass  # Triton finishes what it began; a cancelled call would only hide that its worker is busy
             case Drop():
-                dropped = _rejected(self.limits, TIMEOUT_EXPIRED, outcome=f"dropped: {effect.reason}")
+                dropped = _rejected(self._in_force.settings, TIMEOUT_EXPIRED, outcome=f"dropped: {effect.reason}")
                 self.clients.fail(effect.request_id, dropped)
             case Fail():
                 self.clients.fail(effect.request_id, RequestFailed(grpc.StatusCode.UNAVAILABLE, effect.reason))
@@ -239,8 +243,8 @@ class Driver:
         self.recovery.answered(clients)
 
     def _may_spend(self, budget: RetryBudget, requests: int) -> bool:
-        return budget.spend(requests, self.limits.retry_share, self._last_id)
+        return budget.spend(requests, self._in_force.settings.retry_share, self._last_id)
 
 
-def _rejected(limits: Limits, details: str, *, queued: bool = True, outcome: str = "") -> RequestFailed:
-    return RequestFailed(limits.shed_status, details, queued=queued, reason="REJECTED", outcome=outcome)
+def _rejected(settings: Settings, details: str, *, queued: bool = True, outcome: str = "") -> RequestFailed:
+    return RequestFailed(settings.shed_status, details, queued=queued, reason="REJECTED", outcome=outcome)

@@ -17,12 +17,12 @@ from tidegate_proxy.faults import faults
 from tidegate_proxy.forwarded import forwarded_with_all
 from tidegate_proxy.headroom import Headroom
 from tidegate_proxy.leg_run import LegRun
-from tidegate_proxy.limits import Limits
 from tidegate_proxy.live_engine import LiveEngine
 from tidegate_proxy.merging import ScatterError, has_strings
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.payload import OutputSizes, Payload, Stage
 from tidegate_proxy.regions import Regions
+from tidegate_proxy.settings import Settings
 from tidegate_proxy.signature import STRINGS_ASIDE_FROM
 from tidegate_proxy.transport import PendingCall
 from tidegate_proxy.waiting_clients import WaitingClients
@@ -331,7 +331,7 @@ class Legs:
         self._observability.batch_ended(run.execution, now_ns, reason)
         run.payload.close(finished=True)
 
-    def give_up_overdue(self, backend: Backend, limits: Limits) -> None:
+    def give_up_overdue(self, backend: Backend, settings: Settings) -> None:
         """End legs that take so long that they will never end, though their Triton answers probes."""
         now_ns = time.monotonic_ns()
         first: dict[int, LegRun] = {}  # what was sent behind it waits for it
@@ -339,7 +339,7 @@ class Legs:
             first.setdefault(run.worker_id, run)
         for run in first.values():
             leg = run.effect.batch.legs[run.effect.leg]
-            limit_ns = limits.leg_ns(leg.duration_ns)
+            limit_ns = settings.leg_ns(leg.duration_ns)
             if run.backend is backend and now_ns - self._runs_since_ns(run) > limit_ns:
                 self._give_up_run(run, limit_ns)
 

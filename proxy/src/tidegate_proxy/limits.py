@@ -1,13 +1,7 @@
-"""What the proxy holds at most, and what it says beyond."""
+"""How much may wait for its answer."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import grpc
-
-from tidegate_proxy.configuration.config import Ejection
-
-LEG_FACTOR = 10
-LEG_FLOOR_S = 30.0
 FULL_OF = ("requests", "bytes")
 """What queues can be full of."""
 RESERVE = 0.1
@@ -23,7 +17,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Limits:
+class QueueLimits:
     """Bounds of the queue as a whole; a policy may drop before they are reached."""
 
     requests: int = 100_000
@@ -34,15 +28,6 @@ class Limits:
     """Of requests and bytes: an owner with less than that is not refused because others fill the queue."""
     model_share: float = 0.1
     """The same for a model."""
-    leg_s: float | None = None
-    """How long a batch may run before it counts as hung, though its Triton answers probes. None: ten times as long as
-    planned, and `LEG_FLOOR_S` at least."""
-    ejection: Ejection = field(default_factory=Ejection)
-    """Which Tritons are given nothing for a while."""
-    retry_share: float = 1.0
-    """Requests that are tried again because another spoiled their batch, at most, per request that comes."""
-    shed_status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
-    """What a client is told whose request is shed or dropped. Some clients try UNAVAILABLE again by themselves."""
 
     def refusal(self, waiting: Load, of_client: Load, of_model: Load) -> str:
         """Why one more request is refused where so much waits in all, of its client and of its model; "": it is not."""
@@ -57,9 +42,3 @@ class Limits:
         if load.requests >= int(self.requests * share):
             return "requests"
         return "bytes" if load.bytes >= int(self.bytes * share) else ""
-
-    def leg_ns(self, planned_ns: int) -> int:
-        """How long a leg may take that is planned to take `planned_ns`."""
-        if self.leg_s is not None:
-            return round(self.leg_s * 1e9)
-        return max(LEG_FACTOR * planned_ns, round(LEG_FLOOR_S * 1e9))

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tidegate_proxy.settings import InForce
+
 BEAT_S = 0.5
 """How often a part that has nothing to do gives a sign of life."""
 
@@ -20,10 +22,8 @@ class Liveness(Collector):
     As a Prometheus collector it tells how long each has been silent.
     """
 
-    def __init__(self, limit_s: float) -> None:
-        """`limit_s`: how long a part may be silent."""
-        self.limit_s = limit_s
-        """May be replaced at any time."""
+    def __init__(self, in_force: InForce) -> None:
+        self._in_force = in_force
         self._signs: dict[str, Callable[[], int]] = {}
 
     def watch(self, part: str, last_sign_ns: Callable[[], int]) -> None:
@@ -37,7 +37,8 @@ class Liveness(Collector):
 
     def complaint(self) -> str:
         """Which parts have been silent for too long, in words; none: "", and Tidegate lives."""
-        silent = {part: silence_s for part, silence_s in self.silence_s().items() if silence_s > self.limit_s}
+        limit_s = self._in_force.settings.silence_s
+        silent = {part: silence_s for part, silence_s in self.silence_s().items() if silence_s > limit_s}
         return ", ".join(f"no sign of life from the {part} for {silence_s:.1f} s" for part, silence_s in silent.items())
 
     def describe(self) -> list[Metric]:
@@ -53,5 +54,5 @@ class Liveness(Collector):
         for part, part_silence_s in silence_s.items():
             silent.add_metric((part,), part_silence_s)
         live = GaugeMetricFamily("tidegate_live", "1 while health says that Tidegate lives, else 0.")
-        live.add_metric((), int(max(silence_s.values(), default=0.0) <= self.limit_s))
+        live.add_metric((), int(max(silence_s.values(), default=0.0) <= self._in_force.settings.silence_s))
         return [silent, live]

@@ -8,7 +8,7 @@ longer.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -17,7 +17,7 @@ import grpc
 
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.catalog import Catalog
-from tidegate_proxy.configuration.config import Ejection
+from tidegate_proxy.settings import InForce
 
 _OF_TRITON: Final = frozenset(
     {
@@ -90,8 +90,8 @@ class _Record:
 class Outliers:
     """Keeps count."""
 
-    limits: Callable[[], Ejection]
-    """What counts; may give another at any time."""
+    in_force: InForce
+    """What counts."""
     _records: dict[Backend, _Record] = field(default_factory=dict)
     _owners: set[str] = field(default_factory=set)
     """Some of those whose calls have ended in the present window."""
@@ -116,7 +116,7 @@ class Outliers:
         `owners`: whose requests were in it; `backends`: all Tritons.
         """
         record = self._record(backend)
-        limits = self.limits()
+        limits = self.in_force.settings.ejection
         if now_ns - record.began_ns > limits.window_s * 1e9:
             self._owners_before, self._owners = self._owners, set()
             for each in self._records.values():
@@ -155,7 +155,7 @@ class Outliers:
 
     def _why(self, backend: Backend, record: _Record, backends: Sequence[Backend]) -> str | None:
         others = [self._record(other) for other in backends if other is not backend and other.alive]
-        limits = self.limits()
+        limits = self.in_force.settings.ejection
         is_alone = len(self._owners | self._owners_before) < ENOUGH
         in_row = bool(limits.consecutive_errors) and record.in_row >= limits.consecutive_errors
         if in_row and (is_alone or len(record.in_row_of) >= ENOUGH) and any(other.in_row == 0 for other in others):
@@ -170,7 +170,8 @@ class Outliers:
 
     def _can_spare(self, backend: Backend, catalog: Catalog, backends: Sequence[Backend]) -> bool:
         out = sum(self._record(other).out for other in backends)
-        return out < int(self.limits().max_share * len(backends)) and _others_have_all(backend, catalog)
+        most = int(self.in_force.settings.ejection.max_share * len(backends))
+        return out < most and _others_have_all(backend, catalog)
 
 
 def _others_have_all(backend: Backend, catalog: Catalog) -> bool:

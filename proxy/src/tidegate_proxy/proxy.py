@@ -4,8 +4,6 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack
 
-import grpc
-
 from tidegate.documents import Layout, read_document
 from tidegate.engine import Engine
 from tidegate_proxy.access.gate import Gate
@@ -15,18 +13,17 @@ from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.configuration.addresses import host_of
-from tidegate_proxy.configuration.config import AGE_JITTER, TOLD_S, ServeConfig, TransportName, TritonAddress
-from tidegate_proxy.configuration.config import Limits as LimitsConfig
+from tidegate_proxy.configuration.config import AGE_JITTER, TOLD_S, ServeConfig, TritonAddress
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.front import Front
 from tidegate_proxy.http.service import HttpService
-from tidegate_proxy.limits import Limits
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.metrics_page import MetricsPage
 from tidegate_proxy.probing import watch
+from tidegate_proxy.settings import InForce, settings_of
 from tidegate_proxy.take_over import prefer_newest
 
 log = logging.getLogger(__name__)
@@ -46,8 +43,10 @@ class Proxy:
         control: Control,
         gate: Gate,
         bounds: Bounds,
+        in_force: InForce,
     ) -> None:
         self.config = config
+        self.in_force = in_force
         self.driver = driver
         self.bounds = bounds
         self.address = ""
@@ -123,7 +122,7 @@ class Proxy:
         staying = [backend for backend in self._discovery.backends if backend not in leaving]
         added: list[Backend] = []
         try:
-            added += (backend_of(triton, wanted.limits, wanted.transport) for triton in changes.tritons_added)
+            added += (backend_of(triton, wanted, self.in_force) for triton in changes.tritons_added)
             for backend in added:
                 await self._prepare(backend)
             await self._discovery.change([*staying, *added], wanted, layout)
@@ -136,16 +135,9 @@ class Proxy:
         # From here on nothing fails, and nothing waits.
         self._gate.follow(gate)
         self.config = wanted
-        self.driver.limits = limits_of(wanted)
-        self.liveness.limit_s = wanted.limits.silence_s
-        if self.driver.regions:
-            self.driver.regions.limit_bytes = int(wanted.limits.max_shared_bytes)
-        self.bounds.limit(*bytes_of(wanted))
-        self.driver.try_at_most(wanted.retries.max + 1)
-        self._control.refuses_shared_memory = wanted.shared_memory == "refuse"
+        self.in_force.settings = settings_of(wanted)
+        self.driver.settings_changed()
         logging.getLogger().setLevel(wanted.log.level.upper())
-        for backend in self._discovery.backends:
-            backend.health_timeout_s = wanted.limits.health_timeout_s
         for backend in leaving:
             self._watches.pop(backend).cancel()
             self._spawn_retirement(backend)
@@ -224,41 +216,17 @@ class Proxy:
             backend.headers = headers[backend.address]
 
 
-def backend_of(triton: TritonAddress, limits: LimitsConfig, transport: TransportName) -> Backend:
+def backend_of(triton: TritonAddress, config: ServeConfig, in_force: InForce) -> Backend:
     """The way to a Triton. Raises TlsError, RestrictionError."""
     return Backend(
         triton.grpc,
         http=triton.http,
         metrics=triton.metrics,
         tls=triton.tls,
-        keepalive_s=limits.keepalive_s,
-        transport=transport,
+        keepalive_s=config.limits.keepalive_s,
+        transport=config.transport,
         shares_memory=triton.shares_memory,
         worker=triton.worker or "",
         headers=headers_of(triton),
-        health_timeout_s=limits.health_timeout_s,
-    )
-
-
-def limits_of(config: ServeConfig) -> Limits:
-    """What the driver has to know of a configuration."""
-    return Limits(
-        requests=config.limits.max_queue,
-        bytes=int(config.limits.max_queue_bytes),
-        client_share=config.limits.client_share,
-        model_share=config.limits.model_share,
-        leg_s=config.limits.leg_timeout_s,
-        ejection=config.ejection,
-        retry_share=config.retries.budget,
-        shed_status=grpc.StatusCode[config.shedding.status],
-    )
-
-
-def bytes_of(config: ServeConfig) -> tuple[int, int, int]:
-    """What clients may hold, as `Bounds.limit` takes it."""
-    limits = config.limits
-    return (
-        int(limits.max_bytes_in_flight),
-        int(limits.max_unread_bytes),
-        int(limits.max_unread_bytes_per_connection),
+        in_force=in_force,
     )

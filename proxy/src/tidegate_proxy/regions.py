@@ -18,6 +18,7 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy import reserved_names
 from tidegate_proxy.backend import SERVICE, Backend
 from tidegate_proxy.lifeline import Lifeline, has_ended
+from tidegate_proxy.settings import InForce
 from tidegate_proxy.transport import CallFailed
 from tidegate_proxy.wire import Buffer
 
@@ -61,10 +62,8 @@ class Region:
 class Regions:
     """The regions, by size in powers of two. Lives in an event loop."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        """`limit_bytes`: of all regions together."""
-        self.limit_bytes = limit_bytes
-        """May be changed."""
+    def __init__(self, in_force: InForce) -> None:
+        self._in_force = in_force
         self._held_bytes = 0
         self._backends: list[Backend] = []
         self._free: dict[int, list[Region]] = {}
@@ -146,7 +145,7 @@ class Regions:
 
     async def _make(self, size: int) -> None:
         try:
-            room = self._held_bytes + size <= self.limit_bytes
+            room = self._held_bytes + size <= self._in_force.settings.max_shared_bytes
             self._held_bytes += size if room else 0
             if not room:
                 return  # and it stays wanted, so that nobody asks again before another one is discarded

@@ -28,9 +28,10 @@ from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.metrics_page import MetricsPage
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.tracing import otlp_tracing
-from tidegate_proxy.proxy import Proxy, backend_of, bytes_of, limits_of
+from tidegate_proxy.proxy import Proxy, backend_of
 from tidegate_proxy.queue_delay import drop_delays
 from tidegate_proxy.regions import Regions
+from tidegate_proxy.settings import InForce, settings_of
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,8 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
     tracing = otlp_tracing(config.tracing.endpoint) if config.tracing else None
     async with AsyncExitStack() as stack:
         observers = _observers(config, plugins, stack)
-        backends = [backend_of(triton, config.limits, config.transport) for triton in config.tritons]
+        in_force = InForce(settings_of(config))
+        backends = [backend_of(triton, config, in_force) for triton in config.tritons]
         stack.push_async_callback(_close_all, backends)
         await _await_tritons(config, backends)
         directory = Directory(await _first_look(backends, config))
@@ -61,15 +63,15 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
             policy,
             name=config.policy.name,
             observers=observers,
-            max_tries=config.retries.max + 1,
+            max_tries=in_force.settings.max_tries,
             first_lead_ns=FIRST_LEAD_NS,
         )
         observability = Observability(setup, tracing)
-        bounds = Bounds(*bytes_of(config))
+        bounds = Bounds(in_force)
         stack.callback(observability.close)
-        regions = await _regions_with(backends, int(config.limits.max_shared_bytes))
+        regions = await _regions_with(backends, in_force)
         stack.push_async_callback(regions.close)
-        driver = Driver(engine, directory, limits_of(config), observability, regions, lambda: gate.credential_headers)
+        driver = Driver(engine, directory, in_force, observability, regions, lambda: gate.credential_headers)
         discovery = Discovery(
             backends,
             directory,
@@ -79,12 +81,11 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
             config,
             directory.catalog.layout,
         )
-        liveness = Liveness(config.limits.silence_s)
+        liveness = Liveness(in_force)
         driver.watch(liveness)
-        control = Control(directory, discovery, driver, observability, gate, liveness)
-        control.refuses_shared_memory = config.shared_memory == "refuse"
+        control = Control(directory, discovery, driver, observability, gate, liveness, in_force)
         inference = Inference(directory, driver, Applications(config.app))
-        proxy = Proxy(config, directory, driver, discovery, control, gate, bounds)
+        proxy = Proxy(config, directory, driver, discovery, control, gate, bounds, in_force)
         stack.push_async_callback(proxy.close)
         for work in (discovery.look_around(), proxy.look_at_files()):
             stack.push_async_callback(_cancelled, asyncio.create_task(work))
@@ -105,7 +106,7 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
         await proxy.serve_grpc(front, stack)
         front.watch(liveness)
         if config.listen.http and _serves_http(config, backends):
-            http = HttpService(config, inference, directory, discovery, control, gate, bounds)
+            http = HttpService(config, inference, directory, discovery, control, gate, bounds, in_force)
             await proxy.serve_http(http, config.listen.http, stack)
         try:
             yield proxy
@@ -157,8 +158,8 @@ def _measured(path: Path | None) -> dict[tuple[str, str], ModelProfile]:
     return {(profile.model, profile.kind): profile for profile in profiles}
 
 
-async def _regions_with(backends: Sequence[Backend], limit_bytes: int) -> Regions:
-    regions = Regions(limit_bytes)
+async def _regions_with(backends: Sequence[Backend], in_force: InForce) -> Regions:
+    regions = Regions(in_force)
     for backend in backends:
         await regions.share_with(backend)
     return regions

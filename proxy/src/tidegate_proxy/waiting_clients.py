@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from tidegate_proxy.client import Client, Outcome, RequestFailed, own_fault
 from tidegate_proxy.faults import faults
 from tidegate_proxy.leg_run import LegRun
-from tidegate_proxy.limits import Limits, Load
+from tidegate_proxy.limits import Load, QueueLimits
 from tidegate_proxy.observability.observability import Observability
 
 
@@ -37,7 +37,7 @@ class WaitingClients:
         """Of their requests."""
         return self._load.bytes
 
-    def admit(self, client: Client, limits: Limits) -> bool:
+    def admit(self, client: Client, limits: QueueLimits) -> bool:
         """One more waits, unless too many do."""
         model = client.envelope.model
         of_owner = self._load_of_owner.get(client.owner) or Load()

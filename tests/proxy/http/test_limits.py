@@ -13,6 +13,7 @@ import pytest
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.http import Limits
 from tidegate_proxy.http.connections import RESERVE
+from tidegate_proxy.settings import InForce, Settings
 from tidegate_proxy.signature import Signature, TensorSpec
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -254,7 +255,7 @@ def test_a_reader_that_takes_its_time_is_not(limited: Callable[..., Peer]) -> No
 def test_answers_that_nobody_reads_are_bounded_in_all(
     limited: Callable[..., Peer], eventually: Callable[..., None]
 ) -> None:
-    peer = limited(Limits(), Bounds(unread_bytes=3 * BIG_BYTES))
+    peer = limited(Limits(), Bounds(InForce(Settings(max_unread_bytes=3 * BIG_BYTES))))
     for _ in range(10):
         peer.connect(BIG.replace(b"/v2/big", b"/v2"))
     eventually(lambda: peer.bounds.ended["http", "max_unread_bytes"] >= 7, "those beyond to be cut off")
@@ -264,7 +265,9 @@ def test_answers_that_nobody_reads_are_bounded_in_all(
 
 def test_bytes_in_flight_are_bounded(limited: Callable[..., Peer], eventually: Callable[..., None]) -> None:
     """Bodies that are sent halfway hold memory; who comes when too much is held is told so, and others go on."""
-    peer = limited(Limits(), Bounds(in_flight_bytes=2_100_000), scheduled={"echo": SIGNATURE}.get)
+    peer = limited(
+        Limits(), Bounds(InForce(Settings(max_in_flight_bytes=2_100_000))), scheduled={"echo": SIGNATURE}.get
+    )
     half = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + bytes(500_000)
     first, second = peer.connect(half), peer.connect(half)
     eventually(lambda: peer.bounds.in_flight_bytes == 1_000_000, "both to be read")

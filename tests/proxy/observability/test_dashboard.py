@@ -23,6 +23,7 @@ from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.statistics import Statistics
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
+from tidegate_proxy.settings import InForce
 
 ROOT = Path(__file__).parents[3]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/tidegate.json").read_text())
@@ -59,7 +60,7 @@ def _exported() -> dict[str, set[str]]:
 
 
 def _liveness() -> str:
-    registry, liveness = CollectorRegistry(), Liveness(4.0)
+    registry, liveness = CollectorRegistry(), Liveness(InForce())
     liveness.watch("engine", lambda: 0)
     registry.register(liveness)
     return generate_latest(registry).decode()

@@ -14,6 +14,7 @@ from ngh2.events import ConnectionClosed, DataReceived, Event, ResponseReceived,
 
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.configuration.config import ServeConfig, TransportName
+from tidegate_proxy.settings import InForce, settings_of
 from tidegate_proxy.transport import Call, Server, new_server
 
 T = TypeVar("T")
@@ -62,6 +63,8 @@ class Served:
     server: Server
     port: int
     bounds: Bounds
+    in_force: InForce
+    """What its bounds are."""
 
     @property
     def address(self) -> str:
@@ -97,10 +100,11 @@ def serve(loop: LoopThread, transport: TransportName) -> Iterator[Serve]:
 
     def start(accept: Callable[[Call], None], **limits: float) -> Served:
         config = config_of(transport, **limits)
-        bounds = Bounds(int(config.limits.max_bytes_in_flight), int(config.limits.max_unread_bytes))
+        in_force = InForce(settings_of(config))
+        bounds = Bounds(in_force)
         server = loop.call(lambda: new_server(config, accept, bounds))
         servers.append(server)
-        return Served(server, loop.run(server.listen("127.0.0.1:0")), bounds)
+        return Served(server, loop.run(server.listen("127.0.0.1:0")), bounds, in_force)
 
     yield start
     for server in servers:

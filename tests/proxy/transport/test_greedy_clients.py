@@ -14,6 +14,7 @@ import pytest
 from tests.proxy.transport.conftest import LoopThread
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.configuration.config import Limits
+from tidegate_proxy.settings import InForce, Settings
 from tidegate_proxy.transport.grpcio.server import Call, Server
 
 METHOD = "/test.Service/Method"
@@ -84,7 +85,7 @@ def wire() -> Iterator[Callable[[str], Wire]]:
 
 
 def test_bytes_in_flight_are_bounded_and_given_back(serve: Callable[..., str], eventually: Eventually) -> None:
-    bounds = Bounds(in_flight_bytes=1_800_000)
+    bounds = Bounds(InForce(Settings(max_in_flight_bytes=1_800_000)))
     taken: list[Call] = []
 
     def accept(call: Call) -> None:
@@ -115,7 +116,7 @@ def test_bytes_in_flight_are_bounded_and_given_back(serve: Callable[..., str], e
 
 
 def test_a_stream_that_sends_too_much_ends(serve: Callable[..., str], eventually: Eventually) -> None:
-    bounds = Bounds(in_flight_bytes=MIB)
+    bounds = Bounds(InForce(Settings(max_in_flight_bytes=MIB)))
     gone = threading.Event()
 
     def accept(call: Call) -> None:
@@ -168,7 +169,7 @@ def test_what_waits_for_one_connection_is_bounded(
     serve: Callable[..., str], wire: Callable[[str], Wire], eventually: Eventually
 ) -> None:
     """Others are left alone, and so is one who waits for a single answer, however large."""
-    bounds = Bounds(unread_bytes_per_connection=3 * MIB)
+    bounds = Bounds(InForce(Settings(max_unread_bytes_per_connection=3 * MIB)))
     address = serve(_answers(4 * MIB), bounds)
     single, greedy = wire(address), wire(address)
     single.ask(1)
@@ -182,7 +183,7 @@ def test_what_waits_for_one_connection_is_bounded(
 def test_answers_that_nobody_takes_are_bounded_in_all(
     serve: Callable[..., str], wire: Callable[[str], Wire], eventually: Eventually
 ) -> None:
-    bounds = Bounds(unread_bytes=10 * MIB)
+    bounds = Bounds(InForce(Settings(max_unread_bytes=10 * MIB)))
     address = serve(_answers(4 * MIB), bounds)
     for _ in range(8):
         wire(address).ask(1)
@@ -198,7 +199,7 @@ def test_answers_that_nobody_takes_are_bounded_in_all(
 @pytest.fixture
 def limited(serve_here: Callable[..., Any], triton: Any) -> Callable[..., Any]:  # noqa: ANN401
     """`limited(max_streams=..., ...)`: a proxy in this process with such limits."""
-    return lambda **limits: serve_here([triton], client_limits=limits)
+    return lambda **limits: serve_here([triton], limits=limits)
 
 
 def test_settings_carry_the_limit_of_streams(limited: Callable[..., Any], wire: Callable[[str], Wire]) -> None:

@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -358,13 +359,16 @@ def test_a_flood_of_a_client_that_takes_nothing_ends_its_connection(
 
 
 def test_answers_that_nobody_reads_are_bounded(serve: Serve, connect: Connect, eventually: Callable[..., Any]) -> None:
-    served = serve(
-        lambda call: call.receive(lambda _: call.answer(bytes(1 << 20))), max_unread_bytes_per_connection=8 << 20
-    )
+    served = serve(lambda call: call.receive(lambda _: call.answer(bytes(1 << 20))))
     client = connect(served)
     for _ in range(64):
         client.begin(end_stream=True)
     client.send()  # and it reads nothing
+    eventually(lambda: served.bounds.unread_bytes >= 48 << 20, "answers to wait")
+    assert not served.bounds.ended
+    served.in_force.settings = replace(served.in_force.settings, max_unread_bytes_per_connection=8 << 20)
+    client.begin(end_stream=True)
+    client.send()  # a limit that is another by now holds from the next answer on
     eventually(
         lambda: served.bounds.ended["grpc", "max_unread_bytes_per_connection"] == 1,
         "the end of a connection that is not read",

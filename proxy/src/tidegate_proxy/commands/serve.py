@@ -168,7 +168,7 @@ async def run_proxy(
         async with serving(settings, Plugins.installed()) as proxy:
             serves = True
             announce(proxy)
-            watchdog = Watchdog(lambda: proxy.liveness.limit_s)
+            watchdog = Watchdog(lambda: proxy.in_force.settings.silence_s)
             reloading = loop.create_task(_reload(proxy, again, read_again))
             await stop.wait()
             reloading.cancel()

@@ -21,6 +21,7 @@ from tidegate_proxy.http.server import HttpServer, start_server
 from tidegate_proxy.http.split import split_handlers
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.observability.merged_statistics import statistics_json
+from tidegate_proxy.settings import InForce
 from tidegate_proxy.signature import Signature
 
 _OK = 200
@@ -40,6 +41,7 @@ class HttpService:
         control: Control,
         gate: Gate,
         bounds: Bounds,
+        in_force: InForce,
     ) -> None:
         self._config = config
         self._bounds = bounds
@@ -58,7 +60,7 @@ class HttpService:
             overrides=self._override,
             limits=self._limits,
             passed_through=control.passed_through_http,
-            refuses_shared_memory=lambda: control.refuses_shared_memory,
+            refuses_shared_memory=lambda: in_force.settings.refuses_shared_memory,
             bounds=bounds,
         )
         self._own: dict[tuple[str, str], Handler] = {

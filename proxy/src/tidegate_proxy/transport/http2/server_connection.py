@@ -230,7 +230,7 @@ class ServerConnection(Connection):
             self._taken_s = self.now_s()
         self.bounds.unread(unread - self._unread)
         self._unread = unread
-        if unread > self.limits.max_unread_bytes_per_connection and len(self._calls) > 1:
+        if unread > self.bounds.max_unread_bytes_per_connection and len(self._calls) > 1:
             self.end_for("max_unread_bytes_per_connection")
         elif self.bounds.unread_bytes > self.bounds.max_unread_bytes:
             self._server.end_largest()
