@@ -26,7 +26,7 @@ from tidegate.api import AnyCommand, AnyEvent, ClockAdvanced, Commands, Drop, Le
 from tidegate.engine import Engine, InvariantViolation, PolicyReplaced, Recorder, StartLeg, read_log
 from tidegate.engine.overlap import LONGEST_NS
 from tidegate.host import Plugins
-from tidegate.testing import random_scenario, run_scenario
+from tidegate.testing import random_world, run_world
 
 PLUGINS = Plugins.installed()
 every_policy = pytest.mark.parametrize("spec", PLUGINS.policies.values(), ids=lambda spec: spec.name)
@@ -68,7 +68,7 @@ def test_2_exclusivity(spec: PolicySpec, rng: random.Random) -> None:
 @a_few
 def test_2_exclusivity_nothing_is_sent_long_before_the_leg_before_it_ends(spec: PolicySpec, rng: random.Random) -> None:
     """Where legs take as long as expected it can be told how early: no more than the lead, whatever is urgent then."""
-    scenario = random_scenario(rng, disturbances=False, pipelines=spec.policy.runs_pipelines and rng.random() < 0.5)
+    scenario = random_world(rng, disturbances=False, pipelines=spec.policy.runs_pipelines and rng.random() < 0.5)
     watch = Watch()
     driver = run(spec, scenario, observer=watch)
     sent = {(effect.batch.id, effect.leg): now_ns for now_ns, effect in driver.effects if isinstance(effect, StartLeg)}
@@ -228,7 +228,7 @@ def test_9_isolation(spec: PolicySpec, fault: str, rng: random.Random, nth: int)
 def test_10_no_idle_refusal(spec: PolicySpec, rng: random.Random) -> None:
     if spec.policy.drops_in_time:
         pytest.skip(spec.policy.drops_in_time)
-    run_scenario(spec, world(spec, rng))
+    run_world(spec, world(spec, rng))
 
 
 def digest_of_logs() -> str:

@@ -30,7 +30,7 @@ from tidegate.api import (
 from tidegate.engine import AnyEffect, CancelLeg, Engine, StartLeg
 from tidegate.host import Plugins, make_policy
 from tidegate.sim import Simulation
-from tidegate.testing import random_scenario
+from tidegate.testing import random_world
 
 PLUGINS = Plugins.installed()
 BATCH = 8
@@ -180,7 +180,7 @@ def test_requests_without_a_deadline_neither_starve_nor_take_more_than_their_tur
 @settings(max_examples=25, deadline=None)
 @given(rng=st.randoms(use_true_random=False), name=st.sampled_from(sorted(PLUGINS.policies)))
 def test_one_client_alone_is_never_held_back(rng: random.Random, name: str) -> None:
-    scenario = random_scenario(rng, disturbances=False)
+    scenario = random_world(rng, disturbances=False)
     told: list[AnyEvent] = []
     policy = make_policy(PLUGINS.policy(name), scenario.setup, {})
     handle = policy.handle
@@ -207,7 +207,7 @@ def test_one_client_alone_is_never_held_back(rng: random.Random, name: str) -> N
 @settings(max_examples=40, deadline=None)
 @given(rng=st.randoms(use_true_random=False), name=st.sampled_from(sorted(PLUGINS.policies)))
 def test_whatever_happens_every_request_is_told_or_held_and_ends_once(rng: random.Random, name: str) -> None:
-    scenario = random_scenario(rng, disturbances=True)
+    scenario = random_world(rng, disturbances=True)
     engine = Engine(make_policy(PLUGINS.policy(name), scenario.setup, {}), name=name, strict=True)
     simulation = Simulation(engine, listeners=[Counted(engine)])
     simulation.schedule(scenario.events)

@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from tidegate.sim.parallel import Backend, BackendError, run_parallel
+from tidegate.sim.parallel import Backend, ParallelBackendError, run_parallel
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -24,5 +24,5 @@ def test_what_a_task_raises_reaches_the_caller() -> None:
 def test_a_backend_that_is_not_installed_says_what_to_install(backend: Backend, module: str, package: str) -> None:
     if importlib.util.find_spec(module):
         pytest.skip(f"{module} is installed")
-    with pytest.raises(BackendError, match=rf'--backend {backend}: .*pip install "{package}"'):
+    with pytest.raises(ParallelBackendError, match=rf'--backend {backend}: .*pip install "{package}"'):
         list(run_parallel(abs, [-1, 2], backend=backend))

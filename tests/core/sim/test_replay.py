@@ -24,7 +24,7 @@ from tidegate.api import (
 from tidegate.cli import build_app
 from tidegate.engine import Engine, Recorder, StartLeg, Tally, read_log
 from tidegate.host import Plugins
-from tidegate.testing import random_scenario, run_scenario
+from tidegate.testing import random_world, run_world
 
 PLUGINS = Plugins.installed()
 WORLD = 1  # one with a few dozen requests
@@ -38,7 +38,7 @@ HEADER = (
 def log(tmp_path: Path) -> Path:
     path = tmp_path / "run.jsonl"
     with path.open("wb") as out:
-        run_scenario(PLUGINS.policy("symphony"), random_scenario(random.Random(WORLD)), recorder=Recorder(out))
+        run_world(PLUGINS.policy("symphony"), random_world(random.Random(WORLD)), recorder=Recorder(out))
     return path
 
 

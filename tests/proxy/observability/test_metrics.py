@@ -28,7 +28,7 @@ from tidegate.api import (
 )
 from tidegate.engine import AnyEffect, Engine, Fail, PolicyReplaced, Recorder, StartLeg, read_log
 from tidegate.host import Plugins, make_policy
-from tidegate.testing import random_scenario, run_scenario
+from tidegate.testing import random_world, run_world
 from tidegate_proxy.observability.metrics import MAX_REASONS, MAX_SHAPES, OTHER_REASONS, OTHER_SHAPES, Metrics
 
 MS = 1_000_000
@@ -157,10 +157,10 @@ def test_a_snapshot_stays_as_it_is() -> None:
 )
 @given(seed=st.integers(0, 1 << 30))
 def test_they_agree_with_the_engine(policy: str, seed: int) -> None:
-    scenario = random_scenario(random.Random(seed))
+    scenario = random_world(random.Random(seed))
     spec = Plugins.installed().policy(policy)
     log = io.BytesIO()
-    run_scenario(spec, scenario, recorder=Recorder(log))
+    run_world(spec, scenario, recorder=Recorder(log))
     entries = list(read_log(log.getvalue().splitlines())[1])
 
     metrics = Metrics(scenario.setup)

@@ -29,11 +29,11 @@ def errors_explained() -> Iterator[None]:
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         from tidegate.host import PluginError
-        from tidegate.sim.parallel import BackendError
+        from tidegate.sim.parallel import ParallelBackendError
         from tidegate.sim.run import SimulationError
         from tidegate.workload import ScenarioError, TraceError
 
-        known = (PluginError, BackendError, SimulationError, ScenarioError, TraceError, OSError)
+        known = (PluginError, ParallelBackendError, SimulationError, ScenarioError, TraceError, OSError)
         try:
             yield
         except known as error:

@@ -18,7 +18,7 @@ class Backend(StrEnum):
     dask = "dask"
 
 
-class BackendError(Exception):
+class ParallelBackendError(Exception):
     """A backend that cannot be used; the message says what to install or to start."""
 
 
@@ -31,8 +31,8 @@ def run_parallel(
 ) -> Iterator[Result]:
     """Apply a function to every task; yields the results in the order of the tasks, which must pickle.
 
-    `jobs`: how many at once; -1: as many as there are cores, 1: in this process. Raises BackendError, and whatever the
-    function raises. What the results are depends on neither.
+    `jobs`: how many at once; -1: as many as there are cores, 1: in this process. What the results are depends on
+    neither. Raises ParallelBackendError, and whatever the function raises.
     """
     import joblib  # noqa: PLC0415 - of the extra `sim`
 
@@ -58,5 +58,5 @@ def _connected(backend: Backend) -> Any:  # noqa: ANN401 - joblib has no types
             import_module("distributed").Client()  # joblib takes the newest client
     except ImportError as error:
         package = "ray" if backend is Backend.ray else "dask[distributed]"
-        raise BackendError(f'--backend {backend}: {error}; pip install "{package}"') from error
+        raise ParallelBackendError(f'--backend {backend}: {error}; pip install "{package}"') from error
     return joblib.parallel_config(backend=str(backend))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tidegate.testing.conformance import ConformanceError, Fault, check_policy, find_faults
     from tidegate.testing.playbook import Playbook, PlaybookOf, TranscriptMismatch
     from tidegate.testing.policy_conformance import PolicyConformance
-    from tidegate.testing.scenario import Scenario, random_scenario, run_scenario
+    from tidegate.testing.world import World, random_world, run_world
 
 __all__ = [
     "ConformanceError",
@@ -19,19 +19,19 @@ __all__ = [
     "Playbook",
     "PlaybookOf",
     "PolicyConformance",
-    "Scenario",
     "TranscriptMismatch",
+    "World",
     "check_policy",
     "find_faults",
-    "random_scenario",
-    "run_scenario",
+    "random_world",
+    "run_world",
 ]
 
 _HOMES = {
     "conformance": ("ConformanceError", "Fault", "check_policy", "find_faults"),
     "playbook": ("Playbook", "PlaybookOf", "TranscriptMismatch"),
     "policy_conformance": ("PolicyConformance",),
-    "scenario": ("Scenario", "random_scenario", "run_scenario"),
+    "world": ("World", "random_world", "run_world"),
 }
 
 

@@ -10,7 +10,7 @@ from tidegate.api import PolicySpec
 from tidegate.engine import InvariantViolation, Recorder, read_log
 from tidegate.host import make_policy
 from tidegate.sim.replay import replay
-from tidegate.testing.scenario import Scenario, random_scenario, run_scenario
+from tidegate.testing.world import World, random_world, run_world
 
 
 class ConformanceError(AssertionError):
@@ -48,38 +48,38 @@ def find_faults(
     spec: PolicySpec, *, worlds: int = 100, seed: int = 0, options: Mapping[str, Any] | None = None
 ) -> Iterator[Fault]:
     """Try a policy in `worlds` random worlds, every second one with disturbances; at most one fault of each."""
-    for world in range(seed, seed + worlds):
+    for number in range(seed, seed + worlds):
         try:
-            check_scenario(spec, _scenario(spec, world), options)
+            check_world(spec, _world(spec, number), options)
         except Exception as error:
             # Whatever a stranger's policy raises: it is its fault.
-            yield Fault(spec.name, world, error)
+            yield Fault(spec.name, number, error)
 
 
-def check_scenario(spec: PolicySpec, scenario: Scenario, options: Mapping[str, Any] | None = None) -> None:
+def check_world(spec: PolicySpec, world: World, options: Mapping[str, Any] | None = None) -> None:
     """Try a policy in one world: 2, 3 and 8 are the engine's checks, 10 is the world's, the rest is looked at here."""
-    recorded = _ended_log(spec, scenario, options)
-    if recorded != _ended_log(spec, scenario, options):
+    recorded = _ended_log(spec, world, options)
+    if recorded != _ended_log(spec, world, options):
         raise InvariantViolation(6, "a second run gave other commands")
     header, entries = read_log(recorded.splitlines())
     if difference := replay(header, entries, make_policy(spec, header.setup, header.options)).difference:
         raise InvariantViolation(7, f"replayed from its log it answers otherwise: {difference}")
 
 
-def log_of_world(spec: PolicySpec, world: int, options: Mapping[str, Any] | None = None) -> bytes:
-    """What a policy does in the world of this seed: its event log. Raises as `check_scenario` does."""
-    return _ended_log(spec, _scenario(spec, world), options)
+def log_of_world(spec: PolicySpec, seed: int, options: Mapping[str, Any] | None = None) -> bytes:
+    """What a policy does in the world of this seed: its event log. Raises as `check_world` does."""
+    return _ended_log(spec, _world(spec, seed), options)
 
 
-def _scenario(spec: PolicySpec, world: int) -> Scenario:
+def _world(spec: PolicySpec, seed: int) -> World:
     # Of four worlds in a row two are disturbed, and two have split models if the policy takes them.
-    pipelines = spec.policy.runs_pipelines and world % 4 >= 2
-    return random_scenario(random.Random(world), disturbances=world % 2 == 1, pipelines=pipelines)
+    pipelines = spec.policy.runs_pipelines and seed % 4 >= 2
+    return random_world(random.Random(seed), disturbances=seed % 2 == 1, pipelines=pipelines)
 
 
-def _ended_log(spec: PolicySpec, scenario: Scenario, options: Mapping[str, Any] | None) -> bytes:
+def _ended_log(spec: PolicySpec, world: World, options: Mapping[str, Any] | None) -> bytes:
     log = io.BytesIO()
-    engine = run_scenario(spec, scenario, options=options, recorder=Recorder(log)).engine
+    engine = run_world(spec, world, options=options, recorder=Recorder(log)).engine
     if engine.in_flight:
         raise InvariantViolation(1, f"{engine.in_flight} batches never ended")
     if engine.queued:

@@ -37,8 +37,8 @@ KINDS = ("fast", "slow")
 
 
 @dataclass(frozen=True)
-class Scenario:
-    """One world: what the policy is made with, what happens from outside, and how true durations differ from plans."""
+class World:
+    """What a policy is made with, what happens from outside, and how true durations differ from plans."""
 
     setup: Setup
     events: tuple[AnyEvent, ...]
@@ -51,7 +51,7 @@ class Scenario:
     """How early batches are sent behind others, as they are live; 0: not at all."""
 
 
-def random_scenario(rng: random.Random, *, disturbances: bool = True, pipelines: bool = False) -> Scenario:
+def random_world(rng: random.Random, *, disturbances: bool = True, pipelines: bool = False) -> World:
     """Draw a world. Without disturbances workers neither fail nor vanish, and take exactly as long as expected.
 
     `pipelines`: some models are split into partitions, with a network between the nodes.
@@ -71,36 +71,36 @@ def random_scenario(rng: random.Random, *, disturbances: bool = True, pipelines:
     events: list[AnyEvent] = [_arrival(rng, request_id, models) for request_id in range(rng.randint(0, 60))]
     if disturbances:
         events += _disturbances(rng, events, workers)
-    scenario = Scenario(
+    world = World(
         setup=Setup(models, workers, profiles, seed=rng.randint(0, 9), network=network, patience_ns=ms_to_ns(20)),
         events=tuple(sorted(events, key=lambda event: event.now_ns)),
         service_factors=tuple(rng.uniform(0.7, 1.6) for _ in range(7)) if disturbances else (1.0,),
         failures=frozenset(rng.sample(range(40), rng.randint(0, 3))) if disturbances else frozenset(),
     )
     clients = rng.choice(("a", "ab", "aaaab", "aaaabc"))
-    events = [_from_one_of(clients, rng, event) for event in scenario.events]
+    events = [_from_one_of(clients, rng, event) for event in world.events]
     models = tuple(msgspec.structs.replace(model, merge_limit=rng.choice((None, None, 1, 3))) for model in models)
-    setup = msgspec.structs.replace(scenario.setup, models=models)
+    setup = msgspec.structs.replace(world.setup, models=models)
     first_lead_ns = rng.choice((0, 0, ms_to_ns(1), ms_to_ns(4)))
-    return replace(scenario, setup=setup, events=tuple(events), first_lead_ns=first_lead_ns)
+    return replace(world, setup=setup, events=tuple(events), first_lead_ns=first_lead_ns)
 
 
 class _MadeToFail:
-    """The execution of a scenario's legs, in the order of their starts: some fail, all take other than planned."""
+    """The execution of a world's legs, in the order of their starts: some fail, all take other than planned."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        self._scenario = scenario
-        self._kinds = {worker.id: worker.kind for worker in scenario.setup.workers}
-        self._profiles = {(profile.partition, profile.kind): profile for profile in scenario.setup.profiles}
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._kinds = {worker.id: worker.kind for worker in world.setup.workers}
+        self._profiles = {(profile.partition, profile.kind): profile for profile in world.setup.profiles}
         self._started = 0
 
     def __call__(self, effect: StartLeg, started_ns: int) -> Outcome:
         number = self._started
         self._started += 1
-        leg, factors = effect.batch.legs[effect.leg], self._scenario.service_factors
+        leg, factors = effect.batch.legs[effect.leg], self._world.service_factors
         profile = self._profiles[leg.partition, self._kinds[leg.worker_id]]
         ended_ns = started_ns + max(1, round(profile.planned_ns(effect.rows) * factors[number % len(factors)]))
-        if number in self._scenario.failures:
+        if number in self._world.failures:
             outcome = failed(effect, ended_ns, "made to fail", retry=True)
             return refused(outcome, effect.batch) if number % 2 else outcome
         return finished(effect, started_ns, ended_ns)
@@ -146,20 +146,20 @@ def check_drop(engine: Engine, request: Request) -> None:
         )
 
 
-def run_scenario(
+def run_world(
     spec: PolicySpec,
-    scenario: Scenario,
+    world: World,
     *,
     options: Mapping[str, Any] | None = None,
     recorder: Recorder | None = None,
 ) -> Simulation:
-    """Run a policy through a scenario, to its end, with every violated invariant raised."""
-    policy = make_policy(spec, scenario.setup, dict(options or {}))
+    """Run a policy through a world, to its end, with every violated invariant raised."""
+    policy = make_policy(spec, world.setup, dict(options or {}))
     observers = [recorder] if recorder else []
-    engine = Engine(policy, name=spec.name, strict=True, observers=observers, first_lead_ns=scenario.first_lead_ns)
+    engine = Engine(policy, name=spec.name, strict=True, observers=observers, first_lead_ns=world.first_lead_ns)
     drops: list[Listener] = [] if policy.drops_in_time else [_DropsAreDue(engine)]
-    simulation = Simulation(engine, ExactWorkers(_MadeToFail(scenario)), listeners=drops)
-    simulation.schedule(scenario.events)
+    simulation = Simulation(engine, ExactWorkers(_MadeToFail(world)), listeners=drops)
+    simulation.schedule(world.events)
     simulation.run()
     return simulation
 
