@@ -134,6 +134,6 @@ def test_whatever_happens_every_request_ends_once_and_nothing_is_left(
     (driver,) = drivers
     tally = proxy.engine.tally
     eventually(lambda: tally.ended == tally.accepted and proxy.engine.in_flight == 0, "every request to have ended")
-    eventually(lambda: not driver.waiting and not driver.legs, "the driver to forget them")
+    eventually(lambda: not driver.waiting and not driver.running, "the driver to forget them")
     assert (proxy.engine.queued, driver.clients.held_bytes) == (0, 0)
     assert tally.answered > 0

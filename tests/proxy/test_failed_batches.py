@@ -76,10 +76,11 @@ def test_a_batch_that_fails_is_neither_answered_nor_learned_from(
         return b""
 
     proxy = serve_here([start_fake(fail)])
-    expected = dict(proxy.engine.expectations.profiles)
+    (guess,) = proxy.engine.expectations.profiles.values()
     for _ in range(20):
         assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW})) == (INTERNAL, "it breaks")
-    assert proxy.engine.expectations.profiles == expected
+    of_shape = proxy.engine.expectations.profiles["echo", "default", "X:3"]
+    assert (of_shape.expected, of_shape.planned) == (guess.expected, guess.planned)
     tally = proxy.stop()
     assert (tally.accepted, tally.failed, tally.answered, tally.late) == (20, 20, 0, 0)
 

@@ -169,8 +169,8 @@ class Split:
 
     def nothing_is_left(self) -> bool:
         """Whether no payload is kept, nor shared memory."""
-        legs = self.driver.legs
-        return not legs._between and not legs._running and not self.regions.in_use
+        running = self.driver.running
+        return not running._between and not running._running and not self.regions.in_use
 
 
 async def _lost_while_the_first_leg_runs(split: Split) -> None:
@@ -240,10 +240,10 @@ def test_those_that_wait_for_a_worker_that_is_given_up_leave_nothing() -> None:
                 split.send()
                 (await split.called(0)).answer("Y", bytes(4 * WIDTH))
             hung = await split.called(1)
-            assert len(split.driver.legs._between) == 1
+            assert len(split.driver.running._between) == 1
             async with asyncio.timeout(20):
-                while split.driver.legs._between:
-                    split.driver.give_up_overdue(cast("Backend", hung))
+                while split.driver.running._between:
+                    split.driver.membership.give_up_overdue(cast("Backend", hung))
                     await asyncio.sleep(0.001)
         finally:
             await split.driver.close()

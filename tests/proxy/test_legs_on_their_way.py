@@ -88,7 +88,7 @@ def test_behind_a_leg_that_hangs_it_is_given_up_with_it_and_run_again() -> None:
             whole.tritons[0].calls = []
             async with asyncio.timeout(20):
                 while not whole.tritons[0].calls:
-                    whole.driver.give_up_overdue(hung)
+                    whole.driver.membership.give_up_overdue(hung)
                     await asyncio.sleep(0.01)
             assert whole.driver.engine.in_flight + whole.driver.engine.queued == 3
             whole.tritons[0].calls, again = stale, whole.tritons[0].calls

@@ -59,6 +59,7 @@ MODULES = (
     "tidegate_proxy.observability.observability",
     "tidegate_proxy.observability.statistics",
     "tidegate_proxy.payload",
+    "tidegate_proxy.running_legs",
     "tidegate_proxy.streams",
     "tidegate_proxy.transport.http2.call",
     "tidegate_proxy.waiting_clients",
@@ -172,7 +173,7 @@ def world(
         driver: Driver = world.serving.driver
         engine: Engine = world.engine
         eventually(lambda: (driver.waiting, engine.queued, engine.in_flight) == (0, 0, 0), "all to be over")
-        assert not driver.legs
+        assert not driver.running
         live = service_pb2.ServerLiveResponse(live=True).SerializeToString()
         assert call(world, "ServerLive", b"") == (OK, live)
 

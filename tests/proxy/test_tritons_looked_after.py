@@ -8,9 +8,9 @@ from tritonclient.grpc import service_pb2
 
 from tests.proxy.fixtures.injected import LIMIT_S, OK, ROW, Fault, Make, Refusing, places
 from tidegate_proxy.configuration.config_file import read_config
-from tidegate_proxy.legs import Legs
 from tidegate_proxy.live_engine import LiveEngine
 from tidegate_proxy.membership import Membership
+from tidegate_proxy.running_legs import RunningLegs
 
 LOOKING_AFTER = (
     "tidegate_proxy.backend",
@@ -70,8 +70,8 @@ def test_a_task_that_fails_once_goes_on(
 
 
 GIVES_UP = (
-    (Legs, "forget"),
-    (Legs, "forget_stranded"),
+    (RunningLegs, "forget"),
+    (RunningLegs, "forget_stranded"),
     (LiveEngine, "handle"),
     (Membership, "_part_with_strays"),
     (Membership, "_withdraw"),
@@ -106,5 +106,5 @@ def test_who_waits_for_a_triton_that_is_given_up_is_told_though_that_failed_once
         fake.answers.pop(gone)
     assert {outcome(one)[0] for one in calls} == {grpc.StatusCode.UNAVAILABLE}
     assert fault.raised
-    assert (proxy.engine.queued, proxy.engine.in_flight, len(proxy.serving.driver.legs)) == (0, 0, 0)
+    assert (proxy.engine.queued, proxy.engine.in_flight, len(proxy.serving.driver.running)) == (0, 0, 0)
     triton.go_on.set()

@@ -14,7 +14,8 @@ inference          what becomes of a request: scheduled, or sent on
   waiting_clients    who waits for what; limits: how much may; bounds: what clients hold; spoilers: who spoils batches
 driver             drives the engine under the monotonic clock: takes requests, carries out effects
   live_engine        the engine and its effects, one after the other; alarm: when to wake it
-  legs               those that run on Tritons; leg_run: one of them; recovery: what becomes of one that failed
+  legs               those that run on Tritons; leg_run: one of them; running_legs: the book of them
+  recovery           what becomes of the requests of one that failed
   payload            a batch's tensors on their way along its legs, in calls or in shared memory
   membership         Tritons that come and go; outliers: those that fail though they answer probes
   liveness           whether all parts give signs of life; watchdog: who holds the event loop

@@ -4,10 +4,10 @@ It is put together of the engine, the clients that wait, the legs that run, and 
 thread, that of the event loop.
 """
 
-import itertools
 import logging
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -22,12 +22,10 @@ from tidegate.engine import (
     PolicyReplaced,
     StartLeg,
 )
-from tidegate_proxy.backend import Backend
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import SHUTTING_DOWN, TIMEOUT_EXPIRED, Client, RequestFailed, own_fault
 from tidegate_proxy.faults import faults
 from tidegate_proxy.headroom import Headroom
-from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.legs import Legs
 from tidegate_proxy.live_engine import LiveEngine
 from tidegate_proxy.liveness import Liveness
@@ -36,9 +34,13 @@ from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.outliers import Outliers
 from tidegate_proxy.recovery import Recovery
 from tidegate_proxy.regions import Regions
+from tidegate_proxy.running_legs import RunningLegs
 from tidegate_proxy.settings import InForce, Settings
-from tidegate_proxy.spoilers import RetryBudget, Spoilers
+from tidegate_proxy.spoilers import Spoilers
 from tidegate_proxy.waiting_clients import WaitingClients
+
+if TYPE_CHECKING:
+    from tidegate_proxy.leg_run import LegRun
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +69,6 @@ class Driver:
         self.regions = regions
         self._directory = directory
         self._observability = observability
-        self._ids = itertools.count()
-        self._last_id = 0
         self._spoilers = Spoilers()
         self._headroom = Headroom()
         self._engine = LiveEngine(
@@ -77,23 +77,24 @@ class Driver:
         self._abandoned: list[tuple[list[Client], list[LegRun]]] = []
         """By engines that began anew: who is to be told, and what is to be stopped."""
         self.clients = WaitingClients(observability)
+        self.running = RunningLegs(self._engine)
         self.outliers = Outliers(in_force)
+        self.membership = Membership(
+            self._engine, directory, self.clients, self.running, regions, self.outliers, in_force, self._pass_on
+        )
+        self.recovery = Recovery(directory, self.clients, self.membership, self._spoilers, in_force)
         self.legs = Legs(
             self._engine,
             directory,
             self.clients,
+            self.running,
+            self.recovery,
+            self.outliers,
+            self._headroom,
             observability,
             regions,
             hidden,
-            self._recover,
-            self.outliers.did_well,
-            self._answered_apart,
-            self._headroom,
         )
-        self.membership = Membership(
-            self._engine, directory, self.clients, self.legs, regions, self.outliers, self._pass_on
-        )
-        self.recovery = Recovery(self.legs, self.membership, self._spoilers, self._may_spend)
         self.on_stray: Callable[[Client], None] | None = None
         """Has a request answered that cannot be scheduled any more, as its model has become another."""
 
@@ -116,7 +117,7 @@ class Driver:
             self.clients.tell(client, _rejected(settings, TIMEOUT_EXPIRED))
             return
         due_ns = NEVER if deadline_ns == NEVER else self._headroom.before(deadline_ns, arrival_ns)
-        client.request_id = request_id = self._last_id = next(self._ids)
+        request_id = self.clients.number(client)
         merge_key = envelope.merge_key
         if self._spoilers and (company := self._spoilers.company((client.owner, envelope.model), request_id)):
             client.runs_apart, merge_key = True, merge_key + company
@@ -156,10 +157,6 @@ class Driver:
         self.legs.left(client)
         self._observability.failed(client, "CANCELED", "cancelled")
         return True
-
-    def give_up_overdue(self, backend: Backend) -> None:
-        """End what takes so long on a Triton that it will never end, though that answers probes."""
-        self.legs.give_up_overdue(backend, self._in_force.settings)
 
     def watch(self, liveness: Liveness) -> None:
         """Have the signs of life of the engine looked at."""
@@ -227,7 +224,7 @@ class Driver:
 
     def _begin_anew(self) -> None:
         """The engine knows of no client and of no leg any more."""
-        self._abandoned.append((self.clients.remove_all(), self.legs.forget_all()))
+        self._abandoned.append((self.clients.remove_all(), self.running.forget_all()))
 
     def _end_abandoned(self) -> None:
         while self._abandoned:
@@ -235,15 +232,6 @@ class Driver:
             for client in clients:
                 self.clients.tell(client, own_fault("Tidegate's engine failed and began anew: try again"))
             self.legs.stop_soon(runs)
-
-    async def _recover(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
-        await self.recovery.recover(run, code, details)
-
-    def _answered_apart(self, clients: Sequence[Client]) -> None:
-        self.recovery.answered(clients)
-
-    def _may_spend(self, budget: RetryBudget, requests: int) -> bool:
-        return budget.spend(requests, self._in_force.settings.retry_share, self._last_id)
 
 
 def _rejected(settings: Settings, details: str, *, queued: bool = True, outcome: str = "") -> RequestFailed:

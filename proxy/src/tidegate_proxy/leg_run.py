@@ -31,9 +31,19 @@ class LegRun:
     """What is done about its failure."""
 
     @property
+    def batch_id(self) -> int:
+        """Its batch."""
+        return self.effect.batch.id
+
+    @property
     def backend(self) -> Backend:
         """Where it runs."""
         return self.stage.backend
+
+    @property
+    def planned_ns(self) -> int:
+        """How long it is planned to take."""
+        return self.effect.batch.legs[self.effect.leg].duration_ns
 
     @property
     def is_last(self) -> bool:

@@ -1,16 +1,15 @@
-"""The legs that run on Tritons: started, ended, failed, given up."""
+"""The legs that run on Tritons: started, ended, failed."""
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 import grpc
 
-from tidegate.api import AnyEvent, BatchFailed, LegFinished, WorkerJoined, WorkerLost
+from tidegate.api import BatchFailed, LegFinished
 from tidegate.engine import StartLeg
-from tidegate_proxy.backend import CANCEL_AFTER_S, INFER, Backend
-from tidegate_proxy.catalog import Catalog, Directory
+from tidegate_proxy.backend import CANCEL_AFTER_S, INFER
+from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import Client, Outcome, RequestFailed, own_fault
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.faults import faults
@@ -20,14 +19,14 @@ from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.live_engine import LiveEngine
 from tidegate_proxy.merging import ScatterError, has_strings
 from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.outliers import Outliers
 from tidegate_proxy.payload import OutputSizes, Payload, Stage
+from tidegate_proxy.recovery import Recovery, Verdict
 from tidegate_proxy.regions import Regions
-from tidegate_proxy.settings import Settings
+from tidegate_proxy.running_legs import RunningLegs
 from tidegate_proxy.signature import STRINGS_ASIDE_FROM
 from tidegate_proxy.transport import PendingCall
 from tidegate_proxy.waiting_clients import WaitingClients
-
-log = logging.getLogger(__name__)
 
 BROKEN_SHARING = "shared memory"
 """In all that Triton says of it: of a region that it does not know, of an answer larger than expected."""
@@ -42,86 +41,42 @@ class Legs:
         engine: LiveEngine,
         directory: Directory,
         clients: WaitingClients,
+        running: RunningLegs,
+        recovery: Recovery,
+        outliers: Outliers,
+        headroom: Headroom,
         observability: Observability,
         regions: Regions | None,
         hidden: Callable[[], Container[str]],
-        recover: Callable[[LegRun, grpc.StatusCode, str], Coroutine[None, None, None]],
-        did_well: Callable[[Backend, str], None],
-        answered_apart: Callable[[Sequence[Client]], None],
-        headroom: Headroom,
     ) -> None:
-        """`regions`, `hidden`: as the driver's. `recover(run, code, details)` sees to a leg whose call failed.
-
-        `did_well` is told of the Triton of every other and of one of its clients, `answered_apart` of a batch that not
-        everybody could share, `headroom` of how long it took to hand over the answers of every batch.
-        """
+        """`regions`, `hidden`: as the driver's."""
         self._engine = engine
         self._directory = directory
         self._clients = clients
+        self._running = running
+        self._recovery = recovery
+        self._outliers = outliers
+        self._headroom = headroom
         self._observability = observability
         self._regions = regions
-        self.hidden = hidden
-        self._recover = recover
-        self._did_well = did_well
-        self._answered_apart = answered_apart
-        self._headroom = headroom
-        self._running: dict[int, LegRun] = {}
-        """By batch."""
-        self._between: dict[int, LegRun] = {}
-        """By batch, the leg that ended last of those that have more of them."""
-        self._freed_ns: dict[int, int] = {}
-        """By worker, when its latest leg ended: what was sent behind that has run since."""
+        self._hidden = hidden
         self._sizes = OutputSizes()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
-    def __len__(self) -> int:
-        return len(self._running)
-
-    @property
-    def catalog(self) -> Catalog:
-        """What the Tritons serve, as it is in force."""
-        return self._directory.catalog
-
     async def close(self) -> None:
         """Forget those that run: how they end concerns nobody any more."""
-        self._running.clear()
-        self._between.clear()
+        self._running.forget_all()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def left(self, client: Client) -> None:
         """A client does not wait any more: a leg that nobody waits for is not run to its end."""
-        run = None if client.batch_id is None else self._running.get(client.batch_id)
-        if run:
+        if run := self._running.run_of(client):
             run.waiting -= 1
             if run.abandoned and run.call:
                 self._cancel_later(run.call)
-
-    def runs_for(self, client: Client) -> bool:
-        """Whether a client's batch is under way, with a leg that runs or is over."""
-        return client.batch_id in self._running or client.batch_id in self._between
-
-    def forget(self, workers: Container[int]) -> list[LegRun]:
-        """The legs that run on lost workers, no longer among those that run."""
-        runs = [run for run in self._running.values() if run.worker_id in workers]
-        for run in runs:
-            del self._running[run.effect.batch.id]
-        return runs
-
-    def forget_stranded(self) -> list[LegRun]:
-        """The last legs of batches that do not go on, as the engine has it."""
-        stranded = [run for batch_id, run in self._between.items() if self._engine.engine.flight(batch_id) is None]
-        for run in stranded:
-            del self._between[run.effect.batch.id]
-        return stranded
-
-    def forget_all(self) -> list[LegRun]:
-        """No leg runs any more; those that did."""
-        runs = [*self._running.values(), *self._between.values()]
-        self._running, self._between = {}, {}
-        return runs
 
     def stop_soon(self, runs: Iterable[LegRun]) -> None:
         """Nobody wants to know how these end."""
@@ -132,7 +87,7 @@ class Legs:
         """A fault of our own met a leg: its clients are told so, its worker is free."""
         batch = effect.batch
         worker_id = batch.legs[effect.leg].worker_id
-        runs = [run for of in (self._running, self._between) if (run := of.pop(batch.id, None))]
+        runs = self._running.forget_batch(batch.id)
         clients = [client for number in batch.request_ids if (client := self._clients.remove(number))]
         failed = BatchFailed(time.monotonic_ns(), batch.id, effect.leg, worker_id, "a fault of Tidegate's own")
         self._engine.handle(failed)
@@ -146,7 +101,7 @@ class Legs:
         batch = effect.batch
         worker_id = batch.legs[effect.leg].worker_id
         stage = self.stage_of(effect)
-        before = self._between.pop(batch.id, None)
+        before = self._running.take_last(batch.id)
         clients = self._clients.of(batch.request_ids)
         if not stage.backend.alive or not clients:
             if before:
@@ -161,7 +116,7 @@ class Legs:
         else:
             payload = self.payload_of([client.envelope for client in clients], self._regions)
         run = LegRun(effect, worker_id, stage, payload, clients, time.monotonic_ns(), waiting)
-        self._running[batch.id] = run
+        self._running.begin(run)
         for client in clients:
             client.batch_id = batch.id
         run.execution = self._observability.batch_started(
@@ -186,7 +141,7 @@ class Legs:
         )
 
     def _call(self, run: LegRun, message: bytes) -> None:
-        metadata = forwarded_with_all([client.metadata for client in run.clients], self.hidden())
+        metadata = forwarded_with_all([client.metadata for client in run.clients], self._hidden())
         if run.execution and (trace := run.execution.metadata):
             names = {name for name, _ in trace}
             metadata = [*trace, *(pair for pair in metadata if pair[0] not in names)]
@@ -214,7 +169,7 @@ class Legs:
         """A leg's call is over."""
         if answer is not None:
             run.backend.heard_ns = time.monotonic_ns()
-        if self._running.get(run.effect.batch.id) is not run:
+        if run not in self._running:
             return  # its worker was given up, and its requests with it
         if answer is None:
             if run.payload.is_shared and BROKEN_SHARING in details:
@@ -260,34 +215,28 @@ class Legs:
 
     def _finish(self, run: LegRun) -> None:
         """Tell the engine that a leg has ended, now."""
-        effect = run.effect
-        batch_id = effect.batch.id
-        del self._running[batch_id]
-        ended_ns = self._freed_ns[run.worker_id] = time.monotonic_ns()
-        self._engine.handle(LegFinished(ended_ns, batch_id, effect.leg, run.worker_id, run.started_ns, ended_ns))
+        batch_id, leg, worker_id = run.batch_id, run.effect.leg, run.worker_id
+        ended_ns = self._running.end(run)
+        self._engine.handle(LegFinished(ended_ns, batch_id, leg, worker_id, run.started_ns, ended_ns))
         try:
             if self._engine.engine.flight(batch_id) is not None:
-                self._between[batch_id] = run
+                self._running.keep(run)
             elif not run.is_last:  # a worker further on has been lost
                 run.payload.close(finished=True)
             if run.is_last:
                 for client in run.clients:
                     client.ended_ns = ended_ns
                 if run.clients[0].runs_apart:
-                    self._answered_apart(run.clients)
+                    self._recovery.answered(run.clients)
         finally:  # they are of other requests, too
             self._engine.perform()
-        self._did_well(run.backend, run.clients[0].owner)
+        self._outliers.did_well(run.backend, run.clients[0].owner)
         self._observability.batch_ended(run.execution, ended_ns)
-
-    def _runs_since_ns(self, run: LegRun) -> int:
-        """When it was sent, or when another leg ended on its worker: it may have waited for that."""
-        return max(run.started_ns, self._freed_ns.get(run.worker_id, 0))
 
     def _fail_as_planned(self, run: LegRun) -> None:
         """Triton does not say when it stops what was cancelled: its worker counts as busy for as long as planned."""
-        left_ns = self._runs_since_ns(run) + run.effect.batch.legs[run.effect.leg].duration_ns - time.monotonic_ns()
-        self._loop.call_later(max(0, left_ns) / 1e9, self.fail, run, EVERY_CLIENT_LEFT)
+        left_ns = self._running.since_ns(run) + run.planned_ns - time.monotonic_ns()
+        self._loop.call_later(max(0, left_ns) / 1e9, self._fail, run, EVERY_CLIENT_LEFT, Verdict())
 
     def _failed(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
         """A leg's call did not end well."""
@@ -300,75 +249,29 @@ class Legs:
 
     async def _recovered(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
         try:
-            await self._recover(run, code, details)
+            if verdict := await self._recovery.verdict(run, code, details):
+                self._fail(run, details, verdict)
+                self._recovery.failed(run, code, details)
         except Exception as error:
             faults.report("the recovery of a leg", error)
             self.crash(run.effect)
 
-    def fail(
-        self,
-        run: LegRun,
-        reason: str,
-        *,
-        retry: bool = False,
-        halved: bool = False,
-        outcome: RequestFailed | None = None,
-    ) -> None:
-        """A leg has failed: its requests are tried again, as they were or in halves, or clients are told `outcome`."""
+    def _fail(self, run: LegRun, reason: str, verdict: Verdict) -> None:
+        """A leg has failed, and its requests are dealt with as it was decided."""
         batch = run.effect.batch
-        if self._running.get(batch.id) is not run:
+        if run not in self._running:
             return  # its worker was given up, and its requests with it
-        del self._running[batch.id]
         waiting = [client.request_id for client in self._clients.of(batch.request_ids)]
         middle = len(waiting) // 2
-        apart = tuple(tuple(half) for half in (waiting[:middle], waiting[middle:]) if half) if halved else ()
-        now_ns = self._freed_ns[run.worker_id] = time.monotonic_ns()
-        failed = BatchFailed(now_ns, batch.id, run.effect.leg, run.worker_id, reason, retry=retry, apart=apart)
-        self._engine.handle(failed)
-        if outcome:
-            self._clients.settle(run, [outcome] * len(run.clients))
+        apart = tuple(tuple(half) for half in (waiting[:middle], waiting[middle:]) if half) if verdict.halved else ()
+        now_ns = self._running.end(run)
+        leg, worker_id = run.effect.leg, run.worker_id
+        self._engine.handle(BatchFailed(now_ns, batch.id, leg, worker_id, reason, retry=verdict.retry, apart=apart))
+        if verdict.outcome:
+            self._clients.settle(run, [verdict.outcome] * len(run.clients))
         self._engine.perform()
         self._observability.batch_ended(run.execution, now_ns, reason)
         run.payload.close(finished=True)
-
-    def give_up_overdue(self, backend: Backend, settings: Settings) -> None:
-        """End legs that take so long that they will never end, though their Triton answers probes."""
-        now_ns = time.monotonic_ns()
-        first: dict[int, LegRun] = {}  # what was sent behind it waits for it
-        for run in self._running.values():
-            first.setdefault(run.worker_id, run)
-        for run in first.values():
-            leg = run.effect.batch.legs[run.effect.leg]
-            limit_ns = settings.leg_ns(leg.duration_ns)
-            if run.backend is backend and now_ns - self._runs_since_ns(run) > limit_ns:
-                self._give_up_run(run, limit_ns)
-
-    def _give_up_run(self, run: LegRun, limit_ns: int) -> None:
-        """Elsewhere its requests may be answered; where there is no elsewhere, they have failed."""
-        catalog = self._directory.catalog
-        worker = next((worker for worker in catalog.workers if worker.id == run.worker_id), None)
-        reason = f"Triton at {run.backend.address} did not answer within {limit_ns / 1e9:g} s"
-        elsewhere: set[str] = set()
-        for other in catalog.workers:
-            if other is not worker and catalog.backend_of[other.id].alive:
-                elsewhere.update(other.hosts)
-        if self._running.pop(run.effect.batch.id, None) is None:
-            return  # another leg was given up, and this one with it
-        now_ns = self._freed_ns[run.worker_id] = time.monotonic_ns()
-        behind: list[LegRun] = []
-        events: tuple[AnyEvent, ...]
-        if worker and elsewhere.issuperset(worker.hosts):
-            events = WorkerLost(now_ns, worker.id), WorkerJoined(now_ns, worker)
-            behind = self.forget({worker.id})
-        else:
-            events = (BatchFailed(now_ns, run.effect.batch.id, run.effect.leg, run.worker_id, reason),)
-        for event in events:
-            self._engine.handle(event)
-        stranded = self.forget_stranded()
-        log.error("a batch is given up: %s", reason)
-        self._engine.perform()
-        for each in (run, *behind, *stranded):
-            each.stop()
 
 
 def _divided(answer: bytes, run: LegRun) -> Sequence[Outcome]:

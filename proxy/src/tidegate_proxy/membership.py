@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from tidegate.api import PlanChanged, Profile, RequestCancelled, WorkerJoined, WorkerLost
+from tidegate.api import BatchFailed, PlanChanged, Profile, RequestCancelled, WorkerJoined, WorkerLost
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.client import Client
 from tidegate_proxy.leg_run import LegRun
-from tidegate_proxy.legs import Legs
 from tidegate_proxy.live_engine import LiveEngine
 from tidegate_proxy.outliers import Outliers, is_failure
 from tidegate_proxy.regions import Regions
+from tidegate_proxy.running_legs import RunningLegs
+from tidegate_proxy.settings import InForce
 from tidegate_proxy.waiting_clients import WaitingClients
 
 log = logging.getLogger(__name__)
@@ -40,19 +41,21 @@ class Membership:
         engine: LiveEngine,
         directory: Directory,
         clients: WaitingClients,
-        legs: Legs,
+        running: RunningLegs,
         regions: Regions | None,
         outliers: Outliers,
+        in_force: InForce,
         pass_on: Callable[[Client], None],
     ) -> None:
         """`pass_on`: has a request answered that cannot be scheduled any more, as its model has become another."""
         self._engine = engine
         self._directory = directory
         self._clients = clients
-        self._legs = legs
+        self._running = running
         self._regions = regions
         self.outliers = outliers
         """Those that fail while others do well."""
+        self._in_force = in_force
         self._pass_on = pass_on
 
     async def lost(self, backend: Backend, details: str) -> bool:
@@ -97,18 +100,52 @@ class Membership:
         with self._changing() as then:
             backend.alive = False
             try:
-                then.runs += self._legs.forget(mine)
+                then.runs += self._running.forget(mine)
                 busy = {run.worker_id for run in then.runs}
                 self._part_with_strays((client for run in tuple(then.runs) for client in run.clients), then)
                 # The idle ones first: what ran on a busy one must not be tried again on another of the same Triton.
                 for worker_id in sorted(mine, key=busy.__contains__):
                     self._engine.handle(WorkerLost(time.monotonic_ns(), worker_id))
-                then.runs += self._legs.forget_stranded()
+                then.runs += self._running.forget_stranded()
             except Exception:
                 backend.alive = True
                 raise
         if self._regions:
             self._regions.leave(backend)
+
+    def give_up_overdue(self, backend: Backend) -> None:
+        """End legs that take so long that they will never end, though their Triton answers probes."""
+        now_ns = time.monotonic_ns()
+        first: dict[int, LegRun] = {}  # what was sent behind it waits for it
+        for run in self._running:
+            first.setdefault(run.worker_id, run)
+        for run in first.values():
+            limit_ns = self._in_force.settings.leg_ns(run.planned_ns)
+            # Another leg may have been given up meanwhile, and this one with it.
+            if run.backend is backend and run in self._running and now_ns - self._running.since_ns(run) > limit_ns:
+                self._give_up_leg(run, limit_ns)
+
+    def _give_up_leg(self, run: LegRun, limit_ns: int) -> None:
+        """Elsewhere its requests may be answered; where there is no elsewhere, they have failed."""
+        catalog = self._directory.catalog
+        worker = next((worker for worker in catalog.workers if worker.id == run.worker_id), None)
+        reason = f"Triton at {run.backend.address} did not answer within {limit_ns / 1e9:g} s"
+        elsewhere: set[str] = set()
+        for other in catalog.workers:
+            if other is not worker and catalog.backend_of[other.id].alive:
+                elsewhere.update(other.hosts)
+        log.error("a batch is given up: %s", reason)
+        with self._changing() as then:
+            then.runs.append(run)
+            now_ns = self._running.end(run)
+            if worker and elsewhere.issuperset(worker.hosts):
+                self._engine.handle(WorkerLost(now_ns, worker.id))
+                self._engine.handle(WorkerJoined(now_ns, worker))
+                then.runs += self._running.forget({worker.id})
+            else:
+                failed = BatchFailed(now_ns, run.batch_id, run.effect.leg, run.worker_id, reason)
+                self._engine.handle(failed)
+            then.runs += self._running.forget_stranded()
 
     def adopt(self, catalog: Catalog, profiles: Sequence[Profile], returning: Backend | None = None) -> None:
         """From now on this is what the Tritons serve; `returning` is one that was given up and answers again.
@@ -122,7 +159,9 @@ class Membership:
                 self._directory.catalog = catalog
                 if returning:
                     returning.alive = True
-                self._part_with_strays((client for client in self._clients if not self._legs.runs_for(client)), then)
+                self._part_with_strays(
+                    (client for client in self._clients if not self._running.has_begun(client)), then
+                )
                 present = [worker for worker in catalog.workers if catalog.backend_of[worker.id].alive]
                 now_ns = time.monotonic_ns()
                 if not catalog.same_plan(before):

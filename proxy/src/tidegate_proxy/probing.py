@@ -36,7 +36,7 @@ class Silence:
 
 async def _look(backend: Backend, driver: Driver, discovery: Discovery, silence: Silence) -> None:
     """Probe it, unless it has just answered something else."""
-    driver.give_up_overdue(backend)
+    driver.membership.give_up_overdue(backend)
     began_ns = time.monotonic_ns()
     if not backend.alive:
         silence.probes = 0

@@ -1,15 +1,27 @@
 """What becomes of the requests of a leg that failed."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import grpc
 
 from tidegate_proxy.backend import GOING, Backend
+from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import Client, RequestFailed
 from tidegate_proxy.leg_run import LegRun
-from tidegate_proxy.legs import Legs
 from tidegate_proxy.membership import Membership
+from tidegate_proxy.settings import InForce
 from tidegate_proxy.spoilers import Refusal, RetryBudget, Spoilers
+from tidegate_proxy.waiting_clients import WaitingClients
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is done with the requests of a leg that failed: tried again, as they were or in halves, or answered so."""
+
+    retry: bool = False
+    halved: bool = False
+    outcome: RequestFailed | None = None
 
 
 class Recovery:
@@ -21,44 +33,38 @@ class Recovery:
 
     def __init__(
         self,
-        legs: Legs,
+        directory: Directory,
+        clients: WaitingClients,
         membership: Membership,
         spoilers: Spoilers,
-        may_spend: Callable[[RetryBudget, int], bool],
+        in_force: InForce,
     ) -> None:
-        """`may_spend(budget, requests)`: whether so many may be tried again because one spoiled their batch."""
-        self._legs = legs
+        self._directory = directory
+        self._clients = clients
         self._membership = membership
         self._spoilers = spoilers
-        self._may_spend = may_spend
+        self._in_force = in_force
         self._budget = RetryBudget()
         self.look_again: Callable[[Backend], Awaitable[None]] | None = None
         """Asks a Triton anew what it serves."""
 
-    async def recover(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
-        """A leg's call has failed: have its requests tried again where that may help, else tell their clients."""
+    async def verdict(self, run: LegRun, code: grpc.StatusCode, details: str) -> Verdict | None:
+        """What is done about a leg whose call has failed; None: its Triton is lost, and all that is done."""
         if code in GOING and await self._membership.lost(run.backend, details):
-            return
+            return None
         if code is grpc.StatusCode.UNAVAILABLE or (code is grpc.StatusCode.NOT_FOUND and await self._is_unloaded(run)):
-            self._legs.fail(run, details, retry=True)
-        else:
-            self._suspect(run.clients)
-            if len(run.clients) > 1 and self._may_spend(self._budget, len(run.clients)):
-                self._legs.fail(run, details, halved=True)
-            else:
-                self._legs.fail(run, details, outcome=RequestFailed(code, details, reason="BACKEND"))
-        owners = {client.owner for client in run.clients}
-        if len(owners) == 1 or code is grpc.StatusCode.UNAVAILABLE:  # else it may be any one of them that is at fault
-            self._membership.failed(run.backend, owners, code, details)
+            return Verdict(retry=True)
+        self._suspect(run.clients)
+        if len(run.clients) > 1 and self._may_try_again(len(run.clients)):
+            return Verdict(halved=True)
+        return Verdict(outcome=RequestFailed(code, details, reason="BACKEND"))
 
-    async def _is_unloaded(self, run: LegRun) -> bool:
-        """Whether what the leg runs, a version that was there, has gone from its Triton; if so that is taken up."""
-        catalog, heading = self._legs.catalog, run.clients[0].envelope.heading
-        versions = catalog.versions.get(heading.model, ())
-        if self.look_again is None or (heading.version and heading.version not in versions):
-            return False
-        await self.look_again(run.backend)
-        return self._legs.catalog is not catalog
+    def failed(self, run: LegRun, code: grpc.StatusCode, details: str) -> None:
+        """A leg was ended as its verdict said: unless any one of several clients may be at fault, it speaks against its
+        Triton."""
+        owners = {client.owner for client in run.clients}
+        if len(owners) == 1 or code is grpc.StatusCode.UNAVAILABLE:
+            self._membership.failed(run.backend, owners, code, details)
 
     def answered(self, clients: Iterable[Client]) -> None:
         """A batch that not everybody could share was answered: what its clients were suspected of was not theirs."""
@@ -66,6 +72,19 @@ class Recovery:
             if client.refusal:
                 client.refusal.answered()
             self._spoilers.answered((client.owner, client.envelope.model))
+
+    def _may_try_again(self, requests: int) -> bool:
+        """Whether so many may be tried again because one of them spoiled their batch; then they are counted."""
+        return self._budget.spend(requests, self._in_force.settings.retry_share, self._clients.numbered)
+
+    async def _is_unloaded(self, run: LegRun) -> bool:
+        """Whether what the leg runs, a version that was there, has gone from its Triton; if so that is taken up."""
+        catalog, heading = self._directory.catalog, run.clients[0].envelope.heading
+        versions = catalog.versions.get(heading.model, ())
+        if self.look_again is None or (heading.version and heading.version not in versions):
+            return False
+        await self.look_again(run.backend)
+        return self._directory.catalog is not catalog
 
     def _suspect(self, clients: Sequence[Client]) -> None:
         """Requests were refused together, or one was alone."""

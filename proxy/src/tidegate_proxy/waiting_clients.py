@@ -15,6 +15,8 @@ class WaitingClients:
     def __init__(self, observability: Observability) -> None:
         self._observability = observability
         self._by_request: dict[int, Client] = {}
+        self.numbered = 0
+        """Requests that were given a number."""
         self._load = Load()
         self._load_of_owner: dict[str, Load] = {}
         self._load_of_model: dict[str, Load] = {}
@@ -27,6 +29,12 @@ class WaitingClients:
 
     def __contains__(self, client: Client) -> bool:
         return client.request_id in self._by_request
+
+    def number(self, client: Client) -> int:
+        """Give a request the number by which it is known from now on."""
+        client.request_id = number = self.numbered
+        self.numbered += 1
+        return number
 
     def of(self, request_ids: Iterable[int]) -> list[Client]:
         """Those of a batch who still wait."""

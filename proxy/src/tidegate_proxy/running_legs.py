@@ -1,0 +1,89 @@
+"""Which legs run on Tritons, and which have ended and are followed by another: a book, which starts and ends none."""
+
+import time
+from collections.abc import Container, Iterator
+
+from tidegate_proxy.client import Client
+from tidegate_proxy.leg_run import LegRun
+from tidegate_proxy.live_engine import LiveEngine
+
+
+class RunningLegs:
+    """By batch: of each at most one leg runs, or has run and is followed by another."""
+
+    def __init__(self, engine: LiveEngine) -> None:
+        self._engine = engine
+        self._running: dict[int, LegRun] = {}
+        self._between: dict[int, LegRun] = {}
+        """The leg that ended last of those that have more of them."""
+        self._freed_ns: dict[int, int] = {}
+        """By worker, when its latest leg ended: what was sent behind that has run since."""
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __iter__(self) -> Iterator[LegRun]:
+        """Those that run, in the order in which they were sent."""
+        return iter(list(self._running.values()))
+
+    def __contains__(self, run: LegRun) -> bool:
+        """Whether it runs: it does not where its worker was given up, and its requests with it."""
+        return self._running.get(run.batch_id) is run
+
+    def begin(self, run: LegRun) -> None:
+        """A leg is sent to its Triton."""
+        self._running[run.batch_id] = run
+
+    def end(self, run: LegRun) -> int:
+        """A leg that ran does not any more; when that was, which is now."""
+        del self._running[run.batch_id]
+        return self.free(run.worker_id)
+
+    def free(self, worker_id: int) -> int:
+        """A worker is at the end of a leg; when that was, which is now."""
+        now_ns = self._freed_ns[worker_id] = time.monotonic_ns()
+        return now_ns
+
+    def keep(self, run: LegRun) -> None:
+        """A leg has ended, and its batch goes on."""
+        self._between[run.batch_id] = run
+
+    def take_last(self, batch_id: int) -> LegRun | None:
+        """The leg that ended last of a batch that goes on now; None for its first leg."""
+        return self._between.pop(batch_id, None)
+
+    def run_of(self, client: Client) -> LegRun | None:
+        """The leg that runs for a client."""
+        return None if client.batch_id is None else self._running.get(client.batch_id)
+
+    def has_begun(self, client: Client) -> bool:
+        """Whether a client's batch is under way, with a leg that runs or is over."""
+        return client.batch_id in self._running or client.batch_id in self._between
+
+    def since_ns(self, run: LegRun) -> int:
+        """Since when a leg runs: it was sent, and if it had to wait for another on its worker, that has ended."""
+        return max(run.started_ns, self._freed_ns.get(run.worker_id, 0))
+
+    def forget(self, workers: Container[int]) -> list[LegRun]:
+        """The legs that run on lost workers, no longer among those that run."""
+        runs = [run for run in self._running.values() if run.worker_id in workers]
+        for run in runs:
+            del self._running[run.batch_id]
+        return runs
+
+    def forget_batch(self, batch_id: int) -> list[LegRun]:
+        """The leg of a batch that runs, or that ended last; it has none any more."""
+        return [run for of in (self._running, self._between) if (run := of.pop(batch_id, None))]
+
+    def forget_stranded(self) -> list[LegRun]:
+        """The last legs of batches that do not go on, as the engine has it."""
+        stranded = [run for batch_id, run in self._between.items() if self._engine.engine.flight(batch_id) is None]
+        for run in stranded:
+            del self._between[run.batch_id]
+        return stranded
+
+    def forget_all(self) -> list[LegRun]:
+        """No leg runs any more; those that did."""
+        runs = [*self._running.values(), *self._between.values()]
+        self._running, self._between = {}, {}
+        return runs
