@@ -25,6 +25,7 @@ from tidegate.api import (
     RequestArrived,
     RequestCancelled,
     Setup,
+    TimerFired,
     Worker,
     WorkerDelayed,
     WorkerJoined,
@@ -238,8 +239,9 @@ Queue = TypeVar("Queue", bound=RequestQueue, default=RequestQueue)
 class QueueingPolicy(Policy, Generic[Queue]):
     """Keeps the queues, the idle workers and the profiles; subclasses decide.
 
-    They fill in `queue_changed` and `worker_freed`. One that keeps more than requests in its queues derives them from
-    RequestQueue, names the class (`QueueingPolicy[MyQueue]`) and makes them in `new_queue`.
+    They fill in `queue_changed`, which is asked too when a timer fires that is named after a queue, and `worker_freed`.
+    One that keeps more than requests in its queues derives them from RequestQueue, names the class
+    (`QueueingPolicy[MyQueue]`) and makes them in `new_queue`.
 
     Where a batch has to be in time, gather it for `start_ns(now_ns, worker)`: an idle worker begins now, one that is
     about to be idle a little later.
@@ -267,6 +269,11 @@ class QueueingPolicy(Policy, Generic[Queue]):
     @abstractmethod
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
         """A worker became idle, or is about to."""
+
+    def on_timer_fired(self, event: TimerFired) -> Commands:
+        """Look at the queue anew that the timer is named after (`SetTimer(queue.key, ...)`), unless it is empty."""
+        queue = self.queues.get(cast("QueueKey", event.key))
+        return self.queue_changed(event.now_ns, queue) if queue else ()
 
     def start_ns(self, now_ns: int, worker: Worker) -> int:
         """From when on a batch counts that is dispatched to an idle worker now."""

@@ -1,9 +1,9 @@
 """What eager, timeout, Clockwork and Shepherd share: central queues, dispatch to idle workers, drop of the hopeless."""
 
 from abc import abstractmethod
-from typing import ClassVar, cast
+from typing import ClassVar
 
-from tidegate.api import NEVER, AnyCommand, Commands, Drop, Profile, QueueKey, SetTimer, TimerFired, Worker
+from tidegate.api import NEVER, AnyCommand, Commands, Drop, Profile, SetTimer, Worker
 from tidegate.toolkit import Gathered, Gathering, QueueingPolicy, RequestQueue
 
 GATHERING = Gathering(reserve_ns=0)
@@ -49,11 +49,6 @@ class EarlyDrop(QueueingPolicy):
         self._run(now_ns, queue, candidate, worker, commands)
         self.serve(now_ns, queue, commands)  # what is left has another head
         return commands
-
-    def on_timer_fired(self, event: TimerFired) -> Commands:
-        """A queue's head became hopeless, or its time has come."""
-        queue = self.queues.get(cast("QueueKey", event.key))  # this policy's timers are all named after queues
-        return self.queue_changed(event.now_ns, queue) if queue else ()
 
     def serve(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> None:
         """Run what idle workers can run in time, drop the hopeless, and ask to be woken when that changes."""

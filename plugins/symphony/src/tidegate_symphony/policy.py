@@ -1,7 +1,7 @@
 """Symphony's deferred batch scheduling (Algorithm 1, and Appendix D for its two halves)."""
 
 from math import inf, sqrt
-from typing import Literal, cast
+from typing import Literal
 
 from pydantic import Field
 
@@ -19,7 +19,6 @@ from tidegate.api import (
     RequestArrived,
     SetTimer,
     Setup,
-    TimerFired,
     WakeSlackUpdated,
     Worker,
     ms_to_ns,
@@ -131,11 +130,6 @@ class Symphony(QueueingPolicy[ModelThread]):
         """Now and then, how many workers the load wants."""
         self._autoscaler.ran(event.ended_ns - event.started_ns)
         return self._autoscaler.advice(event.now_ns, self.idle.count())
-
-    def on_timer_fired(self, event: TimerFired) -> Commands:
-        """The model timer: the candidate's moment has come, or has passed while it waited for a worker."""
-        thread = self.queues.get(cast("QueueKey", event.key))  # this policy's timers are all named after queues
-        return self.queue_changed(event.now_ns, thread) if thread else ()
 
     def on_wake_slack_updated(self, event: WakeSlackUpdated) -> Commands:
         """The moments of all candidates have moved."""

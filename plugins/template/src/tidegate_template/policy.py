@@ -1,7 +1,5 @@
 """Earliest deadline first, with early drop: the most urgent queue is served first, and nobody in vain."""
 
-from typing import cast
-
 from pydantic import Field
 
 from tidegate.api import (
@@ -11,10 +9,8 @@ from tidegate.api import (
     Dispatch,
     Drop,
     PolicyOptions,
-    QueueKey,
     SetTimer,
     Setup,
-    TimerFired,
     Worker,
     ms_to_ns,
 )
@@ -32,8 +28,8 @@ class TemplateOptions(PolicyOptions):
 class Template(QueueingPolicy):
     """A worker that frees serves the queue whose oldest request is due first, with all that is in time together.
 
-    `QueueingPolicy` keeps the queues (one per model and merge key, oldest first), the idle workers and the profiles.
-    What is left to decide: what to do when a queue changed, a worker freed, a timer fired.
+    `QueueingPolicy` keeps the queues (one per model, shape and merge key, oldest first), the idle workers and the
+    profiles. What is left to decide: what to do when a queue changed or its timer fired, and when a worker freed.
     """
 
     Options = TemplateOptions
@@ -64,11 +60,6 @@ class Template(QueueingPolicy):
                 break
             commands += self.queue_changed(now_ns, queue)
         return commands
-
-    def on_timer_fired(self, event: TimerFired) -> Commands:
-        """The oldest request of a queue, unless it was served meanwhile, has to be dropped."""
-        queue = self.queues.get(cast("QueueKey", event.key))  # this policy's timers are all named after queues
-        return self.queue_changed(event.now_ns, queue) if queue else ()
 
     def _latest_start_ns(self, queue: RequestQueue) -> int | None:
         """When the oldest request must start, alone on the fastest worker; None where no worker hosts its model."""
