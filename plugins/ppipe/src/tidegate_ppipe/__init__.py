@@ -8,5 +8,9 @@ division     the same by tables, for few classes of GPUs: what each model makes 
 plan         what comes out; `layout` makes of it what the generator, the simulator and the proxy read
 planners     ppipe, and its baselines np (whole models) and dart-r (pairs of GPUs); `reasons` why there is no plan
 published    the paper's problems and plans, from a folder with the artifact's data
-policy       the data plane: reservations in time, batches of the right size; `reactive` is its baseline
+policy       the data plane, event by event; `reactive` is its baseline
+  waiting      what waits at the first pools; sizing: through which pipeline the next batch goes, and its rows
+  corrections  batches on their way, where something is not as planned
+  routes       a model's pipelines and the load that they bear; paths: the way of a batch
+  resources    which path is done first; places, reservations: when workers and links are taken
 """

@@ -4,7 +4,7 @@ from tidegate.api import Pipeline, Profile, Setup
 from tidegate_ppipe.paths import Stop
 from tidegate_ppipe.policy import Ppipe, PpipeOptions
 from tidegate_ppipe.routes import Route
-from tidegate_ppipe.waiting import Found
+from tidegate_ppipe.sizing import Found
 
 
 class Reactive(Ppipe):

@@ -1,0 +1,113 @@
+"""What becomes of batches on their way where something is not as planned: early, late, or without its worker."""
+
+from collections.abc import Callable
+
+from tidegate.api import AnyCommand, BatchFailed, LegFinished, Reroute
+from tidegate_ppipe.paths import Flight, Stop, legs_of
+from tidegate_ppipe.places import Place
+from tidegate_ppipe.resources import Resources
+
+
+class Corrections:
+    """The batches on their way, whose reservations are kept right."""
+
+    def __init__(self, resources: Resources, serve: Callable[[int, int], list[AnyCommand]]) -> None:
+        """`serve(now_ns, worker_id)` gives what waits a worker that became free."""
+        self._resources = resources
+        self._serve = serve
+        self._flights: dict[int, Flight] = {}
+        """The batches, by their ids."""
+
+    def begin(self, flight: Flight) -> None:
+        """A batch leaves: all that it needs is reserved."""
+        self._flights[flight.batch_id] = flight
+        self._resources.reserve(flight, flight.stops)
+
+    def leg_finished(self, event: LegFinished) -> list[AnyCommand]:
+        """Reservations are set right, and the worker goes on with what comes to it next."""
+        flight = self._flights.get(event.batch_id)
+        if flight is None:
+            return []
+        commands: list[AnyCommand] = []
+        stop = flight.stops[event.leg]
+        self._resources.release((stop,))
+        flight.leg = event.leg + 1
+        if flight.leg == len(flight.stops):
+            del self._flights[event.batch_id]
+        else:
+            commands += self._correct(event.now_ns, flight, stop)
+        return commands + self._advance(event.now_ns, stop.place)
+
+    def failed(self, event: BatchFailed) -> list[AnyCommand]:
+        """What a batch had reserved is free."""
+        flight = self._flights.pop(event.batch_id, None)
+        if flight is None:
+            return []
+        left = flight.stops[flight.leg :]
+        self._resources.release(left)
+        return [command for stop in left for command in self._freed(event.now_ns, stop.place)]
+
+    def lost(self, now_ns: int, place: Place) -> list[AnyCommand]:
+        """Batches that were to go to a lost worker are led elsewhere, where that can be, or will fail."""
+        commands: list[AnyCommand] = []
+        for flight in list(self._flights.values()):
+            if any(stop.place is place for stop in flight.stops[flight.leg :]):
+                commands += self._lead_elsewhere(now_ns, flight, place)
+        return commands
+
+    def _correct(self, now_ns: int, flight: Flight, done: Stop) -> list[AnyCommand]:
+        """A leg is over: where that was not as planned, the rest of the path is chosen anew, or is late."""
+        if now_ns == done.end_ns:
+            return []
+        rest = flight.stops[flight.leg :]
+        self._resources.release(rest)
+        late = self._resources.follow(rest, now_ns, done)
+        other = self._resources.probe([stop.partition for stop in rest], flight.rows, flight.shape, now_ns, done)
+        if other is None or (late.end_ns <= other.end_ns and all(map(self._resources.is_here, rest))):
+            flight.stops[flight.leg :] = late.stops
+            self._resources.reserve(flight, late.stops, done)
+            return []
+        return self._reroute(now_ns, flight, flight.leg, other.stops, done)
+
+    def _lead_elsewhere(self, now_ns: int, flight: Flight, lost: Place) -> list[AnyCommand]:
+        """A worker is lost where a batch was to go: another one takes its place, if there is one."""
+        first = next(index for index in range(flight.leg, len(flight.stops)) if flight.stops[index].place is lost)
+        if first == flight.leg and (first == 0 or flight.stops[first].booked_ns <= now_ns):
+            return []  # it may be there already: then it fails
+        sender = flight.stops[first - 1]
+        rest = flight.stops[first:]
+        self._resources.release(rest)
+        ready_ns = now_ns if first == flight.leg else max(now_ns, sender.end_ns)
+        path = self._resources.probe([stop.partition for stop in rest], flight.rows, flight.shape, ready_ns, sender)
+        if path is None:
+            return []
+        return self._reroute(now_ns, flight, first, path.stops, sender)
+
+    def _reroute(self, now_ns: int, flight: Flight, first: int, stops: list[Stop], sender: Stop) -> list[AnyCommand]:
+        left = [stop.place for stop in flight.stops[first:]]
+        flight.stops[first:] = stops
+        self._resources.reserve(flight, stops, sender)
+        commands: list[AnyCommand] = [Reroute(flight.batch_id, legs_of(stops))]
+        for place in left:
+            commands += self._freed(now_ns, place)
+        return commands
+
+    def _freed(self, now_ns: int, place: Place) -> list[AnyCommand]:
+        """A worker is no more needed where it was reserved."""
+        return [*self._advance(now_ns, place), *self._serve(now_ns, place.id)]
+
+    def _advance(self, now_ns: int, place: Place) -> list[AnyCommand]:
+        """What comes to a worker next may begin earlier than planned, where its input is there earlier."""
+        commands: list[AnyCommand] = []
+        free_ns = now_ns
+        for interval in list(place.timetable.intervals):
+            stop = interval.holder
+            assert isinstance(stop, Stop)
+            start_ns = max(free_ns, stop.there_ns)
+            if stop.booked_ns > now_ns and start_ns < stop.start_ns and stop.flight:
+                rest = stop.flight.stops[stop.flight.stops.index(stop) :]
+                if all(map(self._resources.is_here, rest)):  # else it is going to fail
+                    self._resources.advance(stop, start_ns)
+                    commands.append(Reroute(stop.flight.batch_id, legs_of(rest)))
+            free_ns = max(free_ns, stop.end_ns)
+        return commands

@@ -1,0 +1,108 @@
+"""The size of a batch: through which pipeline the next one goes, and how many rows it has (PPipe, Algorithm 1)."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from tidegate.api import NEVER, Request
+from tidegate.toolkit import RequestQueue
+from tidegate_ppipe.paths import Path
+from tidegate_ppipe.resources import Resources
+from tidegate_ppipe.routes import Route, Routes
+
+
+class Found:
+    """A batch that could leave, and how."""
+
+    __slots__ = ("count", "due_ns", "path", "route", "rows", "shape", "size")
+
+    def __init__(self, route: Route, shape: str, size: int, count: int, rows: int, due_ns: int, path: Path) -> None:
+        self.route = route
+        self.shape = shape
+        """The shape of its requests."""
+        self.size = size
+        """The rows that could be in time."""
+        self.count = count
+        """How many requests wait, up to so many rows."""
+        self.rows = rows
+        """The rows of these requests."""
+        self.due_ns = due_ns
+        """The earliest of their deadlines."""
+        self.path = path
+        """The path that was found for them."""
+
+
+class Sizing:
+    """Finds the next batch of a queue."""
+
+    def __init__(self, resources: Resources, *, reserve_ns: int, least_part: float | None) -> None:
+        """`reserve_ns`: kept free before every deadline. `least_part`: as the option of that name."""
+        self._resources = resources
+        self._reserve_ns = reserve_ns
+        self._least_part = least_part
+
+    def best(self, now_ns: int, queue: RequestQueue, routes: Routes) -> Found | None:
+        """The batch that Algorithm 1 chooses. None: the head is to be dropped."""
+        usable, needed = routes.usable, routes.needed_rows()
+        if len(usable) > 1:
+            usable = self._by_waiting(now_ns, usable, queue.shape)
+        for route in usable:
+            if queue.head.rows <= route.max_rows and (found := self._largest(now_ns, queue, route)):
+                least = needed if self._least_part is None else self._least_part * route.merged_rows
+                if found.size >= min(least, route.merged_rows, queue.rows):
+                    return found
+        return None
+
+    def due_ns(self, request: Request, budget: float) -> int:
+        """When a request has to be done with the part of a pipeline that has this part of its time."""
+        if request.deadline_ns == NEVER:
+            return NEVER
+        left_ns = request.deadline_ns - self._reserve_ns - request.arrival_ns
+        return request.arrival_ns + (left_ns if budget == 1 else round(left_ns * budget))
+
+    def work_ns(self, found: Found) -> Sequence[int]:
+        """What the way of a batch takes where nothing has to wait, by rows - 1."""
+        return found.route.work_ns(found.shape, self._resources)
+
+    def _by_waiting(self, now_ns: int, routes: list[Route], shape: str) -> list[Route]:
+        """Step 1: the pipeline first whose links and workers keep a batch of its planned size waiting least."""
+        waiting = [
+            (self._probe(now_ns, route, route.merged_rows, shape).waiting_ns, number)
+            for number, route in enumerate(routes)
+        ]
+        return [routes[number] for _, number in sorted(waiting)]
+
+    def _largest(self, now_ns: int, queue: RequestQueue, route: Route) -> Found | None:
+        """Step 2: the most rows that meet the earliest deadline among them. None: not even the head's."""
+        # What nobody may join is as large as it will be.
+        work_ns, size = route.work_ns(queue.shape, self._resources), max(route.merged_rows, queue.head.rows)
+        while size >= queue.head.rows:
+            count, rows, due_ns = self._prefix(queue, route, size)
+            if due_ns != NEVER and work_ns[size - 1] > due_ns - now_ns:
+                size = bisect_right(work_ns, due_ns - now_ns)
+                continue
+            may_grow = count == len(queue) and due_ns != NEVER and queue.head.deferrable
+            wanted = size if may_grow else rows
+            path = self._probe(now_ns, route, wanted, queue.shape)
+            if path.end_ns <= due_ns:
+                if wanted > rows:
+                    path = self._probe(now_ns, route, rows, queue.shape)
+                return Found(route, queue.shape, size, count, rows, due_ns, path)
+            size = bisect_right(work_ns, work_ns[wanted - 1] - (path.end_ns - due_ns))
+        return None
+
+    def _probe(self, now_ns: int, route: Route, rows: int, shape: str) -> Path:
+        path = self._resources.probe(route.planned, rows, shape, now_ns)
+        assert path is not None, "each of its partitions is hosted"
+        return path
+
+    def _prefix(self, queue: RequestQueue, route: Route, most_rows: int) -> tuple[int, int, int]:
+        """The oldest requests of at most so many rows: how many, their rows, their earliest deadline."""
+        count = rows = 0
+        due_ns = NEVER
+        for request in queue:
+            if rows + request.rows > most_rows:
+                break
+            count += 1
+            rows += request.rows
+            due_ns = min(due_ns, self.due_ns(request, route.budget))
+        return count, rows, due_ns
