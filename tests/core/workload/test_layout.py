@@ -129,7 +129,7 @@ def test_what_else_is_known_of_its_models_may_be_listed() -> None:
         ({"models": [{"slo_ms": 5}]}, "name"),
         ({"network": {"gbps": 1}}, "network: comes from the layout"),
         ({"layout": "nowhere.json"}, "layout: nowhere.json: No such file"),
-        ({"layout": {**LAYOUT, "workers": LAYOUT["workers"][:1]}}, "layout: document: models: 'm': .* no worker hosts 'b'"),
+        ({"layout": {**LAYOUT, "workers": LAYOUT["workers"][:1]}}, "layout: .* no worker hosts 'b'"),
         ({"layout": {**LAYOUT, "worker": []}}, r"layout: worker: there is no such field"),
     ],
 )
