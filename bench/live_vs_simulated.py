@@ -24,7 +24,7 @@ from rich.table import Table
 
 from tidegate.api import NS_PER_MS, Dispatch, LegFinished, RequestArrived
 from tidegate.documents import ModelProfile
-from tidegate.engine import read_log
+from tidegate.observation import read_log
 from tidegate.sim.result import Row
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
 
-from tidegate.api import ClockAdvanced, LegFinished, Model, Profile, Request, RequestArrived, Setup, Worker, ms_to_ns
-from tidegate.engine import AnyEffect, Engine, StartLeg
+from tidegate.api import LegFinished, Model, Profile, Request, RequestArrived, Setup, Worker, ms_to_ns
+from tidegate.engine import AnyEffect, ClockAdvanced, Engine, StartLeg
 from tidegate.host import Plugins
 
 MAX_ROWS = 64

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from tidegate.api import AnyEvent
-from tidegate.engine import AnyEffect
+from tidegate.engine import AnyEffect, AnyStimulus
 
 
 class EffectLog(list[tuple[int, AnyEffect]]):
     """Every effect with its instant."""
 
-    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
+    def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
         self += ((event.now_ns, effect) for effect in effects)

@@ -19,8 +19,9 @@ from bench.live_vs_simulated import (
     print_pairs,
     scenario_of,
 )
-from tidegate.api import NS_PER_MS, Batch, Dispatch, EngineSettings, Leg, LegFinished, Request, RequestArrived
-from tidegate.engine import Recorder
+from tidegate.api import NS_PER_MS, Batch, Dispatch, Leg, LegFinished, Request, RequestArrived
+from tidegate.engine import StartLeg
+from tidegate.observation import EngineSettings, Recorder
 from tidegate.sim.build import setup_of
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice
@@ -59,14 +60,14 @@ def test_what_live_adds_is_read_from_the_event_log(tmp_path: Path) -> None:
     took_ns = round((nominal_ms(2) + 1.5) * NS_PER_MS)
     with (tmp_path / "events.jsonl").open("wb") as out:
         recorder = Recorder(out)
-        recorder.engine_started("fifs", {}, setup_of(SCENARIO, 1), EngineSettings(learn=True, max_tries=2))
+        recorder.started("fifs", {}, setup_of(SCENARIO, 1), EngineSettings(learn=True, max_tries=2))
         due_ns = began_ns + round((SLO_MS - 0.5) * NS_PER_MS)
         for number in range(2):
-            recorder.event_handled(RequestArrived(began_ns, Request(number, MODEL, 1, began_ns, due_ns)), [])
+            recorder.handled(RequestArrived(began_ns, Request(number, MODEL, 1, began_ns, due_ns)), [], [])
         batch = Batch(0, MODEL, (0, 1), (Leg(0, MODEL, began_ns, 0),))
         third = Request(2, MODEL, 1, began_ns, due_ns)
-        recorder.event_handled(RequestArrived(began_ns, third), [Dispatch(batch)])
-        recorder.event_handled(LegFinished(began_ns + took_ns, 0, 0, 0, began_ns, began_ns + took_ns), [])
+        recorder.handled(RequestArrived(began_ns, third), [Dispatch(batch)], [StartLeg(batch, 0, 2)])
+        recorder.handled(LegFinished(began_ns + took_ns, 0, 0, 0, began_ns, began_ns + took_ns), [], [])
     due = np.zeros(2, np.int64)
     finished = np.full(2, took_ns + 2 * NS_PER_MS, np.int64)
     run = RunResult(1, began_ns, due, due, finished, np.array(["OK", "OK"]))

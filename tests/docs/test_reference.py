@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tidegate.api import PolicySpec
-from tidegate.api.hookspecs import Hooks
 from tidegate.host import Plugins
+from tidegate.host.hookspecs import Hooks
 
 ROOT = Path(__file__).parents[2]
 HOOKS = (ROOT / "docs/reference/hooks.md").read_text(encoding="utf-8")

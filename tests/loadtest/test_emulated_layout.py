@@ -8,8 +8,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.api import Device, Mps, Whole
-from tidegate.documents import Layout, read_deployment, read_document
+from tidegate.documents import Device, Layout, Mps, Whole, read_deployment, read_document
 from tidegate.sim.build import setup_of
 from tidegate.sim.charts import gantt
 from tidegate.sim.run import Run, simulate

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tidegate.api import Advise, Batch, BatchFailed, Dispatch, EngineSettings, Leg, LegFinished, RequestArrived
-from tidegate.engine import Recorder
+from tidegate.api import Advise, Batch, BatchFailed, Leg, LegFinished, RequestArrived
+from tidegate.engine import StartLeg
+from tidegate.observation import EngineSettings, Recorder
 from tidegate.sim.build import setup_of
 from tidegate.sim.result import RunResult as Figures
 from tidegate.workload import Scenario, draw_requests
@@ -76,19 +77,20 @@ def test_lateness_is_a_column_of_every_row() -> None:
 
 
 def test_batches_of_the_event_log_are_put_on_the_clock_of_the_run(tmp_path: Path) -> None:
-    def batch(number: int, worker: int, *ids: int) -> Dispatch:
-        return Dispatch(Batch(number, "quick", ids, (Leg(worker, "quick", CLOCK_NS + 100 * MS, 7 * MS),)))
+    def start(number: int, worker: int, *ids: int) -> StartLeg:
+        batch = Batch(number, "quick", ids, (Leg(worker, "quick", CLOCK_NS + 100 * MS, 7 * MS),))
+        return StartLeg(batch, 0, len(ids))
 
     with (tmp_path / "events.jsonl").open("wb") as out:
         recorder = Recorder(out)
-        recorder.engine_started("p", {}, setup_of(SCENARIO, 1), EngineSettings(learn=True, max_tries=2))
+        recorder.started("p", {}, setup_of(SCENARIO, 1), EngineSettings(learn=True, max_tries=2))
         for request in list(REQUESTS)[:3]:
-            recorder.event_handled(RequestArrived(CLOCK_NS, request), [])
-        arrived = RequestArrived(CLOCK_NS, list(REQUESTS)[3])
-        recorder.event_handled(arrived, [batch(0, 0, 0, 1, 2), batch(1, 1, 3), Advise(2, "more")])
+            recorder.handled(RequestArrived(CLOCK_NS, request), [], [])
+        arrived = RequestArrived(CLOCK_NS + 100 * MS, list(REQUESTS)[3])
+        recorder.handled(arrived, [], [start(0, 0, 0, 1, 2), start(1, 1, 3), Advise(2, "more")])
         ended = (CLOCK_NS + 100 * MS, CLOCK_NS + 200 * MS)
-        recorder.event_handled(LegFinished(ended[1], 0, 0, 0, *ended), [])
-        recorder.event_handled(BatchFailed(CLOCK_NS + 150 * MS, 1, 0, 1, "broken"), [])
+        recorder.handled(BatchFailed(CLOCK_NS + 150 * MS, 1, 0, 1, "broken"), [], [])
+        recorder.handled(LegFinished(ended[1], 0, 0, 0, *ended), [], [])
     result = judged(seen(), tmp_path / "events.jsonl")
     row = result.total
     assert row.batch_rows == {"1": 1, "3": 1}
@@ -96,7 +98,7 @@ def test_batches_of_the_event_log_are_put_on_the_clock_of_the_run(tmp_path: Path
     assert row.touched_workers == 2
     assert list(row.busy_shares.values()) == [0.1, 0.05]
     assert row.advice == {"count": 1, "least": 2, "most": 2, "last": 2}
-    assert [(bar.start_s, bar.end_s, bar.rows) for bar in result.gantt] == [(0.1, 0.2, 3), (0.1, 0.15, 1)]
+    assert [(bar.start_s, bar.end_s, bar.rows) for bar in result.gantt] == [(0.1, 0.15, 1), (0.1, 0.2, 3)]
 
 
 def test_without_an_event_log_the_server_says_how_large_its_batches_were() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tidegate.api import BatchFailed, Dispatch, LegFinished
 from tidegate.documents import ModelProfile, Point, write_profile
-from tidegate.engine import read_log
+from tidegate.observation import read_log
 from tidegate_proxy.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]

@@ -84,7 +84,14 @@ def test_everything_that_it_names_is_tried(tmp_path: Path) -> None:
     document = _json(path)
     said = {error["where"]: error["what"] for error in document["errors"]}
     assert set(said) == {
-        *("tritons.0.tls", "policy.options.nope", "policy.options.reserve_ms", "observers.0", "profiles", "record"),
+        *(
+            "tritons.0.tls",
+            "policy.options.nope",
+            "policy.options.reserve_ms",
+            "observers.0.name",
+            "profiles",
+            "record",
+        ),
         *("tls", "authentication", "restricted.0"),
     }
     assert "(it has: " in said["policy.options.nope"]

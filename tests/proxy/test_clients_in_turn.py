@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from tidegate.api import RequestArrived
-from tidegate.engine import read_log
+from tidegate.observation import read_log
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.owners import Owners
 from tidegate_proxy.backend import INFER

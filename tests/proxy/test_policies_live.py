@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import numpy as np
 
-from tidegate.engine import read_log
 from tidegate.host import Plugins
+from tidegate.observation import read_log
 from tidegate.sim.replay import replay
 from tidegate_proxy.embedded import EmbeddedTriton
 

@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2
 
 from tests.proxy.fixtures.fake_answers import echo
 from tidegate.api import RequestArrived
-from tidegate.engine import read_log
+from tidegate.observation import read_log
 from tidegate_proxy.applications import MOST, Applications
 from tidegate_proxy.configuration.clients import AppConfig
 from tidegate_proxy.envelope import open_known

@@ -2,15 +2,16 @@
 
 The map of the house (arrows of import point down):
 
-    cli        the `tidegate` command; other distributions add subcommands
-    testing    for authors of policies: Playbook, check_policy, PolicyConformance, pytest fixtures
-    sim        drives the engine under virtual time with simulated workers
-    engine     the books, turns among clients, learning; checks every command of a policy
-    host       finds plugins, selects by name
-    workload   arrivals, shared by simulator and load test
-    toolkit    what policies are built from: queues, idle workers, gathering
-    documents  the files that distributions hand each other: layout, deployment, profiles
-    api        the contract: what a plugin has to know
+    cli          the `tidegate` command; other distributions add subcommands
+    testing      for authors of policies: Playbook, check_policy, PolicyConformance, pytest fixtures
+    sim          drives the engine under virtual time with simulated workers
+    engine       the books, turns among clients, learning; checks every command of a policy
+    host         finds plugins, selects by name
+    workload     arrivals, shared by simulator and load test
+    observation  what one who watches an engine sees; the fold of it that all figures are read from
+    toolkit      what policies are built from: queues, idle workers, gathering
+    documents    the files that distributions hand each other: layout, deployment, profiles
+    api          the contract: what a plugin has to know
 
 Beside this distribution: `tidegate-proxy` (drives the same engine live, in front of Triton), `tidegate-baselines`,
 `tidegate-symphony` and `tidegate-ppipe` (policies), `tidegate-repo-generator`, `tidegate-triton-models`,

@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tidegate.api import CommandSpec, ObserverSpec, PlannerSpec, PolicySpec
+from tidegate.api import CommandSpec, PlannerSpec, PolicySpec
 from tidegate.host import Plugins
+from tidegate.observation import ObserverSpec
 
 
 def build_app(plugins: Plugins) -> typer.Typer:
@@ -32,7 +33,7 @@ def build_app(plugins: Plugins) -> typer.Typer:
     def list_plugins(
         as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
     ) -> None:
-        """What is installed: policies with their options, planners, commands, observers; and what does not load."""
+        """What is installed: policies and observers with their options, planners, commands; and what does not load."""
         offers = _offers(plugins)
         if as_json:
             rows = [dataclasses.asdict(offer) for offer in offers]
@@ -84,7 +85,13 @@ def _offers(plugins: Plugins) -> list[_Offer]:
             for spec in plugins.planners.values()
         ),
         *(
-            _Offer("observer", spec.name, plugins.source[ObserverSpec, spec.name], spec.summary)
+            _Offer(
+                "observer",
+                spec.name,
+                plugins.source[ObserverSpec, spec.name],
+                spec.summary,
+                tuple(spec.observer.Options.model_fields),
+            )
             for spec in plugins.observers.values()
         ),
         *(

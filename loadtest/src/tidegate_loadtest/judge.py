@@ -1,15 +1,13 @@
 """What a live run measured, in the columns of a simulated one: the same record, summarised by the same code."""
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
-from tidegate.api import NS_PER_MS, Advise, Batch, BatchFailed, Dispatch, LegFinished, RequestArrived, Reroute
-from tidegate.engine import StartLeg, read_log
+from tidegate.api import NS_PER_MS, Advise
+from tidegate.observation import Reader, Reducer, StartLeg, read_log
 from tidegate.sim import result as figures
 from tidegate.sim.build import setup_of
 from tidegate.sim.record import ANSWERED, LATE, Record
@@ -70,43 +68,35 @@ def _note_ends(record: Record, requests: RequestSequence, seen: Seen, warmup_ns:
             record.ended_ns[request_id] = ended_ns
             record.outcome[request_id] = ANSWERED if in_time else LATE
         elif status in DROPS.values():
-            record.dropped(request_id, ended_ns, status)
+            record.drop(request_id, ended_ns, status)
         elif status != CLIENT_TIMEOUT:
-            record.failed(request_id, ended_ns)
+            record.fail(request_id, ended_ns)
 
 
 def _note_legs(record: Record, event_log: Path, origin_ns: int) -> None:
-    """What ran where, and what the policy advised. The log's instants are of the clock that `origin_ns` is of."""
-    rows: dict[int, int] = {}
-    batches: dict[int, Batch] = {}
-    freed_ns: Counter[int] = Counter()
+    """What ran where, and what the policy advised."""
+    reducer = Reducer(_Legs(record, origin_ns))
     with event_log.open("rb") as lines:
         _header, entries = read_log(lines)
         for entry in entries:
-            event = entry.event
-            match event:
-                case RequestArrived():
-                    rows[event.request.id] = event.request.rows
-                case LegFinished() | BatchFailed():
-                    batch = batches[event.batch_id]
-                    leg = StartLeg(batch, event.leg, sum(rows[request_id] for request_id in batch.request_ids))
-                    if isinstance(event, LegFinished):
-                        # Where it was sent behind another leg, it ran when that had ended.
-                        started_ns, ended_ns = max(event.started_ns, freed_ns[event.worker_id]), event.ended_ns
-                    else:
-                        started_ns, ended_ns = batch.legs[event.leg].start_ns, event.now_ns
-                    freed_ns[event.worker_id] = ended_ns
-                    record.leg_ran(leg, started_ns - origin_ns, ended_ns - origin_ns)
-            for command in entry.commands:
-                match command:
-                    case Dispatch():
-                        batches[command.batch.id] = command.batch
-                    case Reroute():
-                        batch = batches[command.batch_id]
-                        kept = batch.legs[: len(batch.legs) - len(command.legs)]
-                        batches[batch.id] = msgspec.structs.replace(batch, legs=(*kept, *command.legs))
-                    case Advise():
-                        record.advised(event.now_ns - origin_ns, command)
+            reducer.handled(entry.event, entry.effects)
+
+
+class _Legs(Reader):
+    """Enters in a record what an event log tells of legs, and of advice; how requests end is for their clients to say.
+
+    The log's instants are of the clock that `origin_ns` is of.
+    """
+
+    def __init__(self, record: Record, origin_ns: int) -> None:
+        self._record = record
+        self._origin_ns = origin_ns
+
+    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
+        self._record.leg_ran(effect, started_ns - self._origin_ns, ended_ns - self._origin_ns)
+
+    def advised(self, now_ns: int, advice: Advise) -> None:
+        self._record.advised(now_ns - self._origin_ns, advice)
 
 
 def _with_lateness(row: Row, requests: RequestSequence, seen: Seen) -> Row:

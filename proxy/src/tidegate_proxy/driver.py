@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from tidegate.api import NEVER, Advise, Drop, Request, RequestArrived, RequestCancelled, TriesChanged
+from tidegate.api import NEVER, Advise, Drop, Request, RequestArrived, RequestCancelled
 from tidegate.engine import (
     AnyEffect,
     CancelLeg,
@@ -21,6 +21,7 @@ from tidegate.engine import (
     ObserverRemoved,
     PolicyReplaced,
     StartLeg,
+    TriesChanged,
 )
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import SHUTTING_DOWN, TIMEOUT_EXPIRED, Client, RequestFailed, own_fault

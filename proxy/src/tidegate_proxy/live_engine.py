@@ -8,8 +8,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from tidegate.api import AnyEvent, ClockAdvanced, PlanChanged, WorkerJoined
-from tidegate.engine import AnyEffect, Engine, EngineRestarted
+from tidegate.api import WorkerJoined
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, EngineRestarted, PlanChanged
 from tidegate_proxy.alarm import Alarm
 from tidegate_proxy.faults import faults
 from tidegate_proxy.observability.metrics import Metrics
@@ -54,12 +54,12 @@ class LiveEngine:
         self._effects += self.engine.close()
         self.perform()
 
-    def take_in(self, event: AnyEvent) -> None:
+    def take_in(self, event: AnyStimulus) -> None:
         """Let the engine take in what happened, and carry out what follows. As `handle`."""
         self.handle(event)
         self.perform()
 
-    def handle(self, event: AnyEvent) -> None:
+    def handle(self, event: AnyStimulus) -> None:
         """Let the engine take in what happened; `perform` then carries out what follows.
 
         Raises ValueError for a worker that joins, or a plan, that the engine refuses; nothing has changed then.

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from tidegate.api import BatchFailed, PlanChanged, Profile, RequestCancelled, WorkerJoined, WorkerLost
+from tidegate.api import BatchFailed, Profile, RequestCancelled, WorkerJoined, WorkerLost
+from tidegate.engine import PlanChanged
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.client import Client

@@ -7,10 +7,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from tidegate.api import Observer, Setup
+from tidegate.api import Setup
 from tidegate.documents import Layout, ModelProfile, read_document, read_profiles
-from tidegate.engine import FIRST_LEAD_NS, Engine, Recorder
+from tidegate.engine import FIRST_LEAD_NS, Engine
 from tidegate.host import Plugins
+from tidegate.observation import Observer, Recorder
 from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.applications import Applications
@@ -183,13 +184,13 @@ async def _await_tritons(config: ServeConfig, backends: Sequence[Backend]) -> No
 
 
 def _observers(config: ServeConfig, plugins: Plugins, stack: AsyncExitStack) -> list[Observer]:
-    """Those that were asked for. Raises OSError for an event log that cannot be written."""
-    observers: list[Observer] = []
+    """Those that were asked for. Raises PluginError, and OSError for an event log that cannot be written."""
+    observers = [plugins.make_observer(choice.name, dict(choice.options)) for choice in config.observers]
     if config.record:
         record = config.record.open("wb")
         stack.callback(_close_quietly, record)
-        observers.append(Recorder(record))
-    return [*observers, *(plugins.observer(name).make() for name in config.observers)]
+        observers.insert(0, Recorder(record))
+    return observers
 
 
 def _close_quietly(record: BinaryIO) -> None:

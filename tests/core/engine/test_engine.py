@@ -26,7 +26,6 @@ from tidegate.api import (
     Batch,
     BatchFailed,
     CancelTimer,
-    ClockAdvanced,
     Commands,
     Dispatch,
     Drop,
@@ -42,7 +41,7 @@ from tidegate.api import (
     TimerFired,
     WorkerLost,
 )
-from tidegate.engine import NO_WORKER, CancelLeg, Fail, InvariantViolation, PolicyReplaced, StartLeg
+from tidegate.engine import NO_WORKER, CancelLeg, ClockAdvanced, Fail, InvariantViolation, PolicyReplaced, StartLeg
 from tidegate.toolkit import FirstComeFirstServed
 
 # What no policy may do ------------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tidegate.api import Batch, Leg, Model, Profile, Request, RequestArrived, Setup, Worker, ms_to_ns
-from tidegate.engine import Engine, Recorder, StartLeg, read_log
+from tidegate.engine import Engine, StartLeg
 from tidegate.engine.expectations import PATIENCE_LEGS, PATIENCE_NS, PROBES, Expectations
 from tidegate.engine.learner import LATEST, PUBLISH_EVERY
 from tidegate.host import Plugins
+from tidegate.observation import Recorder, read_log
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.replay import replay
 from tidegate.sim.workers import taking

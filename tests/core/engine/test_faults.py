@@ -18,27 +18,33 @@ import tidegate.engine.commands
 from tests.core.engine.script import MODELS, PROFILES, SETUP, Script, arrived, engine_of, run
 from tidegate.api import (
     NEVER,
-    AnyEvent,
     BatchFailed,
     CancelTimer,
-    ClockAdvanced,
     Commands,
     Dispatch,
     Drop,
     Leg,
     LegFinished,
-    PlanChanged,
     PolicyOptions,
     Preempt,
     ProfileUpdated,
     RequestArrived,
     RequestCancelled,
     SetTimer,
-    TriesChanged,
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import Engine, EngineRestarted, Fail, PolicyReplaced, StartLeg
+from tidegate.engine import (
+    AnyStimulus,
+    ClockAdvanced,
+    Engine,
+    EngineRestarted,
+    Fail,
+    PlanChanged,
+    PolicyReplaced,
+    StartLeg,
+    TriesChanged,
+)
 from tidegate.engine.intake import Intake
 from tidegate.toolkit import FirstComeFirstServed
 
@@ -104,7 +110,7 @@ class World:
         self.replaced = 0
         self._running: list[tuple[int, StartLeg]] = []
 
-    def happens(self, event: AnyEvent) -> None:
+    def happens(self, event: AnyStimulus) -> None:
         request = getattr(event, "request", None)
         if request is not None:
             self.waiting.add(request.id)

@@ -19,7 +19,6 @@ from tidegate.api import (
     AnyEvent,
     Batch,
     BatchFailed,
-    ClockAdvanced,
     Dispatch,
     Drop,
     Leg,
@@ -35,7 +34,7 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import MAX_TRIES, NO_WORKER, Fail, InvariantViolation, StartLeg
+from tidegate.engine import MAX_TRIES, NO_WORKER, ClockAdvanced, Fail, InvariantViolation, StartLeg
 from tidegate.engine.books import Bookings, Flight
 
 # Legs -----------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -22,10 +23,11 @@ from tests.core.engine.worlds import (
     world,
 )
 from tests.examples import examples
-from tidegate.api import AnyCommand, AnyEvent, ClockAdvanced, Commands, Drop, LegFinished, PolicySpec, RequestArrived
-from tidegate.engine import Engine, InvariantViolation, PolicyReplaced, Recorder, StartLeg, read_log
+from tidegate.api import AnyCommand, AnyEvent, Commands, Drop, LegFinished, PolicySpec, RequestArrived
+from tidegate.engine import AnyStimulus, ClockAdvanced, Engine, InvariantViolation, PolicyReplaced, StartLeg
 from tidegate.engine.overlap import LONGEST_NS
 from tidegate.host import Plugins
+from tidegate.observation import Recorder, read_log
 from tidegate.testing import random_world, run_world
 
 PLUGINS = Plugins.installed()
@@ -128,7 +130,7 @@ def test_5_no_oracle(spec: PolicySpec, rng: random.Random) -> None:
             ended_ns = super().true_end(number, started_ns, duration_ns)
             return ended_ns if ended_ns < horizon_ns else ended_ns + delay_ns * (number % 3)
 
-    def until_the_horizon(driver: type[Ledger]) -> list[tuple[AnyEvent, list[AnyCommand]]]:
+    def until_the_horizon(driver: type[Ledger]) -> list[tuple[AnyStimulus, Sequence[AnyCommand]]]:
         watch = Watch()
         run(spec, scenario, observer=watch, driver=driver)
         return [(event, commands) for event, commands in watch.seen if event.now_ns < horizon_ns]

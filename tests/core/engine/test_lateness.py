@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from tests.core.engine.script import SETUP, Script, arrived, engine_of
 from tests.effect_log import EffectLog
 from tidegate.api import (
-    AnyEvent,
-    ClockAdvanced,
     Model,
     Profile,
     Request,
@@ -23,7 +21,7 @@ from tidegate.api import (
     Worker,
     ms_to_ns,
 )
-from tidegate.engine import AnyEffect, Engine, StartLeg
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, StartLeg
 from tidegate.engine.lateness import LATEST, TOO_SHORT_NS, UNSEEN_LEGS, Lateness
 from tidegate.host import Plugins
 from tidegate.sim import Simulation
@@ -115,7 +113,7 @@ class Sleepy(Engine):
         wake_ns = super().next_wake_ns
         return wake_ns if wake_ns is None or self._is_handling else wake_ns + self.lateness_ns[wake_ns % 7]
 
-    def handle(self, event: AnyEvent) -> list[AnyEffect]:
+    def handle(self, event: AnyStimulus) -> list[AnyEffect]:
         """As ever."""
         self._is_handling = True
         try:

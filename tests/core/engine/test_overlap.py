@@ -14,7 +14,6 @@ from tidegate.api import (
     AnyEvent,
     Batch,
     BatchFailed,
-    ClockAdvanced,
     Commands,
     Dispatch,
     Leg,
@@ -32,7 +31,7 @@ from tidegate.api import (
     WorkerReady,
     ms_to_ns,
 )
-from tidegate.engine import FIRST_LEAD_NS, CancelLeg, Engine, InvariantViolation, StartLeg
+from tidegate.engine import FIRST_LEAD_NS, CancelLeg, ClockAdvanced, Engine, InvariantViolation, StartLeg
 from tidegate.engine.overlap import LARGEST, LONGEST_NS
 from tidegate.host import Plugins
 from tidegate.sim import Agenda, Simulation

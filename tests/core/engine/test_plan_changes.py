@@ -9,12 +9,9 @@ from hypothesis import strategies as st
 
 from tidegate.api import (
     NEVER,
-    AnyEvent,
-    ClockAdvanced,
     Commands,
     LegFinished,
     Model,
-    PlanChanged,
     PolicyOptions,
     PolicySpec,
     Profile,
@@ -24,8 +21,9 @@ from tidegate.api import (
     Worker,
     WorkerLost,
 )
-from tidegate.engine import NO_WORKER, AnyEffect, Engine, Fail, Recorder, StartLeg, read_log
+from tidegate.engine import NO_WORKER, AnyEffect, AnyStimulus, ClockAdvanced, Engine, Fail, PlanChanged, StartLeg
 from tidegate.host import Plugins, make_policy
+from tidegate.observation import Recorder, read_log
 from tidegate.sim import Simulation
 from tidegate.sim.replay import replay
 from tidegate.toolkit import FirstComeFirstServed
@@ -178,7 +176,7 @@ def test_every_request_ends_once_and_a_replay_is_the_same(steps: list[str | tupl
     running: list[StartLeg] = []
     now_ns = 0
 
-    def happen(event: AnyEvent) -> None:
+    def happen(event: AnyStimulus) -> None:
         running.extend(effect for effect in books.handle(event) if isinstance(effect, StartLeg))
 
     def finish() -> None:

@@ -27,7 +27,7 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate.engine import AnyEffect, CancelLeg, Engine, StartLeg
+from tidegate.engine import AnyEffect, AnyStimulus, CancelLeg, Engine, StartLeg
 from tidegate.host import Plugins, make_policy
 from tidegate.sim import Simulation
 from tidegate.testing import random_world
@@ -96,7 +96,7 @@ class ClosedLoop:
             self._requests[request_id] = name, request
             self._simulation.schedule([RequestArrived(at_ns, request)])
 
-    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
+    def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
         if isinstance(event, LegFinished):
             for request_id in self._running.pop(event.batch_id):
                 name, request = self._requests[request_id]
@@ -222,7 +222,7 @@ class Counted:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
+    def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
         del event, effects
         engine = self._engine
         held, seen = engine._state.sharing.held, engine._state.queued

@@ -6,30 +6,26 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
 from tidegate.api import (
     AnyCommand,
-    AnyEvent,
     BatchFailed,
     Dispatch,
     Drop,
-    EngineSettings,
     LegFinished,
-    PlanChanged,
     PolicySpec,
     Request,
     RequestArrived,
     RequestCancelled,
-    Setup,
     Worker,
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import AnyEffect, Engine, Fail, Recorder, StartLeg
+from tidegate.engine import AnyEffect, AnyStimulus, Engine, Fail, PlanChanged, StartLeg
 from tidegate.host import make_policy
+from tidegate.observation import Observer, ObserverOptions, Recorder
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.workers import Outcome, failed, finished
 from tidegate.testing import World, random_world
@@ -48,6 +44,8 @@ class Ledger:
         self._profiles = {(profile.partition, profile.kind): profile for profile in scenario.setup.profiles}
         self.intervals: list[tuple[int, int, int]] = []
         """(worker, start, end) of every leg that ran, cut short where its worker was lost or it was preempted."""
+        self._latest: dict[int, int] = {}
+        """By batch, where among these its latest leg is."""
         self.open: dict[int, Request] = {}
         self.ended: Counter[str] = Counter()
         self._running: dict[int, StartLeg] = {}
@@ -68,6 +66,7 @@ class Ledger:
         duration_ns = max(1, round(self._service_ns(effect) * factors[number % len(factors)]))
         ended_ns = self.true_end(number, started_ns, duration_ns)
         worker_id = effect.batch.legs[effect.leg].worker_id
+        self._latest[effect.batch.id] = len(self.intervals)
         self.intervals.append((worker_id, started_ns, ended_ns))
         if number in self._scenario.failures:
             outcome = failed(effect, ended_ns, "made to fail", retry=True)
@@ -83,7 +82,7 @@ class Ledger:
         leg = effect.batch.legs[effect.leg]
         return self._profiles[leg.partition, self._kinds[leg.worker_id]].planned_ns(effect.rows)
 
-    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
+    def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
         self._happened(event)
         for effect in effects:
             self.effects.append((event.now_ns, effect))
@@ -104,7 +103,7 @@ class Ledger:
                 case Drop(request_id=request_id):
                     self._end(request_id, "dropped")
 
-    def _happened(self, event: AnyEvent) -> None:
+    def _happened(self, event: AnyStimulus) -> None:
         match event:
             case RequestArrived():
                 self.open[event.request.id] = event.request
@@ -115,46 +114,38 @@ class Ledger:
                 for request_id in set(batch.request_ids) & self.open.keys() if event.leg + 1 == len(batch.legs) else ():
                     self._end(request_id, "answered")
             case BatchFailed():
-                self._running.pop(event.batch_id, None)
-                self._cut_short(event.worker_id, event.now_ns)
+                if self._running.pop(event.batch_id, None):
+                    self._cut_short(self._latest[event.batch_id], event.now_ns)
             case WorkerLost():
                 self._lose(event.now_ns, event.worker_id)
             case WorkerJoined():  # it was away, though nobody noticed
                 self._lose(event.now_ns, event.worker.id)
 
     def _lose(self, now_ns: int, worker_id: int) -> None:
-        self._running = {
-            batch_id: running
-            for batch_id, running in self._running.items()
-            if running.batch.legs[running.leg].worker_id != worker_id
-        }
-        self._cut_short(worker_id, now_ns)
+        for batch_id, running in list(self._running.items()):
+            if running.batch.legs[running.leg].worker_id == worker_id:
+                del self._running[batch_id]
+                self._cut_short(self._latest[batch_id], now_ns)
 
-    def _cut_short(self, worker_id: int, now_ns: int) -> None:
-        """What ran on a worker runs no more: it was lost, or preempted."""
-        self.intervals = [
-            (other, start, min(end, now_ns) if other == worker_id else end) for other, start, end in self.intervals
-        ]
+    def _cut_short(self, index: int, now_ns: int) -> None:
+        """A leg runs no more: it was preempted, or its worker was lost; perhaps before it began."""
+        worker_id, start_ns, end_ns = self.intervals[index]
+        self.intervals[index] = (worker_id, start_ns, max(start_ns, min(end_ns, now_ns)))
 
     def _end(self, request_id: int, how: str) -> None:
         del self.open[request_id]  # KeyError: it ended before
         self.ended[how] += 1
 
 
-class Watch:
+class Watch(Observer):
     """An observer that keeps what it sees."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[AnyEvent, list[AnyCommand]]] = []
+        super().__init__(ObserverOptions())
+        self.seen: list[tuple[AnyStimulus, Sequence[AnyCommand]]] = []
 
-    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
-        pass
-
-    def event_handled(self, event: AnyEvent, commands: list[AnyCommand]) -> None:
+    def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:
         self.seen.append((event, commands))
-
-    def close(self) -> None:
-        pass
 
     def dispatches(self) -> Iterator[tuple[int, Dispatch]]:
         for event, commands in self.seen:
@@ -202,7 +193,7 @@ def world(spec: PolicySpec, rng: random.Random) -> World:
 
 def crowded(rng: random.Random, scenario: World) -> World:
     """The same with some of the requests sent several times at once, by other clients."""
-    events: list[AnyEvent] = []
+    events: list[AnyStimulus] = []
     first_id = 1 + max((event.request.id for event in scenario.events if isinstance(event, RequestArrived)), default=0)
     for event in scenario.events:
         events.append(event)

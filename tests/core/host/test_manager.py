@@ -1,6 +1,6 @@
 """The plugin host: conflicts, wrong names, wrong options, wrong results and broken plugins, each with its remedy."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any
@@ -10,12 +10,9 @@ from pydantic import Field
 
 from tidegate.api import (
     AnyCommand,
-    AnyEvent,
     CommandSpec,
     Document,
-    EngineSettings,
     Model,
-    ObserverSpec,
     Plan,
     PlannerSpec,
     PolicyOptions,
@@ -25,8 +22,10 @@ from tidegate.api import (
     Worker,
     hookimpl,
 )
+from tidegate.engine import AnyEffect, AnyStimulus
 from tidegate.host import PluginConflict, PluginError, Plugins, UnknownPlugin
 from tidegate.host import manager as host_manager
+from tidegate.observation import Observer, ObserverOptions, ObserverSpec
 from tidegate.toolkit import FirstComeFirstServed
 
 SETUP = Setup((Model("m", 4),), (Worker(0, "w0", ("m",)),), (Profile("m", "default", (1, 2, 3, 4)),))
@@ -40,16 +39,16 @@ class Tunable(FirstComeFirstServed):
     Options = TunableOptions
 
 
-class Watch:
+class WatchOptions(ObserverOptions):
+    every: int = Field(default=1, ge=1)
+
+
+class Watch(Observer):
     """An observer that looks away."""
 
-    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
-        pass
+    Options = WatchOptions
 
-    def event_handled(self, event: AnyEvent, commands: list[AnyCommand]) -> None:
-        pass
-
-    def close(self) -> None:
+    def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:
         pass
 
 
@@ -188,6 +187,28 @@ def test_a_wrong_option_is_named_with_those_that_exist(options: dict[str, object
     plugins.register(offering("a"), "dist")
     with pytest.raises(PluginError, match=message):
         plugins.make_policy("a", SETUP, options)
+
+
+def watching() -> Plugins:
+    plugins = Plugins()
+    plugins.register(plugin(observers=lambda: [ObserverSpec("watch", "watches", Watch)]), "dist")
+    return plugins
+
+
+def test_an_observer_is_made_with_validated_options() -> None:
+    assert watching().make_observer("watch", {"every": "2"}).options == WatchOptions(every=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"each": 1}, r"options of observer 'watch': each: there is no such.*\(it has: every\)"),
+        ({"every": 0}, "options of observer 'watch': every: Input should be greater than or equal to 1"),
+    ],
+)
+def test_a_wrong_option_of_an_observer_is_named_with_those_that_exist(options: dict[str, object], message: str) -> None:
+    with pytest.raises(PluginError, match=message):
+        watching().make_observer("watch", options)
 
 
 def test_a_plugin_that_cannot_be_imported_does_not_harm_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,9 +86,10 @@ def run(
     engine = Engine(policy, name="test", strict=True, learn=False)
     record = Legs(max(1, sum(isinstance(event, RequestArrived) for event in events)))
     workers = [worker(each.id) for each in policy.setup.workers]
-    cluster = Cluster(workers, truth, record, interference=interference, retry=retry, links=links)
+    engine.tell(record)
+    cluster = Cluster(workers, truth, interference=interference, retry=retry, links=links)
     forwarding = [] if links is None else [Forwarding(engine, links)]
-    simulation = Simulation(engine, cluster, listeners=[record, *forwarding], patience=PATIENCE)
+    simulation = Simulation(engine, cluster, listeners=forwarding, patience=PATIENCE)
     simulation.schedule(events)
     simulation.run()
     assert engine.in_flight == 0

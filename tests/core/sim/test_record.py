@@ -16,9 +16,9 @@ def test_a_policy_that_invents_reasons_is_cut_short() -> None:
     }
     record = Record(draw_requests(Scenario.model_validate(document), seed=0))
     for number in range(400):
-        record.dropped(number, 0, f"request {number} is late")
+        record.drop(number, 0, f"request {number} is late")
     assert len(record.reasons) == MAX_REASONS + 1
     assert record.reasons[record.outcome[0] - FIRST_DROP] == "request 0 is late"
     assert record.reasons[record.outcome[399] - FIRST_DROP] == OTHER_REASONS
-    record.dropped(399, 0, "request 7 is late")
+    record.drop(399, 0, "request 7 is late")
     assert record.reasons[record.outcome[399] - FIRST_DROP] == "request 7 is late"

@@ -8,28 +8,17 @@ from typing import BinaryIO
 import pytest
 from typer.testing import CliRunner
 
-from tidegate.api import (
-    EngineSettings,
-    LegFinished,
-    Model,
-    Profile,
-    Request,
-    RequestArrived,
-    Setup,
-    TriesChanged,
-    Worker,
-    WorkerJoined,
-    WorkerLost,
-)
+from tidegate.api import LegFinished, Model, Profile, Request, RequestArrived, Setup, Worker, WorkerJoined, WorkerLost
 from tidegate.cli import build_app
-from tidegate.engine import Engine, Recorder, StartLeg, Tally, read_log
+from tidegate.engine import Engine, StartLeg, Tally, TriesChanged
 from tidegate.host import Plugins
+from tidegate.observation import EngineSettings, Recorder, read_log
 from tidegate.testing import random_world, run_world
 
 PLUGINS = Plugins.installed()
 WORLD = 1  # one with a few dozen requests
 HEADER = (
-    '{"version": 2, "policy": "x", "options": {}, "setup": {"models": [], "workers": [], "profiles": []}, '
+    '{"version": 3, "policy": "x", "options": {}, "setup": {"models": [], "workers": [], "profiles": []}, '
     '"settings": {"learn": true, "max_tries": 2}}'
 )
 

@@ -1,6 +1,6 @@
 """A run of a scenario: what is counted, what is not, and that the random streams do not move each other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -8,12 +8,9 @@ import pytest
 from tidegate.api import (
     Advise,
     AnyCommand,
-    AnyEvent,
     Commands,
     Drop,
-    EngineSettings,
     LegFinished,
-    Mig,
     PolicyOptions,
     PolicySpec,
     RequestArrived,
@@ -21,7 +18,10 @@ from tidegate.api import (
     Worker,
     hookimpl,
 )
+from tidegate.documents import Mig
+from tidegate.engine import AnyEffect, AnyStimulus
 from tidegate.host import PluginError, Plugins
+from tidegate.observation import EngineSettings, Observer, ObserverOptions
 from tidegate.sim.result import ALL_MODELS, Row
 from tidegate.sim.run import Run, SimulationError, choose_policies, simulate
 from tidegate.toolkit import FirstComeFirstServed, RequestQueue
@@ -31,20 +31,18 @@ MakeScenario = Callable[..., Scenario]
 FIFS = PolicyChoice(name="fifs")
 
 
-class Seen:
+class Seen(Observer):
     """An observer that keeps the stimuli."""
 
     def __init__(self) -> None:
-        self.events: list[AnyEvent] = []
+        super().__init__(ObserverOptions())
+        self.events: list[AnyStimulus] = []
 
-    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
+    def started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
         self.setup = setup
 
-    def event_handled(self, event: AnyEvent, commands: list[AnyCommand]) -> None:
+    def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:
         self.events.append(event)
-
-    def close(self) -> None:
-        pass
 
     def arrivals(self) -> list[tuple[int, str, int]]:
         return [(e.now_ns, e.request.model, e.request.rows) for e in self.events if isinstance(e, RequestArrived)]

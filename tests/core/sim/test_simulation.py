@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 from tests.effect_log import EffectLog
 from tidegate.api import (
-    AnyEvent,
     Commands,
     LegFinished,
     Model,
@@ -20,7 +19,7 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import AnyEffect, Engine, Fail, StartLeg
+from tidegate.engine import AnyEffect, AnyStimulus, Engine, Fail, StartLeg
 from tidegate.sim import Agenda, ExactWorkers, Simulation
 from tidegate.sim.workers import taking
 from tidegate.toolkit import FirstComeFirstServed
@@ -158,7 +157,7 @@ class Ends:
     def __init__(self) -> None:
         self.legs: list[tuple[int, int]] = []
 
-    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
+    def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
         if isinstance(event, LegFinished):
             self.legs.append((event.started_ns, event.ended_ns))
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.core.documents.test_layout import LAYOUT
-from tidegate.api import Device, Mps, Slice, Whole
-from tidegate.documents import Layout
+from tidegate.documents import Device, Layout, Mps, Slice, Whole
 from tidegate.workload import Scenario, layout_of, read_scenario
 from tidegate.workload.partitions import blocks_of
 

@@ -9,7 +9,6 @@ from tidegate.api import (
     Batch,
     BatchFailed,
     CancelTimer,
-    Device,
     Dispatch,
     Drop,
     Leg,
@@ -17,7 +16,6 @@ from tidegate.api import (
     Model,
     Network,
     Pipeline,
-    PlanChanged,
     Profile,
     Request,
     RequestArrived,
@@ -30,7 +28,8 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import Engine
+from tidegate.documents import Device
+from tidegate.engine import Engine, PlanChanged
 from tidegate.sim import Simulation
 from tidegate.sim.run import Run, simulate
 from tidegate.testing import Playbook

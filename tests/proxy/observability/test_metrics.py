@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tidegate.api import (
     Advise,
-    AnyEvent,
     Batch,
     BatchFailed,
-    ClockAdvanced,
     Drop,
     Leg,
     LegFinished,
@@ -26,8 +24,9 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import AnyEffect, Engine, Fail, PolicyReplaced, Recorder, StartLeg, read_log
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, Fail, PolicyReplaced, StartLeg
 from tidegate.host import Plugins, make_policy
+from tidegate.observation import Recorder, read_log
 from tidegate.testing import random_world, run_world
 from tidegate_proxy.observability.metrics import MAX_REASONS, MAX_SHAPES, OTHER_REASONS, OTHER_SHAPES, Metrics
 
@@ -48,9 +47,9 @@ def _finished(batch_id: int, started_ms: int, ended_ms: int, worker: int = 0, le
     return LegFinished(ended_ms * MS, batch_id, leg, worker, started_ms * MS, ended_ms * MS)
 
 
-def _tell(metrics: Metrics, *steps: AnyEvent | AnyEffect) -> None:
+def _tell(metrics: Metrics, *steps: AnyStimulus | AnyEffect) -> None:
     """Events, each followed by the effects that it had."""
-    event: AnyEvent = ClockAdvanced(0)
+    event: AnyStimulus = ClockAdvanced(0)
     effects: list[AnyEffect] = []
     for step in [*steps, None]:
         if step is None or hasattr(step, "now_ns"):

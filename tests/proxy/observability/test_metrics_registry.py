@@ -3,20 +3,8 @@
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidegate.api import (
-    Advise,
-    Batch,
-    ClockAdvanced,
-    Drop,
-    Leg,
-    LegFinished,
-    Model,
-    Request,
-    RequestArrived,
-    Setup,
-    Worker,
-)
-from tidegate.engine import EngineRestarted, StartLeg
+from tidegate.api import Advise, Batch, Drop, Leg, LegFinished, Model, Request, RequestArrived, Setup, Worker
+from tidegate.engine import ClockAdvanced, EngineRestarted, StartLeg
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.observability.metrics_registry import ADVICE_HOLDS_S, registry_of

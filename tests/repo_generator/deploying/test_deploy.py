@@ -20,8 +20,7 @@ from onnx import TensorProto, helper
 from tritonclient.grpc import model_config_pb2
 from typer.testing import CliRunner, Result
 
-from tidegate.api import Device, Mig, Mps, Slice, Whole
-from tidegate.documents import Layout, LayoutWorker, read_deployment, read_document
+from tidegate.documents import Device, Layout, LayoutWorker, Mig, Mps, Slice, Whole, read_deployment, read_document
 from tidegate_repo_generator import plugin
 from tidegate_repo_generator.deploying.places import places_of
 from tidegate_repo_generator.deploying.slices import exports

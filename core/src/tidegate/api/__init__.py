@@ -4,35 +4,21 @@ Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; t
 *partition* on one *worker*; a *profile* says how long that takes. Events come in, commands go out.
 """
 
-from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Command, Dispatch, Drop, Preempt, Reroute, SetTimer
-from tidegate.api.device import Device, Mig, Mps, Slice, Whole
+from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Dispatch, Drop, Preempt, Reroute, SetTimer
 from tidegate.api.events import (
     AnyEvent,
     BatchFailed,
-    ClockAdvanced,
-    Event,
     LegFinished,
-    PlanChanged,
     ProfileUpdated,
     RequestArrived,
     RequestCancelled,
     TimerFired,
     TimerKey,
-    TriesChanged,
     WakeSlackUpdated,
     WorkerDelayed,
     WorkerJoined,
     WorkerLost,
     WorkerReady,
-)
-from tidegate.api.hookspecs import (
-    CommandSpec,
-    EngineSettings,
-    Observer,
-    ObserverSpec,
-    PlannerSpec,
-    PolicySpec,
-    hookimpl,
 )
 from tidegate.api.model import NEVER, Batch, Leg, Model, Pipeline, QueueKey, Request, Worker, queue_key
 from tidegate.api.network import Network
@@ -45,6 +31,7 @@ from tidegate.api.planner import (
 )
 from tidegate.api.policy import Commands, Policy, PolicyOptions, Setup
 from tidegate.api.profile import NS_PER_MS, Profile, ProfileKey, ms_to_ns
+from tidegate.api.specs import CommandSpec, PlannerSpec, PolicySpec, hookimpl
 
 __all__ = [
     "NEVER",
@@ -55,27 +42,17 @@ __all__ = [
     "Batch",
     "BatchFailed",
     "CancelTimer",
-    "ClockAdvanced",
-    "Command",
     "CommandSpec",
     "Commands",
-    "Device",
     "Dispatch",
     "Document",
     "Drop",
-    "EngineSettings",
-    "Event",
     "Leg",
     "LegFinished",
-    "Mig",
     "Model",
-    "Mps",
     "Network",
-    "Observer",
-    "ObserverSpec",
     "Pipeline",
     "Plan",
-    "PlanChanged",
     "Planner",
     "PlannerSpec",
     "PlanningError",
@@ -94,12 +71,9 @@ __all__ = [
     "Reroute",
     "SetTimer",
     "Setup",
-    "Slice",
     "TimerFired",
     "TimerKey",
-    "TriesChanged",
     "WakeSlackUpdated",
-    "Whole",
     "Worker",
     "WorkerDelayed",
     "WorkerJoined",

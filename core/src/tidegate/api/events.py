@@ -1,13 +1,8 @@
-"""What happened, told to a policy. Past tense; every event carries the instant at which it is told.
-
-`ClockAdvanced`, `TriesChanged` and `PlanChanged` stay with the engine: the first makes due timers fire, each as a
-`TimerFired`; the last makes the engine begin anew with another policy of the same kind.
-"""
+"""What happened, told to a policy. Past tense; every event carries the instant at which it is told."""
 
 import msgspec
 
-from tidegate.api.model import Model, Request, Worker
-from tidegate.api.network import Network
+from tidegate.api.model import Request, Worker
 from tidegate.api.profile import Profile
 
 TimerKey = str | int | tuple[str | int, ...]
@@ -132,31 +127,6 @@ class WakeSlackUpdated(Event, frozen=True, tag=True):
     """Takes the place of `Setup.wake_slack_ns`."""
 
 
-class PlanChanged(Event, frozen=True, tag=True):
-    """From now on these are the models and workers: from a driver to the engine, which makes the policy anew for them.
-
-    What runs is finished; what is queued is told to the new policy as arrivals; workers that are busy join it when they
-    are done, and those that the plan does without are given nothing more. A worker that hosts something else from now
-    on needs a new id.
-    """
-
-    models: tuple[Model, ...]
-    workers: tuple[Worker, ...]
-    profiles: tuple[Profile, ...]
-    """For partitions that are new on a kind of worker; what was learned about others stands."""
-    network: Network | None = None
-
-
-class ClockAdvanced(Event, frozen=True, tag=True):
-    """Time passed: from a driver to the engine, which fires the timers that are due."""
-
-
-class TriesChanged(Event, frozen=True, tag=True):
-    """From a driver to the engine: how often a request is tried, from now on, whose workers fail."""
-
-    max_tries: int
-
-
 AnyEvent = (
     RequestArrived
     | RequestCancelled
@@ -169,8 +139,5 @@ AnyEvent = (
     | WorkerLost
     | ProfileUpdated
     | WakeSlackUpdated
-    | PlanChanged
-    | ClockAdvanced
-    | TriesChanged
 )
 """The closed union, for decoding and for exhaustive matches."""

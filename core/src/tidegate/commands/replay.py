@@ -20,8 +20,8 @@ def replay(
 
     from rich.console import Console
 
-    from tidegate.engine import read_log
     from tidegate.host import PluginError, Plugins
+    from tidegate.observation import read_log
     from tidegate.sim.replay import replay as replay_log
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)

@@ -8,6 +8,7 @@ wrong_fields   what is wrong with a document, field by field, in words
 block_profile  how long the blocks of a model run, as measured: what planners of partitions read
 """
 
+from tidegate.api.device import Device, Mig, Mps, Slice, Whole
 from tidegate.documents.block_profile import BlockLatencies, BlockProfile
 from tidegate.documents.deployment import (
     DEPLOYMENT_FILE,
@@ -43,6 +44,7 @@ __all__ = [
     "DeployedPartition",
     "DeployedWorker",
     "Deployment",
+    "Device",
     "DocumentError",
     "Layout",
     "LayoutModel",
@@ -50,10 +52,14 @@ __all__ = [
     "LayoutPartition",
     "LayoutPipeline",
     "LayoutWorker",
+    "Mig",
     "ModelProfile",
+    "Mps",
     "Point",
     "ProfileFile",
     "ProfileFileError",
+    "Slice",
+    "Whole",
     "WrongField",
     "read_deployment",
     "read_document",

@@ -11,7 +11,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidegate.api import Device, Document, Model, Network, Pipeline, Profile, Whole, Worker, ms_to_ns
+from tidegate.api import Document, Model, Network, Pipeline, Profile, Worker, ms_to_ns
+from tidegate.api.device import Device, Whole
 from tidegate.documents.struct_field import DeviceField, SliceField
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]

@@ -6,7 +6,7 @@ import msgspec
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from tidegate.api import Device, Slice
+from tidegate.api.device import Device, Slice
 
 
 class _Struct:

@@ -1,4 +1,4 @@
-"""The engine's books: what is queued, in flight and booked, and how every request ended."""
+"""The engine's books: what is in flight, and what is booked on which worker."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -150,22 +150,3 @@ class Fleet:
     def serves(self, request: Request) -> bool:
         """Whether a request can run on some of the workers that are there."""
         return request.rows <= self.takes_rows(request.model)
-
-
-@dataclass
-class Tally:
-    """How requests ended: their sum is `accepted` once nothing is queued or in flight (invariant 1)."""
-
-    accepted: int = 0
-    answered: int = 0
-    late: int = 0
-    """Of the answered, those after their deadline."""
-    failed: int = 0
-    cancelled: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    """By reason."""
-
-    @property
-    def ended(self) -> int:
-        """Every request that has ended, however it did."""
-        return self.answered + self.failed + self.cancelled + self.dropped.total()

@@ -1,9 +1,9 @@
 """What the policy wants: every command is checked against the books and carried out."""
 
 from tidegate.api import Advise, AnyCommand, Batch, CancelTimer, Dispatch, Drop, Preempt, Reroute, SetTimer
-from tidegate.engine.effects import CancelLeg
 from tidegate.engine.invariants import BooksBroken, InvariantViolation, check_deadlines, check_dispatch
 from tidegate.engine.state import State
+from tidegate.observation import CancelLeg
 
 
 def apply(state: State, command: AnyCommand) -> None:
@@ -59,7 +59,7 @@ def _drop(state: State, command: Drop) -> None:
         state.reprieved.append((request, doubted))
         return
     state.sharing.leave(request)
-    state.outcomes.drop(request, command.reason)
+    state.tries.ended(request.id)
     state.effects.append(command)
 
 

@@ -8,26 +8,20 @@ calls `handle(event)` with what happened and carries out the effects; it calls `
 from collections.abc import Mapping, Sequence
 
 from tidegate.api import (
-    AnyEvent,
     BatchFailed,
-    EngineSettings,
     LegFinished,
-    Observer,
-    PlanChanged,
     Policy,
     PolicyOptions,
     Profile,
     ProfileKey,
     Request,
-    RequestArrived,
     TimerFired,
     WakeSlackUpdated,
     Worker,
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine.books import Flight, Tally
-from tidegate.engine.effects import AnyEffect, EngineRestarted
+from tidegate.engine.books import Flight
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.intake import Intake
 from tidegate.engine.invariants import InvariantViolation
@@ -37,6 +31,17 @@ from tidegate.engine.readiness import due_news
 from tidegate.engine.refusals import REFUSABLE, check_event
 from tidegate.engine.state import State
 from tidegate.engine.turns import Turns
+from tidegate.observation import (
+    AnyEffect,
+    AnyStimulus,
+    EngineRestarted,
+    EngineSettings,
+    Observer,
+    PlanChanged,
+    Reader,
+    Reducer,
+    Tally,
+)
 from tidegate.toolkit import FirstComeFirstServed
 
 MAX_TRIES = 2
@@ -64,7 +69,7 @@ class Engine:
         """
         setup = policy.setup
         self.name = name
-        self.tally = Tally()
+        self._reducer = Reducer()
         self._strict = strict
         settings = EngineSettings(learn=learn, max_tries=max_tries, first_lead_ns=first_lead_ns)
         self._begin(policy, settings)
@@ -73,10 +78,15 @@ class Engine:
         self._observers.started(name, policy.options.model_dump(mode="json"), setup, settings)
 
     def _begin(self, policy: Policy, settings: EngineSettings) -> None:
-        self._state = State(policy, self.tally, settings)
+        self._state = State(policy, settings)
         self._policy = PolicyRunner(self._state, self.name, strict=self._strict)
         self._turns = Turns(self._state, self._policy)
         self._intake = Intake(self._state, self._policy, self._turns)
+
+    @property
+    def tally(self) -> Tally:
+        """How the requests ended that have."""
+        return self._reducer.tally
 
     @property
     def now_ns(self) -> int:
@@ -121,7 +131,7 @@ class Engine:
         """An idle worker on which a request of an unsplit model would be in time by these profiles, started now."""
         return self._state.idle_in_time(request, profiles)
 
-    def handle(self, event: AnyEvent) -> list[AnyEffect]:
+    def handle(self, event: AnyStimulus) -> list[AnyEffect]:
         """Take in what happened; returns what the driver has to do, in order.
 
         Raises, and takes nothing in: InvariantViolation when the clock runs backwards or a driver fires a timer;
@@ -136,7 +146,6 @@ class Engine:
             check_event(event, self.policy, state.models, state.fleet.bookings, state.expectations)
         state.now_ns = event.now_ns
         state.effects, state.commands = [], []
-        accepted = self.tally.accepted
         try:
             if type(event) is PlanChanged:  # another policy follows, which has set no timers yet
                 state.flights.start_due(event.now_ns)
@@ -154,16 +163,25 @@ class Engine:
         except Exception as fault:
             if self._strict:
                 raise
-            self.tally.accepted = accepted + isinstance(event, RequestArrived)
             return self.start_anew(event, fault)
-        state.effects += self._observers.handled(event, state.commands)
+        self._reducer.handled(event, state.effects)
+        if self._observers:
+            state.effects += self._observers.handled(event, state.commands, state.effects)
         return state.effects
+
+    def tell(self, reader: Reader) -> None:
+        """Let a reader of the engine's own follow what becomes of requests and legs.
+
+        A driver keeps its record so, at little cost; what such a reader raises is a fault of the driver's. Those who
+        watch and are to be isolated are observers.
+        """
+        self._reducer.tell(reader)
 
     def close(self) -> list[AnyEffect]:
         """The last event is past: observers close what they have open. What the driver has to know of that."""
         return self._observers.close()
 
-    def start_anew(self, event: AnyEvent, fault: Exception) -> list[AnyEffect]:
+    def start_anew(self, event: AnyStimulus, fault: Exception) -> list[AnyEffect]:
         """A bug of our own met an event: nothing in the books can be relied on, so that every request ends here.
 
         What the driver has to do (invariant 9). `handle` does it by itself; a driver does where that was in vain.
@@ -182,9 +200,9 @@ class Engine:
         self._begin(FirstComeFirstServed(setup, PolicyOptions()), before.settings)
         state = self._state
         state.now_ns = before.now_ns
-        self.tally.failed += self.tally.accepted - self.tally.ended
         state.effects = [EngineRestarted(self.name, f"{type(fault).__name__}: {fault}")]
-        state.effects += self._observers.handled(event, before.commands)
+        self._reducer.handled(event, state.effects)
+        state.effects += self._observers.handled(event, before.commands, state.effects)
         return state.effects
 
     def _fire_timers(self, before_ns: int) -> None:

@@ -6,11 +6,11 @@ import msgspec
 
 from tidegate.api import Batch, Leg, LegFinished, Profile, Request, Reroute
 from tidegate.engine.books import Bookings, Fleet, Flight
-from tidegate.engine.effects import StartLeg
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.invariants import InvariantViolation, check_legs
 from tidegate.engine.overlap import Overlap
 from tidegate.engine.timers import Timers
+from tidegate.observation import StartLeg
 
 
 class Flights:

@@ -3,17 +3,13 @@
 import msgspec
 
 from tidegate.api import (
-    AnyEvent,
     BatchFailed,
-    ClockAdvanced,
     LegFinished,
-    PlanChanged,
     ProfileUpdated,
     Request,
     RequestArrived,
     RequestCancelled,
     TimerFired,
-    TriesChanged,
     WorkerDelayed,
     WorkerJoined,
     WorkerLost,
@@ -23,6 +19,7 @@ from tidegate.engine.books import Flight
 from tidegate.engine.policy_runner import PolicyRunner
 from tidegate.engine.state import State
 from tidegate.engine.turns import Turns
+from tidegate.observation import AnyStimulus, ClockAdvanced, PlanChanged, TriesChanged
 
 
 class Intake:
@@ -33,7 +30,7 @@ class Intake:
         self._policy = policy
         self._turns = turns
 
-    def take_in(self, event: AnyEvent) -> None:
+    def take_in(self, event: AnyStimulus) -> None:
         """An event happened at the present instant, and is none that an engine refuses."""
         match event:
             case RequestArrived():
@@ -63,7 +60,6 @@ class Intake:
 
     def _arrive(self, event: RequestArrived) -> None:
         state, request = self._state, event.request
-        state.outcomes.tally.accepted += 1
         model = state.models.get(request.model)
         if model and request.rows > model.max_rows:
             state.fail(request, f"{request.rows} rows; {request.model!r} takes {model.max_rows}")
@@ -86,7 +82,7 @@ class Intake:
             state.sharing.leave(held)
         elif not state.flights.leave(event.request_id):
             return
-        state.outcomes.cancel(event.request_id)
+        state.tries.ended(event.request_id)
 
     # Batches -----------------------------------------------------------------------------------------------------
 
@@ -97,7 +93,7 @@ class Intake:
             return
         state.expectations.leg_ended(event.now_ns, event.batch_id)
         if flight.leg == len(flight.batch.legs):
-            state.outcomes.answer(flight.requests, event.ended_ns)
+            state.tries.answered(flight.requests)
         if flight.early_ns and event.started_ns < (began_ns := flight.sent_ns + flight.early_ns):
             event = msgspec.structs.replace(event, started_ns=began_ns)
         duration_ns = self._alone_ns(flight, event)
@@ -158,7 +154,7 @@ class Intake:
             return True
         # What was on its way behind a leg that ran has hardly been tried; but it may be what its worker fell over.
         most = self._state.settings.max_tries + (flight.running and flight.early_ns is None)
-        return self._state.outcomes.count_try(request) <= most and request.deadline_ns > event.now_ns
+        return self._state.tries.count(request) <= most and request.deadline_ns > event.now_ns
 
     # Workers -----------------------------------------------------------------------------------------------------
 

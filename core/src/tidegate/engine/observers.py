@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from tidegate.api import AnyCommand, AnyEvent, EngineSettings, Observer, Setup
-from tidegate.engine.effects import AnyEffect, ObserverRemoved
+from tidegate.api import AnyCommand, Setup
+from tidegate.observation import AnyEffect, AnyStimulus, EngineSettings, Observer, ObserverRemoved
 
 
 class Observers:
@@ -20,16 +20,20 @@ class Observers:
         """The engine is about to take in its first event."""
         for observer in tuple(self._observers):
             try:
-                observer.engine_started(policy, options, setup, settings)
+                observer.started(policy, options, setup, settings)
             except Exception as fault:
                 self._remove(observer, fault)
 
-    def handled(self, event: AnyEvent, commands: list[AnyCommand]) -> list[AnyEffect]:
+    def __bool__(self) -> bool:
+        """Whether anybody watches, or did and is still to be reported."""
+        return bool(self._observers or self._removed)
+
+    def handled(self, event: AnyStimulus, commands: list[AnyCommand], effects: list[AnyEffect]) -> list[AnyEffect]:
         """The engine has taken in an event; what its driver has to know of observers since the last one."""
         broken = []
         for observer in self._observers:
             try:
-                observer.event_handled(event, commands)
+                observer.handled(event, commands, effects)
             except Exception as fault:
                 broken.append((observer, fault))
         for observer, raised in broken:

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from tidegate.api import AnyEvent, Policy, PolicyOptions, ProfileUpdated, RequestArrived, Setup, WorkerJoined
 from tidegate.engine import commands
-from tidegate.engine.effects import PolicyReplaced
 from tidegate.engine.invariants import BooksBroken
 from tidegate.engine.readiness import due_news, readiness
 from tidegate.engine.state import State
+from tidegate.observation import PolicyReplaced
 from tidegate.toolkit import FirstComeFirstServed
 
 

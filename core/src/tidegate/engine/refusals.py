@@ -2,17 +2,18 @@
 
 from collections.abc import Mapping
 
-from tidegate.api import AnyEvent, Model, PlanChanged, Policy, TimerFired, WorkerDelayed, WorkerJoined, WorkerReady
+from tidegate.api import Model, Policy, TimerFired, WorkerDelayed, WorkerJoined, WorkerReady
 from tidegate.engine.books import Bookings
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.invariants import InvariantViolation
+from tidegate.observation import AnyStimulus, PlanChanged
 
 REFUSABLE = frozenset({WorkerJoined, PlanChanged, TimerFired, WorkerReady, WorkerDelayed})
 """The kinds of events that are worth a look: all others are taken in whatever they say."""
 
 
 def check_event(
-    event: AnyEvent,
+    event: AnyStimulus,
     policy: Policy,
     models: Mapping[str, Model],
     bookings: Mapping[int, Bookings],

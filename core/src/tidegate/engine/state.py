@@ -2,25 +2,15 @@
 
 from collections.abc import Mapping
 
-from tidegate.api import (
-    AnyCommand,
-    EngineSettings,
-    Policy,
-    Profile,
-    ProfileKey,
-    ProfileUpdated,
-    Request,
-    WakeSlackUpdated,
-    Worker,
-)
-from tidegate.engine.books import Fleet, Tally
-from tidegate.engine.effects import AnyEffect, StartLeg
+from tidegate.api import AnyCommand, Policy, Profile, ProfileKey, ProfileUpdated, Request, WakeSlackUpdated, Worker
+from tidegate.engine.books import Fleet
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.flights import Flights
-from tidegate.engine.outcomes import Outcomes
 from tidegate.engine.overlap import Overlap
 from tidegate.engine.sharing import Sharing
 from tidegate.engine.succession import Succession
+from tidegate.engine.tries import Tries
+from tidegate.observation import AnyEffect, EngineSettings, Fail, StartLeg
 
 NO_WORKER = "no worker is left that hosts this model"
 
@@ -28,7 +18,7 @@ NO_WORKER = "no worker is left that hosts this model"
 class State:
     """All that an engine knows: one whose own fault has met an event throws it away and begins with another."""
 
-    def __init__(self, policy: Policy, tally: Tally, settings: EngineSettings) -> None:
+    def __init__(self, policy: Policy, settings: EngineSettings) -> None:
         setup = policy.setup
         self.settings = settings
         self.now_ns = 0
@@ -40,7 +30,7 @@ class State:
         self.queued: dict[int, Request] = {}
         """What waits and the policy knows of; `sharing` holds the rest."""
         self.flights = Flights(self.fleet, self.expectations, self.overlap, self._leg_started)
-        self.outcomes = Outcomes(tally)
+        self.tries = Tries()
         self.succession = Succession(policy, self.fleet, self.expectations)
         self.sharing = Sharing(self.fleet, self.expectations, self.succession, self.queued, setup.patience_ns)
         self.next_batch_id = setup.first_batch_id
@@ -79,7 +69,8 @@ class State:
 
     def fail(self, request: Request, reason: str) -> None:
         """A request that waits nowhere any more has no answer."""
-        self.effects.append(self.outcomes.fail(request, reason))
+        self.tries.ended(request.id)
+        self.effects.append(Fail(request.id, reason))
 
     def fail_homeless(self, request: Request) -> None:
         """It has none since no worker is left that it can run on."""

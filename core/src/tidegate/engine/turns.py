@@ -37,7 +37,7 @@ class Turns:
         for hopeless in sharing.hopeless(now_ns):
             sharing.leave(hopeless)
             dropped = Drop(hopeless.id, OUT_OF_TURN)
-            state.outcomes.drop(hopeless, OUT_OF_TURN)
+            state.tries.ended(hopeless.id)
             state.effects.append(dropped)
             state.commands.append(dropped)
         while following := sharing.next(now_ns):

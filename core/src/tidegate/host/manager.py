@@ -5,13 +5,16 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Self, TypeVar
 
 import pluggy
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from tidegate.api import CommandSpec, ObserverSpec, PlannerSpec, Policy, PolicySpec, Setup
-from tidegate.api.hookspecs import PROJECT, Hooks
+from tidegate.api import CommandSpec, PlannerSpec, Policy, PolicySpec, Setup
+from tidegate.api.specs import PROJECT
 from tidegate.documents import wrong_fields
+from tidegate.host.hookspecs import Hooks
+from tidegate.observation import Observer, ObserverSpec
 
 Spec = PolicySpec | PlannerSpec | CommandSpec | ObserverSpec
+Options = TypeVar("Options", bound=BaseModel)
 S = TypeVar("S", PolicySpec, PlannerSpec, CommandSpec, ObserverSpec)
 
 
@@ -94,6 +97,10 @@ class Plugins:
         spec = self.policy(name)
         return make_policy(spec, setup, options)
 
+    def make_observer(self, name: str, options: dict[str, Any]) -> Observer:
+        """Make an observer by name. Raises PluginError naming the option that is wrong and those that exist."""
+        return make_observer(self.observer(name), options)
+
     def _offers(
         self, plugin: object, hook: str, kind: type[S], known: dict[str, S], source: str
     ) -> list[Callable[[], None]]:
@@ -127,18 +134,26 @@ class Plugins:
 
 def make_policy(spec: PolicySpec, setup: Setup, options: dict[str, Any]) -> Policy:
     """Make a policy with validated options. Raises PluginError naming what is wrong."""
-    kind = spec.policy.Options
-    try:
-        validated = kind.model_validate(options)
-    except ValidationError as error:
-        wrong = "; ".join(map(str, wrong_fields(error, whole="options")))
-        known = ", ".join(kind.model_fields) or "none"
-        raise PluginError(f"options of policy {spec.name!r}: {wrong} (it has: {known})") from error
+    validated = _validated(spec.policy.Options, options, f"policy {spec.name!r}")
     try:
         spec.policy.check_models(setup.models)
     except ValueError as error:
         raise PluginError(f"policy {spec.name!r}: {error}") from error
     return spec.policy(setup, validated)
+
+
+def make_observer(spec: ObserverSpec, options: dict[str, Any]) -> Observer:
+    """Make an observer with validated options. Raises PluginError naming what is wrong."""
+    return spec.observer(_validated(spec.observer.Options, options, f"observer {spec.name!r}"))
+
+
+def _validated(kind: type[Options], options: dict[str, Any], of: str) -> Options:
+    try:
+        return kind.model_validate(options)
+    except ValidationError as error:
+        wrong = "; ".join(map(str, wrong_fields(error, whole="options")))
+        known = ", ".join(kind.model_fields) or "none"
+        raise PluginError(f"options of {of}: {wrong} (it has: {known})") from error
 
 
 def _call(hook: pluggy.HookCaller, kind: type[Spec], source: str) -> list[object]:

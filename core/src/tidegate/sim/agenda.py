@@ -3,19 +3,20 @@
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 
-from tidegate.api import NEVER, AnyEvent
+from tidegate.api import NEVER
+from tidegate.engine import AnyStimulus
 
 
 class Agenda:
     """The events to come."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, AnyEvent]] = []
+        self._heap: list[tuple[int, int, AnyStimulus]] = []
         self._scheduled = 0
         self._called_off: set[int] = set()
         """Numbers of events that lie in the heap still and won't happen."""
-        self._fed: Iterator[AnyEvent] = iter(())
-        self._coming: AnyEvent | None = None
+        self._fed: Iterator[AnyStimulus] = iter(())
+        self._coming: AnyStimulus | None = None
         """The first of what is fed."""
 
     @property
@@ -25,7 +26,7 @@ class Agenda:
         coming_ns = NEVER if coming is None else coming.now_ns
         return heap[0][0] if heap and heap[0][0] < coming_ns else coming_ns
 
-    def schedule(self, event: AnyEvent) -> int:
+    def schedule(self, event: AnyStimulus) -> int:
         """Let an event happen at its `now_ns`; returns the number with which it can be called off."""
         self._scheduled += 1
         heappush(self._heap, (event.now_ns, self._scheduled, event))
@@ -35,12 +36,12 @@ class Agenda:
         """Let an event not happen that is scheduled and has not happened."""
         self._called_off.add(number)
 
-    def feed(self, events: Iterable[AnyEvent]) -> None:
+    def feed(self, events: Iterable[AnyStimulus]) -> None:
         """Let events happen that come in the order of time: they are taken one by one, and never piled up."""
         self._fed = iter(events)
         self._coming = next(self._fed, None)
 
-    def pop(self) -> AnyEvent | None:
+    def pop(self) -> AnyStimulus | None:
         """Take the next event; None: it was called off, or there is none."""
         coming, heap = self._coming, self._heap
         if heap and (coming is None or heap[0][0] < coming.now_ns):

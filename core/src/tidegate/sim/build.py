@@ -5,21 +5,10 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from tidegate.api import (
-    AnyEvent,
-    Mig,
-    Mps,
-    Observer,
-    Policy,
-    Profile,
-    RequestArrived,
-    Setup,
-    Whole,
-    Worker,
-    WorkerJoined,
-    WorkerLost,
-)
+from tidegate.api import AnyEvent, Policy, Profile, RequestArrived, Setup, Worker, WorkerJoined, WorkerLost
+from tidegate.documents import Mig, Mps, Whole
 from tidegate.engine import FIRST_LEAD_NS, Engine
+from tidegate.observation import Observer
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.links import Forwarding, Links
 from tidegate.sim.record import Record
@@ -70,12 +59,12 @@ def simulation_of(
     cluster = Cluster(
         list(_simulated(scenario, workers, seed)),
         Truth(tables, requests.times_ms, combine),
-        record,
         interference=spec.interference,
         retry=spec.failures is None or spec.failures.retry,
         links=links,
     )
-    listeners: list[Listener] = [record] if links is None else [record, Forwarding(engine, links)]
+    engine.tell(record)
+    listeners: list[Listener] = [] if links is None else [Forwarding(engine, links)]
     simulation = Simulation(engine, cluster, listeners=listeners, patience=PATIENCE, enough=lambda: record.hopeless)
     simulation.schedule(_events(scenario, workers))
     simulation.feed(RequestArrived(request.arrival_ns, request) for request in requests)

@@ -6,11 +6,9 @@ A leg that is sent to a worker that runs another one waits there for it.
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from tidegate.api import LegFinished
 from tidegate.engine import CancelLeg, StartLeg
 from tidegate.sim.agenda import Agenda
 from tidegate.sim.links import Links
-from tidegate.sim.record import Record
 from tidegate.sim.truth import SimulatedWorker, Truth
 from tidegate.sim.workers import Outcome, failed, finished, preempted
 
@@ -32,13 +30,12 @@ class _Running:
 
 
 class Cluster:
-    """The simulated workers of a run; which legs ran, and when, goes into its record."""
+    """The simulated workers of a run."""
 
     def __init__(
         self,
         workers: Sequence[SimulatedWorker],
         truth: Truth,
-        record: Record,
         *,
         interference: float = 1.0,
         retry: bool = True,
@@ -50,7 +47,6 @@ class Cluster:
         """
         self._workers = {worker.id: worker for worker in workers}
         self._truth = truth
-        self._record = record
         self._interference = interference
         self._retry = retry
         self._links = links
@@ -90,13 +86,9 @@ class Cluster:
         """Its worker goes on with what waits there."""
         now_ns, worker_id = outcome.now_ns, outcome.worker_id
         running = self._running[worker_id]
-        effect = running.effect
-        if effect.batch.id != outcome.batch_id:
+        if running.effect.batch.id != outcome.batch_id:
             return  # it was taken away before it ran
         del self._running[worker_id]
-        self._record.leg_ran(effect, min(running.started_ns, now_ns), now_ns)
-        if type(outcome) is LegFinished and effect.leg + 1 == len(effect.batch.legs):
-            self._record.answered(effect.batch, now_ns)
         if self._sharing:
             self._change_pace(worker_id, now_ns, agenda)
         if following := self._waiting.pop(worker_id, None):
@@ -110,7 +102,6 @@ class Cluster:
         running = self._running.pop(worker_id, None)
         if running is not None:
             agenda.call_off(running.number)
-            self._record.leg_ran(running.effect, min(running.started_ns, now_ns), now_ns)
             if self._sharing:
                 self._change_pace(worker_id, now_ns, agenda)
 

@@ -4,8 +4,8 @@ from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from tidegate.api import AnyEvent, Batch, LegFinished, Network
-from tidegate.engine import AnyEffect, Engine, StartLeg
+from tidegate.api import Batch, LegFinished, Network
+from tidegate.engine import AnyEffect, AnyStimulus, Engine, StartLeg
 
 
 class _Link:
@@ -83,7 +83,7 @@ class Forwarding:
         self._engine = engine
         self._links = links
 
-    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
+    def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
         """A leg may have finished that others follow."""
         del effects
         if type(event) is LegFinished and (flight := self._engine.flight(event.batch_id)):

@@ -3,8 +3,8 @@
 from array import array
 from collections.abc import Mapping, Sequence
 
-from tidegate.api import Advise, AnyEvent, Batch, Drop
-from tidegate.engine import AnyEffect, Fail, PolicyReplaced, StartLeg
+from tidegate.api import Advise, Batch, Request
+from tidegate.observation import Reader, StartLeg
 from tidegate.workload import RequestSequence
 
 WAITING, ANSWERED, LATE, FAILED, FIRST_DROP = 0, 1, 2, 3, 4
@@ -14,8 +14,11 @@ OTHER_REASONS = "other"
 """What drops are counted as once a policy has given too many reasons to count."""
 
 
-class Record:
-    """Fills up while a run goes on. Only requests that arrive from `measured_from_ns` on count as bad."""
+class Record(Reader):
+    """Fills up while a run goes on: read from the stream of its observations.
+
+    The ids of its requests are their positions. Only those that arrive from `measured_from_ns` on count as bad.
+    """
 
     def __init__(
         self, requests: RequestSequence, *, measured_from_ns: int = 0, limits: Mapping[int, int] | None = None
@@ -28,65 +31,53 @@ class Record:
         """When the policy advised, and what."""
         self.hopeless = False
         """More requests of some model went wrong than may: to go on would change nothing."""
-        self.replaced = ""
-        """Why the policy was replaced, if it was."""
         self.leg_worker, self.leg_model, self.leg_rows = array("q"), array("q"), array("q")
         self.leg_started_ns, self.leg_ended_ns = array("q"), array("q")
-        self._slos_ns = dict(zip(requests.models, requests.slos_ns, strict=True))
         self._positions = {name: position for position, name in enumerate(requests.models)}
         self._at_ns, self._model = requests.at_ns, requests.model
         self._measured_from_ns = measured_from_ns
         self._limits = limits
         self._bad = [0] * len(requests.models)
 
-    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
-        """The engine has taken in an event: what it asks of its driver besides legs."""
-        now_ns = event.now_ns
-        for effect in effects:
-            match effect:
-                case StartLeg():  # the most frequent one
-                    pass
-                case Drop():
-                    self.dropped(effect.request_id, now_ns, effect.reason)
-                case Fail():
-                    self.failed(effect.request_id, now_ns)
-                case Advise():
-                    self.advised(now_ns, effect)
-                case PolicyReplaced():
-                    self.replaced = effect.reason
-
-    def answered(self, batch: Batch, now_ns: int) -> None:
+    def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         """The last leg of a batch has finished."""
-        oldest_ns = now_ns - self._slos_ns[batch.model]
-        at_ns, outcome, ended_ns = self._at_ns, self.outcome, self.ended_ns
-        for request_id in batch.request_ids:
-            ended_ns[request_id] = now_ns
-            if at_ns[request_id] >= oldest_ns:
-                outcome[request_id] = ANSWERED
+        outcome, instants = self.outcome, self.ended_ns
+        for request in requests:
+            instants[request.id] = ended_ns
+            if request.deadline_ns >= ended_ns:
+                outcome[request.id] = ANSWERED
             else:
-                outcome[request_id] = LATE
-                self._went_wrong(request_id)
+                outcome[request.id] = LATE
+                self._went_wrong(request.id)
 
-    def dropped(self, request_id: int, now_ns: int, reason: str) -> None:
+    def dropped(self, now_ns: int, request: Request, reason: str) -> None:
         """The policy gave a request up."""
+        self.drop(request.id, now_ns, reason)
+
+    def failed(self, now_ns: int, request: Request, reason: str) -> None:
+        """A request's batch failed, for good."""
+        self.fail(request.id, now_ns)
+
+    def advised(self, now_ns: int, advice: Advise) -> None:
+        """The policy said how many workers it wants more, or can spare."""
+        self.advice.append((now_ns, advice))
+
+    def drop(self, request_id: int, ended_ns: int, reason: str) -> None:
+        """A request was given up, for a reason that is counted."""
         if reason not in self.reasons:
             if len(self.reasons) >= MAX_REASONS:
                 reason = OTHER_REASONS
             if reason not in self.reasons:
                 self.reasons.append(reason)
-        self.ended_ns[request_id] = now_ns
+        self.ended_ns[request_id] = ended_ns
         self.outcome[request_id] = FIRST_DROP + self.reasons.index(reason)
         self._went_wrong(request_id)
 
-    def failed(self, request_id: int, now_ns: int) -> None:
-        """A request's batch failed, for good."""
-        self.ended_ns[request_id] = now_ns
+    def fail(self, request_id: int, ended_ns: int) -> None:
+        """A request has no answer."""
+        self.ended_ns[request_id] = ended_ns
         self.outcome[request_id] = FAILED
         self._went_wrong(request_id)
-
-    def advised(self, now_ns: int, advice: Advise) -> None:
-        """The policy said how many workers it wants more, or can spare."""
-        self.advice.append((now_ns, advice))
 
     def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
         """A leg is over, however it ended."""

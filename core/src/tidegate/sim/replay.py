@@ -1,10 +1,11 @@
 """A recorded run again: the same events must give the same commands, from a fresh engine and policy (invariant 7)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tidegate.api import AnyCommand, AnyEvent, EngineSettings, Policy, Setup
-from tidegate.engine import Engine, LogEntry, LogHeader
+from tidegate.api import AnyCommand, Policy
+from tidegate.engine import AnyEffect, AnyStimulus, Engine
+from tidegate.observation import LogEntry, LogHeader, Observer, ObserverOptions
 
 
 @dataclass(frozen=True)
@@ -13,9 +14,9 @@ class Difference:
 
     number: int
     """Of the event, counted from 1."""
-    event: AnyEvent
-    recorded: list[AnyCommand]
-    replayed: list[AnyCommand]
+    event: AnyStimulus
+    recorded: Sequence[AnyCommand]
+    replayed: Sequence[AnyCommand]
 
 
 @dataclass(frozen=True)
@@ -28,20 +29,15 @@ class Replay:
     difference: Difference | None
 
 
-class _LastCommands:
-    """An observer that keeps the commands of the last event."""
+class _LastCommands(Observer):
+    """Keeps the commands of the last event."""
 
     def __init__(self) -> None:
-        self.commands: list[AnyCommand] = []
+        super().__init__(ObserverOptions())
+        self.commands: Sequence[AnyCommand] = ()
 
-    def engine_started(self, policy: str, options: object, setup: Setup, settings: EngineSettings) -> None:
-        pass
-
-    def event_handled(self, event: AnyEvent, commands: list[AnyCommand]) -> None:
+    def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:
         self.commands = commands
-
-    def close(self) -> None:
-        pass
 
 
 def replay(header: LogHeader, entries: Iterable[LogEntry], policy: Policy) -> Replay:

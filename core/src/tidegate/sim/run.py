@@ -7,11 +7,10 @@ from functools import lru_cache
 from math import floor
 from typing import Any
 
-from tidegate.api import Observer
-from tidegate.engine import Tally
 from tidegate.host import PluginError, Plugins
+from tidegate.observation import Observer
 from tidegate.sim.build import setup_of, simulation_of
-from tidegate.sim.record import ANSWERED, FAILED, FIRST_DROP, LATE, WAITING, Record
+from tidegate.sim.record import Record
 from tidegate.sim.result import RunResult, summarise
 from tidegate.workload import PolicyChoice, RequestSequence, Scenario, draw_requests, mean_rate_rps
 from tidegate.workload.arrivals import NS_PER_S
@@ -58,8 +57,6 @@ def simulate(run: Run, *, plugins: Plugins | None = None, observers: Sequence[Ob
         raise SimulationError(
             f"policy {choice.title!r}, seed {run.seed}, at {simulation.engine.now_ns} ns: {why}"
         ) from error
-    if not record.hopeless:
-        _compare(record, simulation.engine.tally, f"policy {choice.title!r}, seed {run.seed}")
     return summarise(
         record,
         requests,
@@ -84,16 +81,6 @@ def _limits(requests: RequestSequence, warmup_ns: int, bad_limit: float | None) 
         return None
     measured = Counter(model for model, at_ns in zip(requests.model, requests.at_ns, strict=True) if at_ns >= warmup_ns)
     return {model: floor(bad_limit * measured[model] + 1e-9) for model in range(len(requests.models))}
-
-
-def _compare(record: Record, tally: Tally, where: str) -> None:
-    """The record counts what workers and effects say; the engine keeps books of its own: they must agree."""
-    seen = Counter(record.outcome)
-    dropped = sum(count for outcome, count in seen.items() if outcome >= FIRST_DROP)
-    ours = (len(record.outcome), seen[ANSWERED] + seen[LATE], seen[LATE], seen[FAILED], dropped)
-    theirs = (tally.accepted, tally.answered, tally.late, tally.failed, tally.dropped.total())
-    if ours != theirs or tally.accepted - tally.ended != seen[WAITING]:
-        raise SimulationError(f"{where}: the simulator counted {ours}, the engine {theirs}: please report this")
 
 
 def choose_policies(scenario: Scenario, names: Sequence[str], plugins: Plugins | None = None) -> list[PolicyChoice]:

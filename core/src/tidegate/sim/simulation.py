@@ -6,17 +6,8 @@ Who executes legs (`Workers`) and who watches (`Listener`) are given to it.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from tidegate.api import (
-    NEVER,
-    AnyEvent,
-    BatchFailed,
-    ClockAdvanced,
-    LegFinished,
-    RequestArrived,
-    WorkerJoined,
-    WorkerLost,
-)
-from tidegate.engine import AnyEffect, CancelLeg, Engine, StartLeg
+from tidegate.api import NEVER, BatchFailed, LegFinished, RequestArrived, WorkerJoined, WorkerLost
+from tidegate.engine import AnyEffect, AnyStimulus, CancelLeg, ClockAdvanced, Engine, StartLeg
 from tidegate.sim.agenda import Agenda
 from tidegate.sim.workers import ExactWorkers, Workers
 
@@ -24,7 +15,7 @@ from tidegate.sim.workers import ExactWorkers, Workers
 class Listener(Protocol):
     """One who watches a simulation; it may schedule further events."""
 
-    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
+    def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
         """The engine has taken in an event; the workers have not heard yet of what it asks for."""
 
 
@@ -55,12 +46,12 @@ class Simulation:
         """How many fired since there was anything on the agenda."""
         self._enough = enough
 
-    def schedule(self, events: Iterable[AnyEvent]) -> None:
+    def schedule(self, events: Iterable[AnyStimulus]) -> None:
         """Let events from outside happen at their `now_ns`."""
         for event in events:
             self.agenda.schedule(event)
 
-    def feed(self, events: Iterable[AnyEvent]) -> None:
+    def feed(self, events: Iterable[AnyStimulus]) -> None:
         """Let events from outside happen that come in the order of time: taken one by one, never piled up."""
         self.agenda.feed(events)
 
@@ -89,7 +80,7 @@ class Simulation:
             return False
         return not (self.engine.queued or self.engine.in_flight) or self._timers_in_a_row > self._patience
 
-    def _handle(self, event: AnyEvent) -> None:
+    def _handle(self, event: AnyStimulus) -> None:
         workers, agenda = self._workers, self.agenda
         kind = type(event)
         if kind is RequestArrived or kind is ClockAdvanced:

@@ -21,6 +21,7 @@ __all__ = [
     "PolicyConformance",
     "TranscriptMismatch",
     "World",
+    "arrived",
     "check_policy",
     "find_faults",
     "random_world",
@@ -29,7 +30,7 @@ __all__ = [
 
 _HOMES = {
     "conformance": ("ConformanceError", "Fault", "check_policy", "find_faults"),
-    "playbook": ("Playbook", "PlaybookOf", "TranscriptMismatch"),
+    "playbook": ("Playbook", "PlaybookOf", "TranscriptMismatch", "arrived"),
     "policy_conformance": ("PolicyConformance",),
     "world": ("World", "random_world", "run_world"),
 }

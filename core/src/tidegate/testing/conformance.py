@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.api import PolicySpec
-from tidegate.engine import InvariantViolation, Recorder, read_log
+from tidegate.engine import InvariantViolation
 from tidegate.host import make_policy
+from tidegate.observation import Recorder, read_log
 from tidegate.sim.replay import replay
 from tidegate.testing.world import World, random_world, run_world
 

@@ -10,9 +10,22 @@ assert (
 """
 
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Any, Self
 
-from tidegate.api import AnyCommand, AnyEvent, Policy
+from tidegate.api import (
+    NEVER,
+    AnyCommand,
+    AnyEvent,
+    Model,
+    Policy,
+    PolicySpec,
+    Profile,
+    Request,
+    RequestArrived,
+    Setup,
+    Worker,
+)
+from tidegate.host import make_policy
 
 
 class TranscriptMismatch(AssertionError):
@@ -26,6 +39,19 @@ class Playbook:
         self.policy = policy
         self._transcript: list[str] = []
         self._pending: list[AnyCommand] = []
+
+    @classmethod
+    def of(
+        cls,
+        policy: type[Policy],
+        models: Sequence[Model],
+        workers: Sequence[Worker],
+        profiles: Sequence[Profile],
+        **options: Any,  # noqa: ANN401 - the policy's own
+    ) -> Self:
+        """A Playbook of a new policy. Raises PluginError for options that the policy does not have or like."""
+        spec = PolicySpec(policy.__name__, "", policy)
+        return cls(make_policy(spec, Setup(tuple(models), tuple(workers), tuple(profiles)), options))
 
     def __rshift__(self, event: AnyEvent) -> Self:
         """Something happens."""
@@ -62,6 +88,13 @@ class Playbook:
     def _fail(self, expected: str, actual: str) -> None:
         story = "\n".join(f"         {line}" for line in self._transcript)
         raise TranscriptMismatch(f"\n{story}\nexpected {expected}\nactual   {actual}")
+
+
+def arrived(
+    request_id: int, now_ns: int = 0, *, model: str, rows: int = 1, due_ns: int = NEVER, merge_key: str = ""
+) -> RequestArrived:
+    """The event that a request arrives, and has its answer in time until `due_ns`."""
+    return RequestArrived(now_ns, Request(request_id, model, rows, now_ns, due_ns, merge_key))
 
 
 PlaybookOf = Callable[..., Playbook]

@@ -8,22 +8,21 @@ Sessions that test no policy load this too: it imports pytest, and the rest when
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tidegate.api import Model, Policy, Profile, Worker
     from tidegate.host import Plugins
-    from tidegate.testing.playbook import Playbook, PlaybookOf
+    from tidegate.testing.playbook import PlaybookOf
 
 
 @pytest.fixture
 def playbook_of() -> PlaybookOf:
     """`playbook_of(policy, models, workers, profiles, **options)`: a Playbook of a new policy of that class."""
-    return _playbook_of
+    from tidegate.testing.playbook import Playbook  # noqa: PLC0415 - see above
+
+    return Playbook.of
 
 
 @pytest.fixture
@@ -32,18 +31,3 @@ def plugins() -> Plugins:
     from tidegate.host import Plugins  # noqa: PLC0415 - see above
 
     return Plugins.installed()
-
-
-def _playbook_of(
-    policy: type[Policy],
-    models: Sequence[Model],
-    workers: Sequence[Worker],
-    profiles: Sequence[Profile],
-    **options: Any,  # noqa: ANN401 - the policy's own
-) -> Playbook:
-    from tidegate.api import PolicySpec, Setup  # noqa: PLC0415 - see above
-    from tidegate.host import make_policy  # noqa: PLC0415
-    from tidegate.testing.playbook import Playbook  # noqa: PLC0415
-
-    spec = PolicySpec(policy.__name__, "", policy)
-    return Playbook(make_policy(spec, Setup(tuple(models), tuple(workers), tuple(profiles)), options))

@@ -9,10 +9,8 @@ import msgspec
 
 from tidegate.api import (
     NEVER,
-    AnyEvent,
     Batch,
     BatchFailed,
-    Device,
     Drop,
     Model,
     Network,
@@ -28,8 +26,10 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate.engine import AnyEffect, Engine, InvariantViolation, Recorder, StartLeg
+from tidegate.documents import Device
+from tidegate.engine import AnyEffect, AnyStimulus, Engine, InvariantViolation, StartLeg
 from tidegate.host import make_policy
+from tidegate.observation import Recorder
 from tidegate.sim import ExactWorkers, Listener, Simulation
 from tidegate.sim.workers import Outcome, failed, finished
 
@@ -41,7 +41,7 @@ class World:
     """What a policy is made with, what happens from outside, and how true durations differ from plans."""
 
     setup: Setup
-    events: tuple[AnyEvent, ...]
+    events: tuple[AnyStimulus, ...]
     """In the order of time."""
     service_factors: tuple[float, ...]
     """The n-th leg to start takes this times as long as its profile says (cyclic)."""
@@ -68,7 +68,7 @@ def random_world(rng: random.Random, *, disturbances: bool = True, pipelines: bo
             msgspec.structs.replace(worker, device=Device(rng.choice("ab"), worker.id)) for worker in workers
         )
         network = Network({part: rng.randint(0, 1_000_000) for part in partitions}, bytes_per_s=1e9)
-    events: list[AnyEvent] = [_arrival(rng, request_id, models) for request_id in range(rng.randint(0, 60))]
+    events: list[AnyStimulus] = [_arrival(rng, request_id, models) for request_id in range(rng.randint(0, 60))]
     if disturbances:
         events += _disturbances(rng, events, workers)
     world = World(
@@ -115,7 +115,7 @@ class _DropsAreDue:
         self._profiles = dict(engine.expectations.profiles)
         """What was expected before the event."""
 
-    def handled(self, event: AnyEvent, effects: Sequence[AnyEffect]) -> None:
+    def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
         """Look at what was dropped."""
         if isinstance(event, RequestArrived):
             self._requests[event.request.id] = event.request
@@ -204,15 +204,15 @@ def _arrival(rng: random.Random, request_id: int, models: tuple[Model, ...]) -> 
     return RequestArrived(now_ns, Request(request_id, model.name, rows, now_ns, deadline_ns, merge_key))
 
 
-def _from_one_of(clients: str, rng: random.Random, event: AnyEvent) -> AnyEvent:
+def _from_one_of(clients: str, rng: random.Random, event: AnyStimulus) -> AnyStimulus:
     if not isinstance(event, RequestArrived):
         return event
     request = msgspec.structs.replace(event.request, client=rng.choice(clients))
     return RequestArrived(event.now_ns, request)
 
 
-def _disturbances(rng: random.Random, arrivals: list[AnyEvent], workers: tuple[Worker, ...]) -> list[AnyEvent]:
-    events: list[AnyEvent] = [
+def _disturbances(rng: random.Random, arrivals: list[AnyStimulus], workers: tuple[Worker, ...]) -> list[AnyStimulus]:
+    events: list[AnyStimulus] = [
         RequestCancelled(arrival.now_ns + ms_to_ns(rng.randint(0, 30)), arrival.request.id)
         for arrival in arrivals
         if isinstance(arrival, RequestArrived) and rng.random() < 0.1

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidegate.api import Device, Mps, Slice, Whole
+from tidegate.documents import Device, Mps, Slice, Whole
 from tidegate.workload.simulated import NetworkSpec
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]

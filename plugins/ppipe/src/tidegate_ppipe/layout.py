@@ -2,8 +2,19 @@
 
 from collections import Counter
 
-from tidegate.api import Device, Mps, PlanningError, Profile, Slice, Whole
-from tidegate.documents import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker
+from tidegate.api import PlanningError, Profile
+from tidegate.documents import (
+    Device,
+    Layout,
+    LayoutModel,
+    LayoutNetwork,
+    LayoutPartition,
+    LayoutPipeline,
+    LayoutWorker,
+    Mps,
+    Slice,
+    Whole,
+)
 from tidegate_ppipe.plan import PlannedPartition, PlannedPipeline, PpipePlan
 from tidegate_ppipe.problem import PlannedModel, PpipeProblem
 

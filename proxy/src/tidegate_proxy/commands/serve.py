@@ -58,7 +58,12 @@ def serve(
     listen_http: Annotated[str | None, typer.Option(help="Address of the HTTP service.")] = None,
     listen_metrics: Annotated[str | None, typer.Option(help="Address of the metrics page.")] = None,
     record: Annotated[Path | None, typer.Option(help="Write the event log to this file (JSON lines).")] = None,
-    observer: Annotated[list[str] | None, typer.Option(help="Observer by name; may be given several times.")] = None,
+    observer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[,OPTION=VALUE]", help="Who watches the engine; may be given several times, with options."
+        ),
+    ] = None,
     wait_s: Annotated[float | None, typer.Option(help="How long to wait for the Tritons to become ready.")] = None,
     drain_s: Annotated[float | None, typer.Option(help="How long what is under way may take at the end.")] = None,
     transport: Annotated[
@@ -92,7 +97,7 @@ def serve(
         "profiles": profiles,
         "listen": {"grpc": listen, "http": listen_http, "metrics": listen_metrics},
         "record": record,
-        "observers": observer,
+        "observers": [_observer(text) for text in observer] if observer else None,
         "wait_s": wait_s,
         "drain_s": drain_s,
         "transport": transport,
@@ -230,6 +235,11 @@ async def _reload(proxy: "Proxy", wanted: asyncio.Event, read_again: "Callable[[
 def _triton(text: str) -> dict[str, Any]:
     address, *others = text.split(",")
     return {"grpc": address, **_pairs(others, "--triton")}
+
+
+def _observer(text: str) -> dict[str, Any]:
+    name, *options = text.split(",")
+    return {"name": name, "options": _pairs(options, "--observer")}
 
 
 def _pairs(texts: list[str] | None, flag: str) -> dict[str, str]:

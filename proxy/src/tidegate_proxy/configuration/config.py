@@ -98,6 +98,13 @@ class PolicyChoice(Section):
     options: dict[Name, Any] = Field(default_factory=dict, description="Options of that policy")
 
 
+class ObserverChoice(Section):
+    """Who watches the engine."""
+
+    name: Name = Field(description="`tidegate plugins` lists them")
+    options: dict[Name, Any] = Field(default_factory=dict, description="Options of that observer")
+
+
 class ModelConfig(Section):
     """What Tidegate knows of a model beside its config.pbtxt."""
 
@@ -291,7 +298,9 @@ class ServeConfig(Section):
     )
     profiles: InputFile | None = Field(default=None, description="Profile file, written by `tidegate profile`")
     record: OutputFile | None = Field(default=None, description="Write the event log to this file (JSON lines)")
-    observers: tuple[Name, ...] = Field(default=(), description="Observers; `tidegate plugins` lists them")
+    observers: tuple[Annotated[ObserverChoice, _short(ObserverChoice, "name")], ...] = Field(
+        default=(), description="Who watches the engine; a string is the name of an observer"
+    )
     seed: int = Field(default=0, ge=0, description="Of the policy's random generator")
     wait_s: Seconds = Field(default=10.0, description="How long to wait at start for the Tritons to become ready")
     clients: ClientsConfig = Field(default=ClientsConfig(), description="Who counts as one client")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tidegate.documents import DocumentError, Layout, ProfileFileError, read_document, read_profiles
 from tidegate.host import PluginError, Plugins
@@ -168,25 +168,31 @@ def _backend(triton: TritonAddress) -> Backend:
 
 def _policy_problems(config: ServeConfig, plugins: Plugins) -> list[Problem]:
     try:
-        options = plugins.policy(config.policy.name).policy.Options
+        kind = plugins.policy(config.policy.name).policy.Options
     except PluginError as error:
         return [Problem("policy.name", str(error))]
-    try:
-        options.model_validate(config.policy.options)
-    except ValidationError as error:
-        known = ", ".join(options.model_fields) or "none"
-        return [
-            Problem(".".join(("policy.options", *map(str, e["loc"]))), f"{e['msg']} (it has: {known})")
-            for e in error.errors()
-        ]
-    return []
+    return _option_problems("policy.options", kind, config.policy.options)
 
 
 def _observer_problems(config: ServeConfig, plugins: Plugins) -> list[Problem]:
     problems = []
-    for index, name in enumerate(config.observers):
+    for index, choice in enumerate(config.observers):
         try:
-            plugins.observer(name)
+            kind = plugins.observer(choice.name).observer.Options
         except PluginError as error:
-            problems.append(Problem(f"observers.{index}", str(error)))
+            problems.append(Problem(f"observers.{index}.name", str(error)))
+        else:
+            problems += _option_problems(f"observers.{index}.options", kind, choice.options)
     return problems
+
+
+def _option_problems(where: str, kind: type[BaseModel], options: Mapping[str, object]) -> list[Problem]:
+    """What a plugin does not like of the options that it is given."""
+    try:
+        kind.model_validate(options)
+    except ValidationError as error:
+        known = ", ".join(kind.model_fields) or "none"
+        return [
+            Problem(".".join((where, *map(str, e["loc"]))), f"{e['msg']} (it has: {known})") for e in error.errors()
+        ]
+    return []

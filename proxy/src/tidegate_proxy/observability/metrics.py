@@ -6,27 +6,21 @@ a few additions and no look-up of labels.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tidegate.api import (
-    Advise,
-    AnyEvent,
-    BatchFailed,
-    ClockAdvanced,
-    Drop,
-    LegFinished,
+from tidegate.api import Advise, Batch, Request, Setup, Worker, WorkerJoined, WorkerLost, ms_to_ns
+from tidegate.observation import (
+    AnyEffect,
+    AnyStimulus,
+    EngineRestarted,
+    ObserverRemoved,
     PlanChanged,
-    Request,
-    RequestArrived,
-    RequestCancelled,
-    Setup,
-    Worker,
-    WorkerJoined,
-    WorkerLost,
-    ms_to_ns,
+    PolicyReplaced,
+    Reader,
+    Reducer,
+    StartLeg,
 )
-from tidegate.engine import AnyEffect, EngineRestarted, Fail, ObserverRemoved, PolicyReplaced, StartLeg
 
 LATENCY_BOUNDS_NS = tuple(
     map(
@@ -34,6 +28,7 @@ LATENCY_BOUNDS_NS = tuple(
     )
 )
 """Upper ends of the classes of queue times and latencies; dense where SLOs are."""
+_OF_WORKERS = frozenset({WorkerJoined, WorkerLost, PlanChanged})
 DECISION_BOUNDS_NS = tuple(map(ms_to_ns, (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100)))
 MAX_REASONS = 32
 OTHER_REASONS = "other"
@@ -118,13 +113,7 @@ class WorkerCounts:
     name: str
     up: bool = True
     busy_ns: int = 0
-    until_ns: int = 0
-    """When the latest leg ended."""
-
-    def ran(self, started_ns: int, ended_ns: int) -> None:
-        """A leg was sent and ended; where it waited for another, it ran when that had ended."""
-        self.busy_ns += max(0, ended_ns - max(started_ns, self.until_ns))
-        self.until_ns = max(ended_ns, self.until_ns)
+    """How long its legs ran, also those that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +134,13 @@ class Snapshot:
     engine_restarts: int
 
 
-class Metrics:
+class Metrics(Reader):
     """Follows one engine. Its driver calls `handled` after every `Engine.handle`."""
 
     def __init__(self, setup: Setup) -> None:
         self._models = {model.name: ModelCounts() for model in setup.models}
         self._workers = {worker.id: WorkerCounts(worker.name) for worker in setup.workers}
-        self._open: dict[int, Request] = {}
-        self._running: dict[int, StartLeg] = {}
-        """By batch."""
+        self._reducer = Reducer(self)
         self.refused: Counter[tuple[str, str]] = Counter()
         """Requests that found the queues full, by model and by what they were full of."""
         self._decisions = Times(DECISION_BOUNDS_NS)
@@ -163,28 +150,23 @@ class Metrics:
         self._observers_removed = 0
         self._engine_restarts = 0
 
-    def handled(self, event: AnyEvent, effects: Iterable[AnyEffect], decision_ns: int) -> None:
+    def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect], decision_ns: int) -> None:
         """Count what happened and what the engine made of it; `decision_ns` is the time that `handle` took."""
         self._decisions.add(decision_ns)
-        kind = type(event)
-        if kind is RequestArrived:
-            self._open[event.request.id] = event.request  # type: ignore[union-attr]  # a match costs more
-        elif kind is LegFinished:
-            self._finish_leg(event)  # type: ignore[arg-type]
-        elif kind is not ClockAdvanced:
-            self._take_in_rare(event)
+        self._reducer.handled(event, effects)
+        if type(event) in _OF_WORKERS:
+            self._take_in_workers(event)
         for effect in effects:
-            if type(effect) is StartLeg:
-                self._start_leg(effect, event.now_ns)
-            else:
-                self._take_in_effect(effect, event.now_ns)
+            if type(effect) is not StartLeg:
+                self._take_in_effect(effect)
 
     def snapshot(self) -> Snapshot:
         """A copy of all numbers. Call it under the lock; it takes some microseconds per model and open request."""
-        underway = {request_id for start in self._running.values() for request_id in start.batch.request_ids}
+        reducer = self._reducer
+        underway = {request_id for leg in reducer.sent.values() for request_id in leg.effect.batch.request_ids}
         return Snapshot(
             models={name: counts.copy() for name, counts in self._models.items()},
-            waiting=Counter(request.model for request in self._open.values() if request.id not in underway),
+            waiting=Counter(request.model for request in reducer.open.values() if request.id not in underway),
             workers=[WorkerCounts(worker.name, worker.up, worker.busy_ns) for worker in self._workers.values()],
             decisions=self._decisions.copy(),
             advised=self._advised,
@@ -195,59 +177,71 @@ class Metrics:
             engine_restarts=self._engine_restarts,
         )
 
-    def _start_leg(self, effect: StartLeg, now_ns: int) -> None:
-        batch = effect.batch
-        self._running[batch.id] = effect
-        if effect.leg:
-            return
-        model = self._models[batch.model]
+    # Requests and legs, as the reducer tells of them ---------------------------------------------------------------
+
+    def joined(self, now_ns: int, effect: StartLeg, requests: Sequence[Request]) -> None:
+        """A batch began."""
+        model = self._of(effect.batch.model)
         model.batch_rows[effect.rows] += 1
-        model.batch_requests[len(batch.request_ids)] += 1
-        add, requests = model.queued.add, self._open
-        for request_id in batch.request_ids:
-            if request := requests.get(request_id):
-                add(now_ns - request.arrival_ns)
+        model.batch_requests[len(effect.batch.request_ids)] += 1
+        add = model.queued.add
+        for request in requests:
+            add(now_ns - request.arrival_ns)
 
-    def _finish_leg(self, event: LegFinished) -> None:
-        start = self._running.get(event.batch_id)
-        if start is None or start.leg != event.leg:
-            return  # a straggler of a batch that was given up
-        del self._running[event.batch_id]
-        ended_ns = event.ended_ns
-        self._workers[event.worker_id].ran(event.started_ns, ended_ns)
-        batch = start.batch
-        if event.leg + 1 == len(batch.legs):
-            self._answer(self._models[batch.model], batch.request_ids, ended_ns)
+    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
+        """A leg is over."""
+        if worker := self._workers.get(effect.batch.legs[effect.leg].worker_id):
+            worker.busy_ns += ended_ns - started_ns
 
-    def _answer(self, model: ModelCounts, request_ids: Iterable[int], ended_ns: int) -> None:
-        add, take = model.answered.add, self._open.pop
-        late = answered = sum_ns = 0
-        shape = ""  # equal for all requests of a batch
-        for request_id in request_ids:
-            if request := take(request_id, None):
-                latency_ns = ended_ns - request.arrival_ns
-                add(latency_ns)
-                answered += 1
-                late += ended_ns > request.deadline_ns
-                sum_ns += latency_ns
-                shape = request.shape
+    def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
+        """A batch is answered."""
+        model = self._of(batch.model)
+        add = model.answered.add
+        late = sum_ns = 0
+        for request in requests:
+            latency_ns = ended_ns - request.arrival_ns
+            add(latency_ns)
+            sum_ns += latency_ns
+            late += ended_ns > request.deadline_ns
         model.late += late
-        model.in_time += answered - late
-        if shape:
-            model.answered_of(shape, answered, sum_ns)
+        model.in_time += len(requests) - late
+        if requests and (shape := requests[0].shape):  # equal for all requests of a batch
+            model.answered_of(shape, len(requests), sum_ns)
 
-    def _take_in_rare(self, event: AnyEvent) -> None:
+    def dropped(self, now_ns: int, request: Request, reason: str) -> None:
+        """A request was given up."""
+        dropped = self._of(request.model).dropped
+        known = reason in dropped or len(dropped) < MAX_REASONS
+        dropped[reason if known else OTHER_REASONS] += 1
+
+    def failed(self, now_ns: int, request: Request, reason: str) -> None:
+        """A request has no answer."""
+        self._of(request.model).failed += 1
+
+    def cancelled(self, now_ns: int, request: Request) -> None:
+        """A client left."""
+        self._of(request.model).cancelled += 1
+
+    def advised(self, now_ns: int, advice: Advise) -> None:
+        """The policy wants more workers, or fewer."""
+        self._advised, self._advised_at_ns = advice.workers, now_ns
+
+    def _of(self, model: str) -> ModelCounts:
+        """Of a model; also of one that no worker hosts: the engine has refused the request."""
+        counts = self._models.get(model)
+        if counts is None:
+            counts = self._models[model] = ModelCounts()
+        return counts
+
+    # Workers and the engine itself ---------------------------------------------------------------------------------
+
+    def _take_in_workers(self, event: AnyStimulus) -> None:
         match event:
-            case RequestCancelled():
-                if request := self._open.pop(event.request_id, None):
-                    self._models[request.model].cancelled += 1
-            case BatchFailed():
-                self._running.pop(event.batch_id, None)
             case WorkerJoined():
-                self._lose(event.worker.id)  # it was away, though nobody noticed
                 self._join(event.worker)
             case WorkerLost():
-                self._lose(event.worker_id)
+                if worker := self._workers.get(event.worker_id):
+                    worker.up = False
             case PlanChanged():
                 self._change_plan(event)
 
@@ -264,34 +258,11 @@ class Metrics:
         known = self._workers.setdefault(worker.id, WorkerCounts(worker.name))
         known.name, known.up = worker.name, True
 
-    def _lose(self, worker_id: int) -> None:
-        if worker := self._workers.get(worker_id):
-            worker.up = False
-        self._running = {
-            batch_id: start
-            for batch_id, start in self._running.items()
-            if start.batch.legs[start.leg].worker_id != worker_id
-        }
-
-    def _take_in_effect(self, effect: AnyEffect, now_ns: int) -> None:
+    def _take_in_effect(self, effect: AnyEffect) -> None:
         match effect:
-            case Drop():
-                if request := self._open.pop(effect.request_id, None):
-                    dropped = self._models[request.model].dropped
-                    known = effect.reason in dropped or len(dropped) < MAX_REASONS
-                    dropped[effect.reason if known else OTHER_REASONS] += 1
-            case Fail():
-                if request := self._open.pop(effect.request_id, None):
-                    # A driver may hand in what no worker hosts and the engine refuses.
-                    self._models.setdefault(request.model, ModelCounts()).failed += 1
-            case Advise():
-                self._advised, self._advised_at_ns = effect.workers, now_ns
             case PolicyReplaced():
                 self._policies_replaced += 1
             case ObserverRemoved():
                 self._observers_removed += 1
             case EngineRestarted():
                 self._engine_restarts += 1
-                for request in self._open.values():
-                    self._models.setdefault(request.model, ModelCounts()).failed += 1
-                self._open, self._running = {}, {}

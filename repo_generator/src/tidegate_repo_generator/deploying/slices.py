@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from tidegate.api import Device, Mig, Mps, Slice, Whole
+from tidegate.documents import Device, Mig, Mps, Slice, Whole
 
 _NUMBER_OR_UUID = (
     "# The device as its node knows it; set TIDEGATE_DEVICE to its number or UUID where that is another one."

@@ -1,12 +1,12 @@
-"""What the engine asks of its driver: the simulator or the proxy."""
+"""What an engine asks of its driver: the simulator or the proxy."""
 
 import msgspec
 
 from tidegate.api import Advise, Batch, Drop
 
 
-class Effect(msgspec.Struct, frozen=True, gc=False, tag_field="effect", tag=True):
-    """Something for the driver to do."""
+class Effect(msgspec.Struct, frozen=True, gc=False, tag_field="command", tag=True):
+    """Something for the driver to do. Some commands of policies are effects, too: both decode by one tag."""
 
 
 class StartLeg(Effect, frozen=True, tag=True):

@@ -5,7 +5,8 @@ import io
 import pytest
 
 from tidegate.api import Model, PolicyOptions, Profile, Request, RequestArrived, Setup, Worker
-from tidegate.engine import Engine, LogEntry, Recorder, read_log
+from tidegate.engine import Engine
+from tidegate.observation import LogEntry, Recorder, read_log
 from tidegate.toolkit import FirstComeFirstServed
 
 SETUP = Setup((Model("m", 4),), (Worker(0, "w0", ("m",)),), (Profile("m", "default", (1, 2, 3, 4)),), seed=7)
@@ -33,7 +34,7 @@ def test_a_log_reads_back_as_it_was_written() -> None:
     [
         ([], "line 1 is no header of an event log"),
         ([b"{}"], "line 1 is no header of an event log"),
-        ([recorded()[0].replace(b'"version":2', b'"version":99')], "version 99, this Tidegate reads 2: record it anew"),
+        ([recorded()[0].replace(b'"version":3', b'"version":99')], "version 99, this Tidegate reads 3: record it anew"),
         ([recorded()[0], recorded()[1], b'{"event":'], "line 3 is no entry of an event log"),
         ([recorded()[0], recorded()[1].replace(b"RequestArrived", b"Invented")], "line 2 is no entry"),
     ],

@@ -1,16 +1,20 @@
-"""The event log: one JSON line for the setup, then one for every stimulus with the commands it was answered with.
+"""The event log: one JSON line for the setup, then one for every stimulus with the commands and effects that it had.
 
-It is what invariant 7 (parity) is shown with: fed back through an engine, the events give the same commands.
+It is what invariant 7 (parity) is shown with: fed back through an engine, the events give the same commands. Folded by
+a reducer, it says what became of every request.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import msgspec
 
-from tidegate.api import AnyCommand, AnyEvent, EngineSettings, Setup
+from tidegate.api import AnyCommand, Setup
+from tidegate.observation.effects import AnyEffect
+from tidegate.observation.observer import EngineSettings, Observer, ObserverOptions
+from tidegate.observation.stimuli import AnyStimulus
 
-LOG_VERSION = 2
+LOG_VERSION = 3
 
 
 class LogHeader(msgspec.Struct, frozen=True):
@@ -29,27 +33,29 @@ class _Version(msgspec.Struct, frozen=True):
     version: int
 
 
-class LogEntry(msgspec.Struct, frozen=True):
-    """Every further line."""
+class LogEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Every further line; what is empty is left out."""
 
-    event: AnyEvent
-    commands: list[AnyCommand]
+    event: AnyStimulus
+    commands: Sequence[AnyCommand] = []
+    effects: Sequence[AnyEffect] = []
 
 
-class Recorder:
+class Recorder(Observer):
     """An observer that writes the event log to a binary file (which it does not close)."""
 
     def __init__(self, out: BinaryIO) -> None:
+        super().__init__(ObserverOptions())
         self._out = out
         self._encoder = msgspec.json.Encoder()
 
-    def engine_started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
+    def started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
         """Write the header."""
         self._write(LogHeader(LOG_VERSION, policy, options, setup, settings))
 
-    def event_handled(self, event: AnyEvent, commands: list[AnyCommand]) -> None:
+    def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:
         """Write one line."""
-        self._write(LogEntry(event, commands))
+        self._write(LogEntry(event, commands, effects))
 
     def close(self) -> None:
         """See that all of it is in the file."""

@@ -1,0 +1,35 @@
+"""The hooks that a distribution may implement."""
+
+from collections.abc import Iterable
+
+import pluggy
+
+from tidegate.api import CommandSpec, PlannerSpec, PolicySpec
+from tidegate.api.specs import PROJECT
+from tidegate.observation import ObserverSpec
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+
+
+class Hooks:
+    """The hook specifications."""
+
+    @hookspec
+    def tidegate_policies(self) -> Iterable[PolicySpec]:
+        """Policies this distribution offers."""
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def tidegate_planners(self) -> Iterable[PlannerSpec]:
+        """Planners this distribution offers (`tidegate plan NAME`)."""
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def tidegate_commands(self) -> Iterable[CommandSpec]:
+        """Subcommands this distribution adds to `tidegate`."""
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def tidegate_observers(self) -> Iterable[ObserverSpec]:
+        """Observers this distribution offers (`tidegate serve --observer NAME`)."""
+        raise AssertionError("a specification is never called")

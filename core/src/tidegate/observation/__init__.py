@@ -1,0 +1,48 @@
+"""What one who watches an engine sees: every stimulus, with the commands and the effects that it had.
+
+observer    who watches, with options: BEGIN HERE
+stimuli     what happens to an engine: the events that policies are told, and those that only drivers give it
+effects     what an engine asks of its driver
+reducer     folds the stream into what became of each request and leg: every figure that is kept is read from it
+event_log   the stream in a file: written by an observer, read back
+"""
+
+from tidegate.observation.effects import (
+    AnyEffect,
+    CancelLeg,
+    EngineRestarted,
+    Fail,
+    ObserverRemoved,
+    PolicyReplaced,
+    StartLeg,
+)
+from tidegate.observation.event_log import LOG_VERSION, LogEntry, LogHeader, Recorder, read_log
+from tidegate.observation.observer import EngineSettings, Observer, ObserverOptions, ObserverSpec
+from tidegate.observation.reducer import Reader, Reducer, Tally
+from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, PlanChanged, TriesChanged
+
+__all__ = [
+    "LOG_VERSION",
+    "AnyEffect",
+    "AnyStimulus",
+    "CancelLeg",
+    "ClockAdvanced",
+    "EngineRestarted",
+    "EngineSettings",
+    "Fail",
+    "LogEntry",
+    "LogHeader",
+    "Observer",
+    "ObserverOptions",
+    "ObserverRemoved",
+    "ObserverSpec",
+    "PlanChanged",
+    "PolicyReplaced",
+    "Reader",
+    "Recorder",
+    "Reducer",
+    "StartLeg",
+    "Tally",
+    "TriesChanged",
+    "read_log",
+]

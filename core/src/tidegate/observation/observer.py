@@ -1,0 +1,69 @@
+"""Who watches an engine, and how a distribution offers one."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+from pydantic import BaseModel, ConfigDict
+
+from tidegate.api import AnyCommand, Setup
+from tidegate.observation.effects import AnyEffect
+from tidegate.observation.stimuli import AnyStimulus
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine does besides what its policy says; the same events have the same answers only with the same."""
+
+    learn: bool
+    """Whether profiles are corrected by what is observed."""
+    max_tries: int
+    """How often a request is tried whose workers fail; then the failure is its answer."""
+    first_lead_ns: int = 0
+    """How early, before a leg is expected to end, the first batch is sent behind it; later it is learned. 0: never."""
+
+
+class ObserverOptions(BaseModel):
+    """Base of an observer's options: validated, and an unknown name is an error that lists the known ones."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Observer(ABC):
+    """Watches an engine: sees every stimulus with the commands and the effects that it had.
+
+    One that raises is removed, which the log says once and a metric counts; nothing else happens. Nothing that it is
+    shown may be changed.
+    """
+
+    Options: ClassVar[type[ObserverOptions]] = ObserverOptions
+
+    def __init__(self, options: ObserverOptions) -> None:
+        self.options = options
+
+    def started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:  # noqa: B027
+        """The engine is about to take in its first stimulus; one who does not care need not say so.
+
+        `policy`: its name; `options`: its validated options.
+        """
+
+    @abstractmethod
+    def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:
+        """The engine took in a stimulus. This is on the hot path, so be quick.
+
+        `commands`: what the policy wanted because of it and was carried out; `effects`: what the driver is given to do.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """The last stimulus is past; one who has nothing open need not care."""
+
+
+@dataclass(frozen=True)
+class ObserverSpec:
+    """An observer that can be selected by name."""
+
+    name: str
+    summary: str
+    """One line, for lists."""
+    observer: type[Observer]

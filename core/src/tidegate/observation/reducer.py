@@ -1,0 +1,229 @@
+"""Folds the stream of observations into what became of each request and each leg.
+
+Whoever keeps figures of requests reads them from here: the engine's tally, the simulator's record, the proxy's metrics
+and statistics, the judge of a load test. So the figures of one run are equal, whoever tells them.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tidegate.api import (
+    Advise,
+    Batch,
+    BatchFailed,
+    Drop,
+    LegFinished,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    WorkerJoined,
+    WorkerLost,
+)
+from tidegate.observation.effects import AnyEffect, EngineRestarted, Fail, StartLeg
+from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced
+
+
+@dataclass
+class Tally:
+    """How requests ended: their sum is `accepted` once nothing is queued or in flight (invariant 1)."""
+
+    accepted: int = 0
+    answered: int = 0
+    late: int = 0
+    """Of the answered, those after their deadline."""
+    failed: int = 0
+    cancelled: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    """By reason."""
+
+    @property
+    def ended(self) -> int:
+        """Every request that has ended, however it did."""
+        return self.answered + self.failed + self.cancelled + self.dropped.total()
+
+
+class Reader:
+    """What a reducer tells, in the order in which it happened; a reader overrides what it wants to know."""
+
+    def joined(self, now_ns: int, effect: StartLeg, requests: Sequence[Request]) -> None:
+        """A batch began with this leg; `requests`: those of it that nobody has cancelled."""
+
+    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
+        """A leg is over, whether it finished, failed, was preempted or lost its worker; one that never ran is not told.
+
+        `started_ns`: when it was sent, or when the leg before it on its worker had ended, if that was later.
+        """
+
+    def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
+        """The last leg of a batch finished; `requests`: those of it that nobody has cancelled."""
+
+    def dropped(self, now_ns: int, request: Request, reason: str) -> None:
+        """The policy gave a request up."""
+
+    def failed(self, now_ns: int, request: Request, reason: str) -> None:
+        """A request has no answer, for good."""
+
+    def cancelled(self, now_ns: int, request: Request) -> None:
+        """The client of a request does not wait any more."""
+
+    def advised(self, now_ns: int, advice: Advise) -> None:
+        """The policy said how many workers it wants more, or can spare."""
+
+
+class SentLeg:
+    """A leg that runs, or is on its way to its worker."""
+
+    __slots__ = ("effect", "sent_ns", "worker_id")
+
+    def __init__(self, effect: StartLeg, sent_ns: int) -> None:
+        self.effect = effect
+        self.sent_ns = sent_ns
+        self.worker_id = effect.batch.legs[effect.leg].worker_id
+
+
+class Reducer:
+    """What waits and what runs, as far as the stream tells: no more is remembered than that."""
+
+    def __init__(self, *readers: Reader) -> None:
+        self.tally = Tally()
+        self.open: dict[int, Request] = {}
+        """Requests that have not ended, by id, in the order of their arrival."""
+        self.sent: dict[int, SentLeg] = {}
+        """By batch, the leg that runs or is on its way."""
+        self._readers = readers
+        self._on_worker: dict[int, list[int]] = {}
+        """By worker, the batches whose legs were sent there: the first one runs."""
+        self._freed_ns: dict[int, int] = {}
+        """By worker, when a leg last ended there."""
+
+    def tell(self, reader: Reader) -> None:
+        """Let one more read, from now on."""
+        self._readers = (*self._readers, reader)
+
+    def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
+        """An engine took in a stimulus, which had these effects."""
+        if effects and type(effects[0]) is EngineRestarted:
+            self._begin_anew(event, effects[0])
+            return
+        kind = type(event)
+        if kind is RequestArrived:
+            self.tally.accepted += 1
+            request = event.request  # type: ignore[union-attr]  # a match costs more
+            self.open[request.id] = request
+        elif kind is LegFinished:
+            self._finish_leg(event)  # type: ignore[arg-type]
+        elif kind is not ClockAdvanced:
+            self._take_in_rare(event)
+        for effect in effects:
+            if type(effect) is StartLeg:
+                self._send_leg(event.now_ns, effect)
+            else:
+                self._take_in_effect(event.now_ns, effect)
+
+    # Requests ----------------------------------------------------------------------------------------------------
+
+    def _answer(self, batch: Batch, ended_ns: int) -> None:
+        take = self.open.pop
+        requests = [request for request_id in batch.request_ids if (request := take(request_id, None))]
+        self.tally.answered += len(requests)
+        self.tally.late += sum([ended_ns > request.deadline_ns for request in requests])
+        for reader in self._readers:
+            reader.answered(batch, requests, ended_ns)
+
+    def _cancel(self, event: RequestCancelled) -> None:
+        if request := self.open.pop(event.request_id, None):
+            self.tally.cancelled += 1
+            for reader in self._readers:
+                reader.cancelled(event.now_ns, request)
+
+    def _drop(self, now_ns: int, drop: Drop) -> None:
+        if request := self.open.pop(drop.request_id, None):
+            self.tally.dropped[drop.reason] += 1
+            for reader in self._readers:
+                reader.dropped(now_ns, request, drop.reason)
+
+    def _fail(self, now_ns: int, request_id: int, reason: str) -> None:
+        if request := self.open.pop(request_id, None):
+            self.tally.failed += 1
+            for reader in self._readers:
+                reader.failed(now_ns, request, reason)
+
+    # Legs --------------------------------------------------------------------------------------------------------
+
+    def _send_leg(self, now_ns: int, effect: StartLeg) -> None:
+        batch = effect.batch
+        sent = self.sent[batch.id] = SentLeg(effect, now_ns)
+        self._on_worker.setdefault(sent.worker_id, []).append(batch.id)
+        if not effect.leg and self._readers:
+            known = self.open.get
+            requests = [request for request_id in batch.request_ids if (request := known(request_id))]
+            for reader in self._readers:
+                reader.joined(now_ns, effect, requests)
+
+    def _finish_leg(self, event: LegFinished) -> None:
+        sent = self.sent.get(event.batch_id)
+        if sent is None or sent.effect.leg != event.leg:
+            return  # a straggler of a batch that was given up
+        batch = sent.effect.batch
+        self._end_leg(sent, event.started_ns, event.ended_ns)
+        if event.leg + 1 == len(batch.legs):
+            self._answer(batch, event.ended_ns)
+
+    def _end_leg(self, sent: SentLeg, started_ns: int, ended_ns: int) -> None:
+        batch_id, worker_id = sent.effect.batch.id, sent.worker_id
+        del self.sent[batch_id]
+        self._on_worker[worker_id].remove(batch_id)
+        started_ns = min(max(started_ns, self._freed_ns.get(worker_id, 0)), ended_ns)
+        self._freed_ns[worker_id] = ended_ns
+        for reader in self._readers:
+            reader.leg_ran(sent.effect, started_ns, ended_ns)
+
+    def _break_off(self, batch_id: int, now_ns: int) -> None:
+        """The leg of a batch was sent, and will not finish."""
+        if (sent := self.sent.get(batch_id)) is None:
+            return
+        on_worker = self._on_worker[sent.worker_id]
+        if on_worker[0] == batch_id:
+            self._end_leg(sent, sent.sent_ns, now_ns)
+        else:
+            on_worker.remove(batch_id)
+            del self.sent[batch_id]
+
+    def _lose_worker(self, worker_id: int, now_ns: int) -> None:
+        for batch_id in reversed(self._on_worker.get(worker_id, ())):  # what waited first: it never ran
+            self._break_off(batch_id, now_ns)
+        self._on_worker.pop(worker_id, None)
+        self._freed_ns.pop(worker_id, None)
+
+    # What seldom happens -----------------------------------------------------------------------------------------
+
+    def _take_in_rare(self, event: AnyStimulus) -> None:
+        match event:
+            case RequestCancelled():
+                self._cancel(event)
+            case BatchFailed():
+                self._break_off(event.batch_id, event.now_ns)
+            case WorkerJoined():  # it was away, though nobody noticed
+                self._lose_worker(event.worker.id, event.now_ns)
+            case WorkerLost():
+                self._lose_worker(event.worker_id, event.now_ns)
+
+    def _take_in_effect(self, now_ns: int, effect: AnyEffect) -> None:
+        match effect:
+            case Drop():
+                self._drop(now_ns, effect)
+            case Fail():
+                self._fail(now_ns, effect.request_id, effect.reason)
+            case Advise():
+                for reader in self._readers:
+                    reader.advised(now_ns, effect)
+
+    def _begin_anew(self, event: AnyStimulus, restarted: EngineRestarted) -> None:
+        """The engine knows of nothing any more: whatever the event was, every request has failed."""
+        if isinstance(event, RequestArrived):
+            self.tally.accepted += 1
+            self.open[event.request.id] = event.request
+        for request_id in list(self.open):
+            self._fail(event.now_ns, request_id, restarted.reason)
+        self.sent, self._on_worker = {}, {}

@@ -1,0 +1,196 @@
+"""The fold of the stream: what is told of requests and legs, whatever came between."""
+
+import io
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.engine.worlds import Ledger, run, with_other_plans, world
+from tests.examples import examples
+from tidegate.api import (
+    Advise,
+    Batch,
+    BatchFailed,
+    Drop,
+    Leg,
+    LegFinished,
+    PolicySpec,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    Worker,
+    WorkerJoined,
+    WorkerLost,
+)
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, EngineRestarted, Fail, StartLeg
+from tidegate.host import Plugins
+from tidegate.observation import Reader, Recorder, Reducer, Tally, read_log
+
+PLUGINS = Plugins.installed()
+
+
+class Told(Reader):
+    """Keeps what it is told, in short."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[object, ...]] = []
+
+    def joined(self, now_ns: int, effect: StartLeg, requests: Sequence[Request]) -> None:
+        self.said.append(("joined", effect.batch.id, [request.id for request in requests], now_ns))
+
+    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
+        self.said.append(("ran", effect.batch.id, effect.leg, started_ns, ended_ns))
+
+    def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
+        self.said.append(("answered", batch.id, [request.id for request in requests], ended_ns))
+
+    def dropped(self, now_ns: int, request: Request, reason: str) -> None:
+        self.said.append(("dropped", request.id, reason))
+
+    def failed(self, now_ns: int, request: Request, reason: str) -> None:
+        self.said.append(("failed", request.id, reason))
+
+    def cancelled(self, now_ns: int, request: Request) -> None:
+        self.said.append(("cancelled", request.id))
+
+    def advised(self, now_ns: int, advice: Advise) -> None:
+        self.said.append(("advised", advice.workers))
+
+
+def arrived(request_id: int, now_ns: int = 0, due_ns: int = 100) -> RequestArrived:
+    return RequestArrived(now_ns, Request(request_id, "m", 1, now_ns, due_ns))
+
+
+def start(batch_id: int, *request_ids: int, workers: tuple[int, ...] = (0,), leg: int = 0) -> StartLeg:
+    legs = tuple(Leg(worker, "m", 0, 10) for worker in workers)
+    return StartLeg(Batch(batch_id, "m", request_ids, legs), leg, len(request_ids))
+
+
+def finished(batch_id: int, started_ns: int, ended_ns: int, worker: int = 0, leg: int = 0) -> LegFinished:
+    return LegFinished(ended_ns, batch_id, leg, worker, started_ns, ended_ns)
+
+
+Step = AnyStimulus | AnyEffect
+
+
+def fold(*steps: Step) -> tuple[Reducer, list[tuple[object, ...]]]:
+    """Stimuli, each followed by the effects that it had."""
+    told = Told()
+    reducer = Reducer(told)
+    entries: list[tuple[AnyStimulus, list[AnyEffect]]] = []
+    for step in steps:
+        if hasattr(step, "now_ns"):
+            entries.append((step, []))  # type: ignore[arg-type]
+        else:
+            entries[-1][1].append(step)
+    for event, effects in entries:
+        reducer.handled(event, effects)
+    return reducer, told.said
+
+
+def test_a_batch_from_arrival_to_answer() -> None:
+    reducer, said = fold(arrived(0), arrived(1, 1, due_ns=20), ClockAdvanced(5), start(7, 0, 1), finished(7, 5, 25))
+    assert said == [("joined", 7, [0, 1], 5), ("ran", 7, 0, 5, 25), ("answered", 7, [0, 1], 25)]
+    assert reducer.tally == Tally(accepted=2, answered=2, late=1)
+    assert not reducer.open
+    assert not reducer.sent
+
+
+def test_only_the_last_leg_answers() -> None:
+    between: list[Step] = [arrived(0), start(7, 0, workers=(0, 1)), finished(7, 0, 5)]
+    reducer, said = fold(*between)
+    assert (said[1:], reducer.tally.answered) == ([("ran", 7, 0, 0, 5)], 0)
+    reducer, said = fold(*between, start(7, 0, workers=(0, 1), leg=1), finished(7, 5, 9, worker=1, leg=1))
+    assert said[2:] == [("ran", 7, 1, 5, 9), ("answered", 7, [0], 9)]
+
+
+def test_every_other_way_to_end() -> None:
+    reducer, said = fold(
+        *(arrived(number) for number in range(5)),
+        start(0, 2, 3),
+        RequestCancelled(1, 0),
+        Drop(1, "deadline"),
+        Advise(-1),
+        RequestCancelled(2, 3),
+        BatchFailed(4, 0, 0, 0, "broken"),
+        Fail(2, "broken"),
+        RequestCancelled(5, 2),
+    )
+    assert said == [
+        ("joined", 0, [2, 3], 0),
+        ("cancelled", 0),
+        ("dropped", 1, "deadline"),
+        ("advised", -1),
+        ("cancelled", 3),
+        ("ran", 0, 0, 0, 4),
+        ("failed", 2, "broken"),
+    ]
+    assert reducer.tally == Tally(accepted=5, failed=1, cancelled=2, dropped=Counter(deadline=1))
+    assert list(reducer.open) == [4]
+
+
+def test_a_leg_runs_when_the_one_before_it_has_ended() -> None:
+    """It was sent at 5, while another ran until 9."""
+    _, said = fold(arrived(0), start(0, 0), arrived(1, 5), start(1, 1), finished(0, 0, 9), finished(1, 5, 12))
+    assert [entry for entry in said if entry[0] == "ran"] == [("ran", 0, 0, 0, 9), ("ran", 1, 0, 9, 12)]
+
+
+@pytest.mark.parametrize(
+    ("ends", "ran"),
+    [
+        (BatchFailed(7, 1, 0, 0, "preempted", retry=True), []),  # it waited behind the other
+        (BatchFailed(7, 0, 0, 0, "preempted", retry=True), [("ran", 0, 0, 0, 7)]),
+        (WorkerLost(7, 0), [("ran", 0, 0, 0, 7)]),
+        (WorkerJoined(7, Worker(0, "w", ("m",))), [("ran", 0, 0, 0, 7)]),
+        (WorkerLost(7, 1), []),
+    ],
+    ids=["preempted before it ran", "preempted", "lost", "back", "another lost"],
+)
+def test_what_never_ran_is_not_told(ends: AnyStimulus, ran: list[object]) -> None:
+    before: list[Step] = [arrived(0), start(0, 0), arrived(1, 5), start(1, 1)]
+    _, said = fold(*before, ends)
+    assert [entry for entry in said if entry[0] == "ran"] == ran
+
+
+def test_a_straggler_of_a_lost_worker_answers_nobody() -> None:
+    reducer, said = fold(arrived(0), start(0, 0), WorkerLost(5, 0), finished(0, 0, 9))
+    assert ("answered", 0, [0], 9) not in said
+    assert list(reducer.open) == [0]
+    assert not reducer.sent
+
+
+def test_an_engine_that_begins_anew_has_failed_everything() -> None:
+    """Also what the present event would have answered, and what has just arrived."""
+    restarted = EngineRestarted("p", "broke")
+    for last in (finished(0, 0, 9), arrived(2, 9)):
+        reducer, _ = fold(arrived(0), start(0, 0), arrived(1), last, restarted)
+        accepted = 2 + isinstance(last, RequestArrived)
+        assert reducer.tally == Tally(accepted=accepted, failed=accepted)
+        assert not reducer.open
+        assert not reducer.sent
+
+
+@pytest.mark.parametrize("spec", PLUGINS.policies.values(), ids=lambda spec: spec.name)
+@given(rng=st.randoms(use_true_random=False))
+@settings(max_examples=examples(0.1))
+def test_a_log_tells_what_workers_and_clients_saw(spec: PolicySpec, rng: random.Random) -> None:
+    """The driver's own books are those of `Ledger`: it knows what clients, workers and effects tell it."""
+    out = io.BytesIO()
+    driver: Ledger = run(spec, with_other_plans(rng, world(spec, rng)), observer=Recorder(out))
+    told = Told()
+    reducer = Reducer(told)
+    for entry in read_log(out.getvalue().splitlines())[1]:
+        reducer.handled(entry.event, entry.effects)
+    tally = reducer.tally
+    assert driver.ended == Counter(
+        answered=tally.answered, failed=tally.failed, cancelled=tally.cancelled, dropped=tally.dropped.total()
+    )
+    assert tally == driver.engine.tally
+    assert not reducer.open
+    assert not reducer.sent
+    busy_ns = sum(entry[4] - entry[3] for entry in told.said if entry[0] == "ran")  # type: ignore[operator]
+    assert busy_ns == sum(end - start for _, start, end in driver.intervals)
