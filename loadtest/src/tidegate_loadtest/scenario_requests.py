@@ -10,14 +10,14 @@ from tidegate_loadtest.connection import AsksForModels, LoadTestError
 from tidegate_loadtest.input_files import FileRequests
 from tidegate_loadtest.model_inputs import DISTINCT_REQUESTS, RandomRequests
 from tidegate_loadtest.recorder import RequestFactory
-from tidegate_loadtest.shapes import Shape, Shapes
+from tidegate_loadtest.shapes import Shape, Shapes, shape_of_request
 
 
 class ScenarioRequests:
-    """A `RequestFactory`: request number i is for the model, and has the rows, that the scenario drew."""
+    """A `RequestFactory`: request number i is for the model, and has the rows and the shape, that the scenario drew."""
 
-    def __init__(self, requests: RequestSequence, tensors: Mapping[tuple[int, int], RequestFactory]) -> None:
-        """`tensors` by (position of the model, rows)."""
+    def __init__(self, requests: RequestSequence, tensors: Mapping[tuple[int, int, str], RequestFactory]) -> None:
+        """`tensors` by (position of the model, rows, shape)."""
         self._requests = requests
         self._tensors = tensors
 
@@ -25,7 +25,8 @@ class ScenarioRequests:
         """The request to send as number `index`."""
         requests = self._requests
         rows = 1 if requests.rows is None else requests.rows[index]
-        return self._tensors[requests.model[index], rows](index)
+        shape = "" if requests.shapes is None else requests.shapes[index]
+        return self._tensors[requests.model[index], rows, shape](index)
 
     @classmethod
     async def drawn(
@@ -46,28 +47,28 @@ class ScenarioRequests:
         if strange := sorted(folders.keys() - set(requests.models)):
             has = ", ".join(requests.models)
             raise LoadTestError(f"--inputs {strange[0]}=...: the scenario has no such model; it has {has}")
-        rows = requests.rows or [1] * len(requests)
-        sizes: dict[int, set[int]] = {}
-        for model, count in zip(requests.model, rows, strict=True):
-            sizes.setdefault(model, set()).add(count)
+        rows, of_request = requests.rows or [1] * len(requests), requests.shapes or [""] * len(requests)
+        sizes: dict[int, set[tuple[int, str]]] = {}
+        for model, count, shape in zip(requests.model, rows, of_request, strict=True):
+            sizes.setdefault(model, set()).add((count, shape))
         inputs_of = {
             name: {tensor.name for tensor in (await connection.model_metadata(name)).inputs} for name in requests.models
         }
         own_shapes = _by_model(shapes, inputs_of)
-        tensors: dict[tuple[int, int], RequestFactory] = {}
+        tensors: dict[tuple[int, int, str], RequestFactory] = {}
         for position, name in enumerate(requests.models):
-            own_sizes = sorted(sizes.get(position, {1}))
-            for size in own_sizes:
+            own_sizes = sorted(sizes.get(position, {(1, "")}))
+            for size, shape in own_sizes:
                 if folder := folders.get(name):
-                    tensors[position, size] = await FileRequests.for_model(
+                    tensors[position, size, shape] = await FileRequests.for_model(
                         connection, name, folder, rows=size, seed=seed
                     )
                     continue
-                tensors[position, size] = await RandomRequests.for_model(
+                tensors[position, size, shape] = await RandomRequests.for_model(
                     connection,
                     name,
                     rows=size,
-                    shapes=own_shapes[name],
+                    shapes=own_shapes[name] | shape_of_request(name, shape),
                     seed=seed,
                     distinct=max(1, DISTINCT_REQUESTS // len(own_sizes)),
                 )

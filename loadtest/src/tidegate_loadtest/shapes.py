@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import typer
 
+from tidegate_loadtest.connection import LoadTestError
+
 Size = int | Sequence[int]
 """Of one dimension: always the same, or one of several, equally likely (one that is repeated is as much likelier)."""
 Shape = tuple[Size, ...]
@@ -15,6 +17,23 @@ Shapes = Mapping[str, Shape]
 def parse_shapes(texts: Iterable[str]) -> dict[str, Shape]:
     """Dimensions without rows, by input name. Raises typer.BadParameter for what is not NAME=sizes."""
     return dict(_parse_shape(text) for text in texts)
+
+
+def shape_of_request(model: str, shape: str) -> dict[str, tuple[int, ...]]:
+    """The dimensions that a request's shape (`x:3,48,320;y:7`) names, by input. Raises LoadTestError."""
+    sizes: dict[str, tuple[int, ...]] = {}
+    for part in shape.split(";") if shape else ():
+        name, colon, dims = part.rpartition(":")
+        try:
+            sizes[name] = tuple(map(int, dims.split(","))) if dims else ()
+        except ValueError:
+            colon = ""
+        if not (name and colon) or min(sizes[name], default=0) < 0:
+            raise LoadTestError(
+                f"models: {model!r}: the shape {shape!r} names no inputs with their dimensions, as x:3,48,320 does, so "
+                "that no request can be made of it"
+            )
+    return sizes
 
 
 def _parse_shape(text: str) -> tuple[str, Shape]:

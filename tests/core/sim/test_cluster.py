@@ -33,7 +33,7 @@ from tidegate.sim.cluster import Cluster
 from tidegate.sim.links import Forwarding, Links
 from tidegate.sim.record import ANSWERED, FAILED, WAITING, Record
 from tidegate.sim.simulation import Simulation
-from tidegate.sim.truth import SimulatedWorker, Truth, drawing_delays, drawing_failures, drawing_jitter
+from tidegate.sim.truth import SimulatedWorker, Truth, drawing_delays, drawing_factors, drawing_failures
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate.workload import draw_requests
 from tidegate.workload.scenario import Scenario
@@ -44,7 +44,7 @@ SETUP = Setup(
     tuple(Worker(number, f"w{number}", ("m",)) for number in range(3)),
     (Profile("m", "default", (1000, 2000, 3000, 4000)),),
 )
-EXACT = Truth({("m", "default"): (1000, 2000, 3000, 4000), ("tail", "default"): (500, 500, 500, 500)})
+EXACT = Truth({("m", "default", ""): (1000, 2000, 3000, 4000), ("tail", "default", ""): (500, 500, 500, 500)})
 
 
 def requests(count: int) -> "object":
@@ -104,7 +104,7 @@ def arrival(request_id: int, at_ns: int = 0, rows: int = 1) -> RequestArrived:
 
 
 def test_the_truth_may_differ_from_what_was_planned() -> None:
-    record = run([arrival(0)], truth=Truth({("m", "default"): (1700, 1, 1, 1)}))
+    record = run([arrival(0)], truth=Truth({("m", "default", ""): (1700, 1, 1, 1)}))
     assert record.legs == [(0, 0, 1700)]
     assert record.outcome[0] == ANSWERED
 
@@ -122,7 +122,7 @@ def test_what_requests_carry_lengthens_their_batch(how: str, carried_ns: int) ->
 @pytest.mark.parametrize("distribution", ["lognormal", "gamma"])
 def test_jitter_has_mean_one_and_the_variation_asked_for(distribution: str) -> None:
     spec = JitterSpec.model_validate({"cv": 0.3, "distribution": distribution})
-    draw, same, other = (drawing_jitter(spec, 1, worker) for worker in (0, 0, 1))
+    draw, same, other = (drawing_factors(spec, None, 1, worker) for worker in (0, 0, 1))
     assert draw
     assert same
     assert other

@@ -168,6 +168,13 @@ class Profile(msgspec.Struct, frozen=True):
         expected = tuple(max(1, promised_ns - margin) for promised_ns in planned)
         return type(self)(self.partition, self.kind, expected, planned, self.shape)
 
+    def scaled(self, factor: float) -> Self:
+        """This profile with everything taking so many times as long."""
+        expected, planned = (
+            tuple(max(1, round(factor * taken_ns)) for taken_ns in table) for table in (self.expected, self.planned)
+        )
+        return msgspec.structs.replace(self, expected=expected, planned=planned)
+
     def of_shape(self, shape: str) -> Self:
         """The same, said of another shape."""
         return msgspec.structs.replace(self, shape=shape)

@@ -13,7 +13,7 @@ from tidegate.sim.cluster import Cluster
 from tidegate.sim.links import Forwarding, Links
 from tidegate.sim.record import Record
 from tidegate.sim.simulation import Listener, Simulation
-from tidegate.sim.truth import Combine, SimulatedWorker, Truth, drawing_delays, drawing_failures, drawing_jitter
+from tidegate.sim.truth import Combine, SimulatedWorker, Truth, drawing_delays, drawing_factors, drawing_failures
 from tidegate.workload import RequestSequence, Scenario, layout_of
 from tidegate.workload.arrivals import NS_PER_S
 
@@ -28,10 +28,20 @@ def setup_of(scenario: Scenario, seed: int) -> Setup:
     return Setup(
         models=tuple(replace(model, merge_limit=1) if model.name in alone else model for model in models),
         workers=workers,
-        profiles=profiles,
+        profiles=tuple(_with_shapes(scenario, profiles, told=True)),
         seed=seed,
         network=network,
     )
+
+
+def _with_shapes(scenario: Scenario, profiles: Iterable[Profile], *, told: bool) -> Iterator[Profile]:
+    """These profiles, and for each those of its model's shapes; `told`: of those only that policies are told of."""
+    shapes = {name: model.shapes for model in scenario.models for name in model.partitions}
+    for profile in profiles:
+        yield profile
+        for shape in shapes.get(profile.partition, ()):
+            if shape.told or not told:
+                yield shape.profile_from(profile)
 
 
 def simulation_of(
@@ -54,11 +64,12 @@ def simulation_of(
     engine = Engine(policy, name=name, strict=True, learn=spec.learn, observers=observers, first_lead_ns=first_lead_ns)
     workers = policy.setup.workers
     combine: dict[str, Combine] = {model: service.combine for model, service in spec.service.items()}
-    tables = {(p.partition, p.kind): p.expected for p in true_profiles(scenario, policy.setup.profiles)}
+    true = true_profiles(scenario, (profile for profile in policy.setup.profiles if not profile.shape))
+    tables = {profile.key: profile.expected for profile in _with_shapes(scenario, true, told=False)}
     links = None if network is None else Links(network, {worker.id: worker.node for worker in workers})
     cluster = Cluster(
         list(_simulated(scenario, workers, seed)),
-        Truth(tables, requests.times_ms, combine),
+        Truth(tables, requests.times_ms, combine, requests.shapes),
         interference=spec.interference,
         retry=spec.failures is None or spec.failures.retry,
         links=links,
@@ -79,7 +90,7 @@ def _simulated(scenario: Scenario, workers: Sequence[Worker], seed: int) -> Iter
             id=worker.id,
             kind=worker.kind,
             gpu=_shared_with_others(worker),
-            jitter=drawing_jitter(simulation.jitter, seed, worker.id),
+            jitter=drawing_factors(simulation.jitter, simulation.stalls, seed, worker.id),
             delay_ns=drawing_delays(network, seed, worker.id),
             fails=drawing_failures(simulation.failures, seed, worker.id),
         )

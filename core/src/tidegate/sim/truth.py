@@ -4,11 +4,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tidegate.api import NS_PER_MS
+from tidegate.api import NS_PER_MS, ProfileKey
 from tidegate.engine import StartLeg
 from tidegate.workload import stream
 from tidegate.workload.distributions import lognormal_parameters
-from tidegate.workload.simulated import FailureSpec, JitterSpec, NetworkSpec
+from tidegate.workload.simulated import FailureSpec, JitterSpec, NetworkSpec, StallSpec
 
 Combine = Literal["max", "sum", "padded"]
 
@@ -33,18 +33,21 @@ class SimulatedWorker:
 class Truth:
     """True latencies."""
 
-    tables_ns: Mapping[tuple[str, str], Sequence[int]]
-    """Of (partition, kind of worker), by rows - 1: without what requests carry."""
+    tables_ns: Mapping[ProfileKey, Sequence[int]]
+    """What batches take, by (partition, kind of worker, shape), by rows - 1: without what requests carry."""
     times_ms: Sequence[float] | None = None
     """Milliseconds that each request carries, by its id; None: nothing."""
     combine: Mapping[str, Combine] = field(default_factory=dict)
     """By partition, how carried milliseconds add up: `max` where it is not named. Each leg of a batch adds them."""
+    shapes: Sequence[str] | None = None
+    """The shape of each request, by its id; None: they have none. A policy may know of classes of them only."""
 
     def leg_ns(self, effect: StartLeg, worker: SimulatedWorker) -> int:
         """How long a leg runs on an undisturbed worker; at least 1."""
         batch, rows = effect.batch, effect.rows
         partition = batch.legs[effect.leg].partition
-        took_ns: float = self.tables_ns[partition, worker.kind][rows - 1]
+        shape = self.shapes[batch.request_ids[0]] if self.shapes is not None else ""
+        took_ns: float = self.tables_ns[partition, worker.kind, shape][rows - 1]
         times = self.times_ms
         if times is not None:
             carried = [times[request_id] for request_id in batch.request_ids]
@@ -56,7 +59,26 @@ class Truth:
         return max(1, round(took_ns))
 
 
-def drawing_jitter(spec: JitterSpec | None, seed: int, worker: int) -> Callable[[], float] | None:
+def drawing_factors(
+    jitter: JitterSpec | None, stalls: StallSpec | None, seed: int, worker: int
+) -> Callable[[], float] | None:
+    """What draws by how much a worker's legs take longer than they should; None: by nothing."""
+    jittered, stalled = _drawing_jitter(jitter, seed, worker), _drawing_stalls(stalls, seed, worker)
+    if jittered is None or stalled is None:
+        return jittered or stalled
+    return lambda: jittered() * stalled()
+
+
+def _drawing_stalls(spec: StallSpec | None, seed: int, worker: int) -> Callable[[], float] | None:
+    """What draws the factors of the legs that a stall of the host makes longer, and 1 for the others."""
+    if spec is None or not spec.probability:
+        return None
+    rng, probability = stream(seed, "stalls", worker), spec.probability
+    factor = spec.factor.drawing_from(stream(seed, "lengths of stalls", worker))
+    return lambda: factor() if rng.random() < probability else 1.0
+
+
+def _drawing_jitter(spec: JitterSpec | None, seed: int, worker: int) -> Callable[[], float] | None:
     """What draws the factors of a worker's legs: mean 1, a stream of its own."""
     if spec is None:
         return None

@@ -1,7 +1,7 @@
 """The requests of a scenario: the same ones for every policy that is compared, simulated or live."""
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tidegate.api import NEVER, Request, ms_to_ns
@@ -28,6 +28,8 @@ class RequestSequence:
     """None: one each."""
     apps: tuple[str, ...] | None
     """None: untagged."""
+    shapes: tuple[str, ...] | None
+    """By request; None: without."""
     times_ms: "array[float] | None"
     """What each carries beyond its batch (hidden from policies). None: nothing."""
 
@@ -35,7 +37,7 @@ class RequestSequence:
         return len(self.at_ns)
 
     def __iter__(self) -> Iterator[Request]:
-        names, slos_ns, rows, apps = self.models, self.slos_ns, self.rows, self.apps
+        names, slos_ns, rows, apps, shapes = self.models, self.slos_ns, self.rows, self.apps, self.shapes
         for index, (at_ns, which) in enumerate(zip(self.at_ns, self.model, strict=True)):
             slo_ns = slos_ns[which]
             yield Request(
@@ -46,6 +48,7 @@ class RequestSequence:
                 NEVER if slo_ns == NEVER else at_ns + slo_ns,
                 "",
                 "" if apps is None else apps[index],
+                "" if shapes is None else shapes[index],
             )
 
 
@@ -78,8 +81,21 @@ def draw_requests(scenario: Scenario, seed: int, load: float = 1.0) -> RequestSe
         model=array("q", [key % count for key in keys]),
         rows=rows,
         apps=tuple(apps) if apps and any(apps) else None,
+        shapes=_draw_shapes(specs, [key % count for key in keys], seed),
         times_ms=times if times and any(times) else None,
     )
+
+
+def _draw_shapes(specs: Sequence[ModelSpec], of_model: Iterable[int], seed: int) -> tuple[str, ...] | None:
+    """The shape of each request, whose models are given by number; None where no model has any."""
+    if not any(spec.shapes for spec in specs):
+        return None
+    names = [[shape.shape for shape in spec.shapes] or [""] for spec in specs]
+    choices = [
+        choosing_from([shape.share for shape in spec.shapes] or [1.0], stream(seed, "shapes", spec.name))
+        for spec in specs
+    ]
+    return tuple(names[which][choices[which]()] for which in of_model)
 
 
 def mean_rate_rps(scenario: Scenario, load: float = 1.0) -> float:

@@ -17,6 +17,7 @@ from tidegate.workload.distributions import AnyDistribution, Constant
 from tidegate.workload.from_layout import sections_of
 from tidegate.workload.partitions import PartitionSpec, PipelineSpec, blocks_of
 from tidegate.workload.profiles import ProfileSpec, folder_of, read_table
+from tidegate.workload.shapes import ShapeSpec
 from tidegate.workload.simulated import SimulationSpec
 from tidegate.workload.traces import TraceFormat
 from tidegate.workload.workers import WorkerSpec, devices_of
@@ -72,6 +73,7 @@ class ModelSpec(Section):
         description="Milliseconds that a request carries: it takes so much longer, and no policy is told",
     )
     apps: list[AppSpec] = Field(default_factory=list, description="Applications that use it; default: one, unnamed")
+    shapes: list[ShapeSpec] = Field(default_factory=list, description="Of its requests; default: one, unnamed")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -87,10 +89,16 @@ class ModelSpec(Section):
         for where, rows in [("rows", self.rows), *((f"apps.{app.name}.rows", app.rows) for app in self.apps)]:
             if rows and rows.largest < float("inf") and (rows.smallest < 1 or rows.largest > self.max_rows):
                 raise ValueError(f"{where}: a request has 1 to max_batch = {self.max_rows} rows")
-        if self.apps and not sum(app.weight for app in self.apps) > 0:
-            raise ValueError("apps: all weights are zero")
-        if len({app.name for app in self.apps}) < len(self.apps):
-            raise ValueError("apps: two have one name")
+        for what, weights, names in (
+            ("apps", [app.weight for app in self.apps], [app.name for app in self.apps]),
+            ("shapes", [shape.share for shape in self.shapes], [shape.shape for shape in self.shapes]),
+        ):
+            if weights and not sum(weights) > 0:
+                raise ValueError(f"{what}: all of them have the {'weight' if what == 'apps' else 'share'} 0")
+            if len(set(names)) < len(names):
+                raise ValueError(f"{what}: two have one name")
+        if self.pipelines and any(shape.profile or shape.profiles for shape in self.shapes):
+            raise ValueError("shapes: of a split model, say with `times` how long each takes: its partitions differ")
         return self
 
     def _specs(self) -> list[ProfileSpec]:

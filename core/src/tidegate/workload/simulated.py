@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from tidegate.workload.distributions import AnyDistribution, Constant
 from tidegate.workload.partitions import of_kind
 from tidegate.workload.profiles import ProfileSpec
 
@@ -39,6 +40,13 @@ class JitterSpec(_Section):
 
     cv: float = Field(gt=0, lt=10, description="Coefficient of variation: standard deviation over mean")
     distribution: Literal["lognormal", "gamma"] = "lognormal"
+
+
+class StallSpec(_Section):
+    """Some legs take many times as long, as when the host does something else: compiles, swaps, collects garbage."""
+
+    probability: float = Field(ge=0, le=1, description="Of each leg")
+    factor: AnyDistribution = Field(default=Constant(value=10), description="So many times as long")
 
 
 class NetworkSpec(_Section):
@@ -81,6 +89,7 @@ class SimulationSpec(_Section):
 
     service: dict[str, ServiceSpec] = Field(default_factory=dict, description="By model, or partition of a split one")
     jitter: JitterSpec | None = None
+    stalls: StallSpec | None = None
     interference: Annotated[float, Field(ge=1, le=1000)] = Field(
         default=1.0,
         description="A worker is so many times slower while another one of its GPU, or MIG instance, is busy",

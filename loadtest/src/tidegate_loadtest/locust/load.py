@@ -86,6 +86,7 @@ class Share:
             model=whole.model[every],
             rows=whole.rows and whole.rows[every],
             apps=None,
+            shapes=whole.shapes and whole.shapes[every],
             times_ms=None,
         )
         return cls(load.options, target, load.seed, array("q", range(len(whole)))[every], part)
@@ -103,6 +104,7 @@ class Share:
             "at_ns": part.at_ns.tobytes(),
             "model": part.model.tobytes(),
             "rows": part.rows.tobytes() if part.rows else None,
+            "shapes": part.shapes,
         }
 
     @classmethod
@@ -115,6 +117,7 @@ class Share:
             model=array("q", message["model"]),
             rows=array("q", message["rows"]) if message["rows"] else None,
             apps=None,
+            shapes=tuple(message["shapes"]) if message["shapes"] else None,
             times_ms=None,
         )
         options = Options.from_message(message["options"])
@@ -132,6 +135,7 @@ def _of_model(options: Options, at_ns: "array[int]") -> RequestSequence:
         model=array("q", bytes(8 * count)),
         rows=array("q", [options.rows]) * count,
         apps=None,
+        shapes=None,
         times_ms=None,
     )
 

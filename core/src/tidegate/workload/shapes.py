@@ -1,0 +1,35 @@
+"""The shapes that a model's requests have, in a scenario: how often each comes, and how long it takes."""
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tidegate.api import Profile
+from tidegate.workload.profiles import ProfileSpec
+
+
+class ShapeSpec(BaseModel):
+    """One shape: batches of it take `times` as long as the model's profile says, or as long as its own profile does."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    shape: Annotated[str, Field(min_length=1, max_length=200)] = Field(
+        description="As the proxy reads it: inputs that vary with their dimensions, rows not counted: x:3,48,320"
+    )
+    share: float = Field(default=1.0, ge=0, description="Of the model's requests, relative to its other shapes'")
+    times: float | None = Field(default=None, gt=0, lt=1e6, description="So many times as long as the model's profile")
+    profile: ProfileSpec | None = Field(default=None, description="... or its own latency, on every kind of worker")
+    profiles: dict[str, ProfileSpec] = Field(default_factory=dict, description="... or by kind of worker")
+    told: bool = Field(default=True, description="false: policies are not told how long it takes; they have to learn")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.times is not None) + (self.profile is not None) + bool(self.profiles) > 1:
+            raise ValueError("give times, profile (for every kind of worker) or profiles (by kind): one of them")
+        return self
+
+    def profile_from(self, base: Profile) -> Profile:
+        """What batches of this shape take, where the model's profile on the same kind of worker is `base`."""
+        own = self.profile or self.profiles.get(base.kind)
+        if own is not None:
+            return own.build(base.partition, base.kind, base.max_rows).of_shape(self.shape)
+        return base.scaled(1.0 if self.times is None else self.times).of_shape(self.shape)
