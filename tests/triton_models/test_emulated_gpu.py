@@ -104,6 +104,22 @@ def test_latency_line_and_table(emulated: ModuleType) -> None:
     assert emulated.latency_ms({"table_ms": '{"4": 6}'})(32) == 6.0
 
 
+def test_each_shape_has_a_table(emulated: ModuleType) -> None:
+    of = emulated.latencies_ms({"shapes_ms": '{"x:320": {"1": 5, "3": 9}, "x:640": {"1": 10}}'})
+    assert (of("x:320", 2), of("x:640", 4)) == (7, 10)
+    with pytest.raises(ValueError, match="the request has the shape 'x:7', and shapes_ms has x:320, x:640"):
+        of("x:7", 1)
+    assert emulated.latencies_ms({"alpha_ms": "2"})("whatever", 3) == 6
+
+
+def test_stalls_come_as_often_as_asked_for(emulated: ModuleType) -> None:
+    factor = emulated.stalls({"stall_probability": "0.1", "stall_factor": "7"}, "gpu_0")
+    drawn = [factor() for _ in range(5000)]
+    assert set(drawn) == {1, 7}
+    assert drawn.count(7) == pytest.approx(500, rel=0.2)
+    assert emulated.stalls({}, "gpu_0")() == 1
+
+
 @pytest.mark.parametrize("kind", ["lognormal", "gamma"])
 def test_jitter_has_mean_one_and_the_variation_asked_for(emulated: ModuleType, kind: str) -> None:
     parameters = {"jitter": "0.3", "jitter_kind": kind, "seed": "7"}

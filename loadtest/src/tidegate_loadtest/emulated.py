@@ -34,6 +34,7 @@ from tidegate_loadtest.emulated_layout import (
 )
 from tidegate_loadtest.processes import deployment_up, serving_command
 from tidegate_loadtest.profiler import fit_line
+from tidegate_loadtest.shapes import shape_of_request
 from tidegate_triton_models import model_source
 
 TRITON = "triton"
@@ -70,6 +71,14 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
         ),
         (any(map(_carries_time, scenario.models)), "models: emulated GPUs take no `time_ms`: leave it out"),
         (
+            simulation.stalls and simulation.stalls.factor.smallest != simulation.stalls.factor.largest,
+            "simulation.stalls.factor: stalls of emulated GPUs are all of one length: give a number",
+        ),
+        (
+            needs_layout(scenario) and any(model.shapes for model in scenario.models),
+            "models: emulated GPUs take `shapes` only where no model is split and all workers are of one kind",
+        ),
+        (
             simulation.interference != 1,
             "simulation.interference: emulated GPUs do not disturb each other: leave it out",
         ),
@@ -88,6 +97,8 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
     ):
         if wrong:
             raise LoadTestError(what)
+    for model in scenario.models:
+        _inputs(model)
     if needs_layout(scenario):
         check_layout_can_be_emulated(scenario)
 
@@ -145,16 +156,20 @@ def write_emulated_model(
     `batching`: the options of the policy `triton`, for Triton to batch it; None: it does not.
     """
     config = model_config_pb2.ModelConfig(name=model.name, backend="python", max_batch_size=model.max_rows)
-    config.input.add(name="INPUT0", data_type=model_config_pb2.TYPE_FP32, dims=[8])
-    config.output.add(name="OUTPUT0", data_type=model_config_pb2.TYPE_FP32, dims=[8])
+    inputs = _inputs(model)
+    for number, (name, size) in enumerate(inputs.items()):
+        dims = [-1] * len(size) if model.shapes else list(size)
+        config.input.add(name=name, data_type=model_config_pb2.TYPE_FP32, dims=dims)
+        config.output.add(name=f"OUTPUT{number}", data_type=model_config_pb2.TYPE_FP32, dims=dims)
     group = config.instance_group.add(count=pool.count, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
     for key, value in _parameters(scenario, model, pool, seed).items():
         config.parameters[key].string_value = value
     # An instance's first execution is slow, and a scheduler would learn a latency from it that does not come again.
     warmup = config.model_warmup.add(name="first", batch_size=1, count=2)
-    warmup.inputs["INPUT0"].data_type = model_config_pb2.TYPE_FP32
-    warmup.inputs["INPUT0"].dims.append(8)
-    warmup.inputs["INPUT0"].zero_data = True
+    for name, size in inputs.items():
+        warmup.inputs[name].data_type = model_config_pb2.TYPE_FP32
+        warmup.inputs[name].dims.extend(size)
+        warmup.inputs[name].zero_data = True
     if batching is not None:
         group.rate_limiter.resources.add(name=GPUS, count=1)
         if model.batch == "merge":
@@ -168,6 +183,8 @@ def write_emulated_model(
 def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
     """What policies expect of the scenario's models, as the file that `tidegate serve` reads; its path."""
     for profile in setup_of(scenario, seed).profiles:
+        if profile.shape:
+            continue
         points = [
             Point(rows=rows, median_ms=ns / NS_PER_MS, p95_ms=ns / NS_PER_MS, samples=1)
             for rows, ns in enumerate(profile.expected, 1)
@@ -179,12 +196,32 @@ def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
 
 def _parameters(scenario: Scenario, model: ModelSpec, pool: WorkerSpec, seed: int) -> dict[str, str]:
     times = true_times(scenario)[model.name, pool.kind]
-    parameters = {"table_ms": json.dumps(table_ms(times)), "tidegate_batch": model.batch}
+    parameters: dict[str, str] = {"tidegate_batch": model.batch}
+    if model.shapes:
+        tables = {shape.shape: table_ms(shape.profile_from(times)) for shape in model.shapes}
+        parameters["shapes_ms"] = json.dumps(tables)
+    else:
+        parameters["table_ms"] = json.dumps(table_ms(times))
     if model.slo_ms is not None:
         parameters["slo_ms"] = str(model.slo_ms)
     if jitter := scenario.simulation.jitter:
         parameters |= {"jitter": str(jitter.cv), "jitter_kind": jitter.distribution, "seed": str(seed)}
+    if stalls := scenario.simulation.stalls:
+        factor = stalls.factor.smallest  # constant, as was checked
+        parameters |= {"stall_probability": str(stalls.probability), "stall_factor": str(factor), "seed": str(seed)}
     return parameters
+
+
+def _inputs(model: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """The inputs of an emulated model, each with the dimensions of a request of the first shape, rows not counted."""
+    sizes = [shape_of_request(model.name, shape.shape) for shape in model.shapes] or [{"INPUT0": (8,)}]
+    ranks = [{name: len(size) for name, size in each.items()} for each in sizes]
+    if odd := next((number for number, each in enumerate(ranks) if each != ranks[0]), None):
+        raise LoadTestError(
+            f"models: {model.name!r}: the shapes {model.shapes[0].shape!r} and {model.shapes[odd].shape!r} differ in "
+            "their inputs or in the number of their dimensions: one emulated model cannot take both"
+        )
+    return sizes[0]
 
 
 def _set_batching(batching: model_config_pb2.ModelDynamicBatching, options: dict[str, Any]) -> None:

@@ -31,8 +31,10 @@ class TritonPythonModel:
         self._batches = config["max_batch_size"] > 0
         self._time_input = parameters.get("time_input")
         try:
-            self._latency_ms = latency_ms(parameters)
+            self._latency_ms = latencies_ms(parameters)
+            self._varying = sorted(entry["name"] for entry in config["input"] if -1 in map(int, entry["dims"]))
             self._jitter = jitter(parameters, args["model_instance_name"])
+            self._stall = stalls(parameters, args["model_instance_name"])
             self._sum_times = _time_reduce(parameters) == "sum"
             self._zeros = _zeros(parameters, config)
             self._echoed = (
@@ -50,20 +52,23 @@ class TritonPythonModel:
         responses = []
         rows = 0
         times: list[float] = []
+        shapes = set()
         for request in requests:
             try:
-                own_rows, own_times = self._measure(request)
+                own_rows, own_times, shape = self._measure(request)
             except ValueError as error:
                 responses.append(pb_utils.InferenceResponse(output_tensors=[], error=pb_utils.TritonError(str(error))))
                 continue
             rows += own_rows
             times += own_times
+            shapes.add(shape)
             # Prepared before the sleep, so that only the sending comes after it.
             responses.append(self._answer(request, own_rows))
         if not rows:  # every request was refused
             return responses
         carried_ms = sum(times) if self._sum_times else max(times, default=0.0)
-        hold_ms = (self._latency_ms(rows) + carried_ms) * self._jitter()
+        hold_ms = max(self._latency_ms(shape, rows) for shape in shapes) + carried_ms
+        hold_ms *= self._jitter() * self._stall()
         end_ns = start_ns + round(hold_ms * _NS_PER_MS)
         self._overshoot.publish()
         remaining_ns = end_ns - time.monotonic_ns()
@@ -72,18 +77,26 @@ class TritonPythonModel:
         self._overshoot.record(time.monotonic_ns() - end_ns)
         return responses
 
-    def _measure(self, request: Any) -> tuple[int, list[float]]:  # noqa: ANN401 - Triton's class, known inside its process only
-        """Return the rows of a request and the milliseconds that its time input carries."""
+    def _measure(self, request: Any) -> tuple[int, list[float], str]:  # noqa: ANN401 - Triton's class, known inside its process only
+        """Return the rows of a request, the milliseconds that its time input carries, and its shape."""
         rows = request.inputs()[0].shape()[0] if self._batches else 1
+        shape = self._shape(request)
+        self._latency_ms(shape, rows)  # a shape without a time is refused before anything runs
         if self._time_input is None:
-            return rows, []
+            return rows, [], shape
         tensor = pb_utils.get_input_tensor_by_name(request, self._time_input)
         if tensor is None:
             raise ValueError(f"the request lacks the input '{self._time_input}', which carries its time")
         values = tensor.as_numpy()
         if not np.all(np.isfinite(values)) or np.any(values < 0):
             raise ValueError(f"input '{self._time_input}' must hold milliseconds, finite and not negative")
-        return rows, values.ravel().tolist()
+        return rows, values.ravel().tolist(), shape
+
+    def _shape(self, request: Any) -> str:  # noqa: ANN401
+        """Say how large the inputs are whose dimensions vary, as Tidegate does: `x:3,48,320;y:7`, rows not counted."""
+        tensors = ((name, pb_utils.get_input_tensor_by_name(request, name)) for name in self._varying)
+        first = 1 if self._batches else 0
+        return ";".join(f"{name}:{','.join(map(str, tensor.shape()[first:]))}" for name, tensor in tensors if tensor)
 
     def _echo(self, request: Any) -> Any:  # noqa: ANN401
         wanted = set(request.requested_output_names())
@@ -126,6 +139,43 @@ class _Overshoot:
             self._unpublished_ns = 0
 
 
+def latencies_ms(parameters: dict[str, str]) -> Callable[[str, int], float]:
+    """Return the function from the shape and the rows of a batch to its milliseconds, without a time input's."""
+    text = parameters.get("shapes_ms")
+    if text is None:
+        of_rows = latency_ms(parameters)
+        return lambda shape, rows: of_rows(rows)
+    if others := [key for key in ("alpha_ms", "beta_ms", "table_ms", "time_input") if key in parameters]:
+        raise ValueError(f"parameter {others[0]} has no meaning beside shapes_ms, whose times are whole")
+    try:
+        tables = {shape: _table(json.dumps(table)) for shape, table in json.loads(text).items()}
+    except (TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise ValueError(
+            f'parameter shapes_ms is \'{text}\': expected JSON such as {{"x:320": {{"1": 5.2, "8": 9.0}}}}'
+        ) from error
+    if not tables:
+        raise ValueError("parameter shapes_ms names no shape")
+
+    def of(shape: str, rows: int) -> float:
+        if shape not in tables:
+            raise ValueError(f"the request has the shape '{shape}', and shapes_ms has {', '.join(sorted(tables))}")
+        return tables[shape](rows)
+
+    return of
+
+
+def stalls(parameters: dict[str, str], instance: str) -> Callable[[], float]:
+    """Return a source of factors: 1, but `stall_factor` (10) for a share `stall_probability` of the batches."""
+    probability = _number(parameters, "stall_probability", 0.0)
+    factor = _number(parameters, "stall_factor", 10.0)
+    if probability > 1:
+        raise ValueError(f"parameter stall_probability is '{probability}': expected a number from 0 to 1")
+    if probability == 0:
+        return lambda: 1.0
+    generator = np.random.default_rng([_seed(parameters), zlib.crc32(instance.encode()), 1])
+    return lambda: factor if generator.random() < probability else 1.0
+
+
 def latency_ms(parameters: dict[str, str]) -> Callable[[int], float]:
     """Return the function from the rows of a batch to its milliseconds, without what a time input carries."""
     ways = [key for key in ("alpha_ms", "table_ms", "time_input") if key in parameters]
@@ -144,15 +194,13 @@ def jitter(parameters: dict[str, str], instance: str) -> Callable[[], float]:
     """Return a source of factors of mean 1 whose coefficient of variation is the parameter `jitter`."""
     variation = _number(parameters, "jitter", 0.0)
     kind = parameters.get("jitter_kind", "lognormal")
-    seed = parameters.get("seed", "0")
+    seed = _seed(parameters)
     if kind not in {"lognormal", "gamma"}:
         raise ValueError(f"parameter jitter_kind is '{kind}': expected lognormal or gamma")
-    if not seed.isdecimal():
-        raise ValueError(f"parameter seed is '{seed}': expected a whole number, not negative")
     if variation == 0:
         return lambda: 1.0
     # The instance's name keeps instances of one model apart, and the same from run to run.
-    generator = np.random.default_rng([int(seed), zlib.crc32(instance.encode())])
+    generator = np.random.default_rng([seed, zlib.crc32(instance.encode())])
     if kind == "gamma":
         return lambda: float(generator.gamma(1 / variation**2, variation**2))
     variance = math.log(1 + variation**2)
@@ -230,6 +278,13 @@ def _echoed_pairs(
         if source["data_type"] == "TYPE_BF16":
             raise ValueError(f"input '{source['name']}' is TYPE_BF16, which numpy 1 does not have")
     return [(source["name"], target["name"]) for source, target in zip(sources, outputs, strict=True)]
+
+
+def _seed(parameters: dict[str, str]) -> int:
+    text = parameters.get("seed", "0")
+    if not text.isdecimal():
+        raise ValueError(f"parameter seed is '{text}': expected a whole number, not negative")
+    return int(text)
 
 
 def _number(parameters: dict[str, str], key: str, default: float) -> float:
