@@ -51,7 +51,7 @@ class Profiler:
     def remove(self) -> None:
         """Profile this thread no more, nor those that are started from now on."""
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]  # as sys.setprofile
+        threading.setprofile(None)
 
     def _called(self, frame: FrameType, event: str, _argument: object) -> None:
         if self.crossed is not None and event == "call":

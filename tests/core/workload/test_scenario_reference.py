@@ -2,18 +2,19 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from pydantic import BaseModel
 
-from tidegate.workload import Scenario, distributions, partitions, profiles, scenario, simulated, workers
+from tidegate.workload import Scenario, distributions, partitions, profiles, scenario, shapes, simulated, workers
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = (ROOT / "docs/reference/scenario.md").read_text(encoding="utf-8")
 SECTIONS = [
     part
-    for module in (scenario, workers, partitions, simulated, profiles, distributions)
+    for module in (scenario, workers, partitions, shapes, simulated, profiles, distributions)
     for part in vars(module).values()
     if isinstance(part, type) and issubclass(part, BaseModel) and part.__module__ == module.__name__
 ]
@@ -35,32 +36,41 @@ MODEL = {"name": "m", "profile": {"alpha_ms": 1, "beta_ms": 1, "max_batch": 64}}
 WORLD = {"duration_s": 1, "workers": [{"count": 4}], "models": [MODEL], "arrivals": {"rate_rps": 1}}
 
 
+EXAMPLE = object()
+PLACES: list[tuple[set[str], dict[str, Any]]] = [
+    ({"law"}, {"popularity": EXAMPLE}),
+    ({"process"}, {"arrivals": EXAMPLE}),
+    ({"distribution"}, {"models": [{**MODEL, "rows": EXAMPLE}]}),
+    ({"control_ms"}, {"workers": [{"count": 1, "network": EXAMPLE}]}),
+    ({"max_batch"}, {"models": [{"name": "m", "profile": EXAMPLE}]}),
+    ({"batch"}, {"models": [{"name": "m", "pipelines": [EXAMPLE]}]}),
+    ({"gbps"}, {"network": EXAMPLE}),
+    ({"shape"}, {"models": [{**MODEL, "shapes": [EXAMPLE]}]}),
+    ({"probability", "factor"}, {"simulation": {"stalls": EXAMPLE}}),
+    ({"probability"}, {"simulation": {"failures": EXAMPLE}}),
+    ({"at_s"}, {"simulation": {"events": [EXAMPLE]}}),
+]
+"""By the fields that tell it, where an example of the reference stands in a scenario."""
+
+
 @pytest.mark.parametrize(
     "example", [text for text in re.findall(r"`(\{.*?\})`", REFERENCE) if "..." not in text and ".csv" not in text]
 )
 def test_every_example_of_the_reference_is_read(example: str) -> None:
     given = yaml.safe_load(example)
-    match given:
-        case {"law": _}:
-            world = {**WORLD, "popularity": given}
-        case {"process": _}:
-            world = {**WORLD, "arrivals": given}
-        case {"distribution": _, "cv": _} if "mean" not in given:
-            world = {**WORLD, "simulation": {"jitter": given}}
-        case {"distribution": _}:
-            world = {**WORLD, "models": [{**MODEL, "rows": given}]}
-        case {"control_ms": _}:
-            world = {**WORLD, "workers": [{"count": 1, "network": given}]}
-        case {"max_batch": _}:
-            world = {**WORLD, "models": [{"name": "m", "profile": given}]}
-        case {"batch": _}:
-            world = {**WORLD, "models": [{"name": "m", "pipelines": [given]}]}
-        case {"gbps": _}:
-            world = {**WORLD, "network": given}
-        case {"probability": _}:
-            world = {**WORLD, "simulation": {"failures": given}}
-        case {"at_s": _}:
-            world = {**WORLD, "simulation": {"events": [given]}}
+    place = next((place for keys, place in PLACES if keys <= given.keys()), None)
+    assert place is not None, f"an example of nothing that is known: {example}"
+    if given.get("distribution") and not {"mean", "values", "value"} & given.keys():
+        place = {"simulation": {"jitter": EXAMPLE}}
+    Scenario.model_validate({**WORLD, **_filled(place, given)})
+
+
+def _filled(place: Any, given: object) -> Any:  # noqa: ANN401 - as YAML is
+    """The place with the example put where it belongs."""
+    match place:
+        case dict():
+            return {key: _filled(value, given) for key, value in place.items()}
+        case list():
+            return [_filled(value, given) for value in place]
         case _:
-            raise AssertionError(f"an example of nothing that is known: {example}")
-    Scenario.model_validate(world)
+            return given if place is EXAMPLE else place

@@ -1,0 +1,85 @@
+"""Shapes live, on the emulated GPU of a real tritonserver: what is learned of them is what they take."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from tidegate.api import LegFinished, RequestArrived
+from tidegate.engine import Engine
+from tidegate.host import Plugins
+from tidegate.observation import read_log
+from tidegate.workload import Scenario
+from tidegate_loadtest.live import Sending
+from tidegate_loadtest.scenario_run import plan_runs, run_live
+
+pytestmark = pytest.mark.usefixtures("start_triton")  # skips where there is no tritonserver
+
+TIMES = {"INPUT0:320": 1.0, "INPUT0:480": 1.5, "INPUT0:640": 2.0, "INPUT0:800": 2.5, "INPUT0:960": 3.0}
+DOCUMENT: dict[str, Any] = {
+    "warmup_s": 0,
+    "duration_s": 12,
+    "workers": [{"count": 2}],
+    "models": [
+        {
+            "name": "m",
+            "profile": {"alpha_ms": 20, "beta_ms": 2, "max_batch": 4},
+            "shapes": [{"shape": shape, "times": times, "told": False} for shape, times in TIMES.items()],
+        }
+    ],
+    "arrivals": {"rate_rps": 30},
+    "policies": [{"name": "fifs"}],
+}
+
+
+@dataclass(frozen=True)
+class Leg:
+    shape: str
+    rows: int
+    after: int
+    """How many requests had arrived when it ended."""
+    planned_ns: int
+    took_ns: int
+
+
+def legs_of(event_log: Path) -> Iterator[tuple[Engine, Leg]]:
+    """Each leg of a recorded run, and the engine as it was when the leg ended."""
+    with event_log.open("rb") as log:
+        header, entries = read_log(log)
+        policy = Plugins.installed().make_policy(header.policy, header.setup, header.options)
+        engine = Engine(policy, name=header.policy, first_lead_ns=header.settings.first_lead_ns)
+        arrived = 0
+        for entry in entries:
+            event = entry.event
+            arrived += isinstance(event, RequestArrived)
+            flight = engine.flight(event.batch_id) if isinstance(event, LegFinished) else None
+            engine.handle(event)
+            if flight and isinstance(event, LegFinished):
+                planned_ns = flight.batch.legs[event.leg].duration_ns
+                yield engine, Leg(flight.shape, flight.rows, arrived, planned_ns, event.ended_ns - event.started_ns)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stalls", [0, 0.01])
+def test_each_shape_is_learned_within_two_hundred_requests(tmp_path: Path, stalls: float) -> None:
+    """Its expectation is near what its legs take, whatever the machine does besides."""
+    simulation = {"jitter": {"cv": 0.05}, "stalls": {"probability": stalls}}
+    scenario = Scenario.model_validate(DOCUMENT | {"simulation": simulation})
+    (run,) = plan_runs(scenario, ["fifs"], [7], Sending({}))
+    assert run_live(run, work=tmp_path).result.total.failed == 0
+    took_ns, expected_ns, planned = defaultdict(list), dict[str, int](), []
+    for engine, leg in legs_of(tmp_path / "events.jsonl"):
+        if leg.after <= 200:
+            took_ns[leg.shape] += [leg.took_ns] if leg.rows == 1 else []
+            profiles = engine.expectations.profiles
+            expected_ns = {shape: profiles["m", "default", shape].expected_ns(1) for shape in took_ns}
+        else:
+            planned.append(leg.took_ns <= leg.planned_ns)
+    assert sorted(expected_ns) == sorted(TIMES)
+    for shape, latency_ns in expected_ns.items():
+        assert latency_ns / median(took_ns[shape]) == pytest.approx(1, abs=0.2), "on a quiet machine 0.05"
+    assert sum(planned) / len(planned) > 0.8, "on a quiet machine 0.98 and more"
