@@ -1,7 +1,7 @@
 """The house in figures: how long files, classes and functions are, what it exports, whether imports run in circles.
 
-`python -m bench.house CHECKOUT ...` prints a table in Markdown, a column for each checkout of this repository. It reads
-the sources and runs none of them.
+`python -m bench.house [NAME=]CHECKOUT ...` prints a table in Markdown, a column for each checkout of this repository.
+It reads the sources and runs none of them.
 """
 
 import ast
@@ -136,10 +136,13 @@ def _imported(nodes: Iterable[ast.AST], known: Iterable[str]) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names if name.name in known)
-        elif isinstance(node, ast.ImportFrom) and node.module in known:
+        elif isinstance(node, ast.ImportFrom):
             for name in node.names:
                 inner = f"{node.module}.{name.name}"
-                yield inner if inner in known else node.module
+                if inner in known:
+                    yield inner
+                elif node.module in known:
+                    yield node.module
 
 
 def _run_at_import(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
@@ -176,7 +179,10 @@ def _lines(sized: Sized) -> int:
 
 def main(checkouts: Sequence[str]) -> None:
     """Print the table, and the circles if there are any."""
-    houses = {Path(checkout).resolve().name: survey(Path(checkout)) for checkout in checkouts or ["."]}
+    houses = {}
+    for given in checkouts or ["."]:
+        name, _, checkout = given.rpartition("=")
+        houses[name or Path(checkout).resolve().name] = survey(Path(checkout))
     print(table(houses))
     for name, house in houses.items():
         for circle in circles(house.at_start):

@@ -24,7 +24,7 @@ Glossary, one meaning each:
     partition  consecutive blocks of a model, loaded as a Triton model of its own; an unsplit model is one partition
     leg        one partition of one batch on one worker: planned start, duration; then actual
     batch      requests that run together along the legs of one path
-    profile    expected latency of (partition, kind of worker, rows)
+    profile    expected and planned latency of (partition, kind of worker, shape), by rows
     client     whose a request is; those who wait for the same workers have them in turn
     policy     data plane: turns events into commands
     SLO        how long after its arrival a request may be answered; its deadline is that instant

@@ -1,0 +1,49 @@
+"""The way in and the map are true: what they name is there, and what a request crosses is named."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bench.crossing import simulated
+
+ROOT = Path(__file__).parents[2]
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+LINKED = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+NAMED = set(re.findall(r"`((?:core|proxy|plugins|loadtest|repo_generator|triton_models)/[\w./]+)`", ARCHITECTURE))
+
+
+def test_files_are_named() -> None:
+    assert len(NAMED) > 60
+
+
+@pytest.mark.parametrize("path", sorted(NAMED))
+def test_what_the_map_names_is_there(path: str) -> None:
+    assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("document", LINKED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8"))
+    broken = [link for link in links if "://" not in link and not (document.parent / link).exists()]
+    assert broken == []
+
+
+def test_every_document_can_be_found_from_the_index() -> None:
+    """Decisions are many, and listed by their folder."""
+    index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    documents = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
+    assert [
+        str(path) for path in documents if path.parts[0] not in {"index.md", "decisions"} and f"({path})" not in index
+    ] == []
+
+
+def test_all_files_that_a_simulated_request_crosses_are_on_its_way() -> None:
+    """What every policy needs of the contract aside: values that are handed on, and the policy's own files."""
+    (files,) = simulated().values()
+    on_the_way = {
+        file for file in files if file.startswith(("tidegate/engine/", "tidegate/sim/", "tidegate/workload/"))
+    }
+    helpers = {"tidegate/engine/observers.py", "tidegate/engine/succession.py", "tidegate/engine/lateness.py"}
+    assert len(on_the_way) > 20
+    assert sorted(file for file in on_the_way - helpers if f"core/src/{file}" not in NAMED) == []
