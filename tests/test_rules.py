@@ -1,5 +1,6 @@
 """The rules that hold themselves: what linters forbid is what the house forbids, and CI runs what a clone runs."""
 
+import ast
 import random
 import re
 import subprocess
@@ -24,6 +25,7 @@ def test_the_seeded_generator_is_all_of_random_that_is_allowed() -> None:
 
 SNIPPET = """\
 import datetime
+import ast
 import random
 import numpy as np
 from datetime import date
@@ -83,3 +85,23 @@ def test_ci_runs_what_a_clone_runs_with_each_python_and_nothing_that_moves() -> 
     assert (ROOT / run["run"]).stat().st_mode & 0o111
     assert run["env"] == {"PYTHON": "python${{ matrix.python }}"}
     assert re.search(r"^PYTHON \?=", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+ROOMS = sorted(
+    init.parent
+    for source in (*ROOT.glob("*/src"), *ROOT.glob("plugins/*/src"))
+    for init in source.rglob("__init__.py")
+    if "tidegate_proxy/" not in str(init.relative_to(ROOT)) or init.parent.name == "tidegate_proxy"
+)
+IN_THE_FILE_OF_ITS_NAME = {"tidegate_baselines", "tidegate_loadtest/commands"}
+"""Rooms whose map would only repeat what their folder says."""
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: str(room.relative_to(ROOT)))
+def test_the_map_of_a_room_names_every_file_in_it(room: Path) -> None:
+    """Where its docstring begins: what is there, and what it is for."""
+    if str(room).endswith(tuple(IN_THE_FILE_OF_ITS_NAME)):
+        pytest.skip("each file is named after the one thing in it")
+    words = set(re.findall(r"\w+", ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""))
+    files = {path.stem for path in room.glob("*.py")} | {path.parent.name for path in room.glob("*/__init__.py")}
+    assert sorted(files - words - {"__init__", "__main__", "plugin"}) == []

@@ -53,6 +53,12 @@ def test_every_test_that_is_named_exists(path: str, test: str) -> None:
     assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("name", "path"), sorted(set(re.findall(r"`([\w.]+)`[^`]{1,3}in `([\w/]+\.py)`", INVARIANTS))))
+def test_what_is_said_to_check_an_invariant_exists(name: str, path: str) -> None:
+    source = (ENGINE.parent / path).read_text(encoding="utf-8")
+    assert all(re.search(rf"(def|class) {step}\b", source) for step in name.split(".")) or name == "Drop"
+
+
 POLICIES = Plugins.installed().policies.values()
 
 

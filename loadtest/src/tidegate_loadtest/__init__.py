@@ -1,11 +1,19 @@
 """Load on a Triton, or on a Tidegate in front of one, and what the clients saw of it.
 
 An *open loop* sends on a schedule whatever the server does; a *closed loop* is N callers who wait for their answers.
-Both give a `RunResult`, one row per request; its `summary(slo_ms)` judges the answers. `measure_usage` reads, from the
-server's own statistics, how large its batches and how busy its instances were meanwhile.
 
-`tidegate loadtest` sends a scenario's requests in an open loop (live), to a server that runs or to a cluster that it
-sets up with emulated GPUs (emulated, processes), and judges the run in the columns of a simulated one (judge).
-
-`locust` is the same load from Locust: in its web page, closed loops of users, several processes and machines, HTTP too.
+commands/          `tidegate loadtest`, `compare` and `profile`; cli: the generator alone, a process of its own
+scenario_run       a scenario run live: BEGIN HERE
+  live               its requests, sent when the simulator has them arrive; scenario_requests: as tensors
+  emulated           its cluster on this machine, of emulated GPUs; emulated_layout: of unlike ones
+                     processes: what that takes
+  judge              what was measured, in the columns of a simulated run
+comparison/        several targets, the same load in turn, and what may be concluded
+locust/            the same load from Locust: in its web page, closed loops of users, many processes, HTTP too
+open_loop          requests on schedule; closed_loop: callers who wait; recorder: what became of each
+result             one row per request, and the summary; report: as a table; progress_bar: meanwhile
+server_stats       how large the server's batches and how busy its instances were, by its own statistics
+profiler           how long a model runs, measured through its server
+connection         the way to the server
+model_inputs       random tensors; shapes: of which sizes; input_files: real ones
 """

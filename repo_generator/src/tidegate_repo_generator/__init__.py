@@ -7,5 +7,6 @@
 `generate` is the whole of it, in five steps of one file each: `onnx_file` reads what goes in and out, `batching` judges
 whether requests may share a batch (`trial` finds out by running the model), `config` writes it down in Triton's words,
 `writing` puts the folder in place. `model` has the nouns, `commands` the command line. `splitting` cuts models into
-blocks and partitions; its commands are `split_command` and `profile_blocks_command`.
+blocks and partitions; its commands are `split_command` and `profile_blocks_command`. `deploying` makes of a layout a
+folder that runs; its command is `layout_command`.
 """

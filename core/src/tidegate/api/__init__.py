@@ -2,6 +2,12 @@
 
 Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; the batch runs along its *legs*, each one
 *partition* on one *worker*; a *profile* says how long that takes. Events come in, commands go out.
+
+policy    one method per event: BEGIN HERE; events: what it is told, commands: what it wants done
+model     the nouns; device: what workers are bound to, network: what is between them
+profile   how long a partition runs
+planner   from a problem to a plan
+specs     what a distribution offers, and how its hooks return it
 """
 
 from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Dispatch, Drop, Preempt, Reroute, SetTimer

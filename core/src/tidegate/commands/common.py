@@ -1,4 +1,4 @@
-"""What the three commands share: their errors, their progress bar, where their results go."""
+"""What commands that run scenarios share: their errors, their progress bar, where their results go."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator

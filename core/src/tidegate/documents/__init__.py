@@ -4,6 +4,7 @@ document       JSON or YAML in, JSON out
 layout         what is loaded where: planners make it, the generator, the simulator and the proxy read it
 deployment     what the generator wrote: model repositories and the processes that serve them
 profile_file   how long models run, as measured
+struct_field   nouns of the contract as fields of a document
 wrong_fields   what is wrong with a document, field by field, in words
 block_profile  how long the blocks of a model run, as measured: what planners of partitions read
 """

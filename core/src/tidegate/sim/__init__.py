@@ -7,6 +7,7 @@ cluster      workers as a scenario describes them: truth says how long they take
 build        from a scenario to a simulation; run: one run of it; record, result: what it measured
 goodput      the highest rate that is carried; sweep: a grid of changes; parallel: many runs at once
 document     the results as JSON; report, charts: as a page
+replay       a recorded run again, simulated or live: the same events give the same commands
 
 What is exported here needs nothing beyond the core; `result` and all that uses it need the extra `sim`.
 """

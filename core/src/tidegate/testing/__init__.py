@@ -1,5 +1,9 @@
 """For authors of policies: transcripts (`Playbook`) and conformance (`check_policy`, `PolicyConformance`).
 
+playbook            what happens, and what the policy is expected to do about it
+conformance         the invariants, tried on random worlds (world); hash_seeds: in processes that hash otherwise
+policy_conformance  the same as a test class; pytest_plugin: fixtures
+
 Needs no test framework. Under pytest two fixtures come along (`pytest_plugin`). Everything is imported when it is first
 asked for: pytest imports this package in every session, whether or not it tests a policy.
 """

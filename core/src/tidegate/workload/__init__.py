@@ -4,6 +4,7 @@ scenario       the document that a person writes; scenario_file reads and checks
 workers, partitions  parts of it that are short for a layout's; layout: that layout
 requests       the requests that it asks for, drawn from a seed
 arrivals       processes; traces: recorded arrivals
+from_layout    a scenario whose workers, models and network are those of a planner's layout
 distributions  rows per request and the like; streams: one random stream per purpose
 profiles       how a scenario says how long a batch takes
 simulated      its section `simulation`: how simulated workers differ from what policies expect

@@ -5,7 +5,7 @@ columns      every pipeline that meets the SLO and that no other one replaces
 prices       what parts of GPUs would bear: a bound, and which columns are worth an integer program
 counts       how many GPUs each column gets: `rounding` starts, `program` is the integer program
 division     the same by tables, for few classes of GPUs: what each model makes of its share (`knapsack`)
-plan         what comes out; `layout` makes of it what the generator, the simulator and the proxy read
+plan         what comes out, made by `plan_of`; `layout` makes of it what generator, simulator and proxy read
 planners     ppipe, and its baselines np (whole models) and dart-r (pairs of GPUs); `reasons` why there is no plan
 published    the paper's problems and plans, from a folder with the artifact's data
 policy       the data plane, event by event; `reactive` is its baseline
