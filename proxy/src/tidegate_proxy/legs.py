@@ -119,9 +119,7 @@ class Legs:
         self._running.begin(run)
         for client in clients:
             client.batch_id = batch.id
-        run.execution = self._observability.batch_started(
-            clients, effect.rows, stage.backend.address, run.started_ns, first=before is None
-        )
+        run.execution = self._observability.batch_started(clients, effect, stage.backend.address, run.started_ns)
         self._call(run, payload.request(stage))
 
     def payload_of(self, envelopes: Sequence[Envelope], regions: Regions | None) -> Payload:

@@ -40,7 +40,9 @@ class _LastCommands(Observer):
         self.commands = commands
 
 
-def replay(header: LogHeader, entries: Iterable[LogEntry], policy: Policy) -> Replay:
+def replay(
+    header: LogHeader, entries: Iterable[LogEntry], policy: Policy, *, observers: Sequence[Observer] = ()
+) -> Replay:
     """Feed a log to an engine over `policy`, which must be made as the header says; stops at the first difference."""
     last = _LastCommands()
     settings = header.settings
@@ -50,7 +52,7 @@ def replay(header: LogHeader, entries: Iterable[LogEntry], policy: Policy) -> Re
         learn=settings.learn,
         max_tries=settings.max_tries,
         first_lead_ns=settings.first_lead_ns,
-        observers=[last],
+        observers=[last, *observers],
     )
     events = commands = 0
     for entry in entries:

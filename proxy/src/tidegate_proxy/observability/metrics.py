@@ -160,6 +160,11 @@ class Metrics(Reader):
             if type(effect) is not StartLeg:
                 self._take_in_effect(effect)
 
+    def sent_ns(self, batch_id: int) -> int | None:
+        """When the leg of a batch that runs was sent, as all figures have it; None for a batch of which none runs."""
+        sent = self._reducer.sent.get(batch_id)
+        return sent.sent_ns if sent else None
+
     def snapshot(self) -> Snapshot:
         """A copy of all numbers. Call it under the lock; it takes some microseconds per model and open request."""
         reducer = self._reducer

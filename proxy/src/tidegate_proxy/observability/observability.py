@@ -6,6 +6,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from tidegate.api import Setup
+from tidegate.observation import StartLeg
 from tidegate_proxy.client import Client
 from tidegate_proxy.faults import faults
 from tidegate_proxy.observability.metrics import Metrics
@@ -54,14 +55,13 @@ class Observability:
             )
 
     @_isolated
-    def batch_started(
-        self, clients: Sequence[Client], rows: int, worker: str, at_ns: int, *, first: bool = True
-    ) -> Execution | None:
-        """A leg of a batch goes to a Triton; what it returns is given back to `batch_ended`. `first`: of its legs."""
-        heading = clients[0].envelope.heading
-        if first:
+    def batch_started(self, clients: Sequence[Client], effect: StartLeg, worker: str, at_ns: int) -> Execution | None:
+        """A leg of a batch goes to a Triton; what it returns is given back to `batch_ended`."""
+        heading, rows = clients[0].envelope.heading, effect.rows
+        if effect.leg == 0:
+            started_ns = self.metrics.sent_ns(effect.batch.id) or at_ns
             for client in clients:
-                client.started_ns = at_ns
+                client.started_ns = started_ns
             self.statistics.executed(heading.model, heading.version)
         if self._tracing is None:
             return None
