@@ -1,0 +1,113 @@
+"""The GPUs of this machine, as NVML tells of them. They are only looked at: nothing is set, nothing has to be there."""
+
+import logging
+import platform
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from tidegate.api import Device, Mig, Slice, Whole
+
+log = logging.getLogger(__name__)
+
+MIB = 1 << 20
+_MIG_NAME = re.compile(r" MIG (\S+)$")
+"""What a MIG instance is called after the name of its GPU, e.g. `NVIDIA A100-SXM4-40GB MIG 1g.5gb`."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What CUDA can run on here: a GPU, or one MIG instance of a GPU that is divided."""
+
+    uuid: str
+    """Its own, as CUDA_VISIBLE_DEVICES takes it."""
+    device: Device
+    """The GPU."""
+    slice: Slice | None
+    """How much of the GPU it is; None: a MIG instance, whose place only a privileged user is told."""
+    kind: str
+    """The kind of a worker that has it."""
+
+
+def gpus_here(nvml: Any = None) -> tuple[Gpu, ...]:  # noqa: ANN401 - pynvml says no types
+    """Every GPU, in NVML's order; none where there is no NVML, or where it does not tell all.
+
+    `nvml`: the module `pynvml`, or what stands in for it.
+    """
+    if nvml is None:
+        try:
+            nvml = import_module("pynvml")
+        except ModuleNotFoundError:
+            log.debug("GPUs are not looked at: nvidia-ml-py is not installed")
+            return ()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:  # no driver, no library: no GPU that anybody could use here
+        log.debug("GPUs are not looked at: NVML: %s", error)
+        return ()
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        return tuple(gpu for handle in handles for gpu in _gpus_of(nvml, handle))
+    except (nvml.NVMLError, ValueError) as error:
+        log.info("what NVML tells of the GPUs here is not used: %s", error)
+        return ()
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _gpus_of(nvml: Any, handle: Any) -> list[Gpu]:  # noqa: ANN401
+    """The GPU; its MIG instances, where it is divided: then CUDA has no more of it."""
+    name = _text(nvml.nvmlDeviceGetName(handle))
+    uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+    device = Device(platform.node(), uuid, product_of(name), _memory_mib(nvml, handle))
+    if not _is_divided(nvml, handle):
+        return [Gpu(uuid, device, Whole(), device.kind(Whole()))]
+    instances = []
+    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except nvml.NVMLError_NotFound:
+            continue  # there are fewer than there may be
+        instances.append(_instance(nvml, handle, instance, device))
+    return instances
+
+
+def _instance(nvml: Any, handle: Any, instance: Any, device: Device) -> Gpu:  # noqa: ANN401
+    name = _text(nvml.nvmlDeviceGetName(instance))
+    profile = _MIG_NAME.search(name)
+    if profile is None:
+        raise ValueError(f"{name!r} names no profile of a MIG instance")
+    number = nvml.nvmlDeviceGetGpuInstanceId(instance)
+    part: Mig | None
+    try:
+        info = nvml.nvmlGpuInstanceGetInfo(nvml.nvmlDeviceGetGpuInstanceById(handle, number))
+        part = Mig(profile[1], int(info.placement.start))
+    except (nvml.NVMLError_NoPermission, nvml.NVMLError_NotSupported):
+        part = None
+    return Gpu(_text(nvml.nvmlDeviceGetUUID(instance)), device, part, device.kind(Mig(profile[1], 0)))
+
+
+def product_of(name: str) -> str:
+    """A GPU's name in one word: `H100-80GB-HBM3` for `NVIDIA H100 80GB HBM3`."""
+    return "-".join(name.removeprefix("NVIDIA ").split())
+
+
+def _is_divided(nvml: Any, handle: Any) -> bool:  # noqa: ANN401
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError_NotSupported:
+        return False
+    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _memory_mib(nvml: Any, handle: Any) -> int | None:  # noqa: ANN401
+    try:
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // MIB
+    except nvml.NVMLError_NotSupported:
+        return None  # of one that shares the memory of its CPU
+
+
+def _text(given: str | bytes) -> str:
+    """As NVML's bindings give it: bytes until their version 11.510, text since."""
+    return given.decode() if isinstance(given, bytes) else given
