@@ -49,10 +49,11 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_it_finds_what_the_model_was_given(triton: str, tmp_path: Path) -> None:
     file = tmp_path / "profiles.json"
     arguments = ("gpu", "--triton", triton, "-o", str(file), "--shape", "INPUT0=4", "--samples", "5", "--json")
-    code, output = run(*arguments)
+    code, output = run(*arguments, "--kind", "T4")
     assert code == 0, output
     (measured,) = read_profiles(file).profiles
     assert json.loads(output.splitlines()[-1]) == measured.model_dump()
+    assert measured.to_profile(8).kind == "T4"
     assert [point.rows for point in measured.points] == [1, 2, 4, 8]
     for point in measured.points:
         assert point.median_ms >= ALPHA_MS * point.rows + BETA_MS, "faster than the model can be"

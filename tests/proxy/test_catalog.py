@@ -25,6 +25,9 @@ class _Triton:
     def __init__(self, address: str, **configs: str) -> None:
         self.address = address
         self.alive = True
+        self.kind = ""
+        self.is_local = True
+        self.metrics = None
         self.broken = False
         self._configs = [
             text_format.Parse(f'name: "{name}" {TENSORS} {text}', model_config_pb2.ModelConfig())

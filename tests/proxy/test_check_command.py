@@ -52,6 +52,7 @@ def test_it_prints_the_configuration_as_it_would_be_used(tmp_path: Path) -> None
             "metrics": "[::1]:8002",
             "tls": None,
             "worker": None,
+            "kind": None,
             "share_memory": None,
             "headers": {},
         }

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.api import Device, Mig, Whole
+from tidegate.documents import Device, Mig, Whole
 from tidegate_proxy import gpus
 from tidegate_proxy.gpus import Gpu, gpus_here
 

@@ -63,6 +63,8 @@ class Backend:
         transport: TransportName = "http2",
         shares_memory: bool = False,
         worker: str = "",
+        kind: str = "",
+        is_local: bool = False,
         headers: Sequence[tuple[str, str]] = (),
         in_force: InForce | None = None,
     ) -> None:
@@ -78,6 +80,10 @@ class Backend:
         """Probes under way, by method."""
         self.worker = worker
         """Which worker of the layout it is, where there is one."""
+        self.kind = kind
+        """The kind of its workers, where the configuration says it."""
+        self.is_local = is_local
+        """Whether its address is of this machine."""
         self.shares_memory = shares_memory
         """Whether it is on this machine, so that large tensors can be handed to it in shared memory."""
         self.http_url = f"http://{http}" if http else ""

@@ -12,6 +12,8 @@ from tidegate_proxy.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.consent import Consent, consent_of
 from tidegate_proxy.envelope import Envelope
+from tidegate_proxy.gpus import Gpu
+from tidegate_proxy.kinds import Place, places_of
 from tidegate_proxy.signature import Signature, instances_of
 from tidegate_proxy.split_models import VERSION, SplitModel, find_layout
 from tidegate_proxy.variants import Agreement, Form, Variant, agree
@@ -48,6 +50,10 @@ class Catalog:
     """Of the models of which Tritons have different forms."""
     layout: Layout | None = None
     """The plan that the Tritons follow, if they follow one."""
+    gpus: Sequence[Gpu] = ()
+    """Those of this machine, as they were when Tidegate began."""
+    places: dict[Backend, Place] = field(default_factory=dict)
+    """What is known of where the workers of each Triton run; empty with a layout, which says that."""
     split: dict[str, SplitModel] = field(default_factory=dict)
     """Models of the layout, which no Triton has by that name."""
 
@@ -111,12 +117,13 @@ async def discover(
     before: Catalog | None = None,
     returning: Backend | None = None,
     layout: Layout | None = None,
+    gpus: Sequence[Gpu] = (),
 ) -> Catalog:
     """Ask every Triton what it serves. With a `layout` each of them is one of its workers, and serves nothing else.
 
     `told`: what the configuration says of models; it goes before their configs, or the layout. `before`: the catalog so
     far, in which workers that are the same keep their ids, and what a Triton that is given up had loaded is taken to be
-    there still, unless it is `returning`.
+    there still, unless it is `returning`. `gpus`: those of this machine; `before` has them, too.
     Raises BackendError for a Triton that does not answer when it is new, or `returning`, for parameters of a
     config that make no sense, (at first) for an SLO of a model that is not scheduled, and for a layout that the Tritons
     do not have.
@@ -129,7 +136,9 @@ async def discover(
     loaded_before = before.loaded if before else {}
     loaded = {backend: answers.get(backend, loaded_before.get(backend, [])) for backend in backends}
     catalog.loaded = _latest_last(loaded, loaded_before)
+    catalog.gpus = before.gpus if before else gpus
     if layout is None:
+        catalog.places = await _places(catalog, before, returning)
         forms = _forms(catalog, told)
         agreements = {name: agree(forms[name], answers) for name in sorted(forms)}
         for name, agreement in agreements.items():
@@ -161,6 +170,18 @@ def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
             f"an SLO is given for {', '.join(unscheduled)}, which is not scheduled; these models are: {scheduled}"
             + "".join(reasons)
         )
+
+
+async def _places(catalog: Catalog, before: Catalog | None, returning: Backend | None) -> dict[Backend, Place]:
+    """Where the workers of every Triton run: looked for anew where it, or what it serves, has changed."""
+    known = before.places if before else {}
+    changed = {
+        backend: models
+        for backend, models in catalog.loaded.items()
+        if before is None or backend is returning or backend not in known or before.loaded.get(backend) != models
+    }
+    found = await places_of(changed, catalog.gpus, known)
+    return {backend: found[backend] if backend in found else known[backend] for backend in catalog.loaded}
 
 
 async def _ask(
@@ -246,7 +267,8 @@ def _add_workers(
         hosted = tuple(sorted(name for name, count in instances.items() if count > lane))
         name = f"{backend.address}/{lane}"
         worker_id = known.get((name, hosted), max(catalog.backend_of, default=-1) + 1)
-        catalog.workers.append(Worker(worker_id, name, hosted))
+        place = catalog.places[backend]
+        catalog.workers.append(Worker(worker_id, name, hosted, place.kind, place.device, place.slice))
         catalog.backend_of[worker_id] = backend
 
 

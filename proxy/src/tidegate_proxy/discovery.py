@@ -5,6 +5,7 @@ import logging
 from collections.abc import Mapping
 
 from tidegate.api import Profile
+from tidegate.api.device import DEFAULT_KIND
 from tidegate.documents import Layout, ModelProfile
 from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.restrictions import RestrictionError
@@ -140,19 +141,34 @@ class Discovery:
             return True
 
 
-def starting_profiles(catalog: Catalog, measured: Mapping[tuple[str, str], ModelProfile]) -> tuple[Profile, ...]:
-    """What to plan with at first: what the layout says, or each model's measured profile, else a guess.
+Measured = Mapping[tuple[str, str], ModelProfile]
+"""What the profile file says, by model and kind of worker."""
 
-    A guess is too small to drop anything by. Either is corrected online by what is observed.
+
+def starting_profiles(catalog: Catalog, measured: Measured) -> tuple[Profile, ...]:
+    """What to plan with at first, for each kind of worker of a model: what the layout says, or what was measured, else
+    a guess.
+
+    A guess is too small to drop anything by. Any of them is corrected online by what is observed.
     """
     if catalog.layout:
         return catalog.layout.contract()[2]
-    return tuple(
-        measured[model.name, "default"].to_profile(model.max_rows)
-        if (model.name, "default") in measured
-        else Profile.linear(model.name, alpha_ms=0.05, beta_ms=0.5, max_rows=model.max_rows)
-        for model in catalog.models.values()
-    )
+    profiles = []
+    hosted = {(name, worker.kind) for worker in catalog.workers for name in worker.hosts}
+    homeless = catalog.models.keys() - {name for name, _ in hosted}
+    for name, kind in sorted(hosted | {(name, DEFAULT_KIND) for name in homeless}):
+        max_rows = catalog.models[name].max_rows
+        if known := measured_on(measured, name, kind):
+            profiles.append(known.to_profile(max_rows))
+        else:
+            profiles.append(Profile.linear(name, alpha_ms=0.05, beta_ms=0.5, max_rows=max_rows, kind=kind))
+    return tuple(profiles)
+
+
+def measured_on(measured: Measured, model: str, kind: str) -> ModelProfile | None:
+    """What was measured of a model on a kind of worker; else on nobody knows which, to start from."""
+    known = measured.get((model, kind)) or measured.get((model, DEFAULT_KIND))
+    return known and known.model_copy(update={"kind": kind})
 
 
 def declare(statistics: Statistics, catalog: Catalog) -> None:
@@ -169,6 +185,10 @@ def declare(statistics: Statistics, catalog: Catalog) -> None:
 
 def tell(catalog: Catalog, before: Catalog | None = None) -> None:
     """Log what happens to the requests of every model, and why, where that is not as before."""
+    if before is None or catalog.places != before.places:
+        for backend, place in catalog.places.items():
+            if place.kind and (before is None or before.places.get(backend) != place):
+                log.info("Triton at %s: its workers are of the kind %s", backend.address, place.kind)
     known = before.consents if before else {}
     changed = {name: consent for name, consent in sorted(catalog.consents.items()) if known.get(name) != consent}
     for line in lines_of(changed):

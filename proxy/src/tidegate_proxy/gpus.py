@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from tidegate.api import Device, Mig, Slice, Whole
+from tidegate.documents import Device, Mig, Slice, Whole
 
 log = logging.getLogger(__name__)
 

@@ -227,6 +227,8 @@ def backend_of(triton: TritonAddress, config: ServeConfig, in_force: InForce) ->
         transport=config.transport,
         shares_memory=triton.shares_memory,
         worker=triton.worker or "",
+        kind=triton.kind or "",
+        is_local=triton.is_local,
         headers=headers_of(triton),
         in_force=in_force,
     )

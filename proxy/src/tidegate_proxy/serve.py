@@ -20,9 +20,10 @@ from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.control import Control
-from tidegate_proxy.discovery import Discovery, starting_profiles
+from tidegate_proxy.discovery import Discovery, measured_on, starting_profiles
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.front import Front
+from tidegate_proxy.gpus import gpus_here
 from tidegate_proxy.http.service import HttpService, http_limits
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.liveness import Liveness
@@ -133,7 +134,8 @@ def _serves_http(config: ServeConfig, backends: Sequence[Backend]) -> bool:
 
 def _setup(config: ServeConfig, catalog: Catalog, measured: Mapping[tuple[str, str], ModelProfile]) -> Setup:
     for name, model in catalog.models.items():
-        if catalog.layout is None and (name, "default") not in measured:
+        kinds = [worker.kind for worker in catalog.workers if name in worker.hosts]
+        if catalog.layout is None and not all(measured_on(measured, name, kind) for kind in kinds):
             level = logging.INFO if model.slo_ns is None else logging.WARNING  # what else would a guess be wrong for?
             log.log(level, "no profile of %r: starting from a guess, learning from what is observed", name)
     return Setup(
@@ -151,7 +153,8 @@ async def _first_look(backends: Sequence[Backend], config: ServeConfig) -> Catal
     """What the Tritons serve, once they are as the configuration wants them."""
     await drop_delays(backends, config.models)
     layout = read_document(config.layout, Layout) if config.layout else None
-    return await discover(backends, config.models, layout=layout)
+    gpus = () if layout else await asyncio.to_thread(gpus_here)
+    return await discover(backends, config.models, layout=layout, gpus=gpus)
 
 
 def _measured(path: Path | None) -> dict[tuple[str, str], ModelProfile]:

@@ -20,6 +20,10 @@ def profile(
     shape: Annotated[
         list[str] | None, typer.Option(help="NAME=3,48,320: an input's dimensions without rows. Repeatable.")
     ] = None,
+    kind: Annotated[
+        str,
+        typer.Option(help="Kind of its workers, as `tritons[].kind` of a configuration has it."),
+    ] = "default",
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON, and no table.")] = False,
 ) -> None:
     """Measure a model's latency against the rows of a batch, through its Triton.
@@ -54,7 +58,7 @@ def profile(
                 return await measure_profile(connection, model, sizes, samples=samples, shapes=shapes, progress=advance)
 
     try:
-        measured = asyncio.run(measure())
+        measured = asyncio.run(measure()).model_copy(update={"kind": kind})
         write_profile(output, measured)
     except (LoadTestError, ProfileFileError, OSError) as error:
         errors.print(f"[red]error:[/] {error}")

@@ -50,6 +50,11 @@ class TritonAddress(Section):
     metrics: Address | None = Field(default=None, description="HOST:PORT of its metrics")
     tls: TritonTls | None = Field(default=None, description="TLS of its gRPC service; default: none")
     worker: Name | None = Field(default=None, description="Which worker of the layout it is")
+    kind: Name | None = Field(
+        default=None,
+        description="The kind of its workers, which are equally fast: profiles are kept by it. Default: from its GPU, "
+        "else `default`",
+    )
     share_memory: bool | None = Field(
         default=None,
         description="Hand it large tensors in system shared memory; default: if its address is of this machine",
@@ -64,8 +69,12 @@ class TritonAddress(Section):
     @property
     def shares_memory(self) -> bool:
         """Whether large tensors are handed to it in shared memory."""
-        local = host_of(self.grpc).strip("[]") in ("localhost", "127.0.0.1", "::1")
-        return local if self.share_memory is None else self.share_memory
+        return self.is_local if self.share_memory is None else self.share_memory
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its address is of this machine."""
+        return host_of(self.grpc).strip("[]") in ("localhost", "127.0.0.1", "::1")
 
     @model_validator(mode="before")
     @classmethod
@@ -349,6 +358,8 @@ class ServeConfig(Section):
                 raise ValueError(
                     f"tritons.{index}.worker: with a layout every Triton is one of its workers, without one none is"
                 )
+            if triton.worker is not None and triton.kind is not None:
+                raise ValueError(f"tritons.{index}.kind: the layout says it of worker {triton.worker!r}: leave it out")
             if triton.worker is not None and workers[triton.worker] > 1:
                 raise ValueError(f"tritons: {workers[triton.worker]} of them are worker {triton.worker!r}")
 

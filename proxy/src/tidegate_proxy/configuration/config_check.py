@@ -162,6 +162,7 @@ def _backend(triton: TritonAddress) -> Backend:
         http=triton.http,
         tls=triton.tls,
         worker=triton.worker or "",
+        kind=triton.kind or "",
         headers=headers_of(triton),
     )
 

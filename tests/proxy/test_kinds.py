@@ -1,0 +1,227 @@
+"""Of which kind the workers of each Triton are, and what follows: unlike ones learn profiles of their own."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from tests.proxy.fixtures.here import ProxyHere
+from tidegate.api import NS_PER_MS
+from tidegate.documents import Device, Mig, ModelProfile, Point, Whole
+from tidegate_proxy import kinds
+from tidegate_proxy.backend import Backend, LoadedModel
+from tidegate_proxy.catalog import Catalog, discover
+from tidegate_proxy.discovery import starting_profiles
+from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.gpus import Gpu
+from tidegate_proxy.kinds import Place, place_of
+from tidegate_triton_models import model_source
+
+
+def gpu(number: int, product: str) -> Gpu:
+    device = Device("here", f"GPU-{number}", product)
+    return Gpu(f"GPU-{number}", device, Whole(), product)
+
+
+A100, OTHER_A100, T4 = gpu(0, "A100"), gpu(1, "A100"), gpu(2, "T4")
+CUT = Device("here", "GPU-3", "A100")
+PART = Gpu("MIG-3", CUT, Mig("1g.5gb", 2), "A100/1g.5gb")
+HIDDEN = Gpu("MIG-4", CUT, None, "A100/1g.5gb")
+ON_GPU = "instance_group { kind: KIND_GPU count: 2 gpus: [ 0 ] }"
+ON_TWO = "instance_group { kind: KIND_GPU count: 1 gpus: [ 0, 1 ] }"
+ON_CPU = "instance_group { kind: KIND_CPU count: 2 }"
+BODY = """
+max_batch_size: 4
+input { name: "X" data_type: TYPE_FP32 dims: [ 3 ] } output { name: "Y" data_type: TYPE_FP32 dims: [ 3 ] }
+"""
+
+
+def loaded(*groups: str) -> list[LoadedModel]:
+    configs = (
+        text_format.Parse(f'name: "m{number}" {BODY} {group}', model_config_pb2.ModelConfig())
+        for number, group in enumerate(groups)
+    )
+    return [LoadedModel(config, ("1",)) for config in configs]
+
+
+@pytest.mark.parametrize(
+    ("told", "groups", "gpus", "place"),
+    [
+        ("mine", [ON_GPU], [A100], Place("mine")),
+        ("", [ON_GPU], [], Place()),
+        ("", [ON_CPU], [A100], Place()),
+        ("", [], [A100], Place()),
+        ("", [ON_CPU, ON_GPU], [A100], Place("A100", A100.device, Whole())),
+        ("", [ON_GPU], [PART], Place("A100/1g.5gb", CUT, Mig("1g.5gb", 2))),
+        ("", [ON_GPU], [HIDDEN], Place("A100/1g.5gb")),
+        ("", [ON_TWO], [A100, OTHER_A100], Place("A100")),
+        ("", [ON_GPU], [A100, T4], Place()),
+        ("", [ON_TWO], [A100], Place()),
+    ],
+    ids=[
+        "the configuration says it",
+        "no GPU is known",
+        "it runs on the CPU",
+        "it has no models",
+        "one of its models has the only GPU",
+        "a MIG instance",
+        "a MIG instance of which not all is known",
+        "two GPUs that are alike",
+        "two that are not",
+        "it has more GPUs than this machine",
+    ],
+)
+def test_a_kind_is_known_where_there_is_no_doubt(told: str, groups: list[str], gpus: list[Gpu], place: Place) -> None:
+    assert place_of(told, loaded(*groups), gpus) == place
+
+
+class FakeBackend:
+    """What kinds are told by, of a Triton that is asked for its models."""
+
+    def __init__(self, address: str, *groups: str, kind: str = "", is_local: bool = True) -> None:
+        self.address = address
+        self.groups = groups
+        self.kind = kind
+        self.is_local = is_local
+        self.metrics = f"{address}2"
+        self.alive = True
+
+    async def models(self) -> list[LoadedModel]:
+        return loaded(*self.groups)
+
+
+def found(*tritons: FakeBackend, gpus: tuple[Gpu, ...] = (), before: Catalog | None = None) -> Catalog:
+    return asyncio.run(discover(cast("list[Backend]", tritons), {}, before, gpus=gpus))
+
+
+def test_where_gpus_are_unlike_each_tritons_own_metrics_tell_which_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: dict[str, str | None] = {
+        "a:1": 'nv_gpu_memory_total_bytes{gpu_uuid="GPU-0"} 4.2e+10\nnv_gpu_power_limit{gpu_uuid="GPU-0"} 400\n',
+        "b:1": 'nv_gpu_memory_total_bytes{gpu_uuid="GPU-2"} 1.6e+10\n',
+        "c:1": "nv_inference_count 3\n",
+    }
+    asked: list[str] = []
+
+    async def scrape(addresses: Mapping[str, str]) -> dict[str, str | None]:
+        asked.extend(addresses.values())
+        return {name: pages[name] for name in addresses}
+
+    monkeypatch.setattr(kinds, "scrape", scrape)
+    tritons = [FakeBackend(f"{name}:1", ON_GPU) for name in "abc"]
+    others = [FakeBackend("d:1", ON_GPU, is_local=False), FakeBackend("e:1", ON_CPU), FakeBackend("f:1", kind="mine")]
+    first = found(*tritons, *others, gpus=(A100, T4))
+    assert asked == ["a:12", "b:12", "c:12"]
+    assert [first.places[cast("Backend", triton)].kind for triton in (*tritons, *others)] == [
+        "A100",
+        "T4",
+        "",
+        "",
+        "",
+        "mine",
+    ]
+    assert [(worker.kind, worker.device) for worker in first.workers if worker.name in ("a:1/0", "b:1/1", "c:1/0")] == [
+        ("A100", A100.device),
+        ("T4", T4.device),
+        ("default", None),
+    ]
+    # What is known stays known while nothing changes, and where nobody answers.
+    assert found(*tritons, *others, before=first).same_plan(first)
+    assert len(asked) == 3
+    pages["a:1"] = None
+    tritons[0].groups = (ON_GPU, ON_GPU)
+    again = found(*tritons, *others, before=first)
+    assert len(asked) == 4
+    assert again.places[cast("Backend", tritons[0])].kind == "A100"
+
+
+def test_every_kind_starts_from_its_own_profile_else_from_the_one_that_names_no_kind() -> None:
+    def measured(kind: str, ms: float) -> ModelProfile:
+        point = Point(rows=1, median_ms=ms, p95_ms=ms, samples=9)
+        return ModelProfile(model="m0", kind=kind, alpha_ms=0, beta_ms=ms, points=[point])
+
+    catalog = found(FakeBackend("a:1", ON_CPU, kind="fast"), FakeBackend("b:1", ON_CPU, kind="slow"))
+    assert [worker.kind for worker in catalog.workers] == ["fast", "fast", "slow", "slow"]
+    files = {(known.model, known.kind): known for known in (measured("default", 7), measured("slow", 21))}
+    profiles = {profile.key: profile.expected_ns(1) / NS_PER_MS for profile in starting_profiles(catalog, files)}
+    assert profiles == {("m0", "fast", ""): 7, ("m0", "slow", ""): 21}
+    guessed = starting_profiles(catalog, {})
+    assert [profile.key for profile in guessed] == [("m0", "fast", ""), ("m0", "slow", "")]
+
+
+# Live ----------------------------------------------------------------------------------------------------------------
+
+FAST_MS, SLOW_MS = 40, 120
+
+
+@pytest.fixture(scope="module")
+def unlike(
+    start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest.TempPathFactory
+) -> list[EmbeddedTriton]:
+    """Two Tritons whose emulated GPUs take 40 and 120 ms for a batch of any size."""
+    tritons = []
+    for beta_ms in (FAST_MS, SLOW_MS):
+        version = tmp_path_factory.mktemp("models") / "m" / "1"
+        version.mkdir(parents=True)
+        given = {"alpha_ms": 0, "beta_ms": beta_ms}.items()
+        parameter = " ".join(
+            f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in given
+        )
+        config = f'backend: "python" dynamic_batching {{}} {BODY} {ON_CPU.replace("2", "1")} {parameter}'
+        (version.parent / "config.pbtxt").write_text(config)
+        (version / "model.py").write_text(model_source("emulated_gpu").read_text())
+        tritons.append(start_triton([version.parents[1]]))
+    return tritons
+
+
+def learned_ms(proxy: ProxyHere) -> dict[str, list[float]]:
+    """What one row is expected to take, by kind of worker, in ms."""
+    known: dict[str, list[float]] = {}
+    for partition, kind, shape in (profiles := proxy.engine.expectations.profiles):
+        if partition == "m":
+            known.setdefault(kind, []).append(profiles[partition, kind, shape].expected_ns(1) / NS_PER_MS)
+    return known
+
+
+@pytest.mark.parametrize("policy", ["fifs", "symphony"])
+def test_two_tritons_of_unlike_kinds_learn_two_profiles(
+    unlike: list[EmbeddedTriton],
+    serve_here: Callable[..., ProxyHere],
+    connect: Callable[..., Any],
+    infer_all: Callable[..., list[Any]],
+    tensors: Callable[..., Any],
+    policy: str,
+) -> None:
+    named = [{"grpc": triton.grpc_address, "kind": kind} for triton, kind in zip(unlike, ("fast", "slow"), strict=True)]
+    proxy = serve_here([], policy, tritons=named, models={"m": {"slo_ms": 5000}})
+    asked = [{"inputs": tensors({"X": np.ones((1, 3), np.float32)})} for _ in range(24)]
+    for _ in range(8):
+        assert all(answer.as_numpy("Y") is not None for answer in infer_all(connect(proxy), "m", asked))
+    known = learned_ms(proxy)
+    assert known.keys() == {"fast", "slow"}
+    assert max(known["fast"]) < (FAST_MS + SLOW_MS) / 2 < SLOW_MS * 0.9 < min(known["slow"])
+    assert {worker.kind for worker in proxy.engine.policy.setup.workers} == {"fast", "slow"}
+
+
+def test_without_kinds_all_is_as_it_was(
+    unlike: list[EmbeddedTriton],
+    serve_here: Callable[..., ProxyHere],
+    connect: Callable[..., Any],
+    tensors: Any,  # noqa: ANN401
+) -> None:
+    """Plain addresses, no GPU: one profile for all, as nothing is known of them."""
+    proxy = serve_here(unlike, "fifs", models={"m": {"slo_ms": 5000}})
+    connect(proxy).infer("m", tensors({"X": np.ones((1, 3), np.float32)}))
+    assert learned_ms(proxy).keys() == {"default"}
+    assert {(worker.kind, worker.device) for worker in proxy.engine.policy.setup.workers} == {("default", None)}
+
+
+def test_with_a_layout_the_kind_stands_there(serve_here: Callable[..., ProxyHere], tmp_path: Path) -> None:
+    (tmp_path / "layout.json").write_text("{}")
+    triton = {"grpc": "localhost:1", "worker": "w", "kind": "fast"}
+    with pytest.raises(Exception, match=r"tritons\.0\.kind: the layout says it of worker 'w'"):
+        serve_here([], tritons=[triton], layout=str(tmp_path / "layout.json"))
