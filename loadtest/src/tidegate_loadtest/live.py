@@ -29,7 +29,7 @@ class Sending:
     lateness_limit_ms: float = 5.0
     """The 99th percentile of lateness above which the generator fell behind."""
     inputs: Mapping[str, Path] = field(default_factory=dict)
-    """By model: a folder of real inputs (input_files); the others get random tensors."""
+    """A folder of real inputs (input_files), by model; the others get random tensors."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Seen:
     first: int
     """The first request of the measured window."""
     usage: Mapping[str, ServerUsage]
-    """By model; empty where the server keeps no statistics."""
+    """The server's usage, by model; empty where the server keeps no statistics."""
 
 
 async def send_scenario(

@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None]
 """Called with (rows, requests measured so far at this size)."""
 
 WARM_UP_SHARE = 0.2
-"""Of the samples, sent first and thrown away: first runs allocate, compile and fill caches."""
+"""The share of the samples that are sent first and thrown away: first runs allocate, compile and fill caches."""
 
 
 def default_sizes(max_rows: int) -> list[int]:

@@ -25,7 +25,7 @@ class StatsSnapshot:
     """When they were read, on this process's clock."""
     rows: int
     requests: int
-    """Those that succeeded."""
+    """The requests that succeeded."""
     executions: int
     busy_ns: int
     """Compute time, inputs and outputs included, of all executions on all instances."""

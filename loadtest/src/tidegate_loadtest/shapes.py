@@ -7,11 +7,11 @@ import typer
 from tidegate_loadtest.connection import LoadTestError
 
 Size = int | Sequence[int]
-"""Of one dimension: always the same, or one of several, equally likely (one that is repeated is as much likelier)."""
+"""The size of one dimension: always the same, or one of several, equally likely (a repeated one is likelier)."""
 Shape = tuple[Size, ...]
 """An input's dimensions without rows."""
 Shapes = Mapping[str, Shape]
-"""By INPUT or MODEL/INPUT."""
+"""The shapes by INPUT or MODEL/INPUT."""
 
 
 def parse_shapes(texts: Iterable[str]) -> dict[str, Shape]:

@@ -26,7 +26,7 @@ class Mps(msgspec.Struct, frozen=True, tag="mps", forbid_unknown_fields=True, om
     """A share of a device's compute units through NVIDIA MPS: a cap, no reservation. The shares may exceed 100 %."""
 
     percent: Annotated[int, Meta(ge=1, le=100)]
-    """Of the device's compute units, at most (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE)."""
+    """The percentage of the device's compute units that it may use (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE)."""
     memory_mib: Annotated[int, Meta(ge=1)] | None = None
     """The most device memory that it may take, in MiB; None: not limited."""
 

@@ -15,7 +15,7 @@ class Network(msgspec.Struct, frozen=True):
     """
 
     bytes_per_row: Mapping[str, int]
-    """Of each partition's output; 0 where it is not named."""
+    """The bytes that a row of a partition's output has, by partition; 0 where it is not named."""
     bytes_per_s: float
     """Bandwidth of each uplink and of each downlink, positive."""
     latency_ns: int = 0

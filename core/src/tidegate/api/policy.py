@@ -58,7 +58,7 @@ class Setup(msgspec.Struct, frozen=True):
 
     models: tuple[Model, ...]
     workers: tuple[Worker, ...]
-    """Those present at the start, all idle."""
+    """The workers that are there at the start, all idle."""
     profiles: tuple[Profile, ...]
     """One for every (partition, kind) that some worker hosts, of the empty shape; and those of the shapes that are
     known. Of a shape that is met later, ProfileUpdated tells before the first request arrives."""

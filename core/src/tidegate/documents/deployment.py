@@ -27,7 +27,7 @@ DEPLOYMENT_FILE: Final = "deployment.json"
 LAYOUT_FILE: Final = "layout.json"
 PROXY_FILE: Final = "tidegate.yaml"
 RUN_FOLDER: Final = "run"
-"""Of logs, and of the file that says what runs."""
+"""The folder of the logs, and of the file that says what runs."""
 STATE_FILE: Final = "run/state.json"
 """There while the deployment is up, or after it ended against its will."""
 

@@ -33,9 +33,9 @@ class ModelProfile(BaseModel):
     model: str
     kind: str = "default"
     alpha_ms: float
-    """Of the straight line through the medians: milliseconds per row."""
+    """The slope of the straight line through the medians: milliseconds per row."""
     beta_ms: float
-    """Of the same line: milliseconds per batch."""
+    """The height of the same line at 0: milliseconds per batch."""
     points: list[Point] = Field(min_length=1)
 
     def to_profile(self, max_rows: int) -> Profile:

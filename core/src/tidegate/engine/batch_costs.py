@@ -53,7 +53,7 @@ class BatchCosts:
         self._expectations = expectations
         self._is_best_effort = is_best_effort
         self._costs: dict[tuple[str, str], _Cost] = {}
-        """By model and shape."""
+        """What batches cost, by model and shape."""
 
     def counts_time_of(self, request: Request) -> bool:
         """Whether a request is given up when it cannot be in time."""

@@ -15,7 +15,7 @@ class Flight:
     requests: list[Request]
     rows: int
     shape: str = ""
-    """Of all its requests."""
+    """The shape of all its requests."""
     leg: int = 0
     """The leg that runs, or waits for its worker."""
     running: bool = False
@@ -89,13 +89,13 @@ class Fleet:
 
     def __init__(self, workers: Iterable[Worker], models: Mapping[str, Model]) -> None:
         self.models = models
-        """Those that are served where workers host them; what follows from them is looked up by `takes_rows`."""
+        """The models that are served where workers host them; what follows from them is looked up by `takes_rows`."""
         self.workers: dict[int, Worker] = {}
-        """Those that may be given work, by id."""
+        """The workers that may be given work, by id."""
         self.bookings: dict[int, Bookings] = {}
         """Also of those that only finish what they have."""
         self.idle_ids: set[int] = set()
-        """Those without bookings; perhaps also such as are there no more."""
+        """The ids of the workers without bookings; perhaps also of some that are there no more."""
         self._hosted: Counter[str] = Counter()
         self._host_sets: dict[tuple[str, ...], frozenset[str]] = {}
         self._takes_rows: dict[str, int] = {}

@@ -58,7 +58,7 @@ class Expectations:
         self._guessed: set[ProfileKey] = set()
         """The keys whose base was derived from other shapes."""
         self._learners: dict[tuple[str, str], dict[str, ProfileLearner]] = {}
-        """By (partition, kind), by shape."""
+        """What learns a profile, by (partition, kind) and then by shape."""
         self._tracked: dict[ProfileKey, _Tracked] = {}
         self._keys_of: dict[str, dict[ProfileKey, None]] = {}
         """The keys that legs of a model have had."""
@@ -202,7 +202,7 @@ class Expectations:
 
     @staticmethod
     def _planned_ns(profile: Profile, request: Request) -> int:
-        """Of a request alone; of a part of it where a pipeline is narrower."""
+        """What a request takes alone; what a part of it takes where a pipeline is narrower."""
         return profile.planned_ns(min(request.rows, profile.max_rows))
 
     def _expect(self, key: ProfileKey, profile: Profile) -> None:

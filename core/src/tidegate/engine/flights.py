@@ -14,7 +14,7 @@ from tidegate.observation import StartLeg
 
 
 class Flights:
-    """Those that were dispatched and have not ended."""
+    """The batches that were dispatched and have not ended."""
 
     def __init__(
         self, fleet: Fleet, expectations: Expectations, overlap: Overlap, started: Callable[[StartLeg, str], None]
@@ -38,7 +38,7 @@ class Flights:
         return self._planned_starts.next_ns
 
     def get(self, batch_id: int) -> Flight | None:
-        """By batch."""
+        """The flight of a batch, by its id."""
         return self._by_batch.get(batch_id)
 
     def depart(self, now_ns: int, batch: Batch, requests: list[Request], rows: int) -> None:
@@ -120,7 +120,7 @@ class Flights:
                 self._strike(now_ns, booked, flight, lambda booked: booked.clear(flight))
 
     def affected(self, lost: Bookings) -> list[Flight]:
-        """Those that can't do without a worker that is lost."""
+        """The flights that can't do without a worker that is lost."""
         return [
             flight
             for flight in {id(flight): flight for flight in lost.flights}.values()

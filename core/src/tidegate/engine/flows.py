@@ -68,7 +68,7 @@ class WaitingFlows:
         self._patience_ns = patience_ns
         self._flows: dict[FlowKey, Flow] = {}
         self._flow_of: dict[int, Flow] = {}
-        """By request."""
+        """The flow that a request waits in, by the request's id."""
         self._numbers = 0
         self._rankings = (Ranking(), Ranking())
         """The others and the hurried; one that ceased to wait stays until it surfaces."""
@@ -77,7 +77,7 @@ class WaitingFlows:
         self._scale_ns = 0
         """Where a flow begins that did not wait: nobody can save up turns."""
         self._unhurried: deque[Request] = deque()
-        """Those that wait without a deadline, oldest first; what left stays until it surfaces."""
+        """The requests that wait without a deadline, oldest first; what left stays until it surfaces."""
         self._ripe_number = -1
         """The flow without deadlines that has waited too long."""
 

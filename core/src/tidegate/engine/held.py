@@ -8,7 +8,7 @@ from tidegate.engine.flows import Flow, Ranking
 
 
 class HeldRequests:
-    """Those of one model. What left stays behind in the queues until it surfaces, so that leaving is O(1)."""
+    """The held requests of one model. What left stays in the queues until it surfaces, so that leaving is O(1)."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[Request, Flow]] = {}
@@ -68,12 +68,12 @@ class HeldRequests:
 
     @property
     def youngest_passed_over(self) -> Request | None:
-        """Of the requests that were passed over the one that was last."""
+        """The request that was last among those that were passed over."""
         return self._held[next(reversed(self._passed_over))][0] if self._passed_over else None
 
     @property
     def keys(self) -> Iterable[QueueKey]:
-        """Those of which something is, or was, held."""
+        """The keys of the queues of which something is, or was, held."""
         return self._of_key
 
     def _head(self, requests: deque[Request] | None) -> Request | None:

@@ -5,7 +5,7 @@ from collections import deque
 LATEST = 128
 """Wake-ups that decide; what is planned for does not fall before so many were seen, nor more often."""
 SHARE = 0.99
-"""Of them are no later than what is planned for."""
+"""The share of the wake-ups that are no later than what is planned for."""
 UNSEEN_LEGS = 64
 """After so many legs without a wake-up, half of what is planned for is: so much of it may be why nobody waits."""
 TOO_SHORT_NS, TOO_LONG = 20_000, 0.1

@@ -209,7 +209,7 @@ class ProfileLearner:
             self._solve()
 
     def _strays(self) -> list[float]:
-        """By how much each of the latest legs took longer than the correction has it, in ns."""
+        """How much longer each of the latest legs took than the correction has it, in ns."""
         slope, offset = self._slope, self._offset
         return [residual - slope * x - offset for x, residual in self._latest]
 

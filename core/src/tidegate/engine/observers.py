@@ -1,4 +1,4 @@
-"""Those who watch an engine: one that raises is removed and reported, and nothing else happens."""
+"""The observers of an engine: one that raises is removed and reported, and nothing else happens."""
 
 from collections.abc import Sequence
 

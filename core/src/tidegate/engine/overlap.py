@@ -45,12 +45,12 @@ After more, where that would take a larger share of the worker's time.
 ALL_GAINED = 0.9
 """From this share of `early` on the lead grows."""
 GROWTH, SETTLED = 1.5, 4 / 3
-"""By what the lead grows; and how long it becomes, in ways, where not all of it is gained."""
+"""The factor by which the lead grows; and how long it becomes, in ways, where not all of it is gained."""
 
 
 @dataclass(slots=True)
 class _Excess:
-    """By how much legs exceed what their profile expects without its margin."""
+    """How much longer legs take than their profile expects without its margin."""
 
     early_ns: int
     """A quarter of them end sooner."""
@@ -123,7 +123,7 @@ class _Ways:
 
 
 class Overlap:
-    """Of each worker that runs a leg: from when on it may be given the next one, and from when on not any more."""
+    """When a worker that runs a leg may be given the next one: from when on, and from when on not any more."""
 
     def __init__(self, first_lead_ns: int) -> None:
         """`first_lead_ns`: how early the first batch is sent to a worker that was not seen before; 0: none ever is."""
@@ -131,10 +131,10 @@ class Overlap:
         self._ready = Timers()
         self._late = Timers()
         self._planned_ends_ns: dict[int, int] = {}
-        """Of the legs that run, by worker."""
+        """When the legs that run are planned to end, by worker id."""
         self._ways: dict[int, _Ways] = {}
         self._paces: dict[tuple[int, str, bool], _Pace] = {}
-        """By worker, partition, and whether the legs were sent behind another one."""
+        """How fast legs were, by worker id, partition, and whether they were sent behind another one."""
 
     @property
     def next_ns(self) -> int | None:

@@ -24,7 +24,7 @@ def readiness(state: State, worker_id: int) -> WorkerReady | None:
 
 
 def due_news(state: State, but_for: int | None = None) -> Iterator[WorkerDelayed | WorkerReady]:
-    """Of workers whose legs are about to end now, or should have ended and have not; each to be told at once.
+    """News of workers whose legs are about to end now, or should have ended and have not; each to be told at once.
 
     `but_for`: a worker whose leg ends with the present event, after which it is told.
     """

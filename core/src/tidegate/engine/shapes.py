@@ -9,7 +9,7 @@ from tidegate.api import Profile
 MOST_SHAPES = 32
 """So many shapes of a model are told apart; further ones share a class with those of about as many elements."""
 CLASSES_PER_DOUBLING = 4
-"""Of the further ones: within a class, the elements of two shapes differ by less than a fifth."""
+"""How many classes the further shapes fall into: within one, the elements of two shapes differ by less than a fifth."""
 
 
 def elements_of(shape: str) -> int:
@@ -28,7 +28,7 @@ class Shapes:
 
     def __init__(self) -> None:
         self._of_model: dict[str, dict[str, None]] = {}
-        """By model, the first shapes, each a class of its own, and the further classes."""
+        """The classes of a model, by its name: the first shapes, each a class of its own, and the further ones."""
 
     def class_of(self, model: str, shape: str) -> tuple[str, bool]:
         """The class of a request's shape, and whether it is new."""

@@ -66,7 +66,7 @@ class SharedWorkers:
         self._flows = WaitingFlows(self._patience_ns)
         self._view = InView(self._costs)
         self._crowded_ns: dict[str, list[int]] = {}
-        """By model, when flows of a sort (others, hurried) last were in the way, while no worker of it was idle."""
+        """When flows of a sort (others, hurried) last were in a model's way with no worker of it idle, by its name."""
 
     # Requests that come and go -----------------------------------------------------------------------------------
 

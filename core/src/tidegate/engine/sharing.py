@@ -32,7 +32,7 @@ class Sharing:
         self._patience_ns = patience_ns
         self._shared_by: dict[str, SharedWorkers] = {}
         self._contended: list[SharedWorkers] = []
-        """Those in which something may be held."""
+        """The sets of workers for which something may be held."""
         self._group()
 
     def __len__(self) -> int:

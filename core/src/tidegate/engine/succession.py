@@ -22,7 +22,7 @@ class Succession:
         setup = policy.setup
         self.policy = policy
         self.timers = Timers()
-        """Those that the policy has set."""
+        """The timers that the policy has set."""
         self.network = setup.network
         """What the next policy plans transfers with."""
         self.lateness = Lateness(setup.wake_slack_ns)

@@ -10,7 +10,7 @@ class Tries:
 
     def __init__(self) -> None:
         self._tries: dict[int, int] = {}
-        """By request."""
+        """How often a request was tried, by its id."""
 
     def count(self, request: Request) -> int:
         """A request was tried in vain, and would be tried again: which try that would be."""

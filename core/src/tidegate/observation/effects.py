@@ -16,7 +16,7 @@ class StartLeg(Effect, frozen=True, tag=True):
     leg: int
     rows: int
     shape: str = ""
-    """Of its requests."""
+    """The shape of its requests."""
 
 
 class CancelLeg(Effect, frozen=True, tag=True):

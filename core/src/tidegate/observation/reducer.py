@@ -31,11 +31,11 @@ class Tally:
     accepted: int = 0
     answered: int = 0
     late: int = 0
-    """Of the answered, those after their deadline."""
+    """How many of the answered were answered after their deadlines."""
     failed: int = 0
     cancelled: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    """By reason."""
+    """How many were dropped, by reason."""
 
     @property
     def ended(self) -> int:
@@ -90,12 +90,12 @@ class Reducer:
         self.open: dict[int, Request] = {}
         """Requests that have not ended, by id, in the order of their arrival."""
         self.sent: dict[int, SentLeg] = {}
-        """By batch, the leg that runs or is on its way."""
+        """The legs that run or are on their way, by batch id."""
         self._readers = readers
         self._on_worker: dict[int, list[int]] = {}
-        """By worker, the batches whose legs were sent there: the first one runs."""
+        """The batches whose legs were sent to a worker, by its id: the first one runs."""
         self._freed_ns: dict[int, int] = {}
-        """By worker, when a leg last ended there."""
+        """When a leg last ended on a worker, by its id."""
 
     def tell(self, reader: Reader) -> None:
         """Let one more read, from now on."""

@@ -11,7 +11,7 @@ from tidegate.sim.run import Run
 Chart = dict[str, Any]
 COLOURS = ("#1b6ca8", "#e07b39", "#3a9278", "#b0436b", "#7a6fb8", "#8a7a3d", "#4aa3c7", "#a65e4e", "#5f8f3f", "#777777")
 MOST_BARS = 4000
-"""Of a Gantt chart: more make a browser slow, and cannot be told apart."""
+"""The most bars of a Gantt chart: more make a browser slow, and cannot be told apart."""
 
 
 def goodput_bars(results: Sequence[RunResult]) -> Chart:

@@ -18,7 +18,7 @@ Document = dict[str, Any]
 
 
 def simulate_document(scenario: Scenario, results: Sequence[RunResult]) -> Document:
-    """Of `tidegate simulate`: one row per (policy, seed, model), and all that the policies advised."""
+    """The results of `tidegate simulate`: one row per (policy, seed, model), and all that the policies advised."""
     advice = [
         {"policy": result.total.policy, "seed": result.total.seed, **asdict(said)}
         for result in results
@@ -28,7 +28,7 @@ def simulate_document(scenario: Scenario, results: Sequence[RunResult]) -> Docum
 
 
 def goodput_document(scenario: Scenario, goodputs: Sequence[Goodput], *, limit: float, precision: float) -> Document:
-    """Of `tidegate goodput`: what was found, every rate that was tried, and the rows at the rates found."""
+    """The results of `tidegate goodput`: what was found, every rate that was tried, and the rows at the rates found."""
     found = [
         {
             "policy": goodput.policy,
@@ -58,7 +58,7 @@ def goodput_document(scenario: Scenario, goodputs: Sequence[Goodput], *, limit: 
 
 
 def sweep_document(scenario: Scenario, runs: Sequence[Run], results: Sequence[RunResult]) -> Document:
-    """Of `tidegate sweep`: rows that say in `set` what was changed in the scenario, which is given unchanged."""
+    """The results of `tidegate sweep`: rows that say in `set` what was changed in the scenario, given unchanged."""
     rows = [{"set": run.changes, **_row(row)} for run, result in zip(runs, results, strict=True) for row in result.rows]
     return {**_head("sweep", scenario), "rows": rows}
 

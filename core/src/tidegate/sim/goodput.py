@@ -24,7 +24,7 @@ class Probe:
     rate_rps: float
     good: bool
     worst_bad_rate: float | None
-    """Of the models; None where the run was stopped early, since more had gone wrong than may."""
+    """The bad rate of the worst model; None where the run was stopped early, since more had gone wrong than may."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Links:
         self._uplinks: defaultdict[str, _Link] = defaultdict(_Link)
         self._downlinks: defaultdict[str, _Link] = defaultdict(_Link)
         self._sent: dict[int, tuple[str, int]] = {}
-        """By batch: to which node, and when it is there."""
+        """To which node a batch's rows were sent, and when they are there, by batch id."""
 
     def send(self, now_ns: int, batch: Batch, leg: int, rows: int) -> None:
         """A leg has finished: its output sets out for the worker of the next one."""

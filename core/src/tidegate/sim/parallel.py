@@ -13,7 +13,7 @@ class Backend(StrEnum):
     """Where tasks run."""
 
     processes = "processes"
-    """Of this machine."""
+    """Processes of this machine."""
     ray = "ray"
     dask = "dask"
 

@@ -13,7 +13,7 @@ class Difference:
     """The first event at which the replay did something else than the recording."""
 
     number: int
-    """Of the event, counted from 1."""
+    """The number of the event, counted from 1."""
     event: AnyStimulus
     recorded: Sequence[AnyCommand]
     replayed: Sequence[AnyCommand]

@@ -22,7 +22,7 @@ MOST_ADVICE = 50
 
 
 def simulate_page(title: str, results: Sequence[RunResult]) -> str:
-    """Of `tidegate simulate`: goodput, attainment, latency, batches; workers at the start; advice; by policy."""
+    """The page of `tidegate simulate`: goodput, attainment, latency, batches; workers, advice; by policy."""
     sections: list[tuple[str, Chart]] = [
         ("Goodput and attainment", charts.goodput_bars(results)),
         ("Latency of the answered", charts.latency_bars(results)),
@@ -43,7 +43,7 @@ def simulate_page(title: str, results: Sequence[RunResult]) -> str:
 
 
 def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float) -> str:
-    """Of `tidegate goodput`: what was found, with its spread, and the rates that were tried."""
+    """The page of `tidegate goodput`: what was found, with its spread, and the rates that were tried."""
     best = [search.best for goodput in goodputs for search in goodput.searches if search.best]
     sections = [
         (f"Goodput at a bad rate of at most {limit:g}: median, least and most", charts.goodput_found(goodputs)),
@@ -55,7 +55,7 @@ def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float) -> str:
 
 
 def sweep_page(title: str, runs: Sequence[Run], results: Sequence[RunResult]) -> str:
-    """Of `tidegate sweep`: curves over the first field that was changed, one for each combination of the others."""
+    """The page of `tidegate sweep`: curves over the first changed field, one for each combination of the others."""
     field = next(iter(runs[0].changes))
     sections = [
         (f"{heading} over {field}", charts.curves(runs, results, figure, axis))

@@ -33,14 +33,14 @@ class Row:
     """In time or late."""
     late: int
     dropped: dict[str, int]
-    """By reason."""
+    """How many were dropped, by reason."""
     failed: int
     stranded: int
     """Neither answered nor given up when nothing was left to happen: the policy forgot them."""
     bad_rate: float
     """(late + dropped + failed + stranded) / accepted; 0 where nothing arrived."""
     worst_bad_rate: float
-    """Of the models: the bad rate by which goodput is judged. In the row of a model its own."""
+    """The bad rate of the worst model, by which goodput is judged. In the row of a model its own."""
     attainment: float
     """1 - bad_rate."""
     offered_rps: float

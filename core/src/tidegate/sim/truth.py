@@ -38,7 +38,7 @@ class Truth:
     times_ms: Sequence[float] | None = None
     """Milliseconds that each request carries, by its id; None: nothing."""
     combine: Mapping[str, Combine] = field(default_factory=dict)
-    """By partition, how carried milliseconds add up: `max` where it is not named. Each leg of a batch adds them."""
+    """How carried milliseconds add up, by partition: `max` where it is not named. Each leg of a batch adds them."""
     shapes: Sequence[str] | None = None
     """The shape of each request, by its id; None: they have none. A policy may know of classes of them only."""
 

@@ -25,10 +25,10 @@ class PolicyConformance:
 
     spec: ClassVar[PolicySpec]
     options: ClassVar[Mapping[str, Any]] = {}
-    """Those to try it with, where not the defaults."""
+    """The options to try it with, where not the defaults."""
     worlds: ClassVar[int] = 100
     seed: ClassVar[int] = 0
-    """Of the first world."""
+    """The seed of the first world."""
 
     def test_1_conservation(self) -> None:
         """Every accepted request ends exactly once."""
@@ -88,7 +88,7 @@ class PolicyConformance:
         self._none_of(required, "options without a default")
 
     def test_every_option_is_described(self) -> None:
-        """By `Field(description=...)`, for whoever sets it."""
+        """Each has a `Field(description=...)`, for whoever sets it."""
         fields = self.spec.policy.Options.model_fields
         self._none_of([name for name, field in fields.items() if not field.description], "options without description")
 

@@ -44,11 +44,11 @@ class RequestQueue:
         self.key = key
         self.model = model
         self.shape = key[1]
-        """Of all its requests."""
+        """The shape of all its requests."""
         self.rows = 0
         """The sum of the rows of what waits."""
         self._requests: OrderedDict[int, Request] = OrderedDict()
-        """By id: any of them may leave at any time, and thousands at once."""
+        """The requests by id: any of them may leave at any time, and thousands at once."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -109,7 +109,7 @@ class _Pool:
     members: set[int] = field(default_factory=set)
     idle: set[int] = field(default_factory=set)
     ready: dict[int, int] = field(default_factory=dict)
-    """Those that are about to be idle, with the instant from which on a leg counts there."""
+    """The workers that are about to be idle, with the instant from which on a leg counts there."""
     heap: list[int] = field(default_factory=list)
     """The idle ones, and such as ceased to be: those go once they are at the top."""
     listed: set[int] = field(default_factory=set)
@@ -196,7 +196,7 @@ class IdleWorkers:
         return self._workers[min(found)[1]] if found else None
 
     def peek_each_kind(self, partition: str) -> list[Worker]:
-        """Of every kind, the idle worker with the smallest id that hosts the partition; smallest id first."""
+        """The idle workers that host the partition, of each kind the one with the smallest id; smallest id first."""
         found: dict[str, tuple[int, int]] = {}
         for pool in self._pools_of.get(partition, ()):
             if first := pool.first:

@@ -90,7 +90,7 @@ class Varying(Arrivals, frozen=True, tag="varying"):
     unit: Poisson | Gamma | Uniform
     """A process of rate 1."""
     steps: tuple[RateStep, ...]
-    """By `from_s`, the first at 0; the last one holds for ever."""
+    """The rates, in the order of `from_s`, the first at 0; the last one holds for ever."""
 
     def __post_init__(self) -> None:
         """Refuse steps out of order, and rates that are none."""

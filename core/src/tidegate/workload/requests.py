@@ -20,7 +20,7 @@ class RequestSequence:
 
     models: tuple[str, ...]
     slos_ns: tuple[int, ...]
-    """By model; NEVER: none."""
+    """The SLO of each model, in the order of `models`; NEVER: none."""
     at_ns: "array[int]"
     model: "array[int]"
     """Which of the models each is for."""

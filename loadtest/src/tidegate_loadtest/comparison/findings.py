@@ -100,7 +100,7 @@ def verdict_of(contrast: Contrast) -> str:
 
 
 def verdicts(comparison: Comparison) -> list[str]:
-    """Of every other target against the first."""
+    """What may be concluded of every other target against the first."""
     base, *others = comparison.targets
     contrasts = [contrast_of(comparison, target, base, GOODPUT) for target in others]
     return [verdict_of(contrast) for contrast in contrasts if contrast]

@@ -47,12 +47,12 @@ def mean_of(values: Sequence[float]) -> Interval | None:
 
 
 def difference_of(pairs: Sequence[tuple[float, float]]) -> Interval | None:
-    """Of pairs (value, what it is compared with): the mean of value - base."""
+    """The mean of value - base, of pairs (value, base)."""
     return mean_of([value - base for value, base in pairs])
 
 
 def ratio_of(pairs: Sequence[tuple[float, float]]) -> Interval | None:
-    """Of pairs (value, what it is compared with): the geometric mean of value / base.
+    """The geometric mean of value / base, of pairs (value, base).
 
     The interval is that of the logarithms. None where a value is zero: the ratio means nothing then.
     """

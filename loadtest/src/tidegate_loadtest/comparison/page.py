@@ -13,7 +13,7 @@ from tidegate_loadtest.comparison.runs import Comparison
 from tidegate_loadtest.comparison.table import difference_cell, figure_cells
 
 CURVE_POINTS = 200
-"""Of a target's latency curve: as many quantiles."""
+"""The quantiles of a target's latency curve."""
 
 
 def comparison_page(title: str, comparison: Comparison) -> str:
@@ -105,7 +105,7 @@ def _against(comparison: Comparison) -> Chart:
 
 
 def _latencies(comparison: Comparison) -> Chart:
-    """Of each target, all rounds together: how many of its requests were answered within x; lines at the SLOs."""
+    """How many requests of each target were answered within x, all rounds together; lines at the SLOs."""
     data: list[Chart] = []
     for target in comparison.targets:
         runs = [live.seen.run for live in comparison.of(target)]

@@ -20,7 +20,7 @@ from tidegate_loadtest.comparison.runs import Comparison
 from tidegate_loadtest.comparison.targets import Target
 
 SHOWN_DIFFERENCES = ("goodput_rps", "attainment", "p50_ms", "p99_ms", "mean_batch_rows")
-"""Of the terminal; document and page have all."""
+"""The differences that the terminal shows; document and page have all."""
 
 
 def print_comparison(console: Console, comparison: Comparison, title: str) -> None:

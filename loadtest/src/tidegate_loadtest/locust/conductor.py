@@ -39,7 +39,7 @@ class Gathered:
     """One row for each request that has ended, in no order."""
 
     columns: dict[str, Column]
-    """Those of `Rows`."""
+    """The columns of `Rows`."""
     senders: list[str]
     """The worker that sent each."""
     statuses: list[str]
@@ -98,7 +98,7 @@ class Conductor:
 
     @property
     def workers(self) -> list[str]:
-        """Those that can send."""
+        """The ids of the workers that can send."""
         runner = self.environment.runner
         if isinstance(runner, MasterRunner):
             return [node.id for node in runner.clients.ready + runner.clients.running + runner.clients.spawning]

@@ -41,7 +41,7 @@ class Load:
 
     @property
     def slo_ms(self) -> Mapping[str, float | None]:
-        """By model."""
+        """The SLO of each model."""
         slos = zip(self.requests.models, self.requests.slos_ns, strict=True)
         return {model: None if slo_ns == NEVER else slo_ns / NS_PER_MS for model, slo_ns in slos}
 
@@ -71,7 +71,7 @@ class Share:
     target: str
     seed: int
     number: "array[int]"
-    """Of each request, in the whole load."""
+    """The number of each request in the whole load."""
     requests: RequestSequence
 
     @classmethod

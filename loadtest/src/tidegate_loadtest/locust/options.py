@@ -13,7 +13,7 @@ from tidegate_loadtest.live import Sending
 from tidegate_loadtest.shapes import parse_shapes
 
 PREFIX = "tidegate_"
-"""Of our names in Locust's options: it has a `json`, a `html` and more of its own."""
+"""What our names in Locust's options begin with: it has a `json`, a `html` and more of its own."""
 
 
 @dataclass(frozen=True)

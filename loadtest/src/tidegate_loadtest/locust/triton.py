@@ -167,7 +167,7 @@ class HttpConnection(TritonConnection):
             target, concurrency=HTTP_CONNECTIONS, connection_timeout=timeout_s, network_timeout=2 * timeout_s
         )
         self._inputs: dict[int, list[triton_http.InferInput]] = {}
-        """By the identity of the prepared request, of which there are few."""
+        """The inputs as HTTP has them, by the identity of the prepared request, of which there are few."""
         self._prepared: list[pb.ModelInferRequest] = []
 
     def send(self, request: pb.ModelInferRequest, done: Done) -> None:

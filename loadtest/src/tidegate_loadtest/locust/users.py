@@ -34,7 +34,7 @@ class TritonUser(User):  # type: ignore[misc]
 
     abstract = True  # a locustfile that imports it starts its own subclass only
     worker: Worker
-    """Of this process."""
+    """The worker of this process."""
 
     @task  # type: ignore[untyped-decorator]
     def ask(self) -> None:

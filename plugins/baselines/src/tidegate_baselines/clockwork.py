@@ -18,7 +18,7 @@ class Clockwork(EarlyDrop):
     gives_up_skipped = True
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
-        """Of the candidates of all sizes the one whose latest start is earliest."""
+        """The candidate, among those of all sizes, whose latest start is earliest."""
         best: Gathered | None = None
         best_rank = 0
         start = 0

@@ -61,11 +61,11 @@ class DynamicBatcher:
         self.config = config
         self.payloads: deque[Payload] = deque()
         self._waiting: OrderedDict[int, tuple[int, Request]] = OrderedDict()
-        """By id, in the order of their numbers: any may leave at any time, and thousands at once."""
+        """What waits, by request id, in the order of the numbers: any may leave at any time, and thousands at once."""
         self._delayed: OrderedDict[int, tuple[int, Request]] = OrderedDict()
         """What timed out and comes after all others."""
         self._rows = 0
-        """Of both."""
+        """The rows of both."""
         self._pushed = 0
         self._timeouts: list[tuple[int, int, Request]] = []
         """A heap: when each times out, with its number; what left stays until it surfaces."""

@@ -31,7 +31,7 @@ class Eager(EarlyDrop):
         super().__init__(setup, options)
         self._by_window = options.gathering == "window"
         self._targets: dict[tuple[str, str], BatchTarget] = {}
-        """By model and shape: what can share batches."""
+        """The sizes that batches should have, by model and shape: what can share batches."""
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
         """The longest run that is in time."""

@@ -24,7 +24,7 @@ class EarlyDrop(QueueingPolicy):
 
     @abstractmethod
     def rank(self, candidate: Gathered, profile: Profile) -> int:
-        """Of the candidates for a worker that frees, the one of the smallest rank runs."""
+        """The rank of a candidate: a worker that frees runs the one whose rank is smallest."""
 
     def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
         """Run what idle workers can run in time."""

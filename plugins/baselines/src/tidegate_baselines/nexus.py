@@ -70,7 +70,7 @@ class _Frontend:
 
     def __init__(self, plan: Plan, phase: float) -> None:
         self._routes: dict[str, dict[int, float]] = {}
-        """By model, by worker: how often it would have been its turn; the lowest is next."""
+        """How often it would have been a worker's turn, by model and worker id; the lowest is next."""
         self._steps: dict[tuple[str, int], float] = {}
         for worker_id, shares in sorted(plan.items()):
             for model, share in shares.items():
@@ -112,7 +112,7 @@ class Nexus(Policy):
         self._where: dict[int, tuple[int, QueueKey]] = {}
         """Worker and queue of every request that was routed and waits."""
         self._unrouted: dict[int, Request] = {}
-        """Those that wait for a worker to join that serves their model."""
+        """The requests that wait for a worker to join that serves their model."""
         self._rates = {model: rate * ROWS_PER_S for model, rate in options.rates.items()}
         self._observed: dict[str, int] = {}
         self._observing_since_ns: int | None = None
@@ -189,7 +189,7 @@ class Nexus(Policy):
         self._frontends = [_Frontend(self._plan, self.rng.random() if count > 1 else 0.0) for _ in range(count)]
 
     def _slowest_shapes(self) -> dict[tuple[str, str], Profile]:
-        """By (partition, kind), what the slowest of the shapes takes that were met: the plan is to hold for all."""
+        """What the slowest of the shapes takes that were met, by (partition, kind): the plan is to hold for all."""
         of_kind: dict[tuple[str, str], list[Profile]] = {}
         for (partition, kind, shape), profile in self._profiles.items():
             listed = of_kind.setdefault((partition, kind), [])

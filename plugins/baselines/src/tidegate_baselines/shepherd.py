@@ -68,11 +68,11 @@ class Shepherd(EarlyDrop):
     def __init__(self, setup: Setup, options: ShepherdOptions) -> None:
         super().__init__(setup, options)
         self._running: dict[int, Running] = {}
-        """By worker."""
+        """The batches that run, by worker id."""
         self._small = SmallBatches()
-        """Of those that run, the ones that no other batch takes the place of yet."""
+        """The batches that run and whose place no other batch takes yet."""
         self._preempted: dict[int, QueueKey] = {}
-        """By worker: for which queue. Until it is free and what ran there is queued again."""
+        """The queue a worker was preempted for, by worker id, until it is free and what ran there is queued again."""
         self._served: set[QueueKey] = set()
         """The queues for which."""
         self._made_way: dict[int, None] = {}

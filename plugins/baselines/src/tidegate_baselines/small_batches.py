@@ -30,7 +30,7 @@ class SmallBatches:
         self._all: ByRows = {}
         self._own: dict[QueueKey, ByRows] = {}
         self._in_time: dict[QueueKey, ByRows] = {}
-        """Of `_own`, those that were not seen to be too late to begin anew."""
+        """The batches of `_own` that were not seen to be too late to begin anew."""
 
     def add(self, worker_id: int, running: Running) -> None:
         """A batch runs."""

@@ -12,9 +12,9 @@ from math import ceil
 from tidegate.api import Model, Profile, Worker
 
 Profiles = Mapping[tuple[str, str], Profile]
-"""By (model, kind of worker)."""
+"""Profiles by (model, kind of worker)."""
 STEPS = 20
-"""Of the bisection of the load that fits: to a millionth."""
+"""How many steps the bisection of the load that fits has: to a millionth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Share:
 
 
 Plan = dict[int, dict[str, Share]]
-"""By worker's id, by model."""
+"""The shares that models have of a worker, by its id, then by model."""
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ class Part:
     transfer_us: float
     """To the next partition; 0 after the last."""
     rate_rps: float
-    """Of one whole GPU, all of its workers together, as its link allows."""
+    """The rate of one whole GPU, all of its workers together, as its link allows."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _in_time(
     *,
     exact: bool,
 ) -> Iterator[tuple[Floats, tuple[Part, ...]]]:
-    """Of all cuts at all places: those within the budget that no other one undercuts, with what they are compared by.
+    """The cuts, of all at all places, within the budget that no other one undercuts, with what they are compared by.
 
     That is what a request per second takes of each class, or, `exact`, in each partition.
     """
@@ -223,7 +223,7 @@ def _in_time(
 
 
 def _undominated(found: list[tuple[Floats, Column]], *, exact: bool) -> list[tuple[Floats, Column]]:
-    """Those that no other column replaces."""
+    """The columns that no other one replaces."""
     alike: dict[object, list[tuple[Floats, Column]]] = {}
     for costs, column in found:
         places = tuple((part.gpu, part.share) for part in column.parts)

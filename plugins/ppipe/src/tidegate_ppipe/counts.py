@@ -20,13 +20,13 @@ from tidegate_ppipe.rounding import Workers, fits, gpus_of, rates_of, rounded
 FILLERS = 5
 """How many times dearer than other columns a whole model on one GPU may be: it fills what they leave."""
 MOST_COLUMNS = 4000
-"""Of an integer program, the cheapest ones by their prices: with many more, the solver looks at no clock for long."""
+"""The most columns of an integer program, the cheapest ones: with more, the solver looks at no clock for long."""
 FIRST_SEARCH = 0.15
-"""Of the time that is left: for the first integer program."""
+"""The share of the time that is left for the first integer program."""
 DIVIDING = 0.8
-"""Of the time that is left: for each division by tables."""
+"""The share of the time that is left for each division by tables."""
 LEVELLING = 0.25
-"""Of the time that is left: for the second stage."""
+"""The share of the time that is left for the second stage."""
 LEAST_S = 0.2
 """A search gets so much however late it is: with less it would hardly begin."""
 
@@ -129,7 +129,7 @@ class _Search:
 
     @property
     def value(self) -> float:
-        """Of the best."""
+        """The objective of the best."""
         assert self.best is not None
         return self._value_of(self.best)
 
@@ -204,7 +204,7 @@ class _Search:
         return min(self._loads(workers))
 
     def _loads(self, workers: Workers) -> list[float]:
-        """Of each model, its rate relative to its weight."""
+        """The rate of each model relative to its weight."""
         loads = [0.0] * len(self._problem.models)
         columns, mine = self._used(workers)
         for column, rate in zip(columns, rates_of(columns, mine), strict=True):

@@ -18,13 +18,13 @@ from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.rounding import Workers
 
 QUICK_CELLS = 10_000
-"""Of a table of whole GPUs: with no more, all is done in a part of a second."""
+"""The cells of a table of whole GPUs up to which all is done in a part of a second."""
 MOST_CELLS = 400_000
-"""Of a table of whole GPUs: the time to combine two grows with the square."""
+"""The most cells of a table of whole GPUs: the time to combine two grows with the square."""
 MOST_PARTS = 3_000_000
-"""Of a table of parts of GPUs: the time to fill one grows with the number."""
+"""The most cells of a table of parts of GPUs: the time to fill one grows with the number."""
 Combine = Callable[[Any, Any], Any]
-"""Of two models' rates: their sum, or the smaller one."""
+"""What two models' rates are worth together: their sum, or the smaller one."""
 OnTime = Callable[[], None]
 """Raises TimeoutError when it is late."""
 
@@ -56,7 +56,7 @@ def _whole_cells(problem: PpipeProblem) -> int:
 
 
 def units_of(problem: PpipeProblem, columns: Sequence[Column]) -> list[int] | None:
-    """By class: parts of a GPU of which every share is a whole number; None where there would be too many."""
+    """The parts of a GPU of which every share is a whole number, by class; None where there would be too many."""
     shares: list[set[int]] = [set() for _ in problem.classes]
     for column in columns:
         for part in column.parts:
@@ -139,7 +139,7 @@ def _at_least(load: float, table: Floats) -> Floats:
 
 
 def _divided(tables: Sequence[Floats], combine: Combine, cell: Cell, on_time: OnTime) -> list[Cell]:
-    """Of the GPUs of a cell, what each model gets where they are divided best."""
+    """What each model gets of the GPUs of a cell where they are divided best."""
     given = []
     for before, table in zip(reversed(_combined(tables[:-1], combine, on_time)), reversed(tables), strict=False):
         inside = tuple(slice(0, count + 1) for count in cell)
@@ -151,7 +151,7 @@ def _divided(tables: Sequence[Floats], combine: Combine, cell: Cell, on_time: On
 
 
 def _combined(tables: Sequence[Floats], combine: Combine, on_time: OnTime) -> list[Floats]:
-    """Of the first table, of the first two, ... of all: the best of every division."""
+    """The best of every division of the first table, of the first two, ... of all."""
     together = list(tables[:1])
     for table in tables[1:]:
         best = np.full(table.shape, -np.inf)

@@ -58,12 +58,12 @@ class Table:
 
     @property
     def rates_rps(self) -> Floats:
-        """By whole GPUs of each class."""
+        """The rates, by whole GPUs of each class."""
         rates: Floats = self._rates_rps[tuple(slice(None, None, unit) for unit in self._units)]
         return rates
 
     def workers(self, gpus: Sequence[int]) -> dict[int, list[int]]:
-        """By column, of each of its pools: the workers that bear what the table says of so many GPUs of each class."""
+        """The workers of each pool, by column, that bear what the table says of so many GPUs of each class."""
         cell = tuple(count * unit for count, unit in zip(gpus, self._units, strict=True))
         found: dict[int, list[int]] = {}
         while self._rates_rps[cell] > 0:

@@ -49,9 +49,9 @@ class Stop:
         self.flight: Flight | None = None
         """The batch that comes here; None: it has been looked at only."""
         self.reserved: Interval | None = None
-        """Of the worker."""
+        """The reservation of the worker."""
         self.transfers: list[tuple[Timetable, Interval]] = []
-        """Of the links."""
+        """The reservations of the links."""
 
     @property
     def end_ns(self) -> int:

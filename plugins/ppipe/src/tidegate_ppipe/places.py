@@ -55,7 +55,7 @@ class Pool:
         self.nodes: Counter[Node] = Counter()
         """How many are in each."""
         self.idle: list[int] = []
-        """Those without a reservation, by id."""
+        """The ids of the workers without a reservation, rising."""
         self.busy: list[tuple[int, int]] = []
         """(when the last reservation ends, id)."""
 

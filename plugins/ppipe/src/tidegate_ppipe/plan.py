@@ -24,9 +24,9 @@ class PlannedPartition(_Part):
     """So many workers on each GPU."""
     workers: int = Field(ge=1)
     latency_us: float = Field(gt=0)
-    """Of one batch on one worker."""
+    """How long one batch takes on one worker."""
     transfer_us: float = Field(ge=0)
-    """Of one batch to the next partition."""
+    """How long one batch takes to the next partition."""
     rate_rps: Rate
     """What the pool bears."""
 
@@ -53,7 +53,7 @@ class PlannedPipeline(_Part):
 
 
 class PlannedPipelines(_Part):
-    """Of one model."""
+    """The pipelines of one model."""
 
     name: str
     rate_rps: Rate
@@ -70,7 +70,7 @@ class PpipePlan(Plan):
     goal: Literal["throughput", "cost", "power"]
     models: tuple[PlannedPipelines, ...]
     gpus: dict[str, int]
-    """Of each class, those that are used."""
+    """How many GPUs of each class are used."""
 
     @property
     def summary(self) -> str:

@@ -15,13 +15,13 @@ from tidegate_ppipe.reasons import check_columns, check_measured, no_room, too_h
 from tidegate_ppipe.rounding import rates_of
 
 GATHER_SHARE = 0.2
-"""Of the time: to learn what whole models bear, which says how fast batches gather."""
+"""The share of the time for learning what whole models bear, which says how fast batches gather."""
 SLOW_RPS = 10.0
 """How fast the batches of a model gather that does not fit whole anywhere."""
 COLUMNS_SHARE = 0.5
-"""Of the time: longer pipelines that are not found by then are left out."""
+"""The share of the time after which longer pipelines are left out that were not found."""
 EVERY_SHARE = 0.65
-"""Of the time: where those that whole GPUs may need are not found by then, those that parts of GPUs need will do."""
+"""The share of the time after which, where not all columns for whole GPUs are found, those for parts will do."""
 
 
 def plan_ppipe(problem: PpipeProblem, /, *, time_limit_s: float, progress: Progress) -> PpipePlan:

@@ -22,9 +22,9 @@ class Prices:
     objective: float
     """A bound: the load for `throughput`, else cost or watts."""
     rates_rps: Floats
-    """By column."""
+    """The rates, by column."""
     reduced: Floats
-    """By column: the share of the objective that is lost where the column takes its model's whole load. At least 0."""
+    """The share of the objective that is lost where a column takes its model's whole load, by column. At least 0."""
     scarce: int
     """The class of which one more GPU would help most, by index."""
 

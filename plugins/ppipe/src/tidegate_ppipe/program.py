@@ -18,9 +18,9 @@ from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.rounding import Workers
 
 SLACK = 1e-7
-"""By which share of itself the first stage's objective may be missed in the second: solvers round."""
+"""The share of itself by which the first stage's objective may be missed in the second: solvers round."""
 INFEASIBLE = 2
-"""Of the solver's statuses."""
+"""One of the solver's statuses."""
 
 Row = tuple[dict[int, float], float, float]
 """A constraint: coefficients by variable, least, most."""

@@ -24,7 +24,7 @@ class Published:
     workload: str
     problem: PpipeProblem
     normalised_min_rps: dict[str, float]
-    """By planner, in our names."""
+    """The normalised rates by planner, in our names."""
     throughput_rps: dict[str, tuple[float, ...]]
 
     @property

@@ -35,7 +35,7 @@ class Timetable:
 
     @property
     def intervals(self) -> list[Interval]:
-        """Those that are reserved, by their start. Not to be changed."""
+        """The intervals that are reserved, by their start. Not to be changed."""
         return self._intervals
 
     @property

@@ -20,7 +20,7 @@ class Resources:
         """How often a path was looked for."""
         self._profiles: dict[ProfileKey, Profile] = {}
         self._slowest: dict[tuple[str, str], Profile] = {}
-        """By (partition, kind), of the slowest of the shapes that were met."""
+        """The profile of the slowest of the shapes that were met, by (partition, kind)."""
         self._network = network
         self._fill_gaps = fill_gaps
         self._nodes: dict[str, Node] = {}
@@ -71,7 +71,7 @@ class Resources:
         return any(pool.places for pool in self._pools_of.get(partition, ()))
 
     def work_ns(self, partitions: Sequence[str], most_rows: int, shape: str) -> list[int]:
-        """By rows - 1: how long a path takes for a shape where nothing has to wait, on the fastest kinds of workers.
+        """How long a path takes for a shape where nothing has to wait, on the fastest kinds of workers, by rows - 1.
 
         Each partition must be hosted.
         """

@@ -15,7 +15,7 @@ from tidegate_ppipe.columns import TOLERANCE, Column
 from tidegate_ppipe.problem import PpipeProblem
 
 Workers = list[list[int]]
-"""By column, of each of its pools."""
+"""The workers of each pool, by column."""
 HALVINGS = 30
 
 
@@ -48,7 +48,7 @@ def _rounded(problem: PpipeProblem, columns: Sequence[Column], rates_rps: NDArra
 
 
 def rates_of(columns: Sequence[Column], workers: Workers) -> NDArray[np.float64]:
-    """By column: what the slowest of its pools bears."""
+    """What the slowest of its pools bears, by column."""
     return np.array(
         [
             min(part.rate_rps / part.share * count for part, count in zip(column.parts, mine, strict=True))

@@ -25,7 +25,7 @@ class Route:
         self.merged_rows = pipeline.max_rows
         """The most rows of a batch of several requests: its model may set less."""
         self.planned = pipeline.partitions
-        """Those that a batch is planned through before it leaves."""
+        """The partitions that a batch is planned through before it leaves."""
         self.budget = 1.0
         """The part of a request's time that they have."""
         self.work_by_shape: dict[str, Sequence[int]] = {}
@@ -45,7 +45,7 @@ class Routes:
     def __init__(self, model: Model, route: Callable[[Pipeline], Route]) -> None:
         self.model = model
         self.usable: list[Route] = []
-        """Those whose partitions are all hosted somewhere."""
+        """The routes whose partitions are all hosted somewhere."""
         self.rate = ArrivalRate(0)
         self._all = [route(pipeline) for pipeline in model.paths]
         for each in self._all:

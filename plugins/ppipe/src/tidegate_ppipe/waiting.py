@@ -37,7 +37,7 @@ class Queue(RequestQueue):
         self.waits_for_rows = 0
         """There is nothing to decide before so many rows wait, or the timer fires; 0: there is."""
         self.due_ns = NEVER
-        """By when all that waits has to be done with what is planned."""
+        """The instant by which all that waits has to be done with what is planned."""
         self.budget = 1.0
         """The part of a request's time that this is."""
         self.wake_ns = NEVER

@@ -60,7 +60,7 @@ class ModelThread(RequestQueue):
         super().__init__(key, model)
         self.candidate: Candidate | None = None
         self.outlook: Outlook
-        """Of the last update."""
+        """The outlook of the last update."""
         self._gathering = gathering
         self._target = target
         self._spares_heads = spares_heads

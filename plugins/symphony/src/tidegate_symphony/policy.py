@@ -70,12 +70,12 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._contention = options.contention if options.deferral == "adaptive" else 0.0
         self._slack_ns = setup.wake_slack_ns
         self._targets: dict[tuple[str, str], BatchTarget] = {}
-        """By model and shape: what can share batches."""
+        """The sizes that batches should have, by model and shape: what can share batches."""
         self._counts_need = self._contention > 0 and len(setup.models) > 1
         self._needed: ArrivalRate | None = None
         """How many workers the load would need with deferral: the worker time per time that arrives."""
         self._outlooks: dict[tuple[str, str], Outlook] = {}
-        """By model and shape."""
+        """What the workers promise, by model and shape."""
         self._ready = ReadyCandidates()
         self._autoscaler = Autoscaler(round(options.advice_every_s * 1e9), options.tolerated_loss)
 

@@ -20,7 +20,7 @@ class ReadyCandidates:
     def __init__(self) -> None:
         self._ready: dict[QueueKey, int] = {}
         self._rankings: dict[frozenset[str], Ranking] = {}
-        """By what the workers host; each from the first time on that one of them asks."""
+        """The rankings, by what workers host; each from the first time on that one of them asks."""
 
     def put(self, key: QueueKey, latest_ns: int) -> bool:
         """A queue's candidate became schedulable, or changed; False: it is ranked so already."""

@@ -9,7 +9,7 @@ from tidegate.api import Plan
 from tidegate_symphony.subclusters_problem import SubclusterProblem
 
 TOLERANCE = 1e-6
-"""By which share of itself a limit may be exceeded: solvers compute with floating-point numbers."""
+"""The share of itself by which a limit may be exceeded: solvers compute with floating-point numbers."""
 
 
 class SubclusterLoad(BaseModel):

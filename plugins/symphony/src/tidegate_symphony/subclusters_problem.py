@@ -49,7 +49,7 @@ class SubclusterProblem(Document):
     solver: Literal["highs", "cbc"] = "highs"
     """Which solver `subclusters` uses."""
     seed: int = 0
-    """Of the draws of `subclusters-random`."""
+    """The seed of the draws of `subclusters-random`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -91,7 +91,7 @@ class _Fill:
         )
 
     def rise(self, model: PlannedModel, place: int) -> float:
-        """By how much one more model raises the sum of squared loads: the smaller, the more even."""
+        """How much one more model raises the sum of squared loads: the smaller, the more even."""
         rate, static = model.rate_rps / self._rate_unit, model.static_mib / self._static_unit
         return rate * (rate + 2 * self._rate[place] / self._rate_unit) + static * (
             static + 2 * self._static[place] / self._static_unit

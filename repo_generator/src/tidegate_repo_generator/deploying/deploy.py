@@ -53,7 +53,7 @@ class Deployed:
     layout: Layout
     """With the outputs of every model, as it stands in the folder."""
     places: Mapping[str, Place]
-    """By worker."""
+    """The places, by worker."""
     notices: tuple[str, ...]
 
 

@@ -27,10 +27,10 @@ class Blocks:
     cutter: Cutter
     source: Source
     positions: list[int]
-    """Of the cuts, rising."""
+    """The positions of the cuts, rising."""
     fp16: bool = False
     crossings: list[frozenset[str]] = field(init=False)
-    """Of each cut."""
+    """The tensors that cross each cut."""
     spans: list[tuple[int, int]] = field(init=False)
 
     def __post_init__(self) -> None:

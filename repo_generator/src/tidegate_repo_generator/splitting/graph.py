@@ -38,10 +38,10 @@ class Dataflow:
     weights: dict[str, Any] = field(init=False)
     """Initialisers, dense and sparse."""
     inputs: tuple[str, ...] = field(init=False)
-    """Of the model, without initialisers with a default value there."""
+    """The inputs of the model, without initialisers with a default value there."""
     outputs: tuple[str, ...] = field(init=False)
     nature: list[Nature] = field(init=False)
-    """Of what each node writes."""
+    """The nature of what each node writes."""
     random: set[int] = field(init=False)
     """Nodes that draw random numbers: these never run twice."""
     data_nodes: list[int] = field(init=False)

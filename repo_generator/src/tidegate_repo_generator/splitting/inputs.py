@@ -14,7 +14,7 @@ from tidegate_repo_generator.trial import DYNAMIC_SIZES, first_line, random_rows
 
 Arrays = dict[str, NDArray[Any]]
 Shapes = Mapping[str, tuple[int, ...]]
-"""Of inputs, without the batch dimension."""
+"""The shapes of inputs, without the batch dimension."""
 
 _SHAPE: Final = re.compile(r"(?P<name>.+):(?P<sizes>\d+(,\d+)*)")
 _FATAL_SEVERITY: Final = 4

@@ -17,7 +17,7 @@ class CrossingTensor(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
-    """Of the tensor that is sent: an output of one block, an input of another."""
+    """The name of the tensor that is sent: an output of one block, an input of another."""
     value: str
     """Its name in the model; another one only where it is cast to be sent."""
     data_type: str
@@ -43,7 +43,7 @@ class Block(BaseModel):
     """Tensors by name: inputs of the model, or outputs of any block before."""
     outputs: list[str]
     run_time_us: float | None
-    """Of its nodes in the profile by which the model was cut."""
+    """How long its nodes ran in the profile by which the model was cut."""
     weight_bytes: int = Field(ge=0)
 
 

@@ -37,7 +37,7 @@ class Boundary:
 
     @property
     def bytes_per_row(self) -> int:
-        """Of its elements; of strings, the four bytes of their lengths only."""
+        """The bytes of its elements; where these are strings, only the four of each length."""
         return self.elements_per_row * item_bytes(self.data_type)
 
 
@@ -50,7 +50,7 @@ class Probe:
     batched: dict[str, Boundary]
     """Values of nature DATA that have the batch first."""
     movable: dict[str, Boundary]
-    """Those that have it elsewhere."""
+    """Values of nature DATA that have the batch elsewhere."""
     unbatched: dict[str, str]
     """All but the first, and why they do not cross as they are."""
     size: int

@@ -22,7 +22,7 @@ class Source:
 
     proto: Any
     folder: Path
-    """Of the external weights."""
+    """The folder of the external weights."""
     external: bool
     """Whether the original keeps its weights in files of their own; then what is made of it does so, too."""
 

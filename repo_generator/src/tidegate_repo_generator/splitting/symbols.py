@@ -32,7 +32,7 @@ class Symbols:
     """What static analysis tells."""
 
     shapes: dict[str, tuple[Dim, ...]]
-    """Of the values whose rank is known."""
+    """The shapes of the values whose rank is known, by name."""
     types: dict[str, int]
     """Element types (TensorProto.DataType) of tensors, as far as known."""
     not_tensors: set[str]
