@@ -34,9 +34,14 @@ class Inner(BaseModel):
         return name
 
 
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
 class Outer(BaseModel):
     model_config = ConfigDict(extra="forbid")
     parts: list[Inner]
+    some: tuple[Strict, ...] = Field(default=(Strict(),), min_length=1)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +58,11 @@ class Outer(BaseModel):
             ],
         ),
         ({"parts": [{"drawn": {"how": "uniform"}}]}, ["parts.0.drawn.high: must be given"]),
+        ({"parts": [], "some": []}, ["some: Tuple should have at least 1 item after validation, not 0"]),
+        (
+            {"parts": [], "some": [{"x": 1}]},
+            ["some.0.x: there is no such field: misspelt, or in the wrong place?"],  # and not that there are none
+        ),
         ("x", ["options: Input should be a valid dictionary or instance of Outer"]),
     ],
 )

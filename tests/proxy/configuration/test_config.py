@@ -83,7 +83,7 @@ def test_sizes_may_have_units() -> None:
         ({"listen": {"grpc": "a:5", "http": "a:5"}}, "listen: grpc and http both want port 5"),
         ({"listen": "0.0.0.0:8001"}, "listen.grpc: 0.0.0.0:8001 is the address of a Triton, localhost:8001"),
         ({"listen": "127.0.0.1:8001"}, "listen.grpc: 127.0.0.1:8001 is the address of a Triton"),
-        ({"policy": {"nam": "x"}}, "policy.nam: there is no such field: misspelt, or indented wrongly?"),
+        ({"policy": {"nam": "x"}}, "policy.nam: there is no such field: misspelt, or in the wrong place?"),
         ({"models": {"m": {"slo_ms": 0}}}, "models.m.slo_ms: Input should be greater than 0"),
         ({"models": {"m": 5}}, "models.m: Input should be an object"),
         ({"profiles": "p.json"}, "profiles: there is no file "),

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 @dataclass(frozen=True)
 class WrongField:
-    """A field that cannot be used."""
+    """A field, and what is wrong with it."""
 
     where: str
     """Its path, e.g. `models.0.slo_ms`."""
@@ -33,7 +33,13 @@ def wrong_fields(
         return ".".join(step for step in steps if not step.startswith(("list[", "constrained-"))) or whole
 
     errors = error.errors(include_url=False, include_context=False, include_input=False)
-    return tuple(WrongField(where(e["loc"]), _what(e["type"], e["msg"])) for e in errors)
+    places = [e["loc"] for e in errors]
+    return tuple(
+        WrongField(where(e["loc"]), _what(e["type"], e["msg"]))
+        for e in errors
+        # A list whose every entry is wrong counts as empty: not worth a line of its own.
+        if e["type"] != "too_short" or not any(e["loc"] == place[: len(e["loc"])] != place for place in places)
+    )
 
 
 def _what(kind: str, message: str) -> str:

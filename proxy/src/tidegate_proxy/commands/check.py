@@ -8,8 +8,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tidegate.documents import WrongField
     from tidegate_proxy.configuration.config_check import TritonReport
-    from tidegate_proxy.configuration.config_file import Problem
 
 
 def check(
@@ -48,10 +48,10 @@ def check(
         model_warnings,
         warnings,
     )
-    from tidegate_proxy.configuration.config_file import ConfigError, Problem, read_config
+    from tidegate_proxy.configuration.config_file import ConfigError, read_config
 
     resolved: dict[str, Any] | None = None
-    notices: list[Problem] = []
+    notices: list[WrongField] = []
     tritons: list[TritonReport] = []
     try:
         read = read_config(config)
@@ -98,7 +98,7 @@ def _show(resolved: dict[str, Any] | None, tritons: "Sequence[TritonReport]") ->
                 console.print(f"  {escape(line)}")
 
 
-def _complain(config: Path, notices: "Sequence[Problem]", problems: "Sequence[Problem]") -> None:
+def _complain(config: Path, notices: "Sequence[WrongField]", problems: "Sequence[WrongField]") -> None:
     from rich.console import Console
     from rich.markup import escape
 

@@ -8,7 +8,15 @@ from typing import Final
 
 from pydantic import BaseModel, ValidationError
 
-from tidegate.documents import DocumentError, Layout, ProfileFileError, read_document, read_profiles
+from tidegate.documents import (
+    DocumentError,
+    Layout,
+    ProfileFileError,
+    WrongField,
+    read_document,
+    read_profiles,
+    wrong_fields,
+)
 from tidegate.host import PluginError, Plugins
 from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.authentication import Authenticator, CredentialFileError
@@ -18,7 +26,6 @@ from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.catalog import Catalog, discover
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
-from tidegate_proxy.configuration.config_file import Problem
 from tidegate_proxy.consent import Consent
 
 CONNECT_TIMEOUT_S: Final = 1.0
@@ -26,16 +33,16 @@ TRITON_PING_INTERVAL_S: Final = 300
 """Triton ends connections that ping it more often (--grpc-http2-min-recv-ping-interval-without-data)."""
 
 
-def check_offline(config: ServeConfig, plugins: Plugins) -> list[Problem]:
+def check_offline(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
     """Everything that serving would stumble over before it asks a Triton."""
     problems = [*_policy_problems(config, plugins), *_observer_problems(config, plugins)]
     if config.record is not None and not config.record.parent.is_dir():
-        problems.append(Problem("record", f"there is no folder {config.record.parent}"))
+        problems.append(WrongField("record", f"there is no folder {config.record.parent}"))
     for where, use in _uses(config):
         try:
             use()
         except (ProfileFileError, TlsError, CredentialFileError, RestrictionError, OSError) as error:
-            problems.append(Problem(where, str(error)))
+            problems.append(WrongField(where, str(error)))
     return problems
 
 
@@ -55,12 +62,12 @@ def _uses(config: ServeConfig) -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"restricted.{index}", partial(Restrictions, [restriction])
 
 
-def warnings(config: ServeConfig) -> list[Problem]:
+def warnings(config: ServeConfig) -> list[WrongField]:
     """What works, and is likely not what was meant."""
     found = []
     if config.limits.keepalive_s < TRITON_PING_INTERVAL_S:
         found.append(
-            Problem(
+            WrongField(
                 "limits.keepalive_s",
                 f"a Triton ends connections that are pinged more often than every {TRITON_PING_INTERVAL_S} s, unless "
                 "it runs with --grpc-http2-min-recv-ping-interval-without-data",
@@ -68,14 +75,14 @@ def warnings(config: ServeConfig) -> list[Problem]:
         )
     keys = any(restriction.header is not None for restriction in config.restricted)
     if config.tls is None and (keys or config.authentication is not None):
-        found.append(Problem("tls", "without it, credentials cross the network in the clear"))
+        found.append(WrongField("tls", "without it, credentials cross the network in the clear"))
     return found
 
 
-def model_warnings(reports: Sequence["TritonReport"]) -> list[Problem]:
+def model_warnings(reports: Sequence["TritonReport"]) -> list[WrongField]:
     """What the Tritons' configs make of the operator's words, and likely was not meant."""
     found = {
-        (name, consent.warning): Problem(f"models.{name}", consent.warning)
+        (name, consent.warning): WrongField(f"models.{name}", consent.warning)
         for report in reports
         for name, consent in report.models.items()
         if consent.warning
@@ -95,7 +102,7 @@ class TritonReport:
     """What happens to the requests of each of its models, and why."""
 
 
-async def ask_tritons(config: ServeConfig) -> tuple[list[TritonReport], list[Problem]]:
+async def ask_tritons(config: ServeConfig) -> tuple[list[TritonReport], list[WrongField]]:
     """Ask every Triton, once, what it serves; and what is wrong with that."""
     backends = [_backend(triton) for triton in config.tritons]
     try:
@@ -103,7 +110,7 @@ async def ask_tritons(config: ServeConfig) -> tuple[list[TritonReport], list[Pro
             *(_report(backend, triton, config) for backend, triton in zip(backends, config.tritons, strict=True))
         )
         problems = [
-            Problem(f"tritons.{index}.{where}", what)
+            WrongField(f"tritons.{index}.{where}", what)
             for index, report in enumerate(reports)
             for where, what in report.problems
         ]
@@ -112,9 +119,9 @@ async def ask_tritons(config: ServeConfig) -> tuple[list[TritonReport], list[Pro
             try:
                 layout = read_document(config.layout, Layout) if config.layout else None
                 catalog = await discover(backends, config.models, layout=layout)
-                problems += [Problem("models", words) for words in catalog.disagreements]
+                problems += [WrongField("models", words) for words in catalog.disagreements]
             except (BackendError, DocumentError) as error:
-                problems.append(Problem("models", str(error)))
+                problems.append(WrongField("models", str(error)))
         return reports, problems
     finally:
         for backend in backends:
@@ -167,33 +174,34 @@ def _backend(triton: TritonAddress) -> Backend:
     )
 
 
-def _policy_problems(config: ServeConfig, plugins: Plugins) -> list[Problem]:
+def _policy_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
     try:
         kind = plugins.policy(config.policy.name).policy.Options
     except PluginError as error:
-        return [Problem("policy.name", str(error))]
+        return [WrongField("policy.name", str(error))]
     return _option_problems("policy.options", kind, config.policy.options)
 
 
-def _observer_problems(config: ServeConfig, plugins: Plugins) -> list[Problem]:
+def _observer_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
     problems = []
     for index, choice in enumerate(config.observers):
         try:
             kind = plugins.observer(choice.name).observer.Options
         except PluginError as error:
-            problems.append(Problem(f"observers.{index}.name", str(error)))
+            problems.append(WrongField(f"observers.{index}.name", str(error)))
         else:
             problems += _option_problems(f"observers.{index}.options", kind, choice.options)
     return problems
 
 
-def _option_problems(where: str, kind: type[BaseModel], options: Mapping[str, object]) -> list[Problem]:
+def _option_problems(where: str, kind: type[BaseModel], options: Mapping[str, object]) -> list[WrongField]:
     """What a plugin does not like of the options that it is given."""
     try:
         kind.model_validate(options)
     except ValidationError as error:
         known = ", ".join(kind.model_fields) or "none"
         return [
-            Problem(".".join((where, *map(str, e["loc"]))), f"{e['msg']} (it has: {known})") for e in error.errors()
+            WrongField(f"{where}.{field.where}" if field.where else where, f"{field.what} (it has: {known})")
+            for field in wrong_fields(error, whole="")
         ]
     return []

@@ -2,34 +2,22 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
+from tidegate.documents import WrongField, wrong_fields
 from tidegate_proxy.configuration.config import ServeConfig
 
 REFERENCE = "docs/reference/config.md"
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Something that is wrong with a configuration."""
-
-    where: str
-    """The field, by its path (`tritons.0.grpc`), or the file."""
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.what}"
-
-
 class ConfigError(Exception):
     """A configuration that cannot be used; the message names file, fields and remedies."""
 
-    def __init__(self, source: str, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, source: str, problems: tuple[WrongField, ...]) -> None:
         lines = "".join(f"\n  {problem}" for problem in problems)
         super().__init__(f"{source}:{lines}\n  {REFERENCE} lists every field")
         self.problems = problems
@@ -46,14 +34,14 @@ def read_config(path: Path | None = None, flags: Mapping[str, Any] | None = None
     source = _source(path, given)
     document = _parse(path) if path else {}
     if not isinstance(document, dict):
-        raise ConfigError(source, (Problem("document", "it is no mapping of fields to values"),))
+        raise ConfigError(source, (WrongField("document", "it is no mapping of fields to values"),))
     data = _merged(_long(document), _long(given))
     folder = path.parent.absolute() if path else Path.cwd()
     try:
         # As JSON: pydantic then takes strings for paths and lists for tuples, and is strict in all else.
         return ServeConfig.model_validate_json(json.dumps(data, default=str), context={"folder": folder})
     except ValidationError as error:
-        raise ConfigError(source, _problems(error)) from error
+        raise ConfigError(source, wrong_fields(error)) from error
 
 
 def _source(path: Path | None, flags: Mapping[str, Any]) -> str:
@@ -81,10 +69,10 @@ def _parse(path: Path) -> Any:  # noqa: ANN401 - whatever YAML can say
         return yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ConfigError(str(path), (Problem("document", f"{why}; a configuration is a YAML file"),)) from error
+        raise ConfigError(str(path), (WrongField("document", f"{why}; a configuration is a YAML file"),)) from error
     except yaml.YAMLError as error:
         why = " ".join(str(error).split())
-        raise ConfigError(str(path), (Problem("document", f"it is no YAML: {why}"),)) from error
+        raise ConfigError(str(path), (WrongField("document", f"it is no YAML: {why}"),)) from error
 
 
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,26 +108,3 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
             old = None
         merged[name] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
-
-
-def _problems(error: ValidationError) -> tuple[Problem, ...]:
-    errors = error.errors()
-    places = [e["loc"] for e in errors]
-    return tuple(
-        Problem(_where(e["loc"]), _what(e))
-        for e in errors
-        # A list whose every entry is wrong counts as empty: not worth a line of its own.
-        if e["type"] != "too_short" or not any(e["loc"] == place[: len(e["loc"])] != place for place in places)
-    )
-
-
-def _where(location: tuple[str | int, ...]) -> str:
-    return ".".join(map(str, location)) or "document"
-
-
-def _what(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails
-    if error["type"] == "extra_forbidden":
-        return "there is no such field: misspelt, or indented wrongly?"
-    if error["type"] == "missing":
-        return "must be given"
-    return str(error["msg"]).removeprefix("Value error, ")
