@@ -6,8 +6,10 @@ import re
 import subprocess
 import sys
 import tomllib
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 import yaml
 
@@ -105,3 +107,18 @@ def test_the_map_of_a_room_names_every_file_in_it(room: Path) -> None:
     words = set(re.findall(r"\w+", ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""))
     files = {path.stem for path in room.glob("*.py")} | {path.parent.name for path in room.glob("*/__init__.py")}
     assert sorted(files - words - {"__init__", "__main__", "plugin"}) == []
+
+
+MEMBERS = tuple(path.name for path in ROOT.glob("*/src/tidegate*")) + tuple(
+    path.name for path in ROOT.glob("plugins/*/src/tidegate*")
+)
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    """Not even for its types: whoever reads one of a circle has to read them all."""
+    graph = grimp.build_graph(*sorted({*MEMBERS} - {"tidegate_template"}), include_external_packages=False)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    try:
+        tuple(TopologicalSorter(imports).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))

@@ -27,10 +27,11 @@ from tidegate.api import (
 from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.catalog import Catalog, Directory
-from tidegate_proxy.client import Client, Outcome
+from tidegate_proxy.client import Client
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import open_envelope
 from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.outcome import Outcome
 from tidegate_proxy.regions import Region, Regions
 from tidegate_proxy.settings import InForce, Settings
 from tidegate_proxy.signature import Signature, TensorSpec

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tidegate_proxy import relay as relays
 from tidegate_proxy import streams
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.envelope import PassedThrough
+from tidegate_proxy.relay import Relay
 
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)
@@ -330,14 +332,14 @@ def test_what_a_decoupled_model_never_answers_is_not_remembered_for_ever() -> No
     """Of a request no more than the statistics ask for, and not its message."""
 
     async def run() -> int:
-        relay = streams._Relay(lambda _size: None)
+        relay = Relay(lambda _size: None)
         message = bytearray(1000)
-        for _ in range(2 * streams.MOST_UNANSWERED):
+        for _ in range(2 * relays.MOST_UNANSWERED):
             relay.put((cast("bytes", message), PassedThrough("decoupled")))
         relay.put(None)
         sent = [message async for message in relay.messages()]
-        assert len(sent) == 2 * streams.MOST_UNANSWERED
-        assert len(relay._unanswered) == streams.MOST_UNANSWERED
+        assert len(sent) == 2 * relays.MOST_UNANSWERED
+        assert len(relay._unanswered) == relays.MOST_UNANSWERED
         del sent
         return sys.getrefcount(message)
 

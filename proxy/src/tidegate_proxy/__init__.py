@@ -3,11 +3,12 @@
 commands/          what it adds to `tidegate`: serve, check, triton, up, down
 serve              puts the pieces together: BEGIN HERE
 proxy              what they are together: it listens, takes up a changed configuration, looks after Tritons, ends
-front, streams     the gRPC service that clients see; http/ the HTTP service
+front, streams     the gRPC service that clients see; relay: what of a stream goes on as it is; http/ the HTTP service
 inference          what becomes of a request: scheduled, or sent on
-  envelope           a request: header, tensors as buffers, what it can be merged with; client: who waits for it
+  envelope           a request: header, tensors as buffers, what it can be merged with
+  client             who waits for it; outcome: what that one is told
   heading            what many requests say alike, read once; form: requests that are written alike, not read at all
-  passage            a request that cannot be scheduled, on its way to a Triton as it is
+  passage            a request that cannot be scheduled, on its way to a Triton as it is; routing: to which
   shape              what varies in its tensors, in words; applications: of which it is; labels: short and few
   merging            gather envelopes into one request for Triton, scatter the answer; wire: protobuf, uncopied
   deadlines          when a request is due; headroom: what the way back takes
@@ -19,8 +20,10 @@ driver             drives the engine under the monotonic clock: takes requests, 
   payload            a batch's tensors on their way along its legs, in calls or in shared memory
   membership         Tritons that come and go; outliers: those that fail though they answer probes
   liveness           whether all parts give signs of life; watchdog: who holds the event loop
-  faults             what broke; ending: a fault ends what it met
-control            every other call: answered for all Tritons, or by one of them; affinity: who keeps a sequence
+  faults             what broke
+control            every other call: answered by Tidegate itself, for all Tritons, or by one of them
+  fan_out            what concerns every Triton, and whose answer counts; grpc_codec, http/several: how they are asked
+  affinity           which Triton keeps a sequence
   client_regions     shared memory of clients; reserved_names: what is not for them; regions: what Tritons are handed
   lifeline           by which others see whether the process that made a region has ended
 backend            one Triton; probing: whether it is alive; forwarded: metadata that goes on to it

@@ -2,11 +2,13 @@
 
 import threading
 from collections import Counter
-from typing import Final, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Literal, Protocol, TypeVar
 
 from tidegate_proxy.settings import InForce
 
-Protocol = Literal["grpc", "http", "metrics"]
+Served = Literal["grpc", "http", "metrics"]
+"""What connections are counted by."""
 TOO_MUCH: Final = "too many bytes of requests are in flight (limits.max_bytes_in_flight)"
 
 
@@ -27,9 +29,9 @@ class Bounds:
         self._in_flight_of: dict[str, int] = {}
         """The same by whose they are."""
         self.unread_bytes = 0
-        self.ended: Counter[tuple[Protocol, str]] = Counter()
+        self.ended: Counter[tuple[Served, str]] = Counter()
         """How often a limit was exceeded, by protocol and the limit's name in the configuration."""
-        self.connections: dict[Protocol, int] = {}
+        self.connections: dict[Served, int] = {}
         """How many are open, for the protocols whose connections are known."""
         self._lock = threading.Lock()
 
@@ -74,7 +76,39 @@ class Bounds:
         with self._lock:
             self.unread_bytes += size
 
-    def count(self, protocol: Protocol, limit: str) -> None:
+    def count(self, protocol: Served, limit: str) -> None:
         """A limit, by its name in the configuration, has ended or refused something."""
         with self._lock:
             self.ended[protocol, limit] += 1
+
+
+class _Connection(Protocol):
+    """A connection."""
+
+    @property
+    def host(self) -> str:
+        """Where it comes from."""
+
+
+AnyConnection = TypeVar("AnyConnection", bound=_Connection)
+
+
+def makes_room(
+    candidates: Callable[[], Iterable[AnyConnection]], hosts: Mapping[str, int], newcomer: str
+) -> Iterator[AnyConnection]:
+    """Which connections may be ended to make room for another, so that whoever floods loses connections of its own.
+
+    Those of the host from which most come; where none of them is among the candidates, those of hosts from which no
+    fewer come than from the newcomer's would.
+
+    Args:
+        candidates: gives those that can be ended, in whichever order is wanted of the result.
+        hosts: how many connections come from each host.
+        newcomer: the host of the one that wants in.
+    """
+    for least in (max(hosts.values()), hosts.get(newcomer, 0) + 1):
+        found = (connection for connection in candidates() if hosts[connection.host] >= least)
+        if (first := next(found, None)) is not None:
+            yield first
+            yield from found
+            return

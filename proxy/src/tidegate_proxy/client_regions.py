@@ -1,7 +1,7 @@
 """Shared memory that clients register with the Tritons. The regions of Tidegate and of Triton are not for them."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -9,12 +9,11 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy import reserved_names
 from tidegate_proxy.backend import SERVICE, Backend
-from tidegate_proxy.client import RequestFailed
-from tidegate_proxy.transport import Metadata
+from tidegate_proxy.fan_out import VERBS, FanOut, Verb
+from tidegate_proxy.grpc_codec import ControlCall, Responder
+from tidegate_proxy.outcome import Outcome, RequestFailed, answer_in
+from tidegate_proxy.routing import Routing
 
-Answer = Callable[[bytes, Metadata, float | None], Awaitable[bytes]]
-Ask = Callable[[Backend, str, bytes, Metadata, float | None], Awaitable[bytes]]
-"""Has one Triton answer a method. Raises RequestFailed."""
 _STATUS: Final = SERVICE + "SystemSharedMemoryStatus"
 _UNREGISTER: Final = SERVICE + "SystemSharedMemoryUnregister"
 _CHANGES: Final = {
@@ -26,89 +25,68 @@ _CHANGES: Final = {
 """What changes the regions of a server has to change those of every server. Methods with their messages."""
 
 
-class AskAll(Protocol):
-    """Has every living Triton answer a method, each as `ask` does it."""
-
-    async def __call__(
-        self, method: str, message: bytes, metadata: Metadata, remaining_s: float | None, ask: Ask | None = None
-    ) -> list[bytes | RequestFailed]:
-        """Their answers."""
-
-
 class ClientRegions:
     """Lives in the event loop."""
 
-    def __init__(self, some: Callable[[], Backend], ask: Ask, ask_all: AskAll) -> None:
-        """`some`: a living Triton."""
-        self._some = some
-        self._ask = ask
-        self._ask_all = ask_all
-        self.answers: Mapping[str, Answer] = {
+    def __init__(self, routing: Routing, fan_out: FanOut[Backend, ControlCall, Outcome]) -> None:
+        self._routing = routing
+        self._fan_out = fan_out
+        changes = ((SERVICE + verb.method, partial(self._change, verb)) for verb in VERBS)
+        self.answers: dict[str, Responder] = {
             _STATUS: self._status,
-            **{method: self._to_all(method) for method in _CHANGES},
+            **{method: change for method, change in changes if method in _CHANGES},
         }
         """By method, by its full name."""
 
     async def registered(self, name: str = "") -> list[service_pb2.SystemSharedMemoryStatusResponse.RegionStatus]:
         """Those that clients registered, by name, or the one that is named. Raises RequestFailed."""
         request = service_pb2.SystemSharedMemoryStatusRequest(name=name)
-        answer = await self._status(request.SerializeToString(), (), None)
+        answer = await self._status(ControlCall(_STATUS, request.SerializeToString()))
         status = service_pb2.SystemSharedMemoryStatusResponse.FromString(answer)
         return [status.regions[name] for name in sorted(status.regions)]
 
     async def unregister(self, name: str) -> None:
         """Have every Triton forget a region, or all that clients registered: "". Raises RequestFailed."""
         request = service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
-        await self.answers[_UNREGISTER](request.SerializeToString(), (), None)
+        await self.answers[_UNREGISTER](ControlCall(_UNREGISTER, request.SerializeToString()))
 
-    async def _status(self, message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
+    async def _status(self, call: ControlCall) -> bytes:
         """Of what clients registered; what Tidegate shares with that Triton itself is none of their business."""
-        name = _read(service_pb2.SystemSharedMemoryStatusRequest, message).name
+        name = _read(service_pb2.SystemSharedMemoryStatusRequest, call.message).name
         if reserved_names.reserved_prefix(name):
             raise RequestFailed(grpc.StatusCode.NOT_FOUND, f"Unable to find system shared memory region: '{name}'")
-        answer = await self._ask(self._some(), _STATUS, message, metadata, remaining_s)
+        answer = await self._routing.ask(self._routing.route(""), *call)
         status = service_pb2.SystemSharedMemoryStatusResponse.FromString(answer)
         for name in [name for name in status.regions if reserved_names.reserved_prefix(name)]:
             del status.regions[name]
         serialized: bytes = status.SerializeToString()
         return serialized
 
-    def _to_all(self, method: str) -> Answer:
-        async def answer(message: bytes, metadata: Metadata, remaining_s: float | None) -> bytes:
-            if words := _why_not(method, message):
-                raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words)
-            ask = self._unregister if method == _UNREGISTER else None
-            return all_must(await self._ask_all(method, message, metadata, remaining_s, ask))
+    async def _change(self, verb: Verb, call: ControlCall) -> bytes:
+        """Have it done by every Triton."""
+        if words := _why_not(call):
+            raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words)
+        ask = self._unregister if call.method == _UNREGISTER else None
+        return answer_in(await self._fan_out.answer(verb, call, ask))
 
-        return answer
-
-    async def _unregister(
-        self, backend: Backend, method: str, message: bytes, metadata: Metadata, remaining_s: float | None
-    ) -> bytes:
+    async def _unregister(self, backend: Backend, call: ControlCall) -> Outcome:
         """Have a Triton forget a region; or all of clients: ours may be read and written just now."""
-        if _read(_CHANGES[method], message).name or not backend.shares_memory:
-            return await self._ask(backend, method, message, metadata, remaining_s)
-        answer = await self._ask(backend, _STATUS, b"", metadata, remaining_s)
-        for name in service_pb2.SystemSharedMemoryStatusResponse.FromString(answer).regions:
-            if not name.startswith(reserved_names.OWN):
-                one = service_pb2.SystemSharedMemoryUnregisterRequest(name=name).SerializeToString()
-                await self._ask(backend, method, one, metadata, remaining_s)
+        try:
+            if _read(_CHANGES[call.method], call.message).name or not backend.shares_memory:
+                return await self._routing.ask(backend, *call)
+            answer = await self._routing.ask(backend, *call._replace(method=_STATUS, message=b""))
+            for name in service_pb2.SystemSharedMemoryStatusResponse.FromString(answer).regions:
+                if not name.startswith(reserved_names.OWN):
+                    one = service_pb2.SystemSharedMemoryUnregisterRequest(name=name).SerializeToString()
+                    await self._routing.ask(backend, *call._replace(message=one))
+        except RequestFailed as failure:
+            return failure
         return b""
 
 
-def all_must(outcomes: Sequence[bytes | RequestFailed]) -> bytes:
-    """Of what several Tritons said: the first error is the client's, else the first answer. Raises RequestFailed."""
-    answers = []
-    for outcome in outcomes:
-        if isinstance(outcome, RequestFailed):
-            raise outcome
-        answers.append(outcome)
-    return answers[0]
-
-
-def _why_not(method: str, message: bytes) -> str:
-    request = _read(_CHANGES[method], message)
-    if method.endswith("Unregister"):
+def _why_not(call: ControlCall) -> str:
+    request = _read(_CHANGES[call.method], call.message)
+    if call.method.endswith("Unregister"):
         return reserved_names.why_not_unregistered(request.name)
     return reserved_names.why_not_registered(request.name, getattr(request, "key", ""))
 

@@ -24,7 +24,7 @@ from tidegate.engine import (
     TriesChanged,
 )
 from tidegate_proxy.catalog import Directory
-from tidegate_proxy.client import SHUTTING_DOWN, TIMEOUT_EXPIRED, Client, RequestFailed, own_fault
+from tidegate_proxy.client import Client
 from tidegate_proxy.faults import faults
 from tidegate_proxy.headroom import Headroom
 from tidegate_proxy.legs import Legs
@@ -32,6 +32,7 @@ from tidegate_proxy.live_engine import LiveEngine
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.membership import Membership
 from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.outcome import SHUTTING_DOWN, TIMEOUT_EXPIRED, RequestFailed, own_fault
 from tidegate_proxy.outliers import Outliers
 from tidegate_proxy.recovery import Recovery
 from tidegate_proxy.regions import Regions

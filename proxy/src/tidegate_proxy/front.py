@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakSet
 
 import grpc
@@ -12,20 +12,20 @@ from tidegate_proxy import control
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.backend import CANCEL_AFTER_S, INFER, SERVICE
 from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed, own_fault
+from tidegate_proxy.client import Client
 from tidegate_proxy.configuration.config import ServeConfig, ServerTls
 from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.faults import faults
-from tidegate_proxy.heading import NotSchedulable
+from tidegate_proxy.grpc_codec import ControlCall
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.liveness import Liveness
+from tidegate_proxy.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
+from tidegate_proxy.passage import Passage, Passages
+from tidegate_proxy.routing import Routing
 from tidegate_proxy.streams import InferStream
 from tidegate_proxy.transport import Call, Metadata, new_server
-
-if TYPE_CHECKING:
-    from tidegate_proxy.passage import Passage
 
 STREAM_INFER = SERVICE + "ModelStreamInfer"
 LAST_WORDS_S: Final = 1.0
@@ -43,6 +43,8 @@ class Front:
         inference: Inference,
         driver: Driver,
         control: Control,
+        routing: Routing,
+        passages: Passages,
         gate: Gate,
         config: ServeConfig,
         bounds: Bounds,
@@ -51,6 +53,8 @@ class Front:
         self._inference = inference
         self._driver = driver
         self._control = control
+        self._routing = routing
+        self._passages = passages
         self._gate = gate
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -90,7 +94,7 @@ class Front:
         self._draining = True
         for task in self._tasks:
             task.cancel()
-        self._control.end_passages()
+        self._passages.end_all()
         await self._server.stop(LAST_WORDS_S)
 
     def _accept(self, call: Call) -> None:
@@ -110,7 +114,7 @@ class Front:
             arrival_ns = time.monotonic_ns()
             call.receive(lambda message: self._infer(call, message, arrival_ns), self._body_timeout_s)
         elif call.method == STREAM_INFER:
-            stream = InferStream(call, call.owner, self._inference, self._driver, self._control, self._spawn)
+            stream = InferStream(call, call.owner, self._inference, self._driver, self._routing, self._spawn)
             self._streams.add(stream)
             stream.begin()
         else:
@@ -120,29 +124,22 @@ class Front:
         try:
             if message is None:
                 self._forward(call, message)
-                return
-            if self._inference.takes_long(message):
-                self._spawn(call, self._open_aside(call, message, arrival_ns))
-                return
-            try:
-                envelope = self._inference.open(message)
-            except NotSchedulable:
-                self._forward(call, message)
+            elif self._inference.takes_long(message):
+                self._spawn(call, self._infer_aside(call, message, arrival_ns))
             else:
-                self._schedule(call, envelope, arrival_ns)
+                self._schedule(call, message, self._inference.open(message), arrival_ns)
         except Exception as error:
             _break(call, error)
 
-    async def _open_aside(self, call: Call, message: bytes, arrival_ns: int) -> None:
+    async def _infer_aside(self, call: Call, message: bytes, arrival_ns: int) -> None:
         """Have a large message opened in a thread of its own."""
-        try:
-            envelope = await asyncio.to_thread(self._inference.open, message)
-        except NotSchedulable:
-            self._forward(call, message)
-        else:
-            self._schedule(call, envelope, arrival_ns)
+        self._schedule(call, message, await asyncio.to_thread(self._inference.open, message), arrival_ns)
 
-    def _schedule(self, call: Call, envelope: Envelope, arrival_ns: int) -> None:
+    def _schedule(self, call: Call, message: bytes, envelope: Envelope | None, arrival_ns: int) -> None:
+        """Have a request scheduled, or sent on as it is where it is none that can be."""
+        if envelope is None:
+            self._forward(call, message)
+            return
         client = _UnaryClient(envelope, call, self._driver, call.owner)
         call.on_gone = client.leave
         self._inference.submit(client, arrival_ns, call.remaining_s())
@@ -156,7 +153,7 @@ class Front:
             return
         work: Passage | asyncio.Task[None]
         if call.method == INFER:
-            work = self._control.pass_on(
+            work = self._passages.begin(
                 message, call.metadata, call.remaining_s(), call.owner, lambda outcome: _answer(call, outcome)
             )
         else:
@@ -171,7 +168,7 @@ class Front:
 
     async def _answer(self, call: Call, message: bytes) -> None:
         try:
-            answer = await self._control.unary(call.method, message, call.metadata, call.remaining_s())
+            answer = await self._control.unary(ControlCall(call.method, message, call.metadata, call.remaining_s()))
         except RequestFailed as failure:
             call.end(failure.code, failure.details)
         else:

@@ -37,17 +37,20 @@ class Inference:
         signature = self._directory.catalog.signatures.get(first_string(message))
         return signature is not None and signature.has_strings
 
-    def open(self, message: bytes) -> Envelope:
-        """A serialized ModelInferRequest as an envelope. Raises NotSchedulable when a Triton has to see it as it is."""
+    def open(self, message: bytes) -> Envelope | None:
+        """A serialized ModelInferRequest as an envelope; None where a Triton has to see it as it is."""
         model = first_string(message)
         signature = self._directory.catalog.signatures.get(model)
         if signature is None:
             self._headings.pop(model, None)
-            raise NotSchedulable("its model is not scheduled")
+            return None
         headings = self._headings.get(model)
         if headings is None or headings.signature is not signature:
             headings = self._headings[model] = Headings(signature, self._applications.parameter)
-        return open_known(message, headings)
+        try:
+            return open_known(message, headings)
+        except NotSchedulable:
+            return None
 
     def submit(self, client: Client, arrival_ns: int, remaining_s: float | None) -> None:
         """Have it scheduled. `remaining_s`: until the client's own deadline, if it has one."""
@@ -65,6 +68,8 @@ class Inference:
         """
         arrival_ns = time.monotonic_ns()
         envelope = await asyncio.to_thread(self.open, message) if self.takes_long(message) else self.open(message)
+        if envelope is None:
+            raise NotSchedulable("a Triton has to see it as it is")
         if not fits(metadata):
             if envelope.model not in self._directory.catalog.split:
                 raise NotSchedulable("its headers are more than gRPC takes")

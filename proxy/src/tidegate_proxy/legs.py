@@ -10,7 +10,7 @@ from tidegate.api import BatchFailed, LegFinished
 from tidegate.engine import StartLeg
 from tidegate_proxy.backend import CANCEL_AFTER_S, INFER
 from tidegate_proxy.catalog import Directory
-from tidegate_proxy.client import Client, Outcome, RequestFailed, own_fault
+from tidegate_proxy.client import Client
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.faults import faults
 from tidegate_proxy.forwarded import forwarded_with_all
@@ -19,6 +19,7 @@ from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.live_engine import LiveEngine
 from tidegate_proxy.merging import ScatterError, has_strings
 from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.outcome import Outcome, RequestFailed, own_fault
 from tidegate_proxy.outliers import Outliers
 from tidegate_proxy.payload import OutputSizes, Payload, Stage
 from tidegate_proxy.recovery import Recovery, Verdict

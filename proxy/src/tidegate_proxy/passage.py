@@ -3,33 +3,35 @@
 No task waits for it: where most models of a Triton are passed through, this is what a request costs.
 """
 
+import asyncio
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import grpc
 
 from tidegate_proxy.backend import CANCEL_AFTER_S, INFER, Backend
-from tidegate_proxy.client import Outcome, RequestFailed, own_fault
+from tidegate_proxy.client import Client
 from tidegate_proxy.envelope import PassedThrough
 from tidegate_proxy.faults import faults
+from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
+from tidegate_proxy.routing import Routing
 from tidegate_proxy.transport import Metadata, PendingCall
-
-if TYPE_CHECKING:
-    from tidegate_proxy.control import Control
 
 
 class Passage:
     """One inference. Lives in the event loop."""
 
     __slots__ = (
-        *("_backend", "_call", "_control", "_is_over", "_message", "_metadata"),
-        *("_owner", "_request", "_sent_ns", "_then", "_tries", "_until_ns"),
+        *("_backend", "_call", "_is_over", "_message", "_metadata", "_passages"),
+        *("_owner", "_request", "_routing", "_sent_ns", "_then", "_tries", "_until_ns"),
     )
 
     def __init__(
         self,
-        control: "Control",
+        passages: "Passages",
+        routing: Routing,
         message: bytes,
         metadata: Metadata,
         remaining_s: float | None,
@@ -42,7 +44,8 @@ class Passage:
 
         `then` is called with the outcome, once, unless the passage is cancelled.
         """
-        self._control = control
+        self._passages = passages
+        self._routing = routing
         self._message = message
         self._metadata = metadata
         self._sent_ns = time.monotonic_ns()
@@ -56,9 +59,9 @@ class Passage:
         self._is_over = False
 
     def begin(self) -> None:
-        """Send it, perhaps once more than once: see `Control.may_try_again`."""
+        """Send it, perhaps once more than once: see `Routing.may_try_again`."""
         try:
-            backend = self._control.route_inference(self._message, self._request)
+            backend = self._routing.route_inference(self._message, self._request)
         except RequestFailed as failure:
             self.end(failure)
             return
@@ -74,7 +77,7 @@ class Passage:
     def cancel(self) -> None:
         """Nobody waits for it any more."""
         self._is_over = True
-        self._control.passages.discard(self)
+        self._passages.over(self)
         if self._call:
             self._call.cancel()
 
@@ -83,9 +86,9 @@ class Passage:
         if self._is_over:
             return
         self._is_over = True
-        self._control.passages.discard(self)
+        self._passages.over(self)
         self._then(outcome)
-        self._control.passed_through(self._request, self._sent_ns, ok=isinstance(outcome, bytes))
+        self._routing.passed_through(self._request, self._sent_ns, ok=isinstance(outcome, bytes))
 
     def _over(self, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
         """The call to a Triton has ended."""
@@ -100,10 +103,10 @@ class Passage:
         backend.forwarded.discard(call)
         if answer is None:
             if not self._is_over:
-                self._control.spawn(self._recovered(backend, code, details))
+                self._passages.spawn(self._recovered(backend, code, details))
             return
         if self._request.header is not None:
-            self._control.did_well(backend, self._owner)
+            self._routing.did_well(backend, self._owner)
         self.end(answer)
 
     async def _recovered(self, backend: Backend, code: grpc.StatusCode, details: str) -> None:
@@ -114,9 +117,9 @@ class Passage:
 
     async def _recover(self, backend: Backend, code: grpc.StatusCode, details: str) -> None:
         readable = self._request.header is not None
-        failure = await self._control.failure(backend, code, details, self._owner if readable else None)
+        failure = await self._routing.failure(backend, code, details, self._owner if readable else None)
         self._tries += 1
-        if self._control.may_try_again(backend, self._request.model, self._tries):
+        if self._routing.may_try_again(backend, self._request.model, self._tries):
             self.begin()
         else:
             self.end(failure)
@@ -124,3 +127,49 @@ class Passage:
     def _break(self, error: Exception) -> None:
         faults.report("an inference that was passed on", error)
         self.end(own_fault())
+
+
+class Passages:
+    """Those under way. Lives in the event loop."""
+
+    def __init__(self, routing: Routing, observability: Observability) -> None:
+        self._routing = routing
+        self._observability = observability
+        self._under_way: set[Passage] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(
+        self, message: bytes, metadata: Metadata, remaining_s: float | None, owner: str, then: Callable[[Outcome], None]
+    ) -> Passage:
+        """Have a Triton answer a client's inference that cannot be scheduled; `then` is called with the outcome."""
+        forwarded = self._routing.forwarded(metadata)
+        passage = Passage(self, self._routing, message, forwarded, remaining_s, owner, then)
+        self._under_way.add(passage)
+        passage.begin()
+        return passage
+
+    def take_over(self, client: Client) -> None:
+        """Have a request answered, as it is, that cannot be scheduled any more."""
+
+        def answered(outcome: Outcome) -> None:
+            client.resolve(outcome)
+            self._observability.passed_on(client)
+
+        self.begin(client.envelope.message, client.metadata, None, client.owner, answered)
+
+    def over(self, passage: Passage) -> None:
+        """One has ended."""
+        self._under_way.discard(passage)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have the failure of one looked at."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def end_all(self) -> None:
+        """Tell the clients of those that are under way that there will be no answer."""
+        for task in self._tasks:
+            task.cancel()
+        for passage in list(self._under_way):
+            passage.end(RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN))

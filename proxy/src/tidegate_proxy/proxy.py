@@ -22,6 +22,7 @@ from tidegate_proxy.front import Front
 from tidegate_proxy.http.service import HttpService
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.metrics_page import MetricsPage
+from tidegate_proxy.passage import Passages
 from tidegate_proxy.probing import watch
 from tidegate_proxy.settings import InForce, settings_of
 from tidegate_proxy.take_over import prefer_newest
@@ -41,6 +42,7 @@ class Proxy:
         driver: Driver,
         discovery: Discovery,
         control: Control,
+        passages: Passages,
         gate: Gate,
         bounds: Bounds,
         in_force: InForce,
@@ -58,6 +60,7 @@ class Proxy:
         self._directory = directory
         self._discovery = discovery
         self._control = control
+        self._passages = passages
         self._gate = gate
         self._fronts: list[Front | HttpService] = []
         """Where clients come in."""
@@ -178,7 +181,7 @@ class Proxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._control.end_passages()
+        self._passages.end_all()
         await self.driver.close()
 
     async def _prepare(self, backend: Backend) -> None:

@@ -7,9 +7,10 @@ import grpc
 
 from tidegate_proxy.backend import GOING, Backend
 from tidegate_proxy.catalog import Directory
-from tidegate_proxy.client import Client, RequestFailed
+from tidegate_proxy.client import Client
 from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.membership import Membership
+from tidegate_proxy.outcome import RequestFailed
 from tidegate_proxy.settings import InForce
 from tidegate_proxy.spoilers import Refusal, RetryBudget, Spoilers
 from tidegate_proxy.waiting_clients import WaitingClients

@@ -30,9 +30,11 @@ from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.metrics_page import MetricsPage
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.tracing import otlp_tracing
+from tidegate_proxy.passage import Passages
 from tidegate_proxy.proxy import Proxy, backend_of
 from tidegate_proxy.queue_delay import drop_delays
 from tidegate_proxy.regions import Regions
+from tidegate_proxy.routing import Routing
 from tidegate_proxy.settings import InForce, settings_of
 
 log = logging.getLogger(__name__)
@@ -85,9 +87,12 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
         )
         liveness = Liveness(in_force)
         driver.watch(liveness)
-        control = Control(directory, discovery, driver, observability, gate, liveness, in_force)
+        routing = Routing(discovery.backends, directory, driver, observability, gate, in_force)
+        passages = Passages(routing, observability)
+        driver.on_stray = passages.take_over
+        control = Control(discovery.backends, directory, discovery, routing, observability, liveness)
         inference = Inference(directory, driver, Applications(config.app))
-        proxy = Proxy(config, directory, driver, discovery, control, gate, bounds, in_force)
+        proxy = Proxy(config, directory, driver, discovery, control, passages, gate, bounds, in_force)
         stack.push_async_callback(proxy.close)
         for work in (discovery.look_around(), proxy.look_at_files()):
             stack.push_async_callback(_cancelled, asyncio.create_task(work))
@@ -104,11 +109,11 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
                 http_limits(config),
             )
             await proxy.show_metrics(page, config.listen.metrics, stack)
-        front = Front(inference, driver, control, gate, config, bounds)
+        front = Front(inference, driver, control, routing, passages, gate, config, bounds)
         await proxy.serve_grpc(front, stack)
         front.watch(liveness)
         if config.listen.http and _serves_http(config, backends):
-            http = HttpService(config, inference, directory, discovery, control, gate, bounds, in_force)
+            http = HttpService(config, inference, directory, discovery, control, routing, gate, bounds, in_force)
             await proxy.serve_http(http, config.listen.http, stack)
         try:
             yield proxy

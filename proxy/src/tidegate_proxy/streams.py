@@ -7,28 +7,27 @@ models, sequences) leave as they come: any number of them may belong to one requ
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final
 
 import grpc
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.backend import CANCEL_AFTER_S, Backend
-from tidegate_proxy.client import SHUTTING_DOWN, Client, Outcome, RequestFailed, own_fault
-from tidegate_proxy.control import Control
+from tidegate_proxy.backend import Backend
+from tidegate_proxy.client import Client
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, PassedThrough
 from tidegate_proxy.faults import faults
-from tidegate_proxy.heading import NotSchedulable
 from tidegate_proxy.inference import Inference
+from tidegate_proxy.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
+from tidegate_proxy.relay import Relay, forwarded_stream
+from tidegate_proxy.routing import Routing
 from tidegate_proxy.transport import Call, Metadata
 from tidegate_proxy.wire import encode_varint, first_string
 
 MAX_UNDER_WAY: Final = 1000
 """Requests and answers of one stream that wait; beyond it nothing more is read, from the client or from a Triton."""
-MOST_UNANSWERED: Final = 1000
-"""Requests of one stream to a Triton that are remembered for its statistics: a decoupled model may never answer."""
 _ERROR_MESSAGE_TAG: Final = b"\x0a"
 """ModelStreamInferResponse.error_message, which comes first."""
 _INFER_RESPONSE_TAG: Final = b"\x12"
@@ -55,14 +54,14 @@ class InferStream:
         owner: str,
         inference: Inference,
         driver: Driver,
-        control: Control,
+        routing: Routing,
         spawn: Callable[[Call, Coroutine[Any, Any, None]], object],
     ) -> None:
         self.driver = driver
         self._call = call
         self._owner = owner
         self._inference = inference
-        self._control = control
+        self._routing = routing
         self._spawn = spawn
         self._clients: deque[_StreamClient] = deque()
         """Whose answers are due, in their order."""
@@ -77,7 +76,7 @@ class InferStream:
         """With what the stream ends, once what was sent before is on its way."""
         self._end: RequestFailed | None = None
         """With what it ends when all is answered; None: well."""
-        self._relays: dict[tuple[Backend, str], _Relay] = {}
+        self._relays: dict[tuple[Backend, str], Relay] = {}
         """By Triton and model."""
         self._strict = dict(call.metadata).get("triton_grpc_error") == "true"
 
@@ -123,13 +122,8 @@ class InferStream:
         if self._inference.takes_long(message):
             self._reading = True
             self._spawn(self._call, self._take_aside(message, arrival_ns))
-            return
-        try:
-            envelope = self._inference.open(message)
-        except NotSchedulable:
-            self._forward(message)
         else:
-            self._schedule(envelope, arrival_ns)
+            self._schedule(message, self._inference.open(message), arrival_ns)
 
     def _end_of_requests(self) -> None:
         """The client sends no more; the stream ends when all is answered."""
@@ -140,16 +134,15 @@ class InferStream:
 
     async def _take_aside(self, message: bytes, arrival_ns: int) -> None:
         """Have a large request opened in a thread of its own; what follows it is read afterwards."""
-        try:
-            envelope = await asyncio.to_thread(self._inference.open, message)
-        except NotSchedulable:
-            self._reading = False
-            self._forward(message)
-        else:
-            self._reading = False
-            self._schedule(envelope, arrival_ns)
+        envelope = await asyncio.to_thread(self._inference.open, message)
+        self._reading = False
+        self._schedule(message, envelope, arrival_ns)
 
-    def _schedule(self, envelope: Envelope, arrival_ns: int) -> None:
+    def _schedule(self, message: bytes, envelope: Envelope | None, arrival_ns: int) -> None:
+        """Have a request scheduled, or sent on as it is where it is none that can be."""
+        if envelope is None:
+            self._forward(message)
+            return
         if self._over or self._client_done:
             return
         client = _StreamClient(envelope, self, self._call, self._owner)
@@ -166,7 +159,7 @@ class InferStream:
             self._end_of_requests()
             return
         try:
-            backend = self._control.route_inference(message, request)
+            backend = self._routing.route_inference(message, request)
         except RequestFailed as failure:
             self._outbox.append(_refused(message, failure))
             self._send()
@@ -180,7 +173,7 @@ class InferStream:
         relay = self._relays.get(key)
         is_new = relay is None
         if relay is None:
-            relay = self._relays[key] = _Relay(self._taken)
+            relay = self._relays[key] = Relay(self._taken)
         relay.put((message, replace(request, header=None)))
         if is_new:
             self._spawn(self._call, self._run_relay(key, relay))
@@ -191,11 +184,12 @@ class InferStream:
         self._call.release(size)
         self._read()
 
-    async def _run_relay(self, key: tuple[Backend, str], relay: "_Relay") -> None:
+    async def _run_relay(self, key: tuple[Backend, str], relay: Relay) -> None:
         error = None
         relay.enter()
         try:
-            async for answer in self._control.stream(
+            async for answer in forwarded_stream(
+                self._routing,
                 key[0],
                 self._call.method,
                 relay.messages(),
@@ -205,7 +199,7 @@ class InferStream:
             ):
                 self._outbox.append(answer)
                 self._send()
-                relay.answered(self._control, ok=not answer.startswith(_ERROR_MESSAGE_TAG))
+                relay.answered(self._routing, ok=not answer.startswith(_ERROR_MESSAGE_TAG))
                 while len(self._outbox) >= MAX_UNDER_WAY:
                     await relay.wait_for_room(lambda: len(self._outbox) < MAX_UNDER_WAY)
         except RequestFailed as failure:
@@ -312,75 +306,6 @@ class _StreamClient(Client):
     def resolve(self, outcome: Outcome) -> None:
         self.outcome = outcome
         self._stream.settled()
-
-
-class _Relay:
-    """What goes on to one Triton."""
-
-    def __init__(self, taken: Callable[[int], None]) -> None:
-        """`taken` is called when a message is on its way, with its size."""
-        self._taken = taken
-        self._messages: deque[tuple[bytes, PassedThrough] | None] = deque()
-        self._more = asyncio.Event()
-        self._room = asyncio.Event()
-        self._unanswered: deque[tuple[PassedThrough, int]] = deque(maxlen=MOST_UNANSWERED)
-        """The latest requests on their way, each with when it left."""
-        self._ended = False
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def waiting(self) -> int:
-        """Messages that are not on their way yet."""
-        return len(self._messages)
-
-    def enter(self) -> None:
-        """In the task that sends them."""
-        self._task = asyncio.current_task()
-        if self._ended and self._task:
-            self._task.cancel()
-
-    def put(self, message: tuple[bytes, PassedThrough] | None) -> None:
-        """Add a message, and what has to be known of it; None: that was the last."""
-        self._messages.append(message)
-        self._more.set()
-
-    def end(self) -> None:
-        """Send no more, and cancel its task a moment later, whatever it waits for then (`CANCEL_AFTER_S`)."""
-        self._ended = True
-        self._messages.clear()
-        self.put(None)
-        if self._task:
-            asyncio.get_running_loop().call_later(CANCEL_AFTER_S, self._task.cancel)
-
-    async def messages(self) -> AsyncIterator[bytes]:
-        """The messages, as they come."""
-        while True:
-            self._more.clear()
-            while self._messages:
-                following = self._messages.popleft()
-                if following is None:
-                    return
-                message, request = following
-                self._unanswered.append((request, time.monotonic_ns()))
-                yield message
-                self._taken(len(message))
-            await self._more.wait()
-
-    def answered(self, control: Control, *, ok: bool) -> None:
-        """An answer came: for models that give one each, and only those are counted here, to the oldest request."""
-        if self._unanswered:
-            request, sent_ns = self._unanswered.popleft()
-            control.passed_through(request, sent_ns, ok=ok)
-
-    async def wait_for_room(self, there_is: Callable[[], bool]) -> None:
-        """Wait until answers were taken, unless `there_is` room by now."""
-        self._room.clear()
-        if not there_is():
-            await self._room.wait()
-
-    def make_room(self) -> None:
-        """An answer was taken."""
-        self._room.set()
 
 
 def _refused(message: bytes, failure: RequestFailed) -> bytes:

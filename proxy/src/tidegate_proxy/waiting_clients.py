@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tidegate_proxy.client import Client, Outcome, RequestFailed, own_fault
+from tidegate_proxy.client import Client
 from tidegate_proxy.faults import faults
 from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.limits import Load, QueueLimits
 from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.outcome import Outcome, RequestFailed, own_fault
 
 
 class WaitingClients:

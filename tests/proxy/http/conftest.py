@@ -17,11 +17,11 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tests.proxy.http.by_hand import start_upstream
 from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.client import RequestFailed
 from tidegate_proxy.consent import consent_of
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.envelope import open_envelope
 from tidegate_proxy.http import Guard, Handler, HttpFront, HttpServer, Limits, Scheduling, start_server
+from tidegate_proxy.outcome import RequestFailed
 from tidegate_proxy.signature import Signature, signature_of
 from tidegate_proxy.wire import first_string
 

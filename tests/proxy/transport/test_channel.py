@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, cast
 
 import grpc
 import pytest
@@ -15,6 +16,9 @@ from tidegate_proxy.faults import faults
 from tidegate_proxy.transport import Call, PendingCall, new_channel
 from tidegate_proxy.transport.http2 import client_connection
 from tidegate_proxy.transport.http2.call import Call as Http2Call
+
+if TYPE_CHECKING:
+    from tidegate_proxy.transport.http2.server_connection import ServerConnection
 
 Outcome = tuple[bytes | None, grpc.StatusCode, str]
 
@@ -197,7 +201,7 @@ def test_a_connection_that_breaks_ends_its_calls_and_is_made_again(
     call = calls.result(30)
     if not isinstance(call, Http2Call):
         pytest.skip("a connection of gRPC's core cannot be broken from here")
-    loop.call(lambda: call._connection.abort("test"))
+    loop.call(lambda: cast("ServerConnection", call._connection).abort("test"))
     assert held.result(30)[1] is grpc.StatusCode.UNAVAILABLE
     assert one.ask(b"again") == (b"again", grpc.StatusCode.OK, "")
 
@@ -216,7 +220,7 @@ def test_goaway_loses_no_call(
     call = held[0]
     if not isinstance(call, Http2Call):
         pytest.skip("gRPC's core sends no GOAWAY while it serves")
-    loop.call(call._connection.shut_down)
+    loop.call(cast("ServerConnection", call._connection).shut_down)
     messages = [str(number).encode() for number in range(20)]
     assert [one.ask(message)[0] for message in messages] == messages
     loop.call(lambda: call.answer(b"at last"))

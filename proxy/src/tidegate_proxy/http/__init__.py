@@ -5,7 +5,7 @@ server           listens; connections: all of them, and who of them makes room; 
 application      the ASGI application: inferences are scheduled, all else goes on to a Triton
   exchange         one request and its response; routes: their paths; body, compression: what comes with them
   infer_request    the translation to gRPC's messages; infer_response: and back; json_data, doubles: tensors as JSON
-  aside            large JSON is read and written in other processes; turns: who waits for one of them
+  aside            large JSON is read and written in other processes; fair_queue: who waits for one of them
   forward          the way to a Triton's own HTTP port; screening: what may not go that way
   several          routes that concern all Tritons; split: routes about split models
 """

@@ -11,7 +11,6 @@ from typing import Final, Generic, Self
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.bounds import Bounds, TooMuchInFlight
-from tidegate_proxy.client import RequestFailed
 from tidegate_proxy.faults import faults
 from tidegate_proxy.heading import NotSchedulable
 from tidegate_proxy.http import compression, infer_request, infer_response, routes
@@ -37,6 +36,7 @@ from tidegate_proxy.http.interface import (
 from tidegate_proxy.http.json_data import Refused
 from tidegate_proxy.http.screening import CHANGES, Screen, why_not_changed
 from tidegate_proxy.http.several import merged_handlers
+from tidegate_proxy.outcome import RequestFailed
 from tidegate_proxy.signature import Signature
 
 _OK: Final = 200

@@ -15,8 +15,8 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.affinity import sequence_in_json
 from tidegate_proxy.http import infer_request, infer_response
+from tidegate_proxy.http.fair_queue import FairQueue
 from tidegate_proxy.http.infer_request import ResponseForm
-from tidegate_proxy.http.turns import Turns
 from tidegate_proxy.signature import Signature
 
 FROM_BYTES: Final = 1 << 18
@@ -36,7 +36,7 @@ class Aside:
 
     def __init__(self) -> None:
         self._places = [_Place() for _ in range(_PROCESSES)]
-        self._turns = Turns(self._places)
+        self._turns = FairQueue(self._places)
 
     async def translate(
         self, signature: Signature, version: str, body: bytes, json_bytes: int, owner: str = ""

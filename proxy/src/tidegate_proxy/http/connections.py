@@ -3,10 +3,10 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final, Protocol
 
-from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.bounds import Protocol as Served
+from tidegate_proxy.bounds import Bounds, Served, makes_room
 from tidegate_proxy.http.interface import Limits
 
 SWEEP_S: Final = 0.25
@@ -171,17 +171,12 @@ class Connections:
                 self._end(connection, name, told=True)
 
     def _make_room(self, host: str) -> bool:
-        """End the slowest of those from where most come, else of those from where no fewer come than from `host`.
-
-        False where none of them owes anything: all wait for Tidegate.
-        """
-        for count in (max(self._hosts.values()), self._hosts[host] + 1):
-            for book in (self._heads, self._new, self._idle, self._bodies):
-                for connection in book:
-                    if self._hosts[connection.host] >= count:
-                        self._end(connection)
-                        return True
-        return False
+        """End the slowest of those that may make room. False where none owes anything: all wait for Tidegate."""
+        slowest_first = (self._heads, self._new, self._idle, self._bodies)
+        ended = next(makes_room(lambda: chain(*slowest_first), self._hosts, host), None)
+        if ended is not None:
+            self._end(ended)
+        return ended is not None
 
     def _make_memory(self) -> None:
         """End those that have taken least of what was written for them, while all together hold too much."""

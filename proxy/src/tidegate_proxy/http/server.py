@@ -9,8 +9,7 @@ from typing import Final
 import uvicorn
 from uvicorn.server import ServerState
 
-from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.bounds import Protocol as Served
+from tidegate_proxy.bounds import Bounds, Served
 from tidegate_proxy.http.connection import HttpConnection
 from tidegate_proxy.http.connections import Connections
 from tidegate_proxy.http.interface import Application, Limits, Receive, Scope, Send

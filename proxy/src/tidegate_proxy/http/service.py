@@ -7,7 +7,6 @@ from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.tls import server_context
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Directory
-from tidegate_proxy.client import RequestFailed
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.control import Control
@@ -21,6 +20,8 @@ from tidegate_proxy.http.server import HttpServer, start_server
 from tidegate_proxy.http.split import split_handlers
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.observability.merged_statistics import statistics_json
+from tidegate_proxy.outcome import RequestFailed
+from tidegate_proxy.routing import Routing
 from tidegate_proxy.settings import InForce
 from tidegate_proxy.signature import Signature
 
@@ -39,6 +40,7 @@ class HttpService:
         directory: Directory,
         discovery: Discovery,
         control: Control,
+        routing: Routing,
         gate: Gate,
         bounds: Bounds,
         in_force: InForce,
@@ -51,7 +53,7 @@ class HttpService:
         self._discovery = discovery
         self._front = HttpFront(
             discovery.backends,
-            control,
+            routing,
             inference,
             self._signature,
             guard=gate.http_refusal,
@@ -59,7 +61,7 @@ class HttpService:
             owner=gate.http_owner,
             overrides=self._override,
             limits=self._limits,
-            passed_through=control.passed_through_http,
+            passed_through=routing.passed_through_http,
             refuses_shared_memory=lambda: in_force.settings.refuses_shared_memory,
             bounds=bounds,
         )

@@ -1,66 +1,56 @@
-"""Routes that concern all Tritons, answered as if they were one."""
+"""HTTP's codec of what concerns every Triton: the client's call goes to each as it is."""
 
-import asyncio
 import json
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 
+from tidegate_proxy.fan_out import VERBS, Codec, FanOut, IndexRow, Verb
 from tidegate_proxy.http.forward import Forwarder
-from tidegate_proxy.http.infer_response import error
 from tidegate_proxy.http.interface import Answer, Call, Handler, Triton
 
-_ANY: Final = (
-    ("GET", "/v2/health/live"),
-    ("GET", "/v2/health/ready"),
-    ("GET", "/v2/models/{model}/ready"),
-)
-"""Fine as soon as one of them says so."""
-_EVERY: Final = (
-    ("POST", "/v2/repository/models/{model}/load"),
-    ("POST", "/v2/repository/models/{model}/unload"),
-    ("POST", "/v2/systemsharedmemory/register"),
-    ("POST", "/v2/systemsharedmemory/unregister"),
-    ("POST", "/v2/cudasharedmemory/register"),
-    ("POST", "/v2/cudasharedmemory/unregister"),
-)
-"""Done by all of them; the first error, in their order, is the answer."""
+_OK = 200
+
+
+class HttpCodec(Codec[Triton, Call, Answer]):
+    """Asks a Triton on its HTTP port."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder = forwarder
+
+    async def ask(self, triton: Triton, question: Call) -> Answer:
+        """What it says."""
+        return await self._forwarder.whole(triton, question)
+
+    def succeeded(self, answer: Answer) -> bool:
+        """Whether it has done what it was asked."""
+        return answer.status == _OK
+
+    def says_yes(self, answer: Answer) -> bool:
+        """Whether it is ready, or lives: else it answers with an error."""
+        return answer.status == _OK
+
+    def index_in(self, answer: Answer) -> Iterable[IndexRow]:
+        """The index that it has given."""
+        rows = json.loads(answer.body)
+        return [IndexRow(**{name: row[name] for name in IndexRow._fields if name in row}) for row in rows]
+
+    def index_as(self, index: Sequence[IndexRow], like: Answer) -> Answer:
+        """An index as an answer, with the headers of another one."""
+        return replace(like, body=index_json(index))
+
+
+def index_json(index: Iterable[IndexRow]) -> bytes:
+    """The index as Triton's HTTP endpoint prints it."""
+    rows = [{name: value for name, value in row._asdict().items() if value} for row in index]
+    return json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def merged_handlers(tritons: Sequence[Triton], forwarder: Forwarder) -> dict[tuple[str, str], Handler]:
-    """Handlers that ask every living Triton and make one answer of theirs."""
+    """Handlers that ask every living Triton and make one answer of theirs, by HTTP method and pattern."""
+    fan_out: FanOut[Triton, Call, Answer] = FanOut(tritons, HttpCodec(forwarder))
 
-    async def ask_all(call: Call) -> list[Answer]:
-        living = [triton for triton in tritons if triton.alive]
-        if not living:
-            return [error(503, "none of the Tritons can be reached")]
-        return list(await asyncio.gather(*(forwarder.whole(triton, call) for triton in living)))
+    def handler(verb: Verb) -> Handler:
+        return partial(fan_out.answer, verb)
 
-    async def one_suffices(call: Call) -> Answer:
-        answers = await ask_all(call)
-        return next((answer for answer in answers if answer.status == 200), answers[0])
-
-    async def all_must(call: Call) -> Answer:
-        answers = await ask_all(call)
-        return next((answer for answer in answers if answer.status != 200), answers[0])
-
-    async def index(call: Call) -> Answer:
-        answers = await ask_all(call)
-        failed = next((answer for answer in answers if answer.status != 200), None)
-        return failed or Answer(200, answers[0].headers, _union([json.loads(each.body) for each in answers]))
-
-    return {
-        **dict.fromkeys(_ANY, one_suffices),
-        **dict.fromkeys(_EVERY, all_must),
-        ("POST", "/v2/repository/index"): index,
-    }
-
-
-def _union(indexes: list[list[dict[str, Any]]]) -> bytes:
-    """Every model and version once, in the order of names as Triton has it; ready where it is ready somewhere."""
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in (row for rows_of_one in indexes for row in rows_of_one):
-        key = (row["name"], row.get("version", ""))
-        if key not in rows or row.get("state") == "READY":
-            rows[key] = row
-    ordered = [rows[key] for key in sorted(rows)]
-    return json.dumps(ordered, ensure_ascii=False, separators=(",", ":")).encode()
+    return {route: handler(verb) for verb in VERBS for route in verb.routes}

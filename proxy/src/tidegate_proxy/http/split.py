@@ -7,10 +7,11 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 
 from tidegate_proxy.catalog import Directory
-from tidegate_proxy.client import RequestFailed
 from tidegate_proxy.control import Control
 from tidegate_proxy.http.infer_response import JSON, error, failure
 from tidegate_proxy.http.interface import Answer, Call, Handler
+from tidegate_proxy.http.several import index_json
+from tidegate_proxy.outcome import RequestFailed
 from tidegate_proxy.split_models import VERSION, SplitModel
 
 
@@ -31,7 +32,7 @@ def split_handlers(directory: Directory, control: Control) -> Mapping[tuple[str,
             models = await control.repository_index()
         except RequestFailed as failed:
             return failure(failed.code, failed.details)
-        return Answer(200, [*JSON], _dumped([_plain(model) for model in models]))
+        return Answer(200, [*JSON], index_json(models))
 
     return {
         ("GET", "/v2/models/{model}"): about_a_model(lambda split: _dumped(_metadata(split))),

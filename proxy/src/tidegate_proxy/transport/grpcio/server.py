@@ -11,10 +11,10 @@ from grpc._cython import cygrpc
 
 from tidegate_proxy.access.tls import server_credentials
 from tidegate_proxy.bounds import TOO_MUCH, Bounds
-from tidegate_proxy.client import own_fault
 from tidegate_proxy.configuration.config import Limits, ServerTls
 from tidegate_proxy.faults import faults
 from tidegate_proxy.liveness import BEAT_S, Liveness
+from tidegate_proxy.outcome import own_fault
 from tidegate_proxy.transport.grpcio.handover import HandOver
 from tidegate_proxy.transport.grpcio.options import server_options
 from tidegate_proxy.transport.interface import Metadata

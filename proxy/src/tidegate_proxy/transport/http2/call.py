@@ -1,19 +1,17 @@
 """One RPC of a client: its messages in, its answers out."""
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from grpc import StatusCode
 
-from tidegate_proxy.bounds import TOO_MUCH
+from tidegate_proxy.bounds import TOO_MUCH, Bounds
+from tidegate_proxy.configuration.config import Limits
 from tidegate_proxy.transport.http2.inflation import ACCEPTED_ENCODINGS, Inflation, MessageError
 from tidegate_proxy.transport.http2.message import PREFIX_BYTES, Assembler, whole
 from tidegate_proxy.transport.http2.metadata import Header, quoted
 from tidegate_proxy.transport.http2.opening import Opening
-
-if TYPE_CHECKING:
-    from tidegate_proxy.transport.http2.server_connection import ServerConnection
 
 HEADERS: Final[tuple[Header, ...]] = (
     (b":status", b"200"),
@@ -27,6 +25,43 @@ INFLATED_ASIDE: Final = 1 << 22
 """Of a larger one, in a thread, before what it comes to is looked at."""
 _DEADLINE: Final = "Deadline Exceeded"
 Received = Callable[[bytes | None], None]
+
+
+class Line(Protocol):
+    """What a call needs of the connection that it came over."""
+
+    peer: str
+    limits: Limits
+    bounds: Bounds
+    now_s: Callable[[], float]
+
+    @property
+    def most_details(self) -> int:
+        """Bytes of a status' words that the client takes."""
+
+    def deliver_soon(self, call: "Call") -> None:
+        """Hand a message over behind what is being done."""
+
+    def begin(self, call: "Call") -> None:
+        """Send the headers of an answer."""
+
+    def answer(self, call: "Call", message: bytes) -> None:
+        """Send an answer of one message."""
+
+    def send(self, stream_id: int, message: bytes, then: Callable[[None], None] | None = None) -> None:
+        """Send a message; `then` is called when the stream's reader is ready for more."""
+
+    def end(self, call: "Call", trailers: Sequence[Header], *, is_first: bool) -> None:
+        """Send a status."""
+
+    def acknowledge(self, stream_id: int, amount: int) -> None:
+        """What came on a stream was taken."""
+
+    def fail(self, call: "Call", error: Exception) -> None:
+        """A fault of Tidegate's own ends a call."""
+
+    def count(self, limit: str) -> None:
+        """A limit has ended or refused something."""
 
 
 class Call:
@@ -55,7 +90,7 @@ class Call:
         "until_s",
     )
 
-    def __init__(self, connection: "ServerConnection", stream_id: int, opening: Opening) -> None:
+    def __init__(self, connection: Line, stream_id: int, opening: Opening) -> None:
         self.method = opening.method
         """Full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
         self.metadata = opening.metadata

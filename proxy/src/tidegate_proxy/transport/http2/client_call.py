@@ -4,7 +4,7 @@ import asyncio
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from grpc import StatusCode
 
@@ -14,10 +14,25 @@ from tidegate_proxy.transport.http2.message import Assembler, whole
 from tidegate_proxy.transport.http2.metadata import Header
 from tidegate_proxy.transport.interface import Answered, Ended
 
-if TYPE_CHECKING:
-    from tidegate_proxy.transport.http2.client_connection import ClientConnection
-
 LONGEST_ANSWER: Final = (1 << 31) - 1
+
+
+class Line(Protocol):
+    """What a call needs of the connection that it goes over."""
+
+    def send(
+        self, stream_id: int, message: bytes, then: Callable[[None], None] | None = None, *, is_last: bool = False
+    ) -> None:
+        """Send a message; `then` is called when the stream's reader is ready for more."""
+
+    def half_close(self, stream_id: int) -> None:
+        """Say that a stream's messages are all sent."""
+
+    def acknowledge(self, stream_id: int, amount: int) -> None:
+        """What came on a stream was taken."""
+
+    def reset(self, stream_id: int) -> None:
+        """Tell the server that nobody waits for a call."""
 
 
 class PendingCall:
@@ -30,7 +45,7 @@ class PendingCall:
 
     def __init__(self, headers: Sequence[Header]) -> None:
         self.headers = headers
-        self.connection: ClientConnection | None = None
+        self.connection: Line | None = None
         self.stream_id = 0
         self.tries = 0
         self.encoding = "identity"

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import ngh2
 from grpc import StatusCode
@@ -16,9 +16,6 @@ from tidegate_proxy.transport.http2.inflation import MessageError, is_known
 from tidegate_proxy.transport.http2.metadata import unquoted
 from tidegate_proxy.transport.http2.status import CODES, code_of_http, code_of_reset, name_of
 
-if TYPE_CHECKING:
-    from tidegate_proxy.transport.http2.channel import Channel
-
 log = logging.getLogger(__name__)
 
 KEEPALIVE_TIMEOUT_S: Final = 20.0
@@ -26,10 +23,25 @@ STREAMS_PER_CONNECTION: Final = 1 << 29
 """Then another connection takes over: the numbers of a connection's streams come to an end at 2^31, every other one."""
 
 
+class Caller(Protocol):
+    """Who makes connections, and calls over them."""
+
+    keepalive_s: float | None
+
+    def again(self, call: PendingCall) -> None:
+        """Send a call that no server has seen."""
+
+    def left(self, connection: "ClientConnection") -> None:
+        """A connection takes no more calls."""
+
+    def freed(self, connection: "ClientConnection") -> None:
+        """A connection takes calls."""
+
+
 class ClientConnection(Connection):
     """One connection to the server."""
 
-    def __init__(self, channel: "Channel") -> None:
+    def __init__(self, channel: Caller) -> None:
         super().__init__(
             ngh2.Role.CLIENT, configuration(peer_max_concurrent_streams=(1 << 31) - 1), {Setting.ENABLE_PUSH: 0}
         )

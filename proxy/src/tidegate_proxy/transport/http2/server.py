@@ -8,7 +8,7 @@ from errno import EADDRINUSE
 from typing import Final
 
 from tidegate_proxy.access.tls import server_context
-from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.bounds import Bounds, makes_room
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import Limits, ServerTls
 from tidegate_proxy.liveness import Liveness
@@ -105,23 +105,17 @@ class Server:
         if self._stopping:
             return False
         if len(self._connections) >= self.limits.max_connections:
-            idle = self._idle_of_most(connection.host)
-            if not idle:
+            hosts = Counter(other.host for other in self._connections)
+            idle = [other for other in self._connections if not other.is_busy]
+            replaceable = makes_room(lambda: idle, hosts, connection.host)
+            ended = min(replaceable, key=lambda other: (other.has_asked, other.idle_since_s), default=None)
+            if ended is None:
                 self.bounds.count("grpc", "max_connections")
                 return False
-            min(idle, key=lambda other: (other.has_asked, other.idle_since_s)).end_for("max_connections")
+            ended.end_for("max_connections")
         self._connections[connection] = random.uniform(0.9, 1.1)
         self.bounds.connections["grpc"] = len(self._connections)
         return True
-
-    def _idle_of_most(self, host: str) -> list[ServerConnection]:
-        """Idle connections from where most come, else from where no fewer come than from `host`."""
-        hosts = Counter(connection.host for connection in self._connections)
-        idle = [connection for connection in self._connections if not connection.is_busy]
-        for count in (max(hosts.values()), hosts[host] + 1):
-            if found := [connection for connection in idle if hosts[connection.host] >= count]:
-                return found
-        return []
 
     def left(self, connection: ServerConnection) -> None:
         """A connection is no more."""

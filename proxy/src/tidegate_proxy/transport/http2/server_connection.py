@@ -3,24 +3,22 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol, cast
 
 import ngh2
 from grpc import StatusCode
 from ngh2.enums import ErrorCode, Setting
 from ngh2.events import DataReceived, PingReceived, RequestReceived, SettingsReceived, StreamClosed, StreamReset
 
-from tidegate_proxy.bounds import TOO_MUCH
-from tidegate_proxy.client import own_fault
+from tidegate_proxy.bounds import TOO_MUCH, Bounds
+from tidegate_proxy.configuration.config import Limits
 from tidegate_proxy.faults import faults
+from tidegate_proxy.outcome import own_fault
 from tidegate_proxy.transport.http2.call import HEADERS, OK, Call
 from tidegate_proxy.transport.http2.connection import Connection, configuration
 from tidegate_proxy.transport.http2.inflation import MessageError
 from tidegate_proxy.transport.http2.metadata import Header
 from tidegate_proxy.transport.http2.opening import Opening, opening_of
-
-if TYPE_CHECKING:
-    from tidegate_proxy.transport.http2.server import Server
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +41,30 @@ PINGS: Final = 2
 """That may come too early in a row, as with gRPC's own core."""
 
 
+class Listener(Protocol):
+    """Who takes connections, and the calls that come over them."""
+
+    limits: Limits
+    bounds: Bounds
+    accept: Callable[[Call], None]
+
+    def admits(self, connection: "ServerConnection") -> bool:
+        """Whether there is room for one more connection."""
+
+    def left(self, connection: "ServerConnection") -> None:
+        """A connection is no more."""
+
+    def age_s(self, connection: "ServerConnection") -> float:
+        """How old a connection may get."""
+
+    def end_largest(self) -> None:
+        """All connections together have too much that is not read."""
+
+
 class ServerConnection(Connection):
     """One client's connection."""
 
-    def __init__(self, server: "Server") -> None:
+    def __init__(self, server: Listener) -> None:
         limits = server.limits
         super().__init__(
             ngh2.Role.SERVER,

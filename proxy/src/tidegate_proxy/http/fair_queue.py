@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 Place = TypeVar("Place")
 
 
-class Turns(Generic[Place]):
-    """Lives in one event loop."""
+class FairQueue(Generic[Place]):
+    """Of those who wait for a place. Lives in one event loop."""
 
     def __init__(self, places: Iterable[Place]) -> None:
         self._free = list(places)

@@ -5,14 +5,14 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_proxy.http.turns import Turns
+from tidegate_proxy.http.fair_queue import FairQueue
 
 
 def _order(asked: list[tuple[str, int]]) -> list[int]:
     """In which order they have the one place, when all come while it is taken."""
 
     async def ask() -> list[int]:
-        turns = Turns(["place"])
+        turns = FairQueue(["place"])
         await turns.take("", 0)
         order: list[int] = []
 
@@ -46,7 +46,7 @@ def test_everybody_has_a_turn(asked: list[tuple[str, int]]) -> None:
 
 def test_a_large_one_is_not_passed_over_for_ever() -> None:
     async def ask() -> int:
-        turns = Turns([0])
+        turns = FairQueue([0])
         place = await turns.take("", 0)
         large = asyncio.create_task(turns.take("large", 100))
         for number in range(1000):
@@ -64,7 +64,7 @@ def test_a_large_one_is_not_passed_over_for_ever() -> None:
 
 def test_a_small_one_that_comes_later_waits_for_few_of_a_crowd() -> None:
     async def ask() -> int:
-        turns = Turns([0])
+        turns = FairQueue([0])
         place = await turns.take("", 100)
         crowd = [asyncio.create_task(turns.take(str(number), 100)) for number in range(20)]
         await asyncio.sleep(0)
@@ -86,7 +86,7 @@ def test_a_small_one_that_comes_later_waits_for_few_of_a_crowd() -> None:
 
 def test_who_leaves_takes_no_place_and_is_forgotten() -> None:
     async def ask() -> None:
-        turns = Turns([0])
+        turns = FairQueue([0])
         place = await turns.take("a", 1)
         crowd = [asyncio.create_task(turns.take(str(number), 1)) for number in range(100)]
         await asyncio.sleep(0)

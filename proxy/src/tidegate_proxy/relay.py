@@ -1,0 +1,119 @@
+"""What of a client's stream goes on to one Triton as it is."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from tidegate_proxy.backend import CANCEL_AFTER_S, Backend
+from tidegate_proxy.envelope import PassedThrough
+from tidegate_proxy.routing import Routing
+from tidegate_proxy.transport import CallFailed, Metadata, Stream
+
+MOST_UNANSWERED: Final = 1000
+"""Requests of one stream to a Triton that are remembered for its statistics: a decoupled model may never answer."""
+
+
+class Relay:
+    """The messages of one stream that go on to one Triton, and what is counted of their answers."""
+
+    def __init__(self, taken: Callable[[int], None]) -> None:
+        """`taken` is called when a message is on its way, with its size."""
+        self._taken = taken
+        self._messages: deque[tuple[bytes, PassedThrough] | None] = deque()
+        self._more = asyncio.Event()
+        self._room = asyncio.Event()
+        self._unanswered: deque[tuple[PassedThrough, int]] = deque(maxlen=MOST_UNANSWERED)
+        """The latest requests on their way, each with when it left."""
+        self._ended = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are not on their way yet."""
+        return len(self._messages)
+
+    def enter(self) -> None:
+        """In the task that sends them."""
+        self._task = asyncio.current_task()
+        if self._ended and self._task:
+            self._task.cancel()
+
+    def put(self, message: tuple[bytes, PassedThrough] | None) -> None:
+        """Add a message, and what has to be known of it; None: that was the last."""
+        self._messages.append(message)
+        self._more.set()
+
+    def end(self) -> None:
+        """Send no more, and cancel its task a moment later, whatever it waits for then (`CANCEL_AFTER_S`)."""
+        self._ended = True
+        self._messages.clear()
+        self.put(None)
+        if self._task:
+            asyncio.get_running_loop().call_later(CANCEL_AFTER_S, self._task.cancel)
+
+    async def messages(self) -> AsyncIterator[bytes]:
+        """The messages, as they come."""
+        while True:
+            self._more.clear()
+            while self._messages:
+                following = self._messages.popleft()
+                if following is None:
+                    return
+                message, request = following
+                self._unanswered.append((request, time.monotonic_ns()))
+                yield message
+                self._taken(len(message))
+            await self._more.wait()
+
+    def answered(self, routing: Routing, *, ok: bool) -> None:
+        """An answer came: for models that give one each, and only those are counted here, to the oldest request."""
+        if self._unanswered:
+            request, sent_ns = self._unanswered.popleft()
+            routing.passed_through(request, sent_ns, ok=ok)
+
+    async def wait_for_room(self, there_is: Callable[[], bool]) -> None:
+        """Wait until answers were taken, unless `there_is` room by now."""
+        self._room.clear()
+        if not there_is():
+            await self._room.wait()
+
+    def make_room(self) -> None:
+        """An answer was taken."""
+        self._room.set()
+
+
+async def forwarded_stream(
+    routing: Routing,
+    backend: Backend,
+    method: str,
+    messages: AsyncIterator[bytes],
+    metadata: Metadata,
+    remaining_s: float | None,
+    owner: str,
+) -> AsyncIterator[bytes]:
+    """The answers of one Triton to a client's stream. Raises RequestFailed."""
+    # A Triton that is told of a deadline may die of it: it is told a little later, if at all.
+    limit_s = None if remaining_s is None else remaining_s + CANCEL_AFTER_S
+    stream = backend.stream(method, routing.forwarded(metadata), limit_s)
+    backend.forwarded.add(stream)
+    writing = asyncio.create_task(_write(stream, messages))
+    try:
+        while (answer := await stream.read()) is not None:
+            yield answer
+        routing.did_well(backend, owner)
+    except CallFailed as error:
+        raise await routing.failure(backend, error.code, error.details, owner) from error
+    finally:
+        backend.forwarded.discard(stream)
+        stream.cancel()
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+
+
+async def _write(stream: Stream, messages: AsyncIterator[bytes]) -> None:
+    """Send the messages of a stream, and that there are no more; how it ends, its reader learns."""
+    async for message in messages:
+        await stream.write(message)
+    stream.half_close()
