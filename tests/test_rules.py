@@ -27,7 +27,6 @@ def test_the_seeded_generator_is_all_of_random_that_is_allowed() -> None:
 
 SNIPPET = """\
 import datetime
-import ast
 import random
 import numpy as np
 from datetime import date

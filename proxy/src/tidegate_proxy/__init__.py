@@ -30,6 +30,7 @@ backend            one Triton; probing: whether it is alive; forwarded: metadata
 discovery          keeps the catalog true; catalog, signature: what the Tritons serve; variants: where they disagree
   consent            whether a model's requests are merged, run alone or pass through; queue_delay: loaded without one
   split_models       models in partitions, which clients see as one
+gpus               which GPUs and MIG instances this machine has, as NVML tells
 settings           what of the configuration may change while requests are under way: one value, swapped as a whole
 take_over          several processes on one port, the last of which serves
 transport/         gRPC, two ways behind one interface: libnghttp2 in the event loop; grpcio's completion queues

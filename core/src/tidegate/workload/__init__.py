@@ -5,6 +5,7 @@ workers, partitions  parts of it that are short for a layout's; layout: that lay
 requests       the requests that it asks for, drawn from a seed
 arrivals       processes; traces: recorded arrivals
 from_layout    a scenario whose workers, models and network are those of a planner's layout
+shapes         of a model's requests, each with its share and its times
 distributions  rows per request and the like; streams: one random stream per purpose
 profiles       how a scenario says how long a batch takes
 simulated      its section `simulation`: how simulated workers differ from what policies expect
