@@ -27,6 +27,7 @@ control            every other call: answered by Tidegate itself, for all Triton
   client_regions     shared memory of clients; reserved_names: what is not for them; regions: what Tritons are handed
   lifeline           by which others see whether the process that made a region has ended
 backend            one Triton; probing: whether it is alive; forwarded: metadata that goes on to it
+gpus               which GPUs and MIG instances this machine has, as NVML tells
 discovery          keeps the catalog true; catalog, signature: what the Tritons serve; variants: where they disagree
   kinds              what kind of worker each Triton is; gpus: those of this machine, as NVML tells
   consent            whether a model's requests are merged, run alone or pass through; queue_delay: loaded without one
