@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from tidegate_proxy.configuration import config as config_module
-from tidegate_proxy.configuration.config import Limits, ServeConfig
+from tidegate_proxy.configuration.config import LimitsConfig, ServeConfig
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.configuration.reload import LIVE, RESTART, diff
 from tidegate_proxy.configuration.section import Section
@@ -198,7 +198,7 @@ def test_flags_override_what_they_name_and_nothing_else(tmp_path: Path) -> None:
     assert [triton.grpc for triton in config.tritons] == ["c:1"]
     assert (config.listen.grpc, config.listen.http) == ("0.0.0.0:1000", "0.0.0.0:2000")
     assert {name: model.slo_ms for name, model in config.models.items()} == {"m": 5, "n": 2}
-    assert (config.seed, config.drain_s, config.limits) == (0, 3, Limits())
+    assert (config.seed, config.drain_s, config.limits) == (0, 3, LimitsConfig())
 
 
 def test_flags_alone_are_a_configuration() -> None:
@@ -282,7 +282,7 @@ def test_the_schema_refuses_what_is_unknown() -> None:
 
 def _leaves() -> set[str]:
     """Fields, those of `limits` and `log` one by one."""
-    split: dict[str, type[Section]] = {"limits": config_module.Limits, "log": config_module.Log}
+    split: dict[str, type[Section]] = {"limits": config_module.LimitsConfig, "log": config_module.Log}
     whole = set(ServeConfig.model_fields) - set(split)
     return whole | {f"{name}.{field}" for name, kind in split.items() for field in kind.model_fields}
 

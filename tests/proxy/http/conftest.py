@@ -20,7 +20,7 @@ from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.consent import consent_of
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.envelope import open_envelope
-from tidegate_proxy.http import Guard, Handler, HttpFront, HttpServer, Limits, Scheduling, start_server
+from tidegate_proxy.http import Guard, Handler, HttpFront, HttpLimits, HttpServer, Scheduling, start_server
 from tidegate_proxy.outcome import RequestFailed
 from tidegate_proxy.signature import Signature, signature_of
 from tidegate_proxy.wire import first_string
@@ -61,7 +61,7 @@ class TritonPythonModel:
             raise ValueError("it breaks")
         if "fails" in self.parameters:
             word = pb_utils.get_input_tensor_by_name(requests[0], "X").as_numpy().flat[0].decode()
-            error = pb_utils.TritonError("as told", getattr(pb_utils.TritonError, word))
+            error = pb_utils.BackendError("as told", getattr(pb_utils.BackendError, word))
             return [pb_utils.InferenceResponse(error=error) for _ in requests]
         if "held_back" not in self.parameters:
             return [pb_utils.InferenceResponse(self.answer(request)) for request in requests]
@@ -189,7 +189,7 @@ class RunningFront:
         scheduling: Scheduling,
         scheduled: Callable[[str], Signature | None],
         overrides: Mapping[tuple[str, str], Handler] | None = None,
-        limits: Limits | None = None,
+        limits: HttpLimits | None = None,
         guard: Guard | None = None,
         tls: ssl.SSLContext | None = None,
         bounds: Bounds | None = None,
@@ -230,7 +230,7 @@ class RunningFront:
         """Of Routing."""
         return False
 
-    async def _start(self, limits: Limits | None, tls: ssl.SSLContext | None) -> HttpServer:
+    async def _start(self, limits: HttpLimits | None, tls: ssl.SSLContext | None) -> HttpServer:
         await self._front.__aenter__()
         return await start_server(self._front, "127.0.0.1", 0, limits=limits, tls=tls, bounds=self.bounds)
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.proxy.http.by_hand import ECHO, NOT_FOUND, PLAIN, Never, Upstream, connect, exchange, post, read_all
 from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.http import Limits
+from tidegate_proxy.http import HttpLimits
 
 
 def test_a_client_that_leaves_cancels_its_inference(start_front: Callable[..., Any], caplog: Any) -> None:  # noqa: ANN401
@@ -249,7 +249,7 @@ def test_large_bodies_are_passed_on_while_they_come(
     assert upstream.left.wait(120)
 
 
-LIMITS = Limits(body_bytes=1000, head_bytes=10_000)
+LIMITS = HttpLimits(body_bytes=1000, head_bytes=10_000)
 
 
 @pytest.fixture(scope="session")
@@ -277,7 +277,7 @@ def test_large_forwarded_bodies_end_at_the_limit(
     start_front: Callable[..., Any], start_upstream: Callable[[bytes], Upstream]
 ) -> None:
     upstream = start_upstream(b"")
-    front = start_front([upstream.http_url], None, {}.get, limits=Limits(body_bytes=2 << 20))
+    front = start_front([upstream.http_url], None, {}.get, limits=HttpLimits(body_bytes=2 << 20))
     chunk = b"100000\r\n" + bytes(1 << 20) + b"\r\n"
     received = exchange(front, post("Transfer-Encoding: chunked", body=3 * chunk, path="/v2/models/nope/infer"))
     assert received.startswith(b"HTTP/1.1 413 ")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.http import Limits
+from tidegate_proxy.http import HttpLimits
 from tidegate_proxy.http.connections import RESERVE
 from tidegate_proxy.settings import InForce, Settings
 from tidegate_proxy.signature import Signature, TensorSpec
@@ -56,7 +56,7 @@ class Peer:
 
 @pytest.fixture
 def limited(start_front: Callable[..., Any]) -> Iterator[Callable[..., Peer]]:
-    """`limited(Limits(...), Bounds(...))`: a client of a front with such limits, before no Triton at all."""
+    """`limited(HttpLimits(...), Bounds(...))`: a client of a front with such limits, before no Triton at all."""
     peers: list[Peer] = []
 
     async def live(_call: object) -> Any:  # noqa: ANN401
@@ -68,7 +68,7 @@ def limited(start_front: Callable[..., Any]) -> Iterator[Callable[..., Peer]]:
     async def wait(_call: object) -> Any:  # noqa: ANN401
         await asyncio.Event().wait()
 
-    def start(limits: Limits, bounds: Bounds | None = None, **more: Any) -> Peer:  # noqa: ANN401
+    def start(limits: HttpLimits, bounds: Bounds | None = None, **more: Any) -> Peer:  # noqa: ANN401
         handlers: dict[tuple[str, str], Callable[[object], Awaitable[Any]]] = {
             ("GET", "/v2/health/live"): live,
             ("GET", "/v2"): big,
@@ -102,14 +102,14 @@ def _everything(connection: socket.socket) -> bytes:
 @pytest.mark.parametrize(
     ("limits", "sent", "limit", "told"),
     [
-        (Limits(head_s=0.3), HALF_A_HEAD, "head_timeout_s", b"408"),
-        (Limits(body_s=0.3), HALF_A_BODY, "body_timeout_s", b"408"),
-        (Limits(idle_s=0.3), b"", "idle_timeout_s", b""),
-        (Limits(idle_s=0.3), LIVE, "idle_timeout_s", b"200"),
+        (HttpLimits(head_s=0.3), HALF_A_HEAD, "head_timeout_s", b"408"),
+        (HttpLimits(body_s=0.3), HALF_A_BODY, "body_timeout_s", b"408"),
+        (HttpLimits(idle_s=0.3), b"", "idle_timeout_s", b""),
+        (HttpLimits(idle_s=0.3), LIVE, "idle_timeout_s", b"200"),
     ],
 )
 def test_what_takes_too_long_ends(
-    limited: Callable[..., Peer], limits: Limits, sent: bytes, limit: str, told: bytes
+    limited: Callable[..., Peer], limits: HttpLimits, sent: bytes, limit: str, told: bytes
 ) -> None:
     peer = limited(limits)
     assert _everything(peer.connect(sent))[9:12] == told
@@ -118,7 +118,7 @@ def test_what_takes_too_long_ends(
 
 def test_a_trickle_is_no_progress(limited: Callable[..., Peer]) -> None:
     """Bytes that come one by one do not make a head or a body last for ever."""
-    peer = limited(Limits(head_s=0.5, body_s=0.5))
+    peer = limited(HttpLimits(head_s=0.5, body_s=0.5))
     for begun in (HALF_A_HEAD, HALF_A_BODY):
         connection = peer.connect(begun)
         give_up = time.monotonic() + 20
@@ -134,7 +134,7 @@ def test_a_trickle_is_no_progress(limited: Callable[..., Peer]) -> None:
 
 
 def test_who_waits_for_tidegate_is_not_hurried(limited: Callable[..., Peer], eventually: Callable[..., None]) -> None:
-    peer = limited(Limits(head_s=0.2, body_s=0.2, idle_s=0.2, send_s=0.2))
+    peer = limited(HttpLimits(head_s=0.2, body_s=0.2, idle_s=0.2, send_s=0.2))
     waiting = peer.connect(WAIT.replace(b"/v2/wait", b"/v2/models/stats"))
     for _ in range(4):
         peer.connect(HALF_A_HEAD)
@@ -151,7 +151,7 @@ def _open(peer: Peer) -> list[None]:
 @pytest.mark.parametrize("sent", [HALF_A_HEAD, HALF_A_BODY, b""])
 def test_the_slowest_makes_room(limited: Callable[..., Peer], sent: bytes) -> None:
     """Three hundred half-sent requests, three times as many as may be open: health is answered all the while."""
-    peer = limited(Limits(connections=100))
+    peer = limited(HttpLimits(connections=100))
     for number in range(300):
         peer.connect(sent)
         if number % 20 == 0:
@@ -165,7 +165,7 @@ def test_the_slowest_makes_room(limited: Callable[..., Peer], sent: bytes) -> No
 def test_a_flood_ends_no_neighbours_connections(
     limited: Callable[..., Peer], eventually: Callable[..., None], sent: bytes
 ) -> None:
-    peer = limited(Limits(connections=40))
+    peer = limited(HttpLimits(connections=40))
     neighbours = [peer.connect(LIVE, "127.0.0.2") for _ in range(5)]
     for neighbour in neighbours:
         assert neighbour.recv(1 << 16)[9:12] == b"200"
@@ -183,7 +183,7 @@ def test_who_has_asked_for_something_stays_longer(
     limited: Callable[..., Peer], eventually: Callable[..., None]
 ) -> None:
     """Behind a load balancer all come from one address."""
-    peer = limited(Limits(connections=40))
+    peer = limited(HttpLimits(connections=40))
     neighbour = peer.connect(LIVE)
     assert neighbour.recv(1 << 16)[9:12] == b"200"
     for _ in range(100):
@@ -196,7 +196,7 @@ def test_who_has_asked_for_something_stays_longer(
 def test_where_a_flood_waits_for_tidegate_it_makes_no_room_for_itself(
     limited: Callable[..., Peer], eventually: Callable[..., None]
 ) -> None:
-    peer = limited(Limits(connections=40))
+    peer = limited(HttpLimits(connections=40))
     neighbours = [peer.connect(LIVE, "127.0.0.2") for _ in range(5)]
     for neighbour in neighbours:
         assert neighbour.recv(1 << 16)[9:12] == b"200"
@@ -213,7 +213,7 @@ def test_where_a_flood_waits_for_tidegate_it_makes_no_room_for_itself(
 def test_where_nobody_can_make_room_there_is_a_reserve_for_health(
     limited: Callable[..., Peer], eventually: Callable[..., None]
 ) -> None:
-    peer = limited(Limits(connections=20))
+    peer = limited(HttpLimits(connections=20))
     ask = WAIT.replace(b"/v2/wait", b"/v2/models/stats")
     for _ in range(20):
         peer.connect(ask)
@@ -228,7 +228,7 @@ def test_where_nobody_can_make_room_there_is_a_reserve_for_health(
 
 
 def test_a_reader_that_takes_nothing_is_cut_off(limited: Callable[..., Peer], eventually: Callable[..., None]) -> None:
-    peer = limited(Limits(send_s=0.5))
+    peer = limited(HttpLimits(send_s=0.5))
     request = BIG.replace(b"/v2/big", b"/v2")
     peer.connect(request)
     eventually(lambda: peer.bounds.unread_bytes > BIG_BYTES // 2, "the answer to wait")
@@ -239,7 +239,7 @@ def test_a_reader_that_takes_nothing_is_cut_off(limited: Callable[..., Peer], ev
 
 def test_a_reader_that_takes_its_time_is_not(limited: Callable[..., Peer]) -> None:
     """Its answer takes many times as long as it may take nothing."""
-    peer = limited(Limits(send_s=0.5))
+    peer = limited(HttpLimits(send_s=0.5))
     connection = peer.connect(BIG.replace(b"/v2/big", b"/v2"))
     received, began = 0, time.monotonic()
     while received < BIG_BYTES:
@@ -255,7 +255,7 @@ def test_a_reader_that_takes_its_time_is_not(limited: Callable[..., Peer]) -> No
 def test_answers_that_nobody_reads_are_bounded_in_all(
     limited: Callable[..., Peer], eventually: Callable[..., None]
 ) -> None:
-    peer = limited(Limits(), Bounds(InForce(Settings(max_unread_bytes=3 * BIG_BYTES))))
+    peer = limited(HttpLimits(), Bounds(InForce(Settings(max_unread_bytes=3 * BIG_BYTES))))
     for _ in range(10):
         peer.connect(BIG.replace(b"/v2/big", b"/v2"))
     eventually(lambda: peer.bounds.ended["http", "max_unread_bytes"] >= 7, "those beyond to be cut off")
@@ -266,7 +266,7 @@ def test_answers_that_nobody_reads_are_bounded_in_all(
 def test_bytes_in_flight_are_bounded(limited: Callable[..., Peer], eventually: Callable[..., None]) -> None:
     """Bodies that are sent halfway hold memory; who comes when too much is held is told so, and others go on."""
     peer = limited(
-        Limits(), Bounds(InForce(Settings(max_in_flight_bytes=2_100_000))), scheduled={"echo": SIGNATURE}.get
+        HttpLimits(), Bounds(InForce(Settings(max_in_flight_bytes=2_100_000))), scheduled={"echo": SIGNATURE}.get
     )
     half = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + bytes(500_000)
     first, second = peer.connect(half), peer.connect(half)
@@ -282,7 +282,7 @@ def test_bytes_in_flight_are_bounded(limited: Callable[..., Peer], eventually: C
 @pytest.mark.parametrize("model", ["echo", "nope"])
 def test_bombs_are_cut_off_while_they_are_inflated(limited: Callable[..., Peer], model: str) -> None:
     """Whether they are for the scheduler or on their way to a Triton."""
-    peer = limited(Limits(body_bytes=8 << 20), scheduled={"echo": SIGNATURE}.get)
+    peer = limited(HttpLimits(body_bytes=8 << 20), scheduled={"echo": SIGNATURE}.get)
     bomb = gzip.compress(bytes(1 << 27), compresslevel=6)
     head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: {len(bomb)}"
     received = _everything(peer.connect(head.encode() + b"\r\n\r\n" + bomb))
@@ -292,7 +292,7 @@ def test_bombs_are_cut_off_while_they_are_inflated(limited: Callable[..., Peer],
 
 
 def test_a_client_that_is_refused_while_it_sends_reads_why(limited: Callable[..., Peer]) -> None:
-    peer = limited(Limits(body_bytes=1000))
+    peer = limited(HttpLimits(body_bytes=1000))
     length = 20 << 20
     connection = peer.connect(
         f"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
@@ -302,7 +302,7 @@ def test_a_client_that_is_refused_while_it_sends_reads_why(limited: Callable[...
 
 
 def test_an_old_connection_ends_with_its_answer(limited: Callable[..., Peer]) -> None:
-    peer = limited(Limits(age_s=0.2))
+    peer = limited(HttpLimits(age_s=0.2))
     connection = peer.connect(LIVE)
     assert b"connection: close" not in connection.recv(1 << 16)
     time.sleep(0.25)  # its age

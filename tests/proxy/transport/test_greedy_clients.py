@@ -13,7 +13,7 @@ import pytest
 
 from tests.proxy.transport.conftest import LoopThread
 from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.configuration.config import Limits
+from tidegate_proxy.configuration.config import LimitsConfig
 from tidegate_proxy.settings import InForce, Settings
 from tidegate_proxy.transport.grpcio.server import Call, Server
 
@@ -62,7 +62,7 @@ def serve(loop: LoopThread) -> Iterator[Callable[..., str]]:
     servers: list[Server] = []
 
     def start(accept: Callable[[Call], None], bounds: Bounds, **limits: float) -> str:
-        servers.append(loop.call(lambda: Server(accept, Limits.model_validate(limits), bounds)))
+        servers.append(loop.call(lambda: Server(accept, LimitsConfig.model_validate(limits), bounds)))
         return f"127.0.0.1:{loop.run(servers[-1].listen('127.0.0.1:0'))}"
 
     yield start

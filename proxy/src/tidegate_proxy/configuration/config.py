@@ -129,7 +129,7 @@ class ModelConfig(Section):
     )
 
 
-class Limits(Section):
+class LimitsConfig(Section):
     """What is refused or given up so that the rest goes on."""
 
     max_queue: int = Field(default=100_000, ge=1, description="Requests queued in all; those above are shed")
@@ -314,7 +314,7 @@ class ServeConfig(Section):
     wait_s: Seconds = Field(default=10.0, description="How long to wait at start for the Tritons to become ready")
     clients: ClientsConfig = Field(default=ClientsConfig(), description="Who counts as one client")
     app: AppConfig = Field(default=AppConfig(), description="What tells the application of a request; default: nothing")
-    limits: Limits = Field(default=Limits(), description="What is refused or given up")
+    limits: LimitsConfig = Field(default=LimitsConfig(), description="What is refused or given up")
     shedding: Shedding = Field(default=Shedding(), description="How a request is refused")
     retries: Retries = Field(default=Retries(), description="Requests on a Triton that is lost")
     ejection: Ejection = Field(default=Ejection(), description="Tritons that fail though they answer probes")

@@ -11,7 +11,7 @@ application      the ASGI application: inferences are scheduled, all else goes o
 """
 
 from tidegate_proxy.http.application import HttpFront
-from tidegate_proxy.http.interface import Answer, Call, Guard, Handler, Limits, Scheduling, Triton
+from tidegate_proxy.http.interface import Answer, Call, Guard, Handler, HttpLimits, Scheduling, Triton
 from tidegate_proxy.http.server import HttpServer, start_server
 
 __all__ = [
@@ -20,8 +20,8 @@ __all__ = [
     "Guard",
     "Handler",
     "HttpFront",
+    "HttpLimits",
     "HttpServer",
-    "Limits",
     "Scheduling",
     "Triton",
     "start_server",

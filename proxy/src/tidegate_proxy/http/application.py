@@ -24,7 +24,7 @@ from tidegate_proxy.http.interface import (
     AnyTriton,
     Guard,
     Handler,
-    Limits,
+    HttpLimits,
     Owner,
     PassedThrough,
     Receive,
@@ -72,7 +72,7 @@ class HttpFront(Generic[AnyTriton]):
         guard: Guard | None = None,
         hidden: Callable[[], frozenset[str]] = frozenset,
         owner: Owner = lambda _header, _peer: "",
-        limits: Limits | None = None,
+        limits: HttpLimits | None = None,
         passed_through: PassedThrough | None = None,
         refuses_shared_memory: Callable[[], bool] = bool,
         bounds: Bounds | None = None,
@@ -90,7 +90,7 @@ class HttpFront(Generic[AnyTriton]):
         self._owner = owner
         self._passed_through = passed_through
         self._refuses_shared_memory = refuses_shared_memory
-        self._limit = (limits or Limits()).body_bytes
+        self._limit = (limits or HttpLimits()).body_bytes
         self._bounds = bounds or Bounds()
 
     async def __aenter__(self) -> Self:

@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from tidegate_proxy.http.connections import Connections
-from tidegate_proxy.http.interface import Application, Limits
+from tidegate_proxy.http.interface import Application, HttpLimits
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class HttpConnection(HttpToolsProtocol):
         config: uvicorn.Config,
         state: ServerState,
         connections: Connections,
-        limits: Limits,
+        limits: HttpLimits,
         health_only: Application,
     ) -> None:
         """`health_only` answers in place of the application on connections that were let in for that alone."""

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Final, Protocol
 
 from tidegate_proxy.bounds import Bounds, Served, makes_room
-from tidegate_proxy.http.interface import Limits
+from tidegate_proxy.http.interface import HttpLimits
 
 SWEEP_S: Final = 0.25
 RESERVE: Final = 16
@@ -47,7 +47,7 @@ class Connection(Protocol):
 class Connections:
     """Lives in one event loop. In each of its books the connection that has been in it longest comes first."""
 
-    def __init__(self, limits: Limits, bounds: Bounds, served: Served) -> None:
+    def __init__(self, limits: HttpLimits, bounds: Bounds, served: Served) -> None:
         self._limits = limits
         self._bounds = bounds
         self._served: Served = served

@@ -124,7 +124,7 @@ Handler = Callable[[Call], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HttpLimits:
     """How much of a client is taken, and for how long; None is no limit, as Triton has none."""
 
     body_bytes: int | None = None

@@ -12,7 +12,7 @@ from uvicorn.server import ServerState
 from tidegate_proxy.bounds import Bounds, Served
 from tidegate_proxy.http.connection import HttpConnection
 from tidegate_proxy.http.connections import Connections
-from tidegate_proxy.http.interface import Application, Limits, Receive, Scope, Send
+from tidegate_proxy.http.interface import Application, HttpLimits, Receive, Scope, Send
 
 _BACKLOG: Final = 1024
 _POLL_S: Final = 0.01
@@ -69,7 +69,7 @@ async def start_server(
     host: str,
     port: int,
     *,
-    limits: Limits | None = None,
+    limits: HttpLimits | None = None,
     tls: ssl.SSLContext | None = None,
     bounds: Bounds | None = None,
     served: Served = "http",
@@ -79,7 +79,7 @@ async def start_server(
 
     `served`: as what its connections are counted in `bounds`. `reuse_port`: another process may listen there, too.
     """
-    limits = limits or Limits()
+    limits = limits or HttpLimits()
     connections = Connections(limits, bounds or Bounds(), served)
     config = uvicorn.Config(
         application,

@@ -14,7 +14,7 @@ from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.faults import faults
 from tidegate_proxy.http.application import HttpFront
 from tidegate_proxy.http.infer_response import JSON, error, failure
-from tidegate_proxy.http.interface import Answer, Application, Call, Handler, Limits, Message, Receive, Scope, Send
+from tidegate_proxy.http.interface import Answer, Application, Call, Handler, HttpLimits, Message, Receive, Scope, Send
 from tidegate_proxy.http.routes import match
 from tidegate_proxy.http.server import HttpServer, start_server
 from tidegate_proxy.http.split import split_handlers
@@ -184,10 +184,10 @@ class HttpService:
         return Answer(200, [*JSON], statistics_json(response))
 
 
-def http_limits(config: ServeConfig) -> Limits:
+def http_limits(config: ServeConfig) -> HttpLimits:
     """What clients over HTTP are held to."""
     limits = config.limits
-    return Limits(
+    return HttpLimits(
         body_bytes=int(limits.max_message_bytes),
         connections=limits.max_connections,
         head_s=limits.head_timeout_s,

@@ -18,7 +18,7 @@ from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.http.exchange import Exchange
 from tidegate_proxy.http.infer_response import error
-from tidegate_proxy.http.interface import Answer, Limits, Receive, Scope, Send
+from tidegate_proxy.http.interface import Answer, HttpLimits, Receive, Scope, Send
 from tidegate_proxy.http.server import HttpServer, start_server
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.metrics import Snapshot
@@ -44,7 +44,7 @@ class MetricsPage:
         discovery: Discovery,
         gate: Gate,
         bounds: Bounds,
-        limits: Limits,
+        limits: HttpLimits,
     ) -> None:
         self._policy = policy
         self._liveness = liveness

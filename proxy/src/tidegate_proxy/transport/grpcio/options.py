@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from tidegate_proxy.configuration.config import INT32_MAX, Limits
+from tidegate_proxy.configuration.config import INT32_MAX, LimitsConfig
 
 Options = tuple[tuple[str, Any], ...]
 """Each name once: of two of one name gRPC's core takes the first, without a word."""
@@ -19,7 +19,7 @@ CHANNEL_OPTIONS: Final[Options] = (
 )
 
 
-def server_options(limits: Limits, *, reuse_port: bool) -> Options:
+def server_options(limits: LimitsConfig, *, reuse_port: bool) -> Options:
     """Of a server."""
     options: dict[str, float] = {
         "grpc.max_send_message_length": -1,

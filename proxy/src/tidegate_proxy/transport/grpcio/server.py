@@ -11,7 +11,7 @@ from grpc._cython import cygrpc
 
 from tidegate_proxy.access.tls import server_credentials
 from tidegate_proxy.bounds import TOO_MUCH, Bounds
-from tidegate_proxy.configuration.config import Limits, ServerTls
+from tidegate_proxy.configuration.config import LimitsConfig, ServerTls
 from tidegate_proxy.faults import faults
 from tidegate_proxy.liveness import BEAT_S, Liveness
 from tidegate_proxy.outcome import own_fault
@@ -187,7 +187,7 @@ class Server:
     """Listens, and gives every call to `accept`. All in the event loop, but for the waiting."""
 
     def __init__(
-        self, accept: Callable[[Call], None], limits: Limits, bounds: Bounds, *, reuse_port: bool = False
+        self, accept: Callable[[Call], None], limits: LimitsConfig, bounds: Bounds, *, reuse_port: bool = False
     ) -> None:
         """`bounds` counts what is received and sent. `reuse_port`: others may listen on the same port."""
         self._accept = accept

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from grpc import StatusCode
 
 from tidegate_proxy.bounds import TOO_MUCH, Bounds
-from tidegate_proxy.configuration.config import Limits
+from tidegate_proxy.configuration.config import LimitsConfig
 from tidegate_proxy.transport.http2.inflation import ACCEPTED_ENCODINGS, Inflation, MessageError
 from tidegate_proxy.transport.http2.message import PREFIX_BYTES, Assembler, whole
 from tidegate_proxy.transport.http2.metadata import Header, quoted
@@ -31,7 +31,7 @@ class Line(Protocol):
     """What a call needs of the connection that it came over."""
 
     peer: str
-    limits: Limits
+    limits: LimitsConfig
     bounds: Bounds
     now_s: Callable[[], float]
 

@@ -10,7 +10,7 @@ from typing import Final
 from tidegate_proxy.access.tls import server_context
 from tidegate_proxy.bounds import Bounds, makes_room
 from tidegate_proxy.configuration.addresses import host_of, port_of
-from tidegate_proxy.configuration.config import Limits, ServerTls
+from tidegate_proxy.configuration.config import LimitsConfig, ServerTls
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.transport.http2.call import Call
 from tidegate_proxy.transport.http2.connection import ALPN
@@ -26,7 +26,7 @@ class Server:
     """Listens, and gives every call to `accept`. All in the event loop's thread."""
 
     def __init__(
-        self, accept: Callable[[Call], None], limits: Limits, bounds: Bounds, *, reuse_port: bool = False
+        self, accept: Callable[[Call], None], limits: LimitsConfig, bounds: Bounds, *, reuse_port: bool = False
     ) -> None:
         """`bounds` counts what is received and sent. `reuse_port`: others may listen on the same port."""
         self.accept = accept
