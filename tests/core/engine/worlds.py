@@ -83,6 +83,7 @@ class Ledger:
         return self._profiles[leg.partition, self._kinds[leg.worker_id]].planned_ns(effect.rows)
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
+        self.engine.validate()
         self._happened(event)
         for effect in effects:
             self.effects.append((event.now_ns, effect))

@@ -13,7 +13,7 @@ state          what the engine knows at the moment
   succession     which policy decides; timers: those that it set
 commands       what the policy wants, checked (invariants) and carried out
 refusals       events that are not taken in
-observers      who watches
+observers      who watches; validation: the books checked against each other, in tests
 
 What drivers tell an engine besides the events of the contract, and the effects that they carry out, are defined in
 `tidegate.observation`, as those who watch see them, too.
@@ -23,6 +23,7 @@ from tidegate.engine.engine import MAX_TRIES, Engine
 from tidegate.engine.invariants import InvariantViolation
 from tidegate.engine.overlap import FIRST_LEAD_NS
 from tidegate.engine.state import NO_WORKER
+from tidegate.engine.validation import WrongBooks
 from tidegate.observation import (
     AnyEffect,
     AnyStimulus,
@@ -56,4 +57,5 @@ __all__ = [
     "StartLeg",
     "Tally",
     "TriesChanged",
+    "WrongBooks",
 ]

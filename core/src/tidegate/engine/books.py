@@ -131,6 +131,13 @@ class Fleet:
         self._takes_rows.clear()
         return True
 
+    def dismiss(self, worker_id: int) -> None:
+        """A plan does without it: it finishes what is booked, and is forgotten once nothing is."""
+        self.withdraw(worker_id)
+        if not self.bookings[worker_id].legs:
+            del self.bookings[worker_id]
+            self.idle_ids.discard(worker_id)
+
     def serve(self, models: Mapping[str, Model]) -> None:
         """From now on these are the models."""
         self.models = models

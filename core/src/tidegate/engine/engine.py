@@ -31,6 +31,7 @@ from tidegate.engine.readiness import due_news
 from tidegate.engine.refusals import REFUSABLE, check_event
 from tidegate.engine.state import State
 from tidegate.engine.turns import Turns
+from tidegate.engine.validation import validate
 from tidegate.observation import (
     AnyEffect,
     AnyStimulus,
@@ -168,6 +169,13 @@ class Engine:
         if self._observers:
             state.effects += self._observers.handled(event, state.commands, state.effects)
         return state.effects
+
+    def validate(self) -> None:
+        """Check the books against each other, between events; for tests, since it looks at everything.
+
+        Raises WrongBooks, which says all that does not add up.
+        """
+        validate(self._state, self._reducer)
 
     def tell(self, reader: Reader) -> None:
         """Let a reader of the engine's own follow what becomes of requests and legs.

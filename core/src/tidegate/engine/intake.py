@@ -198,7 +198,7 @@ class Intake:
         state.models, state.succession.network = models, event.network
         fleet.serve(models)
         for worker_id in [worker_id for worker_id, worker in fleet.workers.items() if wanted.get(worker_id) != worker]:
-            fleet.withdraw(worker_id)
+            fleet.dismiss(worker_id)
         for worker in event.workers:
             if worker.id not in fleet.workers:
                 fleet.add(worker)

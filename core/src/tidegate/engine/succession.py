@@ -73,5 +73,5 @@ class Succession:
                 self._busy.remove(worker_id)
                 if worker := self._fleet.workers.get(worker_id):
                     return worker
-                del self._fleet.bookings[worker_id]  # the plan does without it
+                self._fleet.dismiss(worker_id)  # the plan does without it
         return None

@@ -106,6 +106,17 @@ class _MadeToFail:
         return finished(effect, started_ns, ended_ns)
 
 
+class _BooksAddUp:
+    """A listener that raises WrongBooks after the event that leaves the engine's books contradicting each other."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
+        """Look at all of them."""
+        self._engine.validate()
+
+
 class _DropsAreDue:
     """A listener that raises InvariantViolation where a request is dropped that could be answered (invariant 10)."""
 
@@ -157,8 +168,10 @@ def run_world(
     policy = make_policy(spec, world.setup, dict(options or {}))
     observers = [recorder] if recorder else []
     engine = Engine(policy, name=spec.name, strict=True, observers=observers, first_lead_ns=world.first_lead_ns)
-    drops: list[Listener] = [] if policy.drops_in_time else [_DropsAreDue(engine)]
-    simulation = Simulation(engine, ExactWorkers(_MadeToFail(world)), listeners=drops)
+    listeners: list[Listener] = [_BooksAddUp(engine)]
+    if not policy.drops_in_time:
+        listeners.append(_DropsAreDue(engine))
+    simulation = Simulation(engine, ExactWorkers(_MadeToFail(world)), listeners=listeners)
     simulation.schedule(world.events)
     simulation.run()
     return simulation

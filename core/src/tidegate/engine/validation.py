@@ -1,0 +1,206 @@
+"""The books checked against each other, after an event: for tests, since it looks at everything.
+
+It reads what is private to the books, as nobody else may. Each check is one sentence that has to be true.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tidegate.api import Request
+from tidegate.engine.books import Bookings, Flight
+from tidegate.engine.flows import flow_key
+from tidegate.engine.shared_workers import SharedWorkers
+from tidegate.engine.state import State
+from tidegate.observation import Reducer
+
+
+class WrongBooks(Exception):
+    """Two of the engine's books say different things: a bug of the engine's own."""
+
+
+def validate(state: State, reducer: Reducer) -> None:
+    """Raises WrongBooks, with every sentence that is not true."""
+    wrong: list[str] = []
+    for check in (_requests, _flights, _bookings, _workers, _timers, _sharing):
+        try:
+            wrong += check(state, reducer)
+        except Exception as fault:  # what is wrong with one book may make another one unreadable
+            wrong.append(f"{check.__name__[1:]} cannot be looked through: {type(fault).__name__}: {fault}")
+    if wrong:
+        raise WrongBooks(f"at {state.now_ns} ns: " + "; ".join(wrong))
+
+
+def _requests(state: State, reducer: Reducer) -> Iterator[str]:
+    """Every request that has not ended is in one place: queued, held until its turn, or on its way."""
+    places = Counter(list(state.queued))
+    places.update(request.id for request in state.sharing.held)
+    places.update(list(state.flights._of_request))
+    tally = reducer.tally
+    if twice := [request_id for request_id, count in places.items() if count > 1]:
+        yield f"requests {twice} are in several places"
+    if lost := reducer.open.keys() - places.keys():
+        yield f"requests {sorted(lost)} have not ended and are nowhere"
+    if ended := places.keys() - reducer.open.keys():
+        yield f"requests {sorted(ended)} have ended and are still somewhere"
+    if tally.accepted - tally.ended != len(reducer.open):
+        yield f"{tally} does not add up with {len(reducer.open)} that have not ended"
+    if state.homeless:
+        yield f"requests {[request.id for request in state.homeless]} are queued and no worker can run them"
+    if stray := state.tries._tries.keys() - reducer.open.keys():
+        yield f"tries are counted of {sorted(stray)}, which have ended"
+    if state.reprieved or state.learned:
+        yield "the policy was not told all"
+
+
+# Batches -------------------------------------------------------------------------------------------------------------
+
+
+def _flights(state: State, reducer: Reducer) -> Iterator[str]:
+    flights = state.flights._by_batch
+    for batch_id, flight in flights.items():
+        batch = flight.batch
+        if batch.id != batch_id or not 0 <= flight.leg < len(batch.legs):
+            yield f"batch {batch_id} is kept as {batch.id}, at leg {flight.leg} of {len(batch.legs)}"
+        if not {request.id for request in flight.requests} <= set(batch.request_ids):
+            yield f"batch {batch_id} has requests that are not its own"
+        if any(state.flights._of_request.get(request.id) is not flight for request in flight.requests):
+            yield f"requests of batch {batch_id} are not known to be on their way with it"
+        if flight.running and flight.doomed is None and not _is_booked(state, flight, flight.leg):
+            yield f"batch {batch_id} runs where it is not booked"
+        if batch_id >= state.next_batch_id:
+            yield f"batch {batch_id} is on its way, and its id is free"
+    if sum(len(flight.requests) for flight in flights.values()) != len(state.flights._of_request):
+        yield "requests are on their way without a batch"
+    running = {batch_id: flight.leg for batch_id, flight in flights.items() if flight.running}
+    if running != (told := {batch_id: sent.effect.leg for batch_id, sent in reducer.sent.items()}):
+        yield f"legs {running} run, and drivers were told of {told}"
+    if state.settings.learn and state.expectations._running.keys() != running.keys():
+        yield f"expectations follow the legs of {sorted(state.expectations._running)}, of {sorted(running)} they run"
+
+
+def _is_booked(state: State, flight: Flight, index: int) -> bool:
+    leg = flight.batch.legs[index]
+    booked = state.fleet.bookings.get(leg.worker_id)
+    return booked is not None and any(other is leg for other in booked.legs)
+
+
+def _bookings(state: State, reducer: Reducer) -> Iterator[str]:
+    """Legs to come are booked on their workers, each once, in the order in which they are to run."""
+    fleet, flights = state.fleet, state.flights._by_batch
+    for worker_id, booked in fleet.bookings.items():
+        if len(booked.legs) != len(booked.flights):
+            yield f"worker {worker_id} has {len(booked.legs)} legs of {len(booked.flights)} flights"
+            continue
+        for leg, flight in zip(booked.legs, booked.flights, strict=True):
+            if flights.get(flight.batch.id) is not flight:
+                yield f"worker {worker_id} is booked for batch {flight.batch.id}, which is not on its way"
+            elif leg.worker_id != worker_id or not any(leg is own for own in flight.batch.legs[flight.leg :]):
+                yield f"worker {worker_id} is booked for a leg of batch {flight.batch.id} that is not to come there"
+        if (worker_id in fleet.idle_ids) == bool(booked.legs):
+            counts_as = "idle" if worker_id in fleet.idle_ids else "busy"
+            yield f"worker {worker_id} counts as {counts_as} with {len(booked.legs)} legs"
+        yield from _order(state, worker_id, booked)
+    for flight in flights.values():
+        for index in range(flight.leg, len(flight.batch.legs)):
+            if flight.doomed is None and not _is_booked(state, flight, index):
+                yield f"leg {index} of batch {flight.batch.id} is not booked"
+
+
+def _order(state: State, worker_id: int, booked: Bookings) -> Iterator[str]:
+    runs = [flight.runs(leg) for leg, flight in zip(booked.legs, booked.flights, strict=True)]
+    running = sum(runs)
+    if running > 2 or not all(runs[:running]):
+        yield f"on worker {worker_id} legs run out of their order: {runs}"
+    starts_ns = [leg.start_ns for leg in booked.legs[running:]]
+    if starts_ns != sorted(starts_ns):
+        yield f"worker {worker_id} is booked out of order: {starts_ns}"
+    if not running and booked.legs:
+        leg, flight = booked.legs[0], booked.flights[0]
+        is_next = flight.batch.legs[flight.leg] is leg and not flight.running
+        planned = flight.batch.id in state.flights._planned_starts._live
+        if is_next and leg.start_ns <= state.now_ns:
+            yield f"batch {flight.batch.id} could run on worker {worker_id} and does not"
+        elif is_next and not planned:
+            yield f"batch {flight.batch.id} waits for its planned start, and nobody will wake for it"
+
+
+def _workers(state: State, reducer: Reducer) -> Iterator[str]:
+    fleet, succession = state.fleet, state.succession
+    if missing := fleet.workers.keys() - fleet.bookings.keys():
+        yield f"workers {sorted(missing)} have no bookings"
+    if finishing := [i for i, booked in fleet.bookings.items() if i not in fleet.workers and not booked.legs]:
+        yield f"workers {finishing} are gone and have nothing to finish"
+    hosted = Counter(partition for worker in fleet.workers.values() for partition in worker.hosts)
+    if +fleet._hosted != hosted:
+        yield f"partitions are counted as hosted {dict(fleet._hosted)} times, and are {dict(hosted)} times"
+    if free := [worker_id for worker_id in succession._busy if not fleet.bookings[worker_id].legs]:
+        yield f"workers {free} are free of the policy before, and the one that follows was not told"
+    ready = {*state.overlap._ready._live, *state.overlap._late._live}
+    if idle := [i for i in ready if not (isinstance(i, int) and i in fleet.bookings and fleet.bookings[i].legs)]:
+        yield f"legs on workers {idle} are awaited to end, and none runs"
+
+
+def _timers(state: State, reducer: Reducer) -> Iterator[str]:
+    shared = {id(each): each for each in state.sharing._shared_by.values()}.values()
+    for timers in (state.succession.timers, state.flights._planned_starts, *(each.hopeless for each in shared)):
+        entries = Counter((key, order) for _, order, key in timers._heap)
+        if any(entries[key, order] != 1 for key, order in timers._live.items()):
+            yield f"timers are set that will not fire, or twice: {dict(timers._live)}"
+    for batch_id in state.flights._planned_starts._live:
+        flight = state.flights._by_batch.get(batch_id) if isinstance(batch_id, int) else None
+        if flight is None or flight.running:
+            yield f"batch {batch_id} has a planned start and is not to start"
+
+
+# Turns ---------------------------------------------------------------------------------------------------------------
+
+
+def _sharing(state: State, reducer: Reducer) -> Iterator[str]:
+    sharing = state.sharing
+    for shared in {id(each): each for each in sharing._shared_by.values()}.values():
+        names = sorted(shared._places)
+        queued = {r.id: r for r in state.queued.values() if sharing._shared_by.get(r.model) is shared}
+        held = {request.id: request for request in shared.held}
+        if shared.waiting != len(queued) + len(held):
+            yield f"of {names} {shared.waiting} wait, and are {len(queued)} queued and {len(held)} held"
+        if not shared.contended:
+            if held:
+                yield f"of {names} {sorted(held)} are held though nobody else waits"
+            if {flow_key(request) for request in queued.values()} - {shared._sole}:
+                yield f"of {names} several flows wait as if they were one"
+            continue
+        if shared not in sharing._contended:
+            yield f"of {names} requests may be held, and nobody looks for whose turn it is"
+        yield from _flows(shared, queued, held)
+        yield from _view(shared, queued)
+        if stray := [request_id for request_id in shared.hopeless._live if request_id not in held]:
+            yield f"of {names} {stray} are watched for their deadline and not held"
+
+
+def _flows(shared: SharedWorkers, queued: dict[int, Request], held: dict[int, Request]) -> Iterator[str]:
+    flows = shared._flows
+    waiting = {**queued, **held}
+    if flows._flow_of.keys() != waiting.keys():
+        yield f"flows have {sorted(flows._flow_of)}, and {sorted(waiting)} wait"
+        return
+    counted = Counter(flow.number for flow in flows._flow_of.values())
+    all_flows = {flow.number: flow for flow in [*flows._flows.values(), *flows._flow_of.values()]}
+    if any(flow.waiting != counted[flow.number] for flow in all_flows.values()):
+        yield f"flows count other requests than theirs: {dict(counted)}"
+    hurried = sum(flow.hurried for flow in all_flows.values() if flow.waiting)
+    if flows.count != [len(counted) - hurried, hurried]:
+        yield f"flows that wait are counted as {flows.count}, and are {[len(counted) - hurried, hurried]}"
+
+
+def _view(shared: SharedWorkers, queued: dict[int, Request]) -> Iterator[str]:
+    view, flows = shared._view, shared._flows
+    shown = Counter((flows._flow_of[i].number, r.model) for i, r in queued.items() if i in flows._flow_of)
+    if shown != Counter(view._shown):
+        yield f"the policy sees {dict(shown)} by flow and model, and is thought to see {view._shown}"
+    if gone := view._counted.keys() - queued.keys():
+        yield f"requests {sorted(gone)} fill batches of which the policy does not know"
+    rows: dict[str, Counter[object]] = {}
+    for _, request in view._counted.values():
+        rows.setdefault(request.model, Counter())[request.model, request.shape, request.merge_key] += request.rows
+    if {model: dict(of_key) for model, of_key in rows.items()} != view._rows:
+        yield f"kinds of batches are thought to have {view._rows} rows"

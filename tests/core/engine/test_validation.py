@@ -1,0 +1,251 @@
+"""`Engine.validate` has teeth: whichever of the books is wrong, it says so."""
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from tests.core.engine.script import Script, arrived, engine_of, run
+from tidegate.api import Leg
+from tidegate.engine import Engine, WrongBooks
+from tidegate.engine.books import Flight
+from tidegate.engine.shared_workers import SharedWorkers
+from tidegate.engine.state import State
+from tidegate.host import Plugins, make_policy
+from tidegate.sim import Simulation
+from tidegate.testing import random_world
+
+SPEC = Plugins.installed().policy("symphony")
+MS = 1_000_000
+
+
+def engines() -> Iterator[Engine]:
+    """Engines in the middle of what they do, in many worlds."""
+    for seed in range(200):
+        world = random_world(random.Random(seed), disturbances=seed % 2 == 0)
+        policy = make_policy(SPEC, world.setup, {})
+        engine = Engine(policy, name="symphony", strict=True, first_lead_ns=world.first_lead_ns)
+        simulation = Simulation(engine)
+        simulation.schedule(world.events)
+        for at_ms in (40, 80, 120):
+            simulation.run(until_ns=at_ms * MS)
+            yield engine
+
+
+def state_of(engine: Engine) -> State:
+    return engine._state
+
+
+def running(state: State) -> list[Flight]:
+    return [flight for flight in state.flights._by_batch.values() if flight.running and flight.requests]
+
+
+def contended(state: State) -> list[SharedWorkers]:
+    return [shared for shared in state.sharing._contended if shared._held and shared._view._counted]
+
+
+def queue_twice(state: State) -> None:
+    request = running(state)[0].requests[0]
+    state.queued[request.id] = request
+
+
+def lose_a_request(state: State) -> None:
+    state.queued.popitem()
+
+
+def invent_a_request(state: State) -> None:
+    state.queued[10**9] = arrived(10**9).request
+
+
+def forget_who_is_on_the_way(state: State) -> None:
+    state.flights._of_request.popitem()
+
+
+def forget_a_batch(state: State) -> None:
+    del state.flights._by_batch[running(state)[0].batch.id]
+
+
+def stop_a_leg(state: State) -> None:
+    running(state)[0].running = False
+
+
+def skip_a_leg(state: State) -> None:
+    running(state)[0].leg += 5
+
+
+def swap_a_request(state: State) -> None:
+    running(state)[0].requests.append(arrived(10**9).request)
+
+
+def free_a_batch_id(state: State) -> None:
+    state.next_batch_id = running(state)[0].batch.id
+
+
+def strike_a_leg(state: State) -> None:
+    leg = running(state)[0].batch.legs[0]
+    booked = state.fleet.bookings[leg.worker_id]
+    booked.legs.remove(leg)
+    booked.flights.remove(running(state)[0])
+
+
+def book_what_is_not_planned(state: State) -> None:
+    flight = running(state)[0]
+    worker_id = flight.batch.legs[0].worker_id
+    state.fleet.bookings[worker_id].legs.append(Leg(worker_id, "m", 0, 10))
+    state.fleet.bookings[worker_id].flights.append(flight)
+
+
+def lose_a_flight_of_a_booking(state: State) -> None:
+    state.fleet.bookings[running(state)[0].batch.legs[0].worker_id].flights.pop()
+
+
+def call_a_busy_worker_idle(state: State) -> None:
+    state.fleet.idle_ids.add(running(state)[0].batch.legs[0].worker_id)
+
+
+def call_an_idle_worker_busy(state: State) -> None:
+    state.fleet.idle_ids.clear()
+
+
+def miscount_what_is_hosted(state: State) -> None:
+    state.fleet._hosted[next(iter(state.fleet._hosted))] += 1
+
+
+def lose_bookings(state: State) -> None:
+    idle = next(worker_id for worker_id, booked in state.fleet.bookings.items() if not booked.legs)
+    del state.fleet.bookings[idle]
+
+
+def keep_a_worker_that_is_gone(state: State) -> None:
+    idle = next(worker_id for worker_id, booked in state.fleet.bookings.items() if not booked.legs)
+    state.fleet.withdraw(idle)
+
+
+def keep_tries(state: State) -> None:
+    state.tries.count(arrived(10**9).request)
+
+
+def await_the_end_of_nothing(state: State) -> None:
+    idle = next(worker_id for worker_id, booked in state.fleet.bookings.items() if not booked.legs)
+    state.overlap._ready.set(idle, state.now_ns + MS)
+
+
+def follow_a_leg_that_is_over(state: State) -> None:
+    state.expectations._running[10**9] = next(iter(state.expectations.profiles))
+
+
+def break_a_timer(state: State) -> None:
+    state.succession.timers._live["broken"] = 10**9
+
+
+def plan_a_start_of_nothing(state: State) -> None:
+    state.flights._planned_starts.set(10**9, state.now_ns + MS)
+
+
+def miscount_who_waits(state: State) -> None:
+    next(iter(state.sharing._shared_by.values())).waiting += 1
+
+
+def stop_looking_for_turns(state: State) -> None:
+    state.sharing._contended.clear()
+
+
+def miscount_a_flow(state: State) -> None:
+    next(iter(contended(state)[0]._flows._flows.values())).waiting += 1
+
+
+def miscount_flows(state: State) -> None:
+    contended(state)[0]._flows.count[0] += 1
+
+
+def lose_a_request_of_a_flow(state: State) -> None:
+    contended(state)[0]._flows._flow_of.popitem()
+
+
+def miscount_what_is_seen(state: State) -> None:
+    view = contended(state)[0]._view
+    view._shown[next(iter(view._shown))] += 1
+
+
+def miscount_rows(state: State) -> None:
+    rows = next(iter(contended(state)[0]._view._rows.values()))
+    rows[next(iter(rows))] += 1
+
+
+def watch_what_is_not_held(state: State) -> None:
+    contended(state)[0].hopeless.set(10**9, state.now_ns + MS)
+
+
+def idle_workers(state: State) -> bool:
+    return any(not booked.legs for booked in state.fleet.bookings.values())
+
+
+BREAKAGES: dict[Callable[[State], None], tuple[Callable[[State], object], str]] = {
+    queue_twice: (running, "are in several places"),
+    lose_a_request: (lambda state: state.queued, "have not ended and are nowhere"),
+    invent_a_request: (running, "have ended and are still somewhere"),
+    forget_who_is_on_the_way: (running, "not known to be on their way"),
+    forget_a_batch: (running, "which is not on its way"),
+    stop_a_leg: (running, "drivers were told of"),
+    skip_a_leg: (running, "is kept as"),
+    swap_a_request: (running, "has requests that are not its own"),
+    free_a_batch_id: (running, "and its id is free"),
+    strike_a_leg: (running, "is not booked"),
+    book_what_is_not_planned: (running, "that is not to come there"),
+    lose_a_flight_of_a_booking: (running, "legs of [01] flights"),
+    call_a_busy_worker_idle: (running, "counts as idle with"),
+    call_an_idle_worker_busy: (idle_workers, "counts as busy with 0 legs"),
+    miscount_what_is_hosted: (running, "are counted as hosted"),
+    lose_bookings: (idle_workers, "have no bookings"),
+    keep_a_worker_that_is_gone: (idle_workers, "are gone and have nothing to finish"),
+    keep_tries: (running, "tries are counted of"),
+    await_the_end_of_nothing: (idle_workers, "are awaited to end, and none runs"),
+    follow_a_leg_that_is_over: (running, "expectations follow the legs of"),
+    break_a_timer: (running, "that will not fire"),
+    plan_a_start_of_nothing: (running, "is not to start"),
+    miscount_who_waits: (running, "queued and"),
+    stop_looking_for_turns: (contended, "nobody looks for whose turn it is"),
+    miscount_a_flow: (contended, "other requests than theirs"),
+    miscount_flows: (contended, "flows that wait are counted as"),
+    lose_a_request_of_a_flow: (contended, "flows have"),
+    miscount_what_is_seen: (contended, "is thought to see"),
+    miscount_rows: (contended, "are thought to have"),
+    watch_what_is_not_held: (contended, "watched for their deadline and not held"),
+}
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.__name__)
+def test_wrong_books_are_found(breakage: Callable[[State], None]) -> None:
+    applies, says = BREAKAGES[breakage]
+    for engine in engines():
+        engine.validate()
+        if applies(state_of(engine)):
+            breakage(state_of(engine))
+            with pytest.raises(WrongBooks, match=says):
+                engine.validate()
+            return
+    pytest.fail("no world has what is to be broken")
+
+
+@pytest.mark.parametrize(("start_ns", "says"), [(100, "nobody will wake for it"), (0, "could run .* and does not")])
+def test_a_leg_that_nobody_will_start_is_found(start_ns: int, says: str) -> None:
+    engine = engine_of(Script([run(0, at_ns=100)]))
+    engine.handle(arrived(0))
+    engine.validate()
+    state = state_of(engine)
+    state.flights._planned_starts.cancel(0)
+    booked = state.fleet.bookings[0]
+    (leg,) = booked.legs
+    flight = booked.flights[0]
+    booked.legs[0] = replace(leg, start_ns=start_ns)
+    flight.batch = replace(flight.batch, legs=(booked.legs[0],))
+    with pytest.raises(WrongBooks, match=says):
+        engine.validate()
+
+
+def test_a_tally_that_does_not_add_up_is_found() -> None:
+    engine = next(engine for engine in engines() if running(state_of(engine)))
+    engine.tally.answered += 1
+    with pytest.raises(WrongBooks, match="does not add up with"):
+        engine.validate()
