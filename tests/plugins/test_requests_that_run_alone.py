@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.arrivals import Arrivals
 from tests.core.engine.script import SETUP, Script, arrived, engine_of, run
 from tidegate.api import (
     NEVER,
@@ -13,7 +14,6 @@ from tidegate.api import (
     PolicySpec,
     Profile,
     Request,
-    RequestArrived,
     SetTimer,
     Setup,
     Worker,
@@ -36,8 +36,7 @@ def setup(limit: int | None, *, slo_ns: int | None = SLO_NS, workers: int = 1) -
     return Setup((model,), tuple(Worker(number, f"w{number}", ("m",)) for number in range(workers)), (PROFILE,))
 
 
-def arrival(request_id: int, rows: int = 1, key: str = "", now_ns: int = 0) -> RequestArrived:
-    return RequestArrived(now_ns, Request(request_id, "m", rows, now_ns, now_ns + SLO_NS, key))
+due_in_time = Arrivals(slo_ns=SLO_NS)
 
 
 @pytest.mark.parametrize("spec", EVERY_POLICY, ids=lambda spec: spec.name)
@@ -45,13 +44,13 @@ def arrival(request_id: int, rows: int = 1, key: str = "", now_ns: int = 0) -> R
 def test_what_nobody_can_join_is_not_deferred(spec: PolicySpec, slo_ns: int | None) -> None:
     policy = make_policy(spec, setup(1, slo_ns=slo_ns, workers=3), {})
     for number, rows in enumerate((1, 3, 8)):
-        dispatched = [each for each in policy.handle(arrival(number, rows)) if isinstance(each, Dispatch)]
+        dispatched = [each for each in policy.handle(due_in_time(number, rows=rows)) if isinstance(each, Dispatch)]
         assert [each.batch.request_ids for each in dispatched] == [(number,)]
 
 
 def test_what_can_grow_is_deferred() -> None:
     spec = Plugins.installed().policy("symphony")
-    (timer,) = make_policy(spec, setup(None), {}).handle(arrival(0))
+    (timer,) = make_policy(spec, setup(None), {}).handle(due_in_time(0))
     assert isinstance(timer, SetTimer)
 
 
@@ -76,7 +75,7 @@ def test_nothing_is_merged_beyond_the_limit(
     simulation = Simulation(engine, ExactWorkers(taking(service)))
     simulation.schedule(
         [
-            arrival(number, rows, key, ms_to_ns(at_ms))
+            due_in_time(number, ms_to_ns(at_ms), rows=rows, key=key)
             for number, (at_ms, rows, key) in enumerate(sorted(requests, key=lambda request: request[0]))
         ]
     )
@@ -97,7 +96,7 @@ def test_the_engine_refuses_to_merge_them() -> None:
 
 def test_they_have_one_queue_however_they_differ() -> None:
     alone, merged = Model("m", 8, merge_limit=1), Model("m", 8)
-    request = arrival(0, key="3,224,224").request
+    request = due_in_time(0, key="3,224,224").request
     assert queue_key(request, alone) == ("m", "", "")
     assert queue_key(request, merged) == ("m", "", "3,224,224")
 

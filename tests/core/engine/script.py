@@ -2,8 +2,8 @@
 
 from collections import deque
 
+from tests.arrivals import Arrivals
 from tidegate.api import (
-    NEVER,
     AnyEvent,
     Batch,
     BatchFailed,
@@ -16,8 +16,6 @@ from tidegate.api import (
     Policy,
     PolicyOptions,
     Profile,
-    Request,
-    RequestArrived,
     Setup,
     Worker,
     WorkerDelayed,
@@ -63,10 +61,7 @@ def engine_of(policy: Policy, *, strict: bool = True, learn: bool = False) -> En
     return Engine(policy, name="script", strict=strict, learn=learn)
 
 
-def arrived(
-    request_id: int, now_ns: int = 0, *, model: str = "m", rows: int = 1, due_ns: int = NEVER, key: str = ""
-) -> RequestArrived:
-    return RequestArrived(now_ns, Request(request_id, model, rows, now_ns, due_ns, key))
+arrived = Arrivals()
 
 
 def run(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.arrivals import Arrivals
 from tidegate.api import (
     NEVER,
     Commands,
@@ -39,8 +40,7 @@ def engine(*workers: Worker, log: io.BytesIO | None = None) -> Engine:
     return Engine(policy, name="first-come", strict=True, learn=False, observers=[Recorder(log)] if log else ())
 
 
-def arrived(request_id: int, now_ns: int, model: str = "old") -> RequestArrived:
-    return RequestArrived(now_ns, Request(request_id, model, 1, now_ns, NEVER))
+arrived = Arrivals("old")
 
 
 def plan(now_ns: int, *workers: Worker, models: tuple[Model, ...] = (OLD, NEW)) -> PlanChanged:

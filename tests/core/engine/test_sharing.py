@@ -259,8 +259,7 @@ def test_the_reason_of_what_ran_out_of_time_behind_others_is_said() -> None:
 
 def of(client: str, request_id: int, now_ns: int = 0, *, due_ns: int = NEVER) -> RequestArrived:
     """A request of one row for the model that only worker 0 of the script hosts."""
-    arrival = arrived(request_id, now_ns, model="n", due_ns=due_ns)
-    return RequestArrived(now_ns, replace(arrival.request, client=client))
+    return arrived(request_id, now_ns, model="n", due_ns=due_ns, client=client)
 
 
 def test_clients_that_contend_anew_within_an_event_are_counted_once() -> None:

@@ -5,6 +5,7 @@ from statistics import mean, stdev
 
 import pytest
 
+from tests.arrivals import Arrivals
 from tidegate.api import (
     AnyEvent,
     Batch,
@@ -18,7 +19,6 @@ from tidegate.api import (
     PolicyOptions,
     Preempt,
     Profile,
-    Request,
     RequestArrived,
     SetTimer,
     Setup,
@@ -96,15 +96,14 @@ def run(
     return record
 
 
-def arrival(request_id: int, at_ns: int = 0, rows: int = 1) -> RequestArrived:
-    return RequestArrived(at_ns, Request(request_id, "m", rows, at_ns))
+arrived = Arrivals()
 
 
 # How long ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_truth_may_differ_from_what_was_planned() -> None:
-    record = run([arrival(0)], truth=Truth({("m", "default", ""): (1700, 1, 1, 1)}))
+    record = run([arrived(0)], truth=Truth({("m", "default", ""): (1700, 1, 1, 1)}))
     assert record.legs == [(0, 0, 1700)]
     assert record.outcome[0] == ANSWERED
 
@@ -115,7 +114,7 @@ def test_what_requests_carry_lengthens_their_batch(how: str, carried_ns: int) ->
     truth = Truth(EXACT.tables_ns, (0.0, 3.0, 5.0), {"m": how})  # type: ignore[dict-item]
     only = Setup(SETUP.models, SETUP.workers[:1], SETUP.profiles)
     policy = FirstComeFirstServed(only, PolicyOptions())
-    record = run([arrival(0), arrival(1, 1, rows=2), arrival(2, 2)], truth=truth, policy=policy)
+    record = run([arrived(0), arrived(1, 1, rows=2), arrived(2, 2)], truth=truth, policy=policy)
     assert record.legs == [(0, 0, 1000), (0, 1000, 1000 + 3000 + carried_ns)]
 
 
@@ -137,7 +136,7 @@ def test_every_worker_draws_its_own_jitter() -> None:
     def worker(worker_id: int) -> SimulatedWorker:
         return SimulatedWorker(worker_id, jitter=lambda: 1.0 + worker_id)
 
-    record = run([arrival(0), arrival(1), arrival(2)], worker=worker)
+    record = run([arrived(0), arrived(1), arrived(2)], worker=worker)
     assert record.legs == [(0, 0, 1000), (1, 0, 2000), (2, 0, 3000)]
 
 
@@ -145,7 +144,7 @@ def test_a_leg_lasts_until_its_rows_have_travelled_too() -> None:
     def worker(worker_id: int) -> SimulatedWorker:
         return SimulatedWorker(worker_id, jitter=lambda: 2.0, delay_ns=lambda rows: 70 + 10 * rows)
 
-    assert run([arrival(0, rows=3)], worker=worker).legs == [(0, 0, 100 + 2 * 3000)], "jitter is that of the worker"
+    assert run([arrived(0, rows=3)], worker=worker).legs == [(0, 0, 100 + 2 * 3000)], "jitter is that of the worker"
 
 
 def test_delays_have_the_jitter_asked_for() -> None:
@@ -176,7 +175,7 @@ def sharing(worker_id: int) -> SimulatedWorker:
 
 def test_workers_of_one_gpu_slow_each_other_while_both_are_busy() -> None:
     """0 is alone for 400, then both have half the speed: 0 needs 1200 more; 1 has 400 left then."""
-    record = run([arrival(0), arrival(1, 400)], worker=sharing, interference=2.0)
+    record = run([arrived(0), arrived(1, 400)], worker=sharing, interference=2.0)
     assert record.legs == [(0, 0, 1600), (1, 400, 2000)]
 
 
@@ -184,18 +183,18 @@ def test_the_network_is_not_slowed() -> None:
     def far(worker_id: int) -> SimulatedWorker:
         return SimulatedWorker(worker_id, gpu="shared", delay_ns=lambda rows: 500 if worker_id else 0)
 
-    record = run([arrival(0), arrival(1)], worker=far, interference=2.0)
+    record = run([arrived(0), arrived(1)], worker=far, interference=2.0)
     # 0 runs at half speed from the start; at 2000 worker 1 has worked 750 of its 1000, and is alone then.
     assert record.legs == [(0, 0, 2000), (1, 0, 2250)]
 
 
 def test_workers_of_other_gpus_are_not_slowed() -> None:
-    record = run([arrival(0), arrival(1), arrival(2)], worker=sharing, interference=2.0)
+    record = run([arrived(0), arrived(1), arrived(2)], worker=sharing, interference=2.0)
     assert record.legs == [(2, 0, 1000), (0, 0, 2000), (1, 0, 2000)]
 
 
 def test_a_lost_worker_slows_nobody() -> None:
-    events: list[AnyEvent] = [arrival(0), arrival(1), WorkerLost(500, 1)]
+    events: list[AnyEvent] = [arrived(0), arrived(1), WorkerLost(500, 1)]
     record = run(events, worker=sharing, interference=2.0)
     # The second request is tried again, on the worker with a GPU to itself.
     assert record.legs == [(1, 0, 500), (0, 0, 1250), (2, 500, 1500)]
@@ -217,7 +216,7 @@ def test_a_failed_leg_is_tried_again_unless_the_request_is_to_blame(retry: bool,
         draws = iter([True] + [False] * 9)
         return SimulatedWorker(worker_id, fails=(lambda: next(draws)) if worker_id == 0 else None)
 
-    record = run([arrival(0)], worker=worker, retry=retry)
+    record = run([arrived(0)], worker=worker, retry=retry)
     assert record.outcome[0] == outcome
     assert len(record.legs) == legs
 
@@ -225,7 +224,7 @@ def test_a_failed_leg_is_tried_again_unless_the_request_is_to_blame(retry: bool,
 def test_a_lost_worker_takes_its_leg_along_and_comes_back_idle() -> None:
     only = Setup(SETUP.models, SETUP.workers[:1], SETUP.profiles)
     policy = FirstComeFirstServed(only, PolicyOptions())
-    events: list[AnyEvent] = [arrival(0), WorkerLost(300, 0), WorkerJoined(5000, SETUP.workers[0]), arrival(1, 5001)]
+    events: list[AnyEvent] = [arrived(0), WorkerLost(300, 0), WorkerJoined(5000, SETUP.workers[0]), arrived(1, 5001)]
     record = run(events, policy=policy)
     assert record.legs == [(0, 0, 300), (0, 5001, 6001)]
     assert list(record.outcome) == [FAILED, ANSWERED]
@@ -248,7 +247,7 @@ class Impatient(FirstComeFirstServed):
 
 
 def test_a_preempted_leg_ends_at_once_and_its_request_runs_anew() -> None:
-    record = run([arrival(0)], policy=Impatient(SETUP, PolicyOptions()))
+    record = run([arrived(0)], policy=Impatient(SETUP, PolicyOptions()))
     assert record.legs == [(0, 0, 400), (0, 400, 1400)]
     assert record.outcome[0] == ANSWERED
 
@@ -257,7 +256,7 @@ def test_a_leg_that_ends_at_this_instant_is_not_preempted() -> None:
     class TooLate(Impatient):
         at_ns = 1000
 
-    record = run([arrival(0)], policy=TooLate(SETUP, PolicyOptions()))
+    record = run([arrived(0)], policy=TooLate(SETUP, PolicyOptions()))
     assert record.legs == [(0, 0, 1000)]
 
 
@@ -299,22 +298,22 @@ def over(nodes: Mapping[int, str], events: Sequence[AnyEvent]) -> list[tuple[int
 
 
 def test_the_output_of_a_leg_travels_to_the_next_node() -> None:
-    legs = over({0: "a", 2: "b"}, [arrival(0, rows=3)])
+    legs = over({0: "a", 2: "b"}, [arrived(0, rows=3)])
     assert legs == [(0, 0, 3000), (2, 3307, 3807)]
 
 
 def test_within_a_node_nothing_travels() -> None:
-    assert over({0: "a", 2: "a"}, [arrival(0)]) == [(0, 0, 1000), (2, 1000, 1500)]
+    assert over({0: "a", 2: "a"}, [arrived(0)]) == [(0, 0, 1000), (2, 1000, 1500)]
 
 
 @pytest.mark.parametrize("nodes", ["aabc", "abcc"], ids=["uplink", "downlink"])
 def test_a_link_carries_one_transfer_at_a_time(nodes: str) -> None:
-    legs = over(dict(enumerate(nodes)), [arrival(0), arrival(1)])
+    legs = over(dict(enumerate(nodes)), [arrived(0), arrived(1)])
     assert legs == [(0, 0, 1000), (1, 0, 1000), (2, 1107, 1607), (3, 1207, 1707)]
 
 
 def test_links_of_other_nodes_are_others() -> None:
-    legs = over(dict(enumerate("abcd")), [arrival(0), arrival(1)])
+    legs = over(dict(enumerate("abcd")), [arrived(0), arrived(1)])
     assert legs[2:] == [(2, 1107, 1607), (3, 1107, 1607)]
 
 
@@ -332,7 +331,7 @@ class Sleepy(FirstComeFirstServed):
 
 
 def test_a_policy_that_only_sets_timers_does_not_go_on_for_ever() -> None:
-    record = run([arrival(0)], policy=Sleepy(SETUP, PolicyOptions()))
+    record = run([arrived(0)], policy=Sleepy(SETUP, PolicyOptions()))
     assert record.outcome[0] == WAITING
 
 
@@ -348,5 +347,5 @@ def test_timers_alone_do_not_keep_a_run_going() -> None:
             return [SetTimer("tick", event.now_ns + 100)]
 
     policy = Ticking(SETUP, PolicyOptions())
-    assert run([arrival(0)], policy=policy).legs == [(0, 0, 1000)]
+    assert run([arrived(0)], policy=policy).legs == [(0, 0, 1000)]
     assert policy.ticks == 10, "none once the last request had ended"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from tests.arrivals import Arrivals
 from tests.effect_log import EffectLog
 from tidegate.api import (
     Commands,
@@ -10,7 +11,6 @@ from tidegate.api import (
     PolicyOptions,
     Preempt,
     Profile,
-    Request,
     RequestArrived,
     SetTimer,
     Setup,
@@ -36,8 +36,7 @@ def simulation() -> tuple[Simulation, EffectLog]:
     return Simulation(engine_of(), listeners=[effects]), effects
 
 
-def arrival(request_id: int, at_ns: int) -> RequestArrived:
-    return RequestArrived(at_ns, Request(request_id, "m", 1, at_ns))
+arrived = Arrivals()
 
 
 def starts(effects: EffectLog) -> list[tuple[int, tuple[int, ...]]]:
@@ -49,8 +48,8 @@ def starts(effects: EffectLog) -> list[tuple[int, tuple[int, ...]]]:
 
 def test_what_is_fed_and_what_is_scheduled_happen_in_the_order_of_time() -> None:
     one, effects = simulation()
-    one.feed(iter([arrival(0, 0), arrival(1, 5), arrival(2, 30)]))
-    one.schedule([arrival(4, 7), arrival(3, 6)])
+    one.feed(iter([arrived(0, 0), arrived(1, 5), arrived(2, 30)]))
+    one.schedule([arrived(4, 7), arrived(3, 6)])
     one.run()
     assert starts(effects) == [(0, (0,)), (10, (1, 3, 4)), (40, (2,))]
 
@@ -61,7 +60,7 @@ def test_what_is_fed_is_taken_one_by_one() -> None:
     def arrivals() -> Iterator[RequestArrived]:
         for number in range(10):
             taken.append(number)
-            yield arrival(number, 100 * number)
+            yield arrived(number, 100 * number)
 
     one, _ = simulation()
     one.feed(arrivals())
@@ -76,7 +75,7 @@ def test_what_is_fed_is_taken_one_by_one() -> None:
 def test_of_one_instant_what_was_fed_comes_first() -> None:
     """A request that arrives when a worker gets free can join what that worker runs next."""
     one, effects = simulation()
-    one.feed([arrival(0, 0), arrival(1, 10)])
+    one.feed([arrived(0, 0), arrived(1, 10)])
     one.run()
     assert starts(effects) == [(0, (0,)), (10, (1,))]
     assert one.engine.tally.answered == 2
@@ -84,8 +83,8 @@ def test_of_one_instant_what_was_fed_comes_first() -> None:
 
 def test_of_one_instant_what_was_scheduled_first_happens_first() -> None:
     (first, lost_first), (second, lost_second) = simulation(), simulation()
-    first.schedule([WorkerLost(5, 0), arrival(0, 5)])
-    second.schedule([arrival(0, 5), WorkerLost(5, 0)])
+    first.schedule([WorkerLost(5, 0), arrived(0, 5)])
+    second.schedule([arrived(0, 5), WorkerLost(5, 0)])
     for one in (first, second):
         one.run()
     assert starts(lost_first) == []
@@ -95,14 +94,14 @@ def test_of_one_instant_what_was_scheduled_first_happens_first() -> None:
 
 def test_what_was_called_off_does_not_happen() -> None:
     agenda = Agenda()
-    agenda.schedule(arrival(0, 5))
-    agenda.call_off(agenda.schedule(arrival(1, 5)))
-    agenda.feed([arrival(2, 7)])
+    agenda.schedule(arrived(0, 5))
+    agenda.call_off(agenda.schedule(arrived(1, 5)))
+    agenda.feed([arrived(2, 7)])
     assert [agenda.next_ns, agenda.pop(), agenda.pop(), agenda.pop(), agenda.pop()] == [
         5,
-        arrival(0, 5),
+        arrived(0, 5),
         None,
-        arrival(2, 7),
+        arrived(2, 7),
         None,
     ]
 
@@ -113,7 +112,7 @@ def test_what_was_called_off_does_not_happen() -> None:
 def test_a_run_can_be_interrupted_without_a_trace() -> None:
     (whole, whole_effects), (parts, parts_effects) = simulation(), simulation()
     for one in (whole, parts):
-        one.schedule(arrival(number, 7 * number) for number in range(20))
+        one.schedule(arrived(number, 7 * number) for number in range(20))
     whole.run()
     for until_ns in range(0, 400, 3):
         parts.run(until_ns)
@@ -133,7 +132,7 @@ class Restless(FirstComeFirstServed):
 
 def test_patience_with_a_policy_that_only_waits_ends() -> None:
     one = Simulation(engine_of(Restless), patience=25)
-    one.schedule([arrival(0, 100)])
+    one.schedule([arrived(0, 100)])
     one.run()
     assert one.engine.now_ns == 125
     assert one.engine.queued == 1
@@ -142,7 +141,7 @@ def test_patience_with_a_policy_that_only_waits_ends() -> None:
 def test_a_run_ends_where_enough_was_seen() -> None:
     effects = EffectLog()
     one = Simulation(engine_of(), listeners=[effects], enough=lambda: len(effects) == 2)
-    one.schedule(arrival(number, 100 * number) for number in range(5))
+    one.schedule(arrived(number, 100 * number) for number in range(5))
     one.run()
     assert starts(effects) == [(0, (0,)), (100, (1,))]
     assert one.engine.now_ns == 100
@@ -165,7 +164,7 @@ class Ends:
 def test_a_leg_takes_what_the_service_says() -> None:
     ends = Ends()
     one = Simulation(engine_of(), ExactWorkers(taking(lambda effect: 100 * effect.rows)), listeners=[ends])
-    one.schedule([arrival(0, 0), arrival(1, 1), arrival(2, 2)])
+    one.schedule([arrived(0, 0), arrived(1, 1), arrived(2, 2)])
     one.run()
     assert ends.legs == [(0, 100), (100, 300)]
 
@@ -181,7 +180,7 @@ class Impatient(FirstComeFirstServed):
 def test_a_leg_that_is_taken_from_an_exact_worker_ends_once_and_at_once() -> None:
     ends, effects = Ends(), EffectLog()
     one = Simulation(engine_of(Impatient), listeners=[ends, effects])
-    one.schedule([arrival(0, 0), arrival(1, 4)])
+    one.schedule([arrived(0, 0), arrived(1, 4)])
     one.run()
     assert starts(effects) == [(0, (0,)), (4, (1,)), (14, (0,))]
     assert ends.legs == [(4, 14), (14, 24)]
@@ -191,6 +190,6 @@ def test_a_leg_that_is_taken_from_an_exact_worker_ends_once_and_at_once() -> Non
 def test_an_exact_worker_that_comes_back_is_free() -> None:
     ends = Ends()
     one = Simulation(engine_of(), listeners=[ends])
-    one.schedule([arrival(0, 0), WorkerLost(3, 0), WorkerJoined(4, SETUP.workers[0]), arrival(1, 5)])
+    one.schedule([arrived(0, 0), WorkerLost(3, 0), WorkerJoined(4, SETUP.workers[0]), arrived(1, 5)])
     one.run()
     assert (5, 15) in ends.legs

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.arrivals import Arrivals
 from tidegate.api import (
     Batch,
     Dispatch,
@@ -10,8 +11,6 @@ from tidegate.api import (
     Model,
     PolicyOptions,
     Profile,
-    Request,
-    RequestArrived,
     Setup,
     Worker,
     WorkerReady,
@@ -28,8 +27,7 @@ def playbook() -> Playbook:
     return Playbook(FirstComeFirstServed(SETUP, PolicyOptions()))
 
 
-def arrived(request_id: int, now_ns: int = 0) -> RequestArrived:
-    return RequestArrived(now_ns, Request(request_id, "m", 1, now_ns))
+arrived = Arrivals()
 
 
 def test_a_transcript_that_holds_is_true() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.arrivals import Arrivals
 from tidegate.api import (
     NEVER,
     Batch,
@@ -41,9 +42,7 @@ def playbook(*workers: Worker) -> Playbook:
     return Playbook(Eager(Setup(MODELS, workers, tuple(profiles)), EagerOptions()))
 
 
-def arrived(request_id: int, now_ns: int, model: str = "m", *, due: int | None = None) -> RequestArrived:
-    due_ns = now_ns + 12 if due is None else due
-    return RequestArrived(now_ns, Request(request_id, model, 1, now_ns, due_ns))
+arrived = Arrivals(slo_ns=12)
 
 
 def run(batch: int, *ids: int, at: int, model: str = "m", worker: Worker = FAST) -> Dispatch:
@@ -84,7 +83,7 @@ def test_what_would_be_late_even_alone_is_dropped() -> None:
         >> TimerFired(8, KEY)
         << Drop(1, "deadline")
         << SetTimer(KEY, 12)
-        >> arrived(3, 9, due=9)
+        >> arrived(3, 9, due_ns=9)
         << SetTimer(KEY, 12)
         >> freed(10)
         << run(1, 2, at=10)
@@ -116,7 +115,7 @@ def test_a_request_without_a_deadline_waits_for_as_long_as_it_takes() -> None:
         playbook(FAST)
         >> arrived(0, 0)
         << run(0, 0, at=0)
-        >> arrived(1, 1, due=NEVER)
+        >> arrived(1, 1, due_ns=NEVER)
         >> arrived(2, 1, "n")
         << SetTimer(OTHER, 8)
         >> freed(6)
@@ -134,7 +133,7 @@ def test_an_idle_worker_on_which_it_would_be_late_is_passed_over() -> None:
         >> arrived(1, 1)
         << run(1, 1, at=1, worker=SLOW)
         >> freed(12, worker=1)
-        >> arrived(2, 13, due=20)
+        >> arrived(2, 13, due_ns=20)
         << SetTimer(KEY, 15)
         >> freed(14)
         << run(2, 2, at=14)
@@ -146,7 +145,7 @@ def test_losing_the_fast_worker_makes_hopeless_what_counted_on_it() -> None:
         playbook(FAST, SLOW)
         >> arrived(0, 0)
         << run(0, 0, at=0)
-        >> arrived(1, 1, due=11)
+        >> arrived(1, 1, due_ns=11)
         << SetTimer(KEY, 6)
         >> WorkerLost(2, 0)
         << Drop(1, "deadline")

@@ -1,6 +1,7 @@
 """First idle, first served, event by event."""
 
-from tidegate.api import Batch, Dispatch, Leg, Model, Profile, Request, RequestArrived, Setup, Worker, WorkerReady
+from tests.arrivals import Arrivals
+from tidegate.api import Batch, Dispatch, Leg, Model, Profile, Setup, Worker, WorkerReady
 from tidegate.testing import Playbook
 from tidegate_baselines.fifs import Fifs, FifsOptions
 
@@ -15,8 +16,7 @@ def playbook(max_rows: int | None = None) -> Playbook:
     return Playbook(Fifs(SETUP, FifsOptions(max_rows=max_rows)))
 
 
-def arrived(request_id: int, now_ns: int, model: str = "m", *, rows: int = 1, key: str = "") -> RequestArrived:
-    return RequestArrived(now_ns, Request(request_id, model, rows, now_ns, deadline_ns=now_ns + 1, merge_key=key))
+arrived = Arrivals(slo_ns=1)
 
 
 def run(batch: int, *request_ids: int, at: int, rows: int = 0, model: str = "m", worker: int = 0) -> Dispatch:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tests.arrivals import Arrivals
 from tidegate.api import (
     AnyCommand,
     Batch,
@@ -11,8 +12,6 @@ from tidegate.api import (
     Model,
     Profile,
     ProfileUpdated,
-    Request,
-    RequestArrived,
     RequestCancelled,
     Setup,
     Worker,
@@ -35,9 +34,7 @@ def playbook(at_work: tuple[Worker, ...], models: tuple[Model, ...] = MODELS[:1]
     return Playbook(Nexus(Setup(models, at_work, profiles), NexusOptions.model_validate(options)))
 
 
-def arrived(request_id: int, now_ns: int, model: str = "m", *, due: int | None = None, key: str = "") -> RequestArrived:
-    due_ns = now_ns + 20 if due is None else due
-    return RequestArrived(now_ns, Request(request_id, model, 1, now_ns, due_ns, merge_key=key))
+arrived = Arrivals(slo_ns=20)
 
 
 def run(batch: int, *ids: int, at: int, worker: int = 0, model: str = "m") -> Dispatch:
@@ -75,7 +72,7 @@ def test_heads_that_leave_no_time_for_the_planned_batch_are_dropped_early() -> N
     def waiting(drop: str) -> list[AnyCommand]:
         play = playbook(workers(1), drop=drop) >> arrived(0, 0) << run(0, 0, at=0)
         for number, due in enumerate((15, 16, 17, 18, 19, 20), start=1):
-            play = play >> arrived(number, 1, due=due)
+            play = play >> arrived(number, 1, due_ns=due)
         return list((play >> freed(7)).commands())
 
     assert waiting("window") == [Drop(1, "early"), Drop(2, "early"), run(1, 3, 4, 5, 6, at=7)]
@@ -87,8 +84,8 @@ def test_what_would_be_late_even_alone_is_dropped_before_the_worker_goes_on() ->
         playbook(workers(1))
         >> arrived(0, 0)
         << run(0, 0, at=0)
-        >> arrived(1, 1, due=10)
-        >> arrived(2, 1, due=11)
+        >> arrived(1, 1, due_ns=10)
+        >> arrived(2, 1, due_ns=11)
         >> freed(6)
         << Drop(1, "deadline")
         << Drop(2, "deadline")

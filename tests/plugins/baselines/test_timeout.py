@@ -1,13 +1,12 @@
 """Batching by timeout, event by event, with l(b) = b + 5 ms and an SLO of 20 ms."""
 
+from tests.arrivals import Arrivals
 from tidegate.api import (
     Batch,
     Dispatch,
     Leg,
     Model,
     Profile,
-    Request,
-    RequestArrived,
     SetTimer,
     Setup,
     TimerFired,
@@ -30,9 +29,7 @@ def playbook(workers: int = 1, **options: float) -> Playbook:
     return Playbook(Timeout(setup, TimeoutOptions.model_validate(options)))
 
 
-def arrived(request_id: int, at_ms: float) -> RequestArrived:
-    at_ns = ms_to_ns(at_ms)
-    return RequestArrived(at_ns, Request(request_id, "m", 1, at_ns, at_ns + ms_to_ns(20)))
+arrived = Arrivals(slo_ns=ms_to_ns(20), unit_ns=ms_to_ns(1))
 
 
 def timer(at_ms: float, *, after: bool = False) -> SetTimer:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from tests.arrivals import Arrivals
 from tidegate.api import (
-    NEVER,
     Batch,
     CancelTimer,
     Dispatch,
@@ -11,8 +11,6 @@ from tidegate.api import (
     Leg,
     Model,
     Profile,
-    Request,
-    RequestArrived,
     RequestCancelled,
     SetTimer,
     Setup,
@@ -38,8 +36,7 @@ def playbook(workers: int = 1, **options: Any) -> Playbook:  # noqa: ANN401
     return Playbook(Triton(setup, TritonOptions.model_validate(options)))
 
 
-def arrived(request_id: int, at: int, model: str = "m", *, due: int = NEVER) -> RequestArrived:
-    return RequestArrived(at, Request(request_id, model, 1, at, due))
+arrived = Arrivals()
 
 
 def run(batch: int, *ids: int, at: int, model: str = "m", worker: int = 0) -> Dispatch:
@@ -56,9 +53,9 @@ def test_an_instance_that_is_free_takes_what_there_is_however_late() -> None:
         >> arrived(0, 0)
         << run(0, 0, at=0)
         << NO_TIMER
-        >> arrived(1, 1, due=2)
+        >> arrived(1, 1, due_ns=2)
         << NO_TIMER
-        >> arrived(2, 2, due=3)
+        >> arrived(2, 2, due_ns=3)
         << NO_TIMER
         >> freed(10)
         << run(1, 1, 2, at=10)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.arrivals import Arrivals
 from tidegate.api import (
     NEVER,
     Batch,
@@ -59,9 +60,7 @@ def playbook(
     return Playbook(Ppipe(setup, PpipeOptions.model_validate({"gathering": "planned", **options})))
 
 
-def arrived(request_id: int, now_ns: int = 0, *, rows: int = 1, due_ns: int | None = None) -> RequestArrived:
-    due_ns = now_ns + SLO if due_ns is None else due_ns
-    return RequestArrived(now_ns, Request(request_id, "m", rows, now_ns, due_ns))
+arrived = Arrivals(slo_ns=SLO)
 
 
 def split(
