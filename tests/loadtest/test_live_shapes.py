@@ -71,7 +71,9 @@ def test_each_shape_is_learned_within_two_hundred_requests(tmp_path: Path, stall
     scenario = Scenario.model_validate(DOCUMENT | {"simulation": simulation})
     (run,) = plan_runs(scenario, ["fifs"], [7], Sending({}))
     assert run_live(run, work=tmp_path).result.total.failed == 0
-    took_ns, expected_ns, planned = defaultdict(list), dict[str, int](), []
+    took_ns: dict[str, list[int]] = defaultdict(list)
+    expected_ns: dict[str, int] = {}
+    planned: list[bool] = []
     for engine, leg in legs_of(tmp_path / "events.jsonl"):
         if leg.after <= 200:
             took_ns[leg.shape] += [leg.took_ns] if leg.rows == 1 else []

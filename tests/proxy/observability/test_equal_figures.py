@@ -100,6 +100,7 @@ class Log:
             rows=array("q", [request.rows for request in arrivals]),
             shapes=None,
             apps=None,
+            shapes=None,
             times_ms=None,
         )
         self.duration_s = (self.entries[-1].event.now_ns - self.origin_ns) / NS_PER_S + 1

@@ -5,7 +5,7 @@ Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; t
 
 policy    one method per event: BEGIN HERE; events: what it is told, commands: what it wants done
 model     the nouns; device: what workers are bound to, network: what is between them
-profile   how long a partition runs
+profile   how long a partition runs; execution_times: how long requests of an application run alone
 planner   from a problem to a plan
 specs     what a distribution offers, and how its hooks return it
 """
@@ -14,6 +14,7 @@ from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Dispatch, Dro
 from tidegate.api.events import (
     AnyEvent,
     BatchFailed,
+    ExecutionTimesUpdated,
     LegFinished,
     ProfileUpdated,
     RequestArrived,
@@ -26,6 +27,7 @@ from tidegate.api.events import (
     WorkerLost,
     WorkerReady,
 )
+from tidegate.api.execution_times import ExecutionTimes
 from tidegate.api.model import NEVER, Batch, Leg, Model, Pipeline, QueueKey, Request, Worker, queue_key
 from tidegate.api.network import Network
 from tidegate.api.planner import (
@@ -53,6 +55,8 @@ __all__ = [
     "Dispatch",
     "Document",
     "Drop",
+    "ExecutionTimes",
+    "ExecutionTimesUpdated",
     "Leg",
     "LegFinished",
     "Model",

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from tidegate.api.execution_times import ExecutionTimes
 from tidegate.api.model import Request, Worker
 from tidegate.api.profile import Profile
 
@@ -120,6 +121,12 @@ class ProfileUpdated(Event, frozen=True, tag=True):
     profile: Profile
 
 
+class ExecutionTimesUpdated(Event, frozen=True, tag=True):
+    """Requests of an application that ran alone moved the distribution of their times: plan with this from now on."""
+
+    times: ExecutionTimes
+
+
 class WakeSlackUpdated(Event, frozen=True, tag=True):
     """Timers fire later, or less late, than was known: who waits for a last moment has to ask for so much earlier."""
 
@@ -138,6 +145,7 @@ AnyEvent = (
     | WorkerJoined
     | WorkerLost
     | ProfileUpdated
+    | ExecutionTimesUpdated
     | WakeSlackUpdated
 )
 """The closed union, for decoding and for exhaustive matches."""

@@ -16,6 +16,7 @@ from tidegate.api.commands import AnyCommand
 from tidegate.api.events import (
     AnyEvent,
     BatchFailed,
+    ExecutionTimesUpdated,
     LegFinished,
     ProfileUpdated,
     RequestArrived,
@@ -27,6 +28,7 @@ from tidegate.api.events import (
     WorkerLost,
     WorkerReady,
 )
+from tidegate.api.execution_times import ExecutionTimes
 from tidegate.api.model import Model, Worker
 from tidegate.api.network import Network
 from tidegate.api.profile import Profile
@@ -46,6 +48,7 @@ _HANDLERS: dict[type, str] = {
     WorkerJoined: "on_worker_joined",
     WorkerLost: "on_worker_lost",
     ProfileUpdated: "on_profile_updated",
+    ExecutionTimesUpdated: "on_execution_times_updated",
     WakeSlackUpdated: "on_wake_slack_updated",
 }
 
@@ -73,6 +76,8 @@ class Setup(msgspec.Struct, frozen=True):
     """Between the nodes of the workers; None: what goes from leg to leg takes no time of its own."""
     patience_ns: int = PATIENCE_NS
     """How long requests without a deadline wait for those that have one; then workers are theirs in turn, too."""
+    execution_times: tuple[ExecutionTimes, ...] = ()
+    """Of the applications of which that is known: how long their requests run alone."""
 
 
 class PolicyOptions(BaseModel):
@@ -171,6 +176,10 @@ class Policy(ABC):
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
         """A timer came due; a policy that sets none need not care."""
+        return ()
+
+    def on_execution_times_updated(self, event: ExecutionTimesUpdated) -> Commands:
+        """A distribution moved; a policy that plans with profiles only need not care."""
         return ()
 
     def on_wake_slack_updated(self, event: WakeSlackUpdated) -> Commands:

@@ -28,6 +28,11 @@ class Flight:
     preempted: bool = False
     """The policy took its worker away; its driver will tell when the worker is free."""
 
+    @property
+    def ran_alone(self) -> bool:
+        """Whether it is of one request, which still waits for it, and of one leg."""
+        return len(self.batch.request_ids) == len(self.requests) == len(self.batch.legs) == 1
+
     def runs(self, leg: Leg) -> bool:
         """Whether this leg of its batch runs."""
         return self.running and self.batch.legs[self.leg] is leg

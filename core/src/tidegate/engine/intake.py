@@ -4,6 +4,7 @@ import msgspec
 
 from tidegate.api import (
     BatchFailed,
+    ExecutionTimesUpdated,
     LegFinished,
     ProfileUpdated,
     Request,
@@ -119,11 +120,17 @@ class Intake:
         return self._state.overlap.alone_ns(worker, flight, event.leg, duration_ns, profile)
 
     def _learn(self, flight: Flight, event: LegFinished, duration_ns: int) -> None:
-        if worker := self._state.fleet.workers.get(event.worker_id):
+        state = self._state
+        if worker := state.fleet.workers.get(event.worker_id):
             partition = flight.batch.legs[event.leg].partition
-            learned = self._state.expectations.observe(partition, worker, flight.shape, flight.rows, duration_ns)
+            learned = state.expectations.observe(partition, worker, flight.shape, flight.rows, duration_ns)
             if learned is not None:
                 self._policy.inform(ProfileUpdated(event.now_ns, learned))
+            if flight.ran_alone and state.settings.learn:
+                profile = state.expectations.profiles[partition, worker.kind, flight.shape]
+                times = state.alone.observe(flight.requests[0], worker.kind, duration_ns, profile)
+                if times is not None:
+                    self._policy.inform(ExecutionTimesUpdated(event.now_ns, times))
 
     def _fail_flight(self, flight: Flight, event: BatchFailed) -> None:
         state = self._state

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from tidegate.api import AnyCommand, Policy, Profile, ProfileKey, ProfileUpdated, Request, WakeSlackUpdated, Worker
+from tidegate.engine.alone import AloneTimes
 from tidegate.engine.books import Fleet
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.flights import Flights
@@ -26,12 +27,13 @@ class State:
         self.models = {model.name: model for model in setup.models}
         self.fleet = Fleet(setup.workers, self.models)
         self.expectations = Expectations(setup.profiles, learn=settings.learn, quantile=policy.quantile)
+        self.alone = AloneTimes(setup.execution_times)
         self.overlap = Overlap(settings.first_lead_ns)
         self.queued: dict[int, Request] = {}
         """What waits and the policy knows of; `sharing` holds the rest."""
         self.flights = Flights(self.fleet, self.expectations, self.overlap, self._leg_started)
         self.tries = Tries()
-        self.succession = Succession(policy, self.fleet, self.expectations)
+        self.succession = Succession(policy, self.fleet, self.expectations, self.alone)
         self.sharing = Sharing(self.fleet, self.expectations, self.succession, self.queued, setup.patience_ns)
         self.next_batch_id = setup.first_batch_id
         """The least that the next batch may be called."""

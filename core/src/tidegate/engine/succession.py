@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from tidegate.api import AnyEvent, BatchFailed, LegFinished, Model, Policy, Setup, Worker
+from tidegate.engine.alone import AloneTimes
 from tidegate.engine.books import Fleet
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.lateness import Lateness
@@ -18,7 +19,7 @@ class Succession:
     the one before, of which it is told nothing.
     """
 
-    def __init__(self, policy: Policy, fleet: Fleet, expectations: Expectations) -> None:
+    def __init__(self, policy: Policy, fleet: Fleet, expectations: Expectations, alone: AloneTimes) -> None:
         setup = policy.setup
         self.policy = policy
         self.timers = Timers()
@@ -30,6 +31,7 @@ class Succession:
         self._seed, self._patience_ns = setup.seed, setup.patience_ns
         self._fleet = fleet
         self._expectations = expectations
+        self._alone = alone
         self._busy: set[int] = set()
         """Workers with work of the policy before."""
 
@@ -59,7 +61,15 @@ class Succession:
         profiles = tuple(self._expectations.profiles.values())
         slack_ns, patience_ns = self.lateness.slack_ns, self._patience_ns
         return Setup(
-            tuple(models), tuple(workers), profiles, self._seed, first_batch_id, slack_ns, self.network, patience_ns
+            tuple(models),
+            tuple(workers),
+            profiles,
+            self._seed,
+            first_batch_id,
+            slack_ns,
+            self.network,
+            patience_ns,
+            self._alone.known,
         )
 
     def forget(self, worker_id: int) -> None:
