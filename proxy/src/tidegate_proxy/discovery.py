@@ -2,19 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 
 from tidegate.api import Profile
 from tidegate.api.device import DEFAULT_KIND
-from tidegate.documents import Layout, ModelProfile
+from tidegate.documents import Layout, ProfileFile
 from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.restrictions import RestrictionError
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.catalog import Catalog, Directory, discover
-from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
+from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.consent import lines_of
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.faults import faults
+from tidegate_proxy.labels import label
 from tidegate_proxy.observability.statistics import Statistics
 from tidegate_proxy.queue_delay import drop_delays
 
@@ -33,13 +33,13 @@ class Discovery:
         directory: Directory,
         driver: Driver,
         statistics: Statistics,
-        measured: Mapping[tuple[str, str], ModelProfile],
+        measured: ProfileFile,
         config: ServeConfig,
         layout: Layout | None = None,
     ) -> None:
         self.backends = backends
         """All Tritons; changes in place."""
-        self.told: Mapping[str, ModelConfig] = config.models
+        self.told = config.models
         """What the configuration says of models, in place of their configs."""
         self._restricted = config.restricted
         self._over_http = config.listen.http is not None
@@ -141,34 +141,32 @@ class Discovery:
             return True
 
 
-Measured = Mapping[tuple[str, str], ModelProfile]
-"""What the profile file says, by model and kind of worker."""
-
-
-def starting_profiles(catalog: Catalog, measured: Measured) -> tuple[Profile, ...]:
+def starting_profiles(catalog: Catalog, measured: ProfileFile) -> tuple[Profile, ...]:
     """What to plan with at first, for each kind of worker of a model: what the layout says, or what was measured, else
     a guess.
 
-    A guess is too small to drop anything by. Any of them is corrected online by what is observed.
+    A guess is too small to drop anything by. What was measured of shapes counts with a layout, too. Any of them is
+    corrected online by what is observed.
     """
+    profiles: list[Profile] = []
     if catalog.layout:
-        return catalog.layout.contract()[2]
-    profiles = []
-    hosted = {(name, worker.kind) for worker in catalog.workers for name in worker.hosts}
-    homeless = catalog.models.keys() - {name for name, _ in hosted}
-    for name, kind in sorted(hosted | {(name, DEFAULT_KIND) for name in homeless}):
-        max_rows = catalog.models[name].max_rows
-        if known := measured_on(measured, name, kind):
-            profiles.append(known.to_profile(max_rows))
-        else:
-            profiles.append(Profile.linear(name, alpha_ms=0.05, beta_ms=0.5, max_rows=max_rows, kind=kind))
-    return tuple(profiles)
+        for planned in catalog.layout.contract()[2]:
+            profiles.append(planned)
+            if planned.partition in catalog.models:
+                shaped = measured.profiles_of(planned.partition, planned.kind, planned.max_rows)
+                profiles += [profile for profile in shaped if profile.shape]
+    else:
+        homeless = catalog.models.keys() - {name for name, _ in hosted(catalog)}
+        for name, kind in [*hosted(catalog), *((name, DEFAULT_KIND) for name in sorted(homeless))]:
+            max_rows = catalog.models[name].max_rows
+            guess = Profile.linear(name, alpha_ms=0.05, beta_ms=0.5, max_rows=max_rows, kind=kind)
+            profiles += measured.profiles_of(name, kind, max_rows) or [guess]
+    return tuple(profile.of_shape(label(profile.shape)) for profile in profiles)
 
 
-def measured_on(measured: Measured, model: str, kind: str) -> ModelProfile | None:
-    """What was measured of a model on a kind of worker; else on nobody knows which, to start from."""
-    known = measured.get((model, kind)) or measured.get((model, DEFAULT_KIND))
-    return known and known.model_copy(update={"kind": kind})
+def hosted(catalog: Catalog) -> list[tuple[str, str]]:
+    """Every (partition, kind of worker) that there is."""
+    return sorted({(partition, worker.kind) for worker in catalog.workers for partition in worker.hosts})
 
 
 def declare(statistics: Statistics, catalog: Catalog) -> None:

@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
 from typing import BinaryIO
 
 from tidegate.api import Setup
-from tidegate.documents import Layout, ModelProfile, read_document, read_profiles
+from tidegate.documents import Layout, ProfileFile, read_document, read_profiles
 from tidegate.engine import FIRST_LEAD_NS, Engine
 from tidegate.host import Plugins
 from tidegate.observation import Observer, Recorder
@@ -20,7 +19,7 @@ from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.control import Control
-from tidegate_proxy.discovery import Discovery, measured_on, starting_profiles
+from tidegate_proxy.discovery import Discovery, hosted, starting_profiles
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.front import Front
 from tidegate_proxy.gpus import gpus_here
@@ -51,7 +50,7 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
     TracingError or OSError, each with the remedy, before anything is served.
     """
     plugins.policy(config.policy.name)  # a wrong name should not have to wait for Tritons
-    measured = _measured(config.profiles)
+    measured = read_profiles(config.profiles) if config.profiles else ProfileFile(profiles=[])
     gate = Gate(config)
     tracing = otlp_tracing(config.tracing.endpoint) if config.tracing else None
     async with AsyncExitStack() as stack:
@@ -137,12 +136,13 @@ def _serves_http(config: ServeConfig, backends: Sequence[Backend]) -> bool:
     return False
 
 
-def _setup(config: ServeConfig, catalog: Catalog, measured: Mapping[tuple[str, str], ModelProfile]) -> Setup:
-    for name, model in catalog.models.items():
-        kinds = [worker.kind for worker in catalog.workers if name in worker.hosts]
-        if catalog.layout is None and not all(measured_on(measured, name, kind) for kind in kinds):
+def _setup(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> Setup:
+    for name, kind in hosted(catalog) if catalog.layout is None else ():
+        model = catalog.models[name]
+        if not measured.profiles_of(name, kind, model.max_rows):
             level = logging.INFO if model.slo_ns is None else logging.WARNING  # what else would a guess be wrong for?
-            log.log(level, "no profile of %r: starting from a guess, learning from what is observed", name)
+            words = "no profile of %r for workers of kind %r: starting from a guess, learning from what is observed"
+            log.log(level, words, name, kind)
     return Setup(
         models=tuple(catalog.models.values()),
         workers=tuple(catalog.workers),
@@ -160,11 +160,6 @@ async def _first_look(backends: Sequence[Backend], config: ServeConfig) -> Catal
     layout = read_document(config.layout, Layout) if config.layout else None
     gpus = () if layout else await asyncio.to_thread(gpus_here)
     return await discover(backends, config.models, layout=layout, gpus=gpus)
-
-
-def _measured(path: Path | None) -> dict[tuple[str, str], ModelProfile]:
-    profiles = read_profiles(path).profiles if path else []
-    return {(profile.model, profile.kind): profile for profile in profiles}
 
 
 async def _regions_with(backends: Sequence[Backend], in_force: InForce) -> Regions:

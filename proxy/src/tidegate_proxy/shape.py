@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
+from tidegate.documents import shape_text
 from tidegate_proxy.labels import label
 from tidegate_proxy.signature import Signature
 
 
 def shape_of(inputs: Iterable[tuple[str, Sequence[int]]], signature: Signature) -> str:
-    """The inputs whose sizes the model's config leaves open, with their sizes, sorted: `NAME:DIM,DIM;NAME:DIM`.
+    """The inputs whose sizes the model's config leaves open, with their sizes, as `shape_text` writes them.
 
     Empty where it leaves none open. A long text is cut, and told apart by its digest.
 
@@ -15,5 +16,4 @@ def shape_of(inputs: Iterable[tuple[str, Sequence[int]]], signature: Signature) 
         inputs: names and full shapes (rows first) that fit the signature.
         signature: what the config says.
     """
-    varying = sorted((name, shape[1:]) for name, shape in inputs if -1 in signature.inputs[name].dims)
-    return label(";".join(f"{name}:{','.join(map(str, dims))}" for name, dims in varying)) if varying else ""
+    return label(shape_text({name: shape[1:] for name, shape in inputs if -1 in signature.inputs[name].dims}))

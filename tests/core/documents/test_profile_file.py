@@ -1,5 +1,6 @@
 """The profile file: what is written is read again, and what is wrong is named."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ profiles = st.builds(
     ModelProfile,
     model=st.sampled_from("ab"),
     kind=st.sampled_from(("default", "a100")),
+    shape=st.sampled_from(("", "x:3,48,320", "x:3,48,640")),
     alpha_ms=st.floats(0, 10),
     beta_ms=st.floats(0, 10),
     points=st.lists(points, min_size=1, max_size=4),
@@ -29,13 +31,56 @@ def test_the_last_profile_of_every_model_is_kept(
     path = tmp_path_factory.mktemp("profiles") / "profiles.json"
     for profile in written:
         write_profile(path, profile)
-    last = {(profile.model, profile.kind): profile for profile in written}
+    last = {(profile.model, profile.kind, profile.shape): profile for profile in written}
     assert read_profiles(path).profiles == [last[key] for key in sorted(last)]
 
 
 @given(profiles)
 def test_a_written_profile_can_be_planned_with(profile: ModelProfile) -> None:
-    assert profile.to_profile(max_rows=16).max_rows == 16
+    planned = profile.to_profile(max_rows=16)
+    assert planned.max_rows == 16
+    assert planned.key == (profile.model, profile.kind, profile.shape)
+
+
+@given(st.lists(profiles, max_size=6, unique_by=lambda profile: profile.key), st.sampled_from(("a100", "h100")))
+def test_whatever_was_measured_there_is_a_profile_of_the_empty_shape_first(
+    measured: list[ModelProfile], kind: str
+) -> None:
+    found = ProfileFile(profiles=measured).profiles_of("a", kind, 16)
+    kinds = {profile.kind for profile in measured if profile.model == "a"}
+    counts = kind if kind in kinds else "default"
+    shapes = {profile.shape for profile in measured if (profile.model, profile.kind) == ("a", counts)}
+    assert [profile.shape for profile in found] == (sorted({"", *shapes}) if shapes else [])
+    assert all(profile.key[:2] == ("a", kind) and profile.max_rows == 16 for profile in found)
+    if shapes and "" not in shapes:
+        unknown, *others = found
+        for rows in (1, 16):
+            assert unknown.expected_ns(rows) == max(other.expected_ns(rows) for other in others)
+            assert unknown.planned_ns(rows) == max(other.planned_ns(rows) for other in others)
+
+
+def _measured(ms: float, *, rows: int = 1, **key: str) -> ModelProfile:
+    points = [Point(rows=at, median_ms=ms * at, p95_ms=2 * ms * at, samples=9) for at in {1, rows}]
+    return ModelProfile(model="m", alpha_ms=ms, beta_ms=0, points=points, **key)
+
+
+def test_what_was_measured_of_a_kind_goes_before_what_was_measured_of_any() -> None:
+    file = ProfileFile(profiles=[_measured(3, shape="x:1"), _measured(1, kind="a100", shape="x:2")])
+    assert [profile.key for profile in file.profiles_of("m", "a100", 4)] == [("m", "a100", ""), ("m", "a100", "x:2")]
+    assert [profile.key for profile in file.profiles_of("m", "h100", 4)] == [("m", "h100", ""), ("m", "h100", "x:1")]
+    assert file.profiles_of("other", "a100", 4) == ()
+
+
+def test_shapes_measured_up_to_unlike_rows_are_told_of_as_many() -> None:
+    file = ProfileFile(profiles=[_measured(1, rows=8, shape="x:1"), _measured(3, rows=2, shape="x:3")])
+    slowest, one, three = file.profiles_of("m", "default", 4)
+    assert [each.expected_ns(4) / 1e6 for each in (one, three, slowest)] == [4, 12, 12]
+    assert [each.planned_ns(4) / 1e6 for each in (one, three, slowest)] == [8, 24, 24]
+
+
+def _with_shapes(*shapes: str) -> str:
+    measured = _measured(1).model_dump()
+    return json.dumps({"profiles": [measured | {"shape": shape} for shape in shapes]})
 
 
 def test_the_median_is_expected_and_the_high_estimate_planned() -> None:
@@ -57,6 +102,9 @@ def test_the_median_is_expected_and_the_high_estimate_planned() -> None:
             '"points": [{"rows": 1, "median_ms": 1, "p95_ms": 1e-9, "samples": 1}]}]}',
             "p95_ms",
         ),
+        (_with_shapes("3,48"), r"profiles\.0\.shape: '3,48' is no shape: write NAME:3,48,320"),
+        (_with_shapes("y:7;x:3"), r"profiles\.0\.shape: write 'x:3;y:7', as requests have it, not 'y:7;x:3'"),
+        (_with_shapes("x:3", "x:3"), "profiles: 'm', kind 'default', shape 'x:3' is listed twice: keep one"),
     ],
 )
 def test_what_is_wrong_is_named_with_the_file(tmp_path: Path, text: str, named: str) -> None:

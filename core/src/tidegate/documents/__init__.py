@@ -5,6 +5,7 @@ layout         what is loaded where: planners make it, the generator, the simula
 deployment     what the generator wrote: model repositories and the processes that serve them
 profile_file   how long models run, as measured
 struct_field   nouns of the contract as fields of a document
+shape_text     the shapes of requests, by which profiles are kept, in words
 wrong_fields   what is wrong with a document, field by field, in words
 block_profile  how long the blocks of a model run, as measured: what planners of partitions read
 """
@@ -32,6 +33,7 @@ from tidegate.documents.profile_file import (
     read_profiles,
     write_profile,
 )
+from tidegate.documents.shape_text import read_shape, shape_text
 from tidegate.documents.wrong_fields import WrongField, wrong_fields
 
 __all__ = [
@@ -65,6 +67,8 @@ __all__ = [
     "read_deployment",
     "read_document",
     "read_profiles",
+    "read_shape",
+    "shape_text",
     "write_document",
     "write_profile",
     "wrong_fields",

@@ -1,11 +1,15 @@
 """The profile file: what was measured (`tidegate profile`), and the profiles that schedulers start from."""
 
+from collections import Counter
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from tidegate.api import Profile
+from tidegate.api import Profile, ProfileKey
+from tidegate.api.device import DEFAULT_KIND
+from tidegate.documents.shape_text import read_shape, shape_text
+from tidegate.documents.wrong_fields import wrong_fields
 
 
 class ProfileFileError(Exception):
@@ -27,22 +31,40 @@ class Point(BaseModel):
 
 
 class ModelProfile(BaseModel):
-    """One model on one kind of worker."""
+    """One model on one kind of worker, for requests of one shape."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     model: str
-    kind: str = "default"
+    kind: str = DEFAULT_KIND
+    """`default`: of every kind of which the file says nothing else of this model."""
+    shape: str = ""
+    """`x:3,48,320`: what varies in the requests' tensors beyond the batch; empty: nothing."""
     alpha_ms: float
     """The slope of the straight line through the medians: milliseconds per row."""
     beta_ms: float
     """The height of the same line at 0: milliseconds per batch."""
     points: list[Point] = Field(min_length=1)
 
+    @field_validator("shape")
+    @classmethod
+    def _as_requests_have_it(cls, shape: str) -> str:
+        """Refuse what no request's shape is equal to."""
+        if (canonical := shape_text(read_shape(shape))) != shape:
+            raise ValueError(f"write {canonical!r}, as requests have it, not {shape!r}")
+        return shape
+
+    @property
+    def key(self) -> ProfileKey:
+        """What it is of."""
+        return self.model, self.kind, self.shape
+
     def to_profile(self, max_rows: int) -> Profile:
         """The profile to plan with: the medians are expected, the 95th percentiles planned."""
         expected_ms = {point.rows: point.median_ms for point in self.points}
         planned_ms = {point.rows: point.p95_ms for point in self.points}
-        return Profile.from_points(self.model, expected_ms, planned_ms, max_rows=max_rows, kind=self.kind)
+        return Profile.from_points(
+            self.model, expected_ms, planned_ms, max_rows=max_rows, kind=self.kind, shape=self.shape
+        )
 
 
 class ProfileFile(BaseModel):
@@ -52,6 +74,29 @@ class ProfileFile(BaseModel):
     version: Literal[1] = 1
     profiles: list[ModelProfile]
 
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        for (model, kind, shape), count in Counter(profile.key for profile in self.profiles).items():
+            if count > 1:
+                raise ValueError(f"profiles: {model!r}, kind {kind!r}, shape {shape!r} is listed twice: keep one")
+        return self
+
+    def profiles_of(self, model: str, kind: str, max_rows: int) -> tuple[Profile, ...]:
+        """What is known of a model on a kind of worker, for batches of up to `max_rows`; empty where nothing is.
+
+        There is a profile of each shape that was measured, and first one of the empty shape: if that was not
+        measured, what the slowest of the others takes. Where this kind was not, what was measured without naming a kind
+        holds for it.
+        """
+        measured = [profile for profile in self.profiles if profile.model == model]
+        mine = [profile for profile in measured if profile.kind == kind]
+        mine = mine or [profile for profile in measured if profile.kind == DEFAULT_KIND]
+        found = [profile.model_copy(update={"kind": kind}).to_profile(max_rows) for profile in mine]
+        if found and not any(profile.shape == "" for profile in found):
+            slowest = Profile.slowest(found)
+            found.append(Profile(model, kind, slowest.expected, slowest.planned))
+        return tuple(sorted(found, key=lambda profile: profile.shape))
+
 
 def read_profiles(path: Path) -> ProfileFile:
     """Read a profile file. Raises ProfileFileError."""
@@ -60,13 +105,16 @@ def read_profiles(path: Path) -> ProfileFile:
     except OSError as error:
         raise ProfileFileError(f"{path}: {error.strerror}; `tidegate profile` writes such a file") from error
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}" for e in error.errors()[:3])
+        wrong = "; ".join(map(str, wrong_fields(error)[:3]))
         raise ProfileFileError(f"{path}: {wrong}; `tidegate profile` writes such a file") from error
 
 
 def write_profile(path: Path, profile: ModelProfile) -> None:
-    """Put a model's profile into a file, in place of an older one of that model. Raises ProfileFileError."""
+    """Put a profile into a file, in place of an older one of the same model, kind and shape.
+
+    Raises ProfileFileError for a file that is none, OSError for one that cannot be written.
+    """
     others = read_profiles(path).profiles if path.exists() else []
-    kept = [other for other in others if (other.model, other.kind) != (profile.model, profile.kind)]
-    document = ProfileFile(profiles=sorted([*kept, profile], key=lambda entry: (entry.model, entry.kind)))
+    kept = [other for other in others if other.key != profile.key]
+    document = ProfileFile(profiles=sorted([*kept, profile], key=lambda entry: entry.key))
     path.write_text(document.model_dump_json(indent=2) + "\n")

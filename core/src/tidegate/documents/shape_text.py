@@ -1,0 +1,26 @@
+"""The shapes of requests in words, `x:3,48,320;y:7`: as the proxy and people write them, and profiles are kept by them.
+
+A shape names the inputs whose sizes a model leaves open beyond the batch, sorted by name, each with its dimensions
+without the rows.
+"""
+
+from collections.abc import Mapping, Sequence
+
+
+def shape_text(dimensions: Mapping[str, Sequence[int]]) -> str:
+    """The shape of requests whose inputs have these dimensions, rows left out; empty for no inputs."""
+    return ";".join(f"{name}:{','.join(map(str, sizes))}" for name, sizes in sorted(dimensions.items()))
+
+
+def read_shape(text: str) -> dict[str, tuple[int, ...]]:
+    """The dimensions of each input, by name; in a name there may be colons. Raises ValueError, with the remedy."""
+    dimensions: dict[str, tuple[int, ...]] = {}
+    for part in text.split(";") if text else ():
+        name, _, listed = part.rpartition(":")
+        sizes = listed.split(",")
+        if not name or not all(size.isascii() and size.isdecimal() and len(size) <= 18 for size in sizes):
+            raise ValueError(f"{text!r} is no shape: write NAME:3,48,320, several inputs as NAME:3,48,320;NAME:7")
+        if name in dimensions:
+            raise ValueError(f"{text!r} names the input {name!r} twice: leave one of them out")
+        dimensions[name] = tuple(map(int, sizes))
+    return dimensions
