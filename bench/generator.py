@@ -113,7 +113,7 @@ def no_op_triton(cores: set[int], folder: Path) -> Iterator[str]:
 def run(sender: str, target: str, rate: int, core: int, folder: Path) -> dict[str, Any]:
     """One run; its summary."""
     command = ["taskset", "-c", str(core)]
-    options = ["--model", "noop", "--slo-ms", "100", "--shape", f"INPUT={FLOATS}", "--rate", str(rate)]
+    options = ["--model", "noop", "--slo-ms", "100", "--shape", f"INPUT:{FLOATS}", "--rate", str(rate)]
     options += ["--duration-s", str(DURATION_S), "--warmup-s", str(WARMUP_S)]
     report = folder / "report.json"
     if sender == "Locust":

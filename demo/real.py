@@ -34,7 +34,7 @@ def run_real(console: Console, work: Path) -> bool:
         with EmbeddedTriton([repository], log=work / "triton.log") as triton:
             for name in MODEL_FILES:
                 progress.update(task, description=f"profiling {name}")
-                shape = f"x={SHAPES[name]}"
+                shape = f"x:{SHAPES[name]}"
                 where = ("--triton", triton.grpc_address, "-o", str(profiles))
                 tidegate("profile", name, *where, "--shape", shape, "--samples", "8")
                 progress.advance(task)

@@ -19,7 +19,7 @@ def test_json_on_stdout_is_one_object_for_a_parent_process(triton: "FakeTriton")
     command = [sys.executable, "-m", "tidegate_loadtest", "--target", triton.target, "--model", "image"]
     load = ["--rate", "200", "--process", "uniform", "--duration-s", "0.2", "--warmup-s", "0.1", "--slo-ms", "1000"]
     done = subprocess.run(
-        [*command, *load, "--shape", "IMAGE=3,2,2", "--rows", "2", "--json"],
+        [*command, *load, "--shape", "IMAGE:3,2,2", "--rows", "2", "--json"],
         capture_output=True,
         text=True,
         timeout=120,
@@ -60,8 +60,8 @@ def test_an_unreachable_server_is_one_line_and_exit_code_1() -> None:
         ["--rate", "1", "--concurrency", "1"],
         ["--rate", "0"],
         ["--rate", "1", "--shape", "IMAGE"],
-        ["--rate", "1", "--shape", "IMAGE=3,x"],
-        ["--rate", "1", "--shape", "IMAGE=3,-1"],
+        ["--rate", "1", "--shape", "IMAGE:3,x"],
+        ["--rate", "1", "--shape", "IMAGE:3,-1"],
     ],
 )
 def test_a_wrong_command_line_is_refused_before_anything_is_asked(triton: "FakeTriton", wrong: list[str]) -> None:

@@ -81,8 +81,8 @@ def test_the_first_message_of_each_failure_is_shown(triton: "FakeTriton", tmp_pa
     ("model", "arguments", "says"),
     [
         ("absent", (), "unknown model 'absent'"),
-        ("image", (), "give its -1 a size with --shape IMAGE="),
-        ("echo", ("--shape", "Y=3"), "--shape Y: no model of the scenario has this input (echo: X)"),
+        ("image", (), "give its -1 a size with --shape IMAGE:"),
+        ("echo", ("--shape", "Y:3"), "--shape Y: no model of the scenario has this input (echo: X)"),
         ("echo", ("--policy", "fifs", "--policy", "triton"), "runs one policy"),
         ("echo", ("--policy", "absent"), "no policy named 'absent'"),
     ],

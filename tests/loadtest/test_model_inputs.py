@@ -36,7 +36,7 @@ def test_rows_and_open_dimensions_are_filled_in(triton: "FakeTriton") -> None:
 
 
 def test_dimensions_are_drawn_for_each_request(triton: "FakeTriton") -> None:
-    requests = requests_for(triton, "image", shapes=parse_shapes(["IMAGE=3,48|96|96,160..163"]))
+    requests = requests_for(triton, "image", shapes=parse_shapes(["IMAGE:3,48|96|96,160..163"]))
     shapes = [tuple(requests(index).inputs[0].shape) for index in range(128)]
     assert {shape[:2] for shape in shapes} == {(1, 3)}
     assert {shape[3] for shape in shapes} == {160, 161, 162, 163}
@@ -46,9 +46,9 @@ def test_dimensions_are_drawn_for_each_request(triton: "FakeTriton") -> None:
     assert len(requests(0).raw_input_contents[0]) == 3 * shapes[0][2] * shapes[0][3] * 4
 
 
-@pytest.mark.parametrize("text", ["X", "=3", "X=3,x", "X=-1", "X=5..4", "X=3|-1"])
+@pytest.mark.parametrize("text", ["X", ":3", "X=3", "X:3,x", "X:-1", "X:5..4", "X:3|-1"])
 def test_a_shape_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(BadParameter, match=r"write NAME=3,48,320"):
+    with pytest.raises(BadParameter, match=r"write NAME:3,48,320"):
         parse_shapes([text])
 
 
@@ -82,7 +82,7 @@ def test_requests_differ_from_each_other_and_repeat_with_the_seed(triton: "FakeT
     ("model", "rows", "shapes", "message"),
     [
         ("nobody", 1, {}, "unknown model 'nobody'"),
-        ("image", 1, {}, "input 'IMAGE' is 3,-1,-1: give its -1 a size with --shape IMAGE=..."),
+        ("image", 1, {}, "input 'IMAGE' is 3,-1,-1: give its -1 a size with --shape IMAGE:..."),
         ("image", 1, {"IMAGE": (1, 4, 5)}, "'IMAGE' is 3,-1,-1 (rows not counted), which 1,4,5 does not fit"),
         ("image", 1, {"IMAGE": (3, 4)}, "which 3,4 does not fit"),
         ("image", 1, {"IMAGE": (range(1, 4), 4, 5)}, "which 1..3,4,5 does not fit"),

@@ -48,7 +48,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 def test_it_finds_what_the_model_was_given(triton: str, tmp_path: Path) -> None:
     file = tmp_path / "profiles.json"
-    arguments = ("gpu", "--triton", triton, "-o", str(file), "--shape", "INPUT0=4", "--samples", "5", "--json")
+    arguments = ("gpu", "--triton", triton, "-o", str(file), "--shape", "INPUT0:4", "--samples", "5", "--json")
     code, output = run(*arguments, "--kind", "T4")
     assert code == 0, output
     (measured,) = read_profiles(file).profiles
@@ -65,8 +65,8 @@ def test_it_finds_what_the_model_was_given(triton: str, tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (("absent",), "absent"),
-        (("gpu",), "--shape INPUT0="),
-        (("gpu", "--shape", "INPUT0=4", "--rows", "1,16"), "at most 8 rows, not 16"),
+        (("gpu",), "--shape INPUT0:"),
+        (("gpu", "--shape", "INPUT0:4", "--rows", "1,16"), "at most 8 rows, not 16"),
         (("gpu", "--rows", "1,x"), "not a list of positive numbers"),
         (("unbatched",), "max_batch_size 0"),
     ],

@@ -58,7 +58,7 @@ def test_a_shape_can_be_for_one_model_only(triton: "FakeTriton") -> None:
     ("model", "shapes", "says"),
     [
         ({"name": "absent"}, {}, "absent"),
-        ({"name": "image"}, {}, "give its -1 a size with --shape IMAGE="),
+        ({"name": "image"}, {}, "give its -1 a size with --shape IMAGE:"),
         ({"name": "echo"}, {"IMAGE": (3, 2, 2)}, "no model of the scenario has this input (echo: X)"),
         ({"name": "echo", "rows": 16}, {}, "takes at most 8 rows, not 16"),
         ({"name": "strange"}, {}, "cannot draw random tensors of data type INT4"),

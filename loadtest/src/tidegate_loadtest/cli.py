@@ -70,7 +70,7 @@ def main(
     seed: Annotated[int, typer.Option(min=0, help="Of the arrivals and the tensors.")] = 0,
     rows: Annotated[int, typer.Option(min=1, help="Rows per request, along the batch dimension.")] = 1,
     shape: Annotated[
-        list[str] | None, typer.Option(help="NAME=3,48,320: an input's dimensions without rows. Repeatable.")
+        list[str] | None, typer.Option(help="NAME:3,48,320: an input's dimensions without rows. Repeatable.")
     ] = None,
     timeout_s: Annotated[float, typer.Option(min=0.001, help="Give a request up after this.")] = 30.0,
     lateness_limit_ms: Annotated[float, typer.Option(min=0, help="p99 lateness of a generator that keeps up.")] = 5.0,

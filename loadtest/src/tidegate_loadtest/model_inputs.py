@@ -91,7 +91,7 @@ def _fill(name: str, dims: tuple[int, ...], given: Shape | None) -> Shape:
     if given is None:
         if any(dim < 0 for dim in dims):
             shown = ",".join(str(dim) for dim in dims)
-            raise LoadTestError(f"input {name!r} is {shown}: give its -1 a size with --shape {name}=...")
+            raise LoadTestError(f"input {name!r} is {shown}: give its -1 a size with --shape {name}:...")
         return dims
     fits = len(given) == len(dims) and all(dim in (-1, size) for dim, size in zip(dims, given, strict=True))
     if not fits:

@@ -1,4 +1,4 @@
-"""`--shape NAME=3,48,320` on a command line: dimensions that a model leaves open, fixed or drawn for each request."""
+"""`--shape NAME:3,48,320` on a command line: dimensions that a model leaves open, fixed or drawn for each request."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,7 +15,7 @@ Shapes = Mapping[str, Shape]
 
 
 def parse_shapes(texts: Iterable[str]) -> dict[str, Shape]:
-    """Dimensions without rows, by input name. Raises typer.BadParameter for what is not NAME=sizes."""
+    """Dimensions without rows, by input name. Raises typer.BadParameter for what is not NAME:sizes."""
     return dict(_parse_shape(text) for text in texts)
 
 
@@ -37,15 +37,15 @@ def shape_of_request(model: str, shape: str) -> dict[str, tuple[int, ...]]:
 
 
 def _parse_shape(text: str) -> tuple[str, Shape]:
-    name, equals, dims = text.partition("=")
+    name, colon, dims = text.rpartition(":")
     try:
         sizes = tuple(_parse_size(dim) for dim in dims.split(",")) if dims else ()
     except ValueError:
         name = ""
         sizes = ()
-    if not name or not equals:
+    if not name or not colon:
         raise typer.BadParameter(
-            f"--shape {text!r}: write NAME=3,48,320, an input's dimensions without rows; "
+            f"--shape {text!r}: write NAME:3,48,320, an input's dimensions without rows; "
             "160..640 (any between) or 160|320|640 (one of them) is drawn for each request"
         )
     return name, sizes

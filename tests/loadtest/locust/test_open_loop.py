@@ -132,7 +132,7 @@ def test_http_and_a_server_that_is_killed_half_way(
     eventually: Callable[[Callable[[], object], str], None],
 ) -> None:
     server = start_echo(start_triton, tmp_path / "models")
-    shape = ("--shape", "X=4|8")
+    shape = ("--shape", "X:4|8")
     files = ("--headless", "--only-summary", "--results-json", "results.json", "--requests-csv", "requests.csv")
     whole = start_locust(*files, "--host", server.http_address, "--protocol", "http", "--scenario", scenario(), *shape)
     assert whole.ended() == 0, whole.output
@@ -234,7 +234,7 @@ def test_options_that_do_not_go_together_are_refused() -> None:
         "--duration-s must be positive, not 0",
         "--results-html needs --scenario",
         "--results-json absent/r.json: there is no such folder",
-        "--shape 'X': write NAME=3,48,320",
+        "--shape 'X': write NAME:3,48,320",
         "--inputs 'X': write MODEL=FOLDER",
         "--host must be HOST:PORT",
         "--host must be HOST:PORT",

@@ -49,7 +49,7 @@ def compare(
     shape: Annotated[
         list[str] | None,
         typer.Option(
-            help="[MODEL/]INPUT=3,48,320: an input's dimensions without rows, where the model leaves them open."
+            help="[MODEL/]INPUT:3,48,320: an input's dimensions without rows, where the model leaves them open."
         ),
     ] = None,
     channels: Annotated[int, typer.Option(min=1, help="TCP connections to spread the requests over.")] = 1,

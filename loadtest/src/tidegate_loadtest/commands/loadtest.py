@@ -33,7 +33,7 @@ def loadtest(
     shape: Annotated[
         list[str] | None,
         typer.Option(
-            help="[MODEL/]INPUT=3,48,320: an input's dimensions without rows, where the model leaves them open."
+            help="[MODEL/]INPUT:3,48,320: an input's dimensions without rows, where the model leaves them open."
         ),
     ] = None,
     inputs: Annotated[

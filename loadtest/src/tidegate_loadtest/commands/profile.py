@@ -18,7 +18,7 @@ def profile(
     ] = None,
     samples: Annotated[int, typer.Option(min=3, help="Requests measured at each size.")] = 40,
     shape: Annotated[
-        list[str] | None, typer.Option(help="NAME=3,48,320: an input's dimensions without rows. Repeatable.")
+        list[str] | None, typer.Option(help="NAME:3,48,320: an input's dimensions without rows. Repeatable.")
     ] = None,
     kind: Annotated[
         str,

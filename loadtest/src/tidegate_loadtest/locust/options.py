@@ -129,8 +129,8 @@ def add_options(parser: LocustArgumentParser) -> None:
     add("--rows", "with --model: rows per request", type=int)
     add("--policy", "what the results call this run; one of the scenario's, or a name", metavar="NAME")
     add("--seed", "of arrivals and tensors; default: the scenario's", type=int)
-    add("--shape", "[MODEL/]INPUT=3,48,320: open dimensions, without rows; 160..640 or 160|320|640: drawn for each "
-        "request; repeatable", action="append", metavar="INPUT=SIZES")  # fmt: skip
+    add("--shape", "[MODEL/]INPUT:3,48,320: open dimensions, without rows; 160..640 or 160|320|640: drawn for each "
+        "request; repeatable", action="append", metavar="INPUT:SIZES")  # fmt: skip
     add("--inputs", "MODEL=FOLDER: real inputs, pictures or .npy/.npz files, on every worker; repeatable",
         action="append", metavar="MODEL=FOLDER")  # fmt: skip
     add("--timeout-s", "give a request up after this", type=float)
