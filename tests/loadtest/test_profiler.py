@@ -1,4 +1,4 @@
-"""Measuring a model whose latency is known: an emulated GPU behind the real Triton."""
+"""Measuring a model whose latency is known: an emulated GPU behind the real Triton. By shape: test_profile_shapes."""
 
 import json
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from tidegate.documents import Point, read_profiles
+from tidegate.documents import ModelProfile, Point, read_profiles
 from tidegate_loadtest.commands.profile import profile
-from tidegate_loadtest.profiler import default_sizes, fit_line
+from tidegate_loadtest.profiler import default_sizes, fit_law, fit_line
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
 
@@ -51,9 +51,10 @@ def test_it_finds_what_the_model_was_given(triton: str, tmp_path: Path) -> None:
     arguments = ("gpu", "--triton", triton, "-o", str(file), "--shape", "INPUT0:4", "--samples", "5", "--json")
     code, output = run(*arguments, "--kind", "T4")
     assert code == 0, output
-    (measured,) = read_profiles(file).profiles
-    assert json.loads(output.splitlines()[-1]) == measured.model_dump()
-    assert measured.to_profile(8).kind == "T4"
+    written = read_profiles(file)
+    assert json.loads(output.splitlines()[-1]) == written.model_dump()
+    (measured,) = written.profiles
+    assert measured.key == ("gpu", "T4", "INPUT0:4")
     assert [point.rows for point in measured.points] == [1, 2, 4, 8]
     for point in measured.points:
         assert point.median_ms >= ALPHA_MS * point.rows + BETA_MS, "faster than the model can be"
@@ -65,7 +66,13 @@ def test_it_finds_what_the_model_was_given(triton: str, tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (("absent",), "absent"),
-        (("gpu",), "--shape INPUT0:"),
+        (("gpu",), "--shape INPUT0:..., or take it from recorded traffic: --shapes-from RECORDING"),
+        (("gpu", "--shape", "INPUT0:4", "--shape", "INPUT0:4,5"), "--shape INPUT0:4,5: input 'INPUT0' is -1 (rows not"),
+        (("gpu", "--shape", "INPUT0=4"), "'INPUT0=4' is no shape: write NAME:3,48,320"),
+        (("gpu", "--shape", "X:4"), "--shape X:4: model 'gpu' has no input 'X'; it has INPUT0"),
+        (("gpu", "--shape", "INPUT0:4", "--kind", ""), "--kind: give it a name, e.g. A100"),
+        (("gpu", "--shapes-from", "nowhere"), "'nowhere' does not exist"),
+        (("gpu", "--shapes-from", __file__), "line 1 is no header of an event log"),
         (("gpu", "--shape", "INPUT0:4", "--rows", "1,16"), "at most 8 rows, not 16"),
         (("gpu", "--rows", "1,x"), "not a list of positive numbers"),
         (("unbatched",), "max_batch_size 0"),
@@ -76,6 +83,13 @@ def test_what_cannot_be_measured_is_said(triton: str, tmp_path: Path, arguments:
     assert code in (1, 2)
     assert says in " ".join(output.replace("│", " ").split())
     assert not (tmp_path / "profiles.json").exists()
+
+
+def test_a_file_that_cannot_be_used_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "profiles.json").write_text("{}")
+    nobody = ("gpu", "--triton", "127.0.0.1:1", "-o")
+    assert "profiles: must be given" in run(*nobody, str(tmp_path / "profiles.json"))[1]
+    assert "there is no folder" in run(*nobody, str(tmp_path / "absent" / "profiles.json"))[1]
 
 
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
@@ -105,3 +119,33 @@ def test_noise_makes_nothing_negative() -> None:
     alpha_ms, beta_ms = fit_line(steep)
     assert alpha_ms > 0
     assert beta_ms == 0
+
+
+def _of_shape(shape: str, table_ms: dict[int, float]) -> ModelProfile:
+    points = [Point(rows=rows, median_ms=ms, p95_ms=ms, samples=3) for rows, ms in table_ms.items()]
+    return ModelProfile(model="m", shape=shape, alpha_ms=0, beta_ms=1, points=points)
+
+
+@given(st.floats(1e-5, 1e-3), st.floats(0.1, 50))
+def test_a_law_over_shapes_is_found_again(gamma_ms: float, beta_ms: float) -> None:
+    shapes = {"x:3,48,320": 46080, "x:3,48,640": 92160, "x:3,48,640;y:7": 92167}
+    law = fit_law(
+        [
+            _of_shape(shape, {rows: gamma_ms * rows * elements + beta_ms for rows in (1, 2, 8)})
+            for shape, elements in shapes.items()
+        ]
+    )
+    assert law is not None
+    assert (law.gamma_ms, law.beta_ms) == pytest.approx((gamma_ms, beta_ms), rel=1e-3)
+    assert law.worst < 1e-3
+
+
+def test_a_law_says_how_far_it_is_off_and_one_size_gives_none() -> None:
+    one = _of_shape("x:10", {1: 1.0, 2: 2.0})
+    law = fit_law([one, _of_shape("x:20", {1: 3.0})])
+    assert law is not None
+    fitted = [law.gamma_ms * size + law.beta_ms for size in (10, 20, 20)]
+    assert law.worst == pytest.approx(max(abs(at - ms) / ms for at, ms in zip(fitted, (1, 2, 3), strict=True)))
+    assert law.worst > 0.1
+    assert fit_law([one]) is None
+    assert fit_law([one, _of_shape("y:10", {1: 3.0})]) is None

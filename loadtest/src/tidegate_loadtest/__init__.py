@@ -13,7 +13,8 @@ locust/            the same load from Locust: in its web page, closed loops of u
 open_loop          requests on schedule; closed_loop: callers who wait; recorder: what became of each
 result             one row per request, and the summary; report: as a table; progress_bar: meanwhile
 server_stats       how large the server's batches and how busy its instances were, by its own statistics
-profiler           how long a model runs, measured through its server
+profiler           how long a model runs, by shape and rows, measured through its server
+                     asked_shapes: with which shapes; profile_table: as people read it
 connection         the way to the server
 model_inputs       random tensors; shapes: of which sizes; input_files: real ones
 """

@@ -183,14 +183,14 @@ def write_emulated_model(
 def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
     """What policies expect of the scenario's models, as the file that `tidegate serve` reads; its path."""
     for profile in setup_of(scenario, seed).profiles:
-        if profile.shape:
-            continue
         points = [
-            Point(rows=rows, median_ms=ns / NS_PER_MS, p95_ms=ns / NS_PER_MS, samples=1)
-            for rows, ns in enumerate(profile.expected, 1)
+            Point(rows=rows, median_ms=expected_ns / NS_PER_MS, p95_ms=planned_ns / NS_PER_MS, samples=1)
+            for rows, (expected_ns, planned_ns) in enumerate(zip(profile.expected, profile.planned, strict=True), 1)
         ]
         alpha_ms, beta_ms = fit_line(points)
-        write_profile(path, ModelProfile(model=profile.partition, alpha_ms=alpha_ms, beta_ms=beta_ms, points=points))
+        model, shape = profile.partition, profile.shape
+        told = ModelProfile(model=model, shape=shape, alpha_ms=alpha_ms, beta_ms=beta_ms, points=points)
+        write_profile(path, told)
     return path
 
 

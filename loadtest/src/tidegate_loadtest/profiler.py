@@ -1,4 +1,4 @@
-"""Measures how long a model runs, by rows, through the server that serves it: what schedulers plan with.
+"""Measures how long a model runs, by shape and rows, through the server that serves it: what schedulers plan with.
 
 One request at a time, so that nothing waits for anything: the latency includes the way to the server and back, which
 is what a proxy in front of it sees too.
@@ -6,13 +6,16 @@ is what a proxy in front of it sees too.
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
-from tidegate.documents import ModelProfile, Point
-from tidegate_loadtest.connection import Connection, LoadTestError
+from tidegate.api.device import DEFAULT_KIND
+from tidegate.documents import ModelProfile, Point, read_shape, shape_text
+from tidegate_loadtest.asked_shapes import AskedShape, Dimensions
+from tidegate_loadtest.connection import AsksForModels, Connection, LoadTestError
 from tidegate_loadtest.model_inputs import RandomRequests
-from tidegate_loadtest.shapes import Shapes
 
 Progress = Callable[[int, int], None]
 """Called with (rows, requests measured so far at this size)."""
@@ -37,20 +40,53 @@ async def sizes_to_measure(connection: Connection, model: str, asked: Sequence[i
     return sorted(set(asked)) if asked else default_sizes(max_rows)
 
 
+async def shapes_to_measure(
+    connection: AsksForModels, model: str, asked: Sequence[AskedShape]
+) -> dict[str, AskedShape]:
+    """The shapes to measure, each once, by how requests have them; without any the model must leave nothing open.
+
+    Raises LoadTestError, naming where it was asked for, for one that does not fit the model.
+    """
+    shapes: dict[str, AskedShape] = {}
+    for each in asked or (AskedShape("", {}, ""),):
+        try:
+            shapes.setdefault(await shape_to_measure(connection, model, each.dimensions), each)
+        except LoadTestError as error:
+            if asked:
+                raise LoadTestError(f"{each.source}: {error}") from error
+            raise LoadTestError(f"{error}, or take it from recorded traffic: --shapes-from RECORDING") from error
+    return shapes
+
+
+async def shape_to_measure(connection: AsksForModels, model: str, dimensions: Dimensions) -> str:
+    """The shape of requests whose inputs have these dimensions, as a Tidegate reads it from them.
+
+    It names the inputs whose dimensions the model leaves open, and no others; empty where it leaves none open. Raises
+    LoadTestError for an unknown model or input, and for dimensions that are left open or contradict the model's.
+    """
+    requests = await RandomRequests.for_model(connection, model, rows=1, shapes=dimensions, seed=0, distinct=1)
+    declared = (await connection.model_metadata(model)).inputs
+    varies = {tensor.name for tensor in declared if any(size < 0 for size in tensor.shape[1:])}
+    return shape_text({sent.name: sent.shape[1:] for sent in requests(0).inputs if sent.name in varies})
+
+
 async def measure_profile(
     connection: Connection,
     model: str,
     sizes: Sequence[int],
     *,
     samples: int,
-    shapes: Shapes,
+    shapes: Dimensions,
+    kind: str = DEFAULT_KIND,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> ModelProfile:
     """Measure `samples` requests of every size, after a warm-up; fit a straight line through the medians.
 
-    Raises LoadTestError for an unknown model or a shape that does not fit, and for a request that fails.
+    `shapes`: the dimensions of the inputs that the model leaves open. `kind`: what the worker is called that runs it.
+    Raises LoadTestError for an unknown model or dimensions that do not fit, and for a request that fails.
     """
+    shape = await shape_to_measure(connection, model, shapes)
     points = []
     for rows in sizes:
         requests = await RandomRequests.for_model(connection, model, rows=rows, shapes=shapes, seed=seed)
@@ -67,17 +103,48 @@ async def measure_profile(
         median_ms, p95_ms = (float(value) for value in np.percentile(latencies_ms, [50, 95]))
         points.append(Point(rows=rows, median_ms=round(median_ms, 4), p95_ms=round(p95_ms, 4), samples=samples))
     alpha_ms, beta_ms = fit_line(points)
-    return ModelProfile(model=model, alpha_ms=round(alpha_ms, 4), beta_ms=round(beta_ms, 4), points=points)
+    return ModelProfile(
+        model=model, kind=kind, shape=shape, alpha_ms=round(alpha_ms, 4), beta_ms=round(beta_ms, 4), points=points
+    )
 
 
 def fit_line(points: Sequence[Point]) -> tuple[float, float]:
     """`l(b) = alpha*b + beta` through the medians, in ms, by least squares on the relative error; neither negative."""
-    rows = np.array([point.rows for point in points], float)
-    medians = np.array([point.median_ms for point in points])
-    if len(points) > 1:
-        alpha, beta = (float(value) for value in np.polyfit(rows, medians, 1, w=1 / medians))
-        if alpha >= 0 and beta >= 0:
-            return alpha, beta
-        if alpha > 0:
-            return float(np.mean(medians / rows)), 0.0
+    return _line([point.rows for point in points], [point.median_ms for point in points])
+
+
+@dataclass(frozen=True)
+class Law:
+    """`l(b, e) = gamma*b*e + beta`: what a batch of b rows of e elements takes, whatever their shape."""
+
+    gamma_ms: float
+    """Milliseconds per element of a row that varies."""
+    beta_ms: float
+    worst: float
+    """The largest relative error among the medians that it was fitted to."""
+
+
+def fit_law(profiles: Sequence[ModelProfile]) -> Law | None:
+    """The law over a model's shapes, fitted as `fit_line` does; None without two shapes of unlike sizes."""
+    elements = [sum(map(prod, read_shape(profile.shape).values())) for profile in profiles]
+    if len(set(elements)) < 2:
+        return None
+    measured = [
+        (size * point.rows, point.median_ms)
+        for size, profile in zip(elements, profiles, strict=True)
+        for point in profile.points
+    ]
+    gamma_ms, beta_ms = _line([size for size, _ in measured], [ms for _, ms in measured])
+    return Law(gamma_ms, beta_ms, max(abs(gamma_ms * size + beta_ms - ms) / ms for size, ms in measured))
+
+
+def _line(xs: Sequence[int], taken_ms: Sequence[float]) -> tuple[float, float]:
+    """Slope and offset of the straight line with the least relative squares; neither is negative."""
+    sizes, medians = np.array(xs, float), np.array(taken_ms)
+    if len(set(xs)) > 1:
+        slope, offset = (float(value) for value in np.polyfit(sizes, medians, 1, w=1 / medians))
+        if slope >= 0 and offset >= 0:
+            return slope, offset
+        if slope > 0:
+            return float(np.mean(medians / sizes)), 0.0
     return 0.0, float(np.mean(medians))
