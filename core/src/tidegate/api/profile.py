@@ -9,14 +9,14 @@ import msgspec
 
 NS_PER_MS = 1_000_000
 WORTHWHILE = 1.02
-"""A batch may take so much longer per row than the quickest: measured tables are not smooth."""
+"""How much longer per row a batch may take than the quickest one: measured tables are not smooth."""
 
 ProfileKey = tuple[str, str, str]
-"""(partition, kind of worker, shape): what a profile is of."""
+"""What a profile is of: (partition, kind of worker, shape)."""
 
 
 def ms_to_ns(milliseconds: float) -> int:
-    """Milliseconds, the unit of files and flags, as nanoseconds, the unit of the contract."""
+    """Convert milliseconds, the unit of files and flags, into nanoseconds, the unit of the contract."""
     return round(milliseconds * NS_PER_MS)
 
 
@@ -71,7 +71,7 @@ class Profile(msgspec.Struct, frozen=True):
         kind: str = "default",
         shape: str = "",
     ) -> Self:
-        """From measured latencies {rows: ms}: straight lines between them, made monotone.
+        """A profile through measured latencies {rows: ms}: straight lines between them, made monotone.
 
         Beyond the largest point the last slope goes on; below the smallest the first value holds. `planned_ms`: where
         it was measured, too.
@@ -115,12 +115,12 @@ class Profile(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> ProfileKey:
-        """What it is of."""
+        """The partition, kind of worker and shape that it is of."""
         return self.partition, self.kind, self.shape
 
     @property
     def max_rows(self) -> int:
-        """The largest batch that it tells of."""
+        """The rows of the largest batch that it tells of."""
         return len(self.expected)
 
     @property
@@ -181,7 +181,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 def _through(partition: str, points_ms: Mapping[int, float], max_rows: int) -> tuple[int, ...]:
-    """A table in ns through {rows: ms}."""
+    """The table in ns of straight lines through {rows: ms}."""
     if not points_ms:
         raise ValueError(f"profile of {partition!r}: no measured points")
     rows_known = sorted(points_ms)

@@ -13,7 +13,7 @@ PATIENCE_NS = 500_000_000
 """How long no leg of a key starts or ends, while workers are idle, before its expectation is doubted."""
 PROBES = 4
 PATIENCE_LEGS = 10
-"""After so many probes in a row that took as long as expected, they wait for so many legs of one row, as expected.
+"""How probes are spread: after so many in a row that took as expected, they wait for so many legs of one row.
 
 So a partition that is truly too slow has workers that others need for at most about a tenth of the time.
 """
@@ -21,16 +21,16 @@ So a partition that is truly too slow has workers that others need for at most a
 
 @dataclass(slots=True)
 class _Tracked:
-    """What is known of a key besides its profile."""
+    """The state of a key besides its profile."""
 
     base: Profile
     learner: ProfileLearner
     active_ns: int = 0
     """When a leg last started or ended, or the expectation was doubted."""
     awaits_probe: bool = False
-    """The base is expected until a leg has started."""
+    """Whether the base is expected, as no leg has started yet."""
     probing: bool = False
-    """No leg was observed since it was doubted."""
+    """Whether no leg was observed since it was doubted."""
     probes: int = 0
     """How often it was doubted since a leg took much less than was expected."""
 
@@ -49,9 +49,9 @@ class Expectations:
     def __init__(self, profiles: Iterable[Profile], *, learn: bool, quantile: float = Policy.quantile) -> None:
         """`quantile`: the share of legs that what is planned covers, where that is learned."""
         self.profiles = {profile.key: profile for profile in profiles}
-        """As they stand now."""
+        """The profiles as they stand now."""
         self.version = 0
-        """Another one whenever a profile has changed."""
+        """A number that is another one whenever a profile has changed."""
         self._learn = learn
         self._quantile = quantile
         self._shapes = Shapes()
@@ -86,7 +86,7 @@ class Expectations:
                     )
 
     def replace(self, profile: Profile) -> None:
-        """Somebody knows better: expect this, and learn from here."""
+        """Expect what somebody knows better, and learn from there."""
         self._guessed.discard(profile.key)
         self._expect(profile.key, profile)
         self._track(profile)
@@ -165,7 +165,7 @@ class Expectations:
         return learned
 
     def worker_lost(self, worker_id: int) -> None:
-        """Should it come back, it starts cold."""
+        """Forget a lost worker: should it come back, it starts cold."""
         self._warm.pop(worker_id, None)
 
     def doubt(self, now_ns: int, dropped: Request, idle: Callable[[str, str], Sequence[Worker]]) -> list[Profile]:

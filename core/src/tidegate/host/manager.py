@@ -37,13 +37,13 @@ class Plugins:
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(Hooks)
         self.broken: dict[str, str] = {}
-        """Distributions whose plugin could not be imported, with the reason: named when something is not found."""
+        """The distributions whose plugin could not be imported, with the reason: named when something is not found."""
         self.policies: dict[str, PolicySpec] = {}
         self.planners: dict[str, PlannerSpec] = {}
         self.commands: dict[str, CommandSpec] = {}
         self.observers: dict[str, ObserverSpec] = {}
         self.source: dict[tuple[type, str], str] = {}
-        """Where each thing comes from: {(type of spec, name): plugin}."""
+        """The plugin that each thing comes from, by (type of spec, name)."""
 
     @classmethod
     def installed(cls) -> Self:

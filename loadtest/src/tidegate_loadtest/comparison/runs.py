@@ -24,11 +24,11 @@ class Comparison:
     scenario: Scenario
     targets: Sequence[Target]
     seeds: Sequence[int]
-    """One for each round that was asked for."""
+    """The seeds, one for each round that was asked for."""
     lives: Sequence[LiveResult]
-    """In the order in which they ran."""
+    """The runs, in the order in which they ran."""
     stopped: str | None = None
-    """Why it ended before its last round: a server was not there any more."""
+    """Why the comparison ended before its last round: a server was not there any more."""
 
     def of(self, target: Target) -> list[LiveResult]:
         """The runs against a target, by round: those rounds only in which every target had its run."""
@@ -97,6 +97,6 @@ def compare(
 
 
 def _in_turn(targets: Sequence[Target], number: int) -> list[Target]:
-    """Every target, another first in each round."""
+    """The targets of a round: another one is the first in each."""
     first = number % len(targets)
     return [*targets[first:], *targets[:first]]

@@ -33,9 +33,9 @@ from tidegate_baselines.early_drop import GATHERING, EarlyDrop
 from tidegate_baselines.small_batches import Running, SmallBatches
 
 ROUNDING = 1 + 1e-9
-"""So that a division misses nothing that `_is_worth` finds by multiplying."""
+"""A factor for divisions, so that none misses what `_is_worth` finds by multiplying."""
 REMEMBERED = 4096
-"""So many of the latest requests that made way are known: far more than wait for another try."""
+"""How many of the latest requests that made way are remembered: far more than wait for another try."""
 
 
 class ShepherdOptions(PolicyOptions):
@@ -74,20 +74,20 @@ class Shepherd(EarlyDrop):
         self._preempted: dict[int, QueueKey] = {}
         """The queue a worker was preempted for, by worker id, until it is free and what ran there is queued again."""
         self._served: set[QueueKey] = set()
-        """The queues for which."""
+        """The queues for which a worker was preempted that is not free yet."""
         self._made_way: dict[int, None] = {}
-        """The requests that did, the latest last: they do so once."""
+        """The ids of the requests that made way, the latest last: they do so once."""
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
-        """As many as the oldest request allows."""
+        """The most requests that the deadline of the oldest allows."""
         return GATHERING.keep_head(queue, profile, now_ns)
 
     def rank(self, candidate: Gathered, profile: Profile) -> int:
-        """The largest first."""
+        """The largest candidate comes first."""
         return -candidate.rows
 
     def serve(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> None:
-        """If no worker is idle, perhaps one that runs a small batch is worth taking."""
+        """Give the queue an idle worker, or one that runs a batch small enough to make way."""
         super().serve(now_ns, queue, commands)
         if queue and queue.key not in self._served:
             for worker_id in sorted(self._perhaps_worth(now_ns, queue)):
@@ -101,7 +101,7 @@ class Shepherd(EarlyDrop):
                     return
 
     def dispatch(self, now_ns: int, queue: RequestQueue, count: int, worker: Worker, *, start: int = 0) -> Dispatch:
-        """Remember what runs."""
+        """Run the batch, and remember it as one that may have to make way."""
         requests = list(islice(queue, start, start + count))
         dispatch = super().dispatch(now_ns, queue, count, worker, start=start)
         rows = sum(request.rows for request in requests)
@@ -114,18 +114,18 @@ class Shepherd(EarlyDrop):
         return dispatch
 
     def on_leg_finished(self, event: LegFinished) -> Commands:
-        """It is done, perhaps before it could be preempted."""
+        """The batch is done, perhaps before it could be preempted."""
         self._ended(event.worker_id)
         self._taken(event.worker_id)
         return ()
 
     def on_batch_failed(self, event: BatchFailed) -> Commands:
-        """It is done, perhaps as it was preempted."""
+        """The batch is done, perhaps because it was preempted."""
         self._ended(event.worker_id)
         return ()
 
     def on_worker_ready(self, event: WorkerReady) -> Commands:
-        """A preempted batch's requests come back right after this: only then its worker is given away."""
+        """Give the worker away; one that was preempted only when the requests it ran are back, right after this."""
         if event.worker_id in self._preempted:
             return [SetTimer(event.worker_id, event.now_ns)]
         return super().on_worker_ready(event)
@@ -139,13 +139,13 @@ class Shepherd(EarlyDrop):
         return super().on_worker_ready(WorkerReady(event.now_ns, event.key, event.now_ns))
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """What ran there is told as failed."""
+        """Forget what ran on the worker: it is told as failed."""
         self._ended(event.worker_id)
         self._taken(event.worker_id)
         return super().on_worker_lost(event)
 
     def forget_plans(self) -> None:
-        """What was too late to begin anew may not be any more."""
+        """Look at all batches that run anew: what was too late to begin again may not be any more."""
         super().forget_plans()
         self._small.reconsider(
             (worker_id, running)
@@ -158,14 +158,14 @@ class Shepherd(EarlyDrop):
         return () if self._stalls(now_ns, queue, fastest) else super().drop_hopeless(now_ns, queue, fastest)
 
     def wake_ns(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> int:
-        """Once the head is hopeless; as published, once the youngest is."""
+        """The instant at which the head is hopeless; as published, at which the youngest is."""
         youngest = self._stalls(now_ns, queue, fastest)
         if youngest is None:
             return super().wake_ns(now_ns, queue, fastest)
         return youngest.deadline_ns - fastest.planned_ns(youngest.rows) + 1
 
     def _stalls(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> Request | None:
-        """The slip: the youngest request with a deadline, as long as it is not hopeless."""
+        """The request that the published slip waits on: the youngest with a deadline, as long as it is not hopeless."""
         if not self.options.published:
             return None
         youngest = next((request for request in reversed(list(queue)) if request.deadline_ns < NEVER), None)
@@ -178,7 +178,7 @@ class Shepherd(EarlyDrop):
             self._small.remove(worker_id, running)
 
     def _remember(self, running: Running) -> None:
-        """Its requests make way."""
+        """Remember that the requests of a batch have made way."""
         for request in running.requests:
             self._made_way[request.id] = None
         while len(self._made_way) > REMEMBERED:
@@ -192,7 +192,7 @@ class Shepherd(EarlyDrop):
         return key is not None
 
     def _perhaps_worth(self, now_ns: int, queue: RequestQueue) -> list[int]:
-        """Workers whose batch the queue's candidate would be worth if they were the fastest: none is missing."""
+        """The workers whose batch the queue's candidate would be worth if they were the fastest: none is missing."""
         fastest = self.fastest_profile(queue.model.name, queue.shape)
         if fastest is None:
             return []

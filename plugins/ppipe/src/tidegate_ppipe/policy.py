@@ -92,41 +92,41 @@ class Ppipe(Policy):
         self._measure()
 
     def route(self, pipeline: Pipeline) -> Route:
-        """How batches are sized for a pipeline."""
+        """The route of a pipeline: how batches are sized for it."""
         return Route(pipeline)
 
     def stops_of(self, found: Found) -> list[Stop]:
-        """The whole way of a batch that leaves now."""
+        """The stops on the whole way of a batch that leaves now."""
         return found.path.stops
 
     # Events ------------------------------------------------------------------------------------------------------
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
-        """Look for a path, unless the batch that it joins gathers on."""
+        """Look for a path for what waits, unless the batch that the request joins gathers on."""
         return self._waiting.push(event.now_ns, event.request)
 
     def on_request_cancelled(self, event: RequestCancelled) -> Commands:
-        """The batch that it would have joined may have time to gather."""
+        """Look at the queue anew: the batch that the request would have joined may have time to gather."""
         return self._waiting.remove(event.now_ns, event.request_id)
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
-        """The last moment."""
+        """Look at a queue whose last moment has come."""
         return self._waiting.wake(event.now_ns, cast("QueueKey", event.key))  # timers are all named after queues
 
     def on_leg_finished(self, event: LegFinished) -> Commands:
-        """Reservations are set right, and who waits for the worker gets it."""
+        """Set reservations right, and give the worker to what waits for it."""
         return [*self._corrections.leg_finished(event), *self._serve(event.now_ns, event.worker_id)]
 
     def on_worker_ready(self, event: WorkerReady) -> Commands:
-        """Its reservations say when a worker is free."""
+        """Do nothing: reservations say when a worker is free."""
         return ()
 
     def on_batch_failed(self, event: BatchFailed) -> Commands:
-        """What it had reserved is free."""
+        """Free what the batch had reserved."""
         return self._corrections.failed(event)
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """There may be paths that were not there before."""
+        """Look for paths that were not there before."""
         before = {model: len(routes.usable) for model, routes in self._routes.items()}
         self.resources.join(event.worker)
         self._measure()
@@ -135,7 +135,7 @@ class Ppipe(Policy):
         return self._serve(event.now_ns, event.worker.id) + self._waiting.decide(event.now_ns, waiting)
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """Batches that were to go there are led elsewhere or fail; then what waits is looked at."""
+        """Lead batches elsewhere that were to go there, or let them fail; then look at what waits."""
         place = self.resources.leave(event.worker_id)
         if place is None:
             return ()
@@ -145,7 +145,7 @@ class Ppipe(Policy):
         return commands + [SetTimer(queue.key, event.now_ns) for queue in self._waiting.of(affected)]
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
-        """Plan with it; the last moment of what gathers has moved."""
+        """Plan with the new profile; the last moment of what gathers has moved."""
         self.resources.expect(event.profile)
         commands: list[AnyCommand] = []
         for model, routes in self._routes.items():
@@ -155,14 +155,14 @@ class Ppipe(Policy):
         return commands
 
     def on_wake_slack_updated(self, event: WakeSlackUpdated) -> Commands:
-        """The last moments of all that gathers have moved."""
+        """Look at all that gathers: its last moments have moved."""
         self._waiting.slack_ns = event.wake_slack_ns
         return self._waiting.decide(event.now_ns, self._waiting.gathering)
 
     # Batches -----------------------------------------------------------------------------------------------------
 
     def _serve(self, now_ns: int, worker_id: int) -> list[AnyCommand]:
-        """A worker is free for something else: the queues that it serves, most urgent first."""
+        """Give a worker that is free to the queues that it serves, most urgent first."""
         place = self.resources.place(worker_id)
         if place is None:
             return []

@@ -1,4 +1,4 @@
-"""A model's pipelines as its batches are sized for them."""
+"""The pipelines of a model, as its batches are sized for them."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -9,13 +9,13 @@ from tidegate.toolkit import ArrivalRate
 from tidegate_ppipe.resources import Resources
 
 BUSY_PART = 0.9
-"""Batches are large enough for the load when they keep the workers busy for no more than this part of the time."""
+"""The part of the time that workers may be busy with batches that are large enough for the load."""
 LIGHT_PART = 0.5
-"""A load of up to this part of what the pipelines bear, links included, is light."""
+"""The part of what the pipelines bear, links included, up to which a load is light."""
 
 
 class Route:
-    """A pipeline."""
+    """A pipeline, and how batches are sized for it."""
 
     __slots__ = ("budget", "max_rows", "merged_rows", "partitions", "planned", "work_by_shape")
 
@@ -27,9 +27,9 @@ class Route:
         self.planned = pipeline.partitions
         """The partitions that a batch is planned through before it leaves."""
         self.budget = 1.0
-        """The part of a request's time that they have."""
+        """The part of a request's time that the planned partitions have."""
         self.work_by_shape: dict[str, Sequence[int]] = {}
-        """What they take where nothing has to wait, by shape, by rows - 1: as far as somebody asked."""
+        """What the planned partitions take where nothing has to wait, by shape, by rows - 1; as far as was asked."""
 
     def work_ns(self, shape: str, resources: Resources) -> Sequence[int]:
         """What the planned partitions take where nothing has to wait, by rows - 1; each must be hosted."""
@@ -40,7 +40,7 @@ class Route:
 
 
 class Routes:
-    """All of a model, and the load that they have to bear."""
+    """All routes of a model, and the load that they have to bear."""
 
     def __init__(self, model: Model, route: Callable[[Pipeline], Route]) -> None:
         self.model = model
@@ -52,18 +52,18 @@ class Routes:
             each.merged_rows = min(each.max_rows, model.merged_rows)
         self._bears_at_most = 0.0
         self._bears: list[float] = []
-        """Rows per nanosecond with batches of so many rows less one: rising, or made so."""
+        """The rows per nanosecond that all routes bear with batches of index + 1 rows: rising, or made so."""
 
     def use(self, partition: str) -> bool:
-        """Whether any of them does."""
+        """Whether any route goes through a partition."""
         return any(partition in route.partitions for route in self._all)
 
     def take(self, rows: int) -> bool:
-        """Whether so many fit through any that is usable."""
+        """Whether a request of so many rows fits through a usable route."""
         return any(rows <= route.max_rows for route in self.usable)
 
     def measure(self, resources: Resources) -> None:
-        """Workers or profiles have changed."""
+        """Take note that workers or profiles have changed."""
         self.usable = [route for route in self._all if all(map(resources.hosts, route.partitions))]
         for route in self.usable:
             route.work_by_shape.clear()
@@ -83,11 +83,11 @@ class Routes:
         return self.rate.rows_per_ns <= LIGHT_PART * self._bears_at_most
 
     def needed_rows(self) -> int:
-        """How large batches have to be for the present load; as large as they can be where none is large enough."""
+        """The rows that batches need for the present load; the most that they can have where none is large enough."""
         return min(bisect_left(self._bears, self.rate.rows_per_ns / BUSY_PART) + 1, len(self._bears))
 
 
 def _bears_at_most(route: Route, resources: Resources) -> float:
-    """Rows per nanosecond with batches of the planned size, of its slowest pool or of the links between two."""
+    """The rows per nanosecond that its slowest pool, or link between two, bears with batches of the planned size."""
     pools = (resources.rows_per_ns(name, route.merged_rows) for name in route.partitions)
     return min([*pools, *starmap(resources.link_rows_per_ns, pairwise(route.partitions))])

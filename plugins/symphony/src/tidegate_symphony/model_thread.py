@@ -11,12 +11,12 @@ class Outlook:
     """What the workers that host a model promise it."""
 
     profile: Profile
-    """The best that any of them could do: what plans are made with, and what decides that all is lost."""
+    """The best profile that any of the workers could have: plans are made with it, and it decides that all is lost."""
     workers: int
     fixed_cost_ns: float
-    """What a batch of it costs besides its rows: beta."""
+    """What a batch costs besides its rows, in ns: beta."""
     most_rows: int
-    """Larger batches are not worth forming: where rows do not run faster together, they had better run apart."""
+    """The largest batch worth forming: where rows do not run faster together, they had better run apart."""
 
 
 @dataclass(slots=True)
@@ -24,9 +24,9 @@ class Candidate:
     """The batch that a queue would run next, and when (Algorithm 1). Grows as requests arrive."""
 
     start: int
-    """Position in the queue of its first request; those before it are skipped."""
+    """The position of its first request in the queue; those before it are skipped."""
     count: int
-    """How many requests, from there on."""
+    """How many requests it has, from there on."""
     rows: int
     due_ns: int
     """The earliest deadline among them, less the reserve; NEVER where none has one."""
@@ -65,7 +65,7 @@ class ModelThread(RequestQueue):
         self._target = target
         self._spares_heads = spares_heads
         self.slack_ns = slack_ns
-        """May be changed: it counts from the next update on."""
+        """The slack of wake-ups in ns; a change of it counts from the next update on."""
 
     def joins(self, request: Request, now_ns: int, enough_rows: float) -> bool:
         """Let the newest request join the candidate if it can: O(1). False: the candidate has to be gathered anew."""
