@@ -53,9 +53,7 @@ def made_up() -> Layout:
     workers = [
         {
             "name": f"{kind}{number}",
-            "kind": kind,
-            "gpu": f"{kind}{number}",
-            "node": f"{kind}-{number // 2}",
+            "device": {"node": f"{kind}-{number // 2}", "id": number % 2, "product": kind},
             "hosts": [part],
         }
         for kind, count, part in (("slow", 75, "m.0"), ("fast", 25, "m.1"))
