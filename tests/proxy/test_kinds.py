@@ -104,6 +104,7 @@ def test_where_gpus_are_unlike_each_tritons_own_metrics_tell_which_it_uses(monke
         "a:1": 'nv_gpu_memory_total_bytes{gpu_uuid="GPU-0"} 4.2e+10\nnv_gpu_power_limit{gpu_uuid="GPU-0"} 400\n',
         "b:1": 'nv_gpu_memory_total_bytes{gpu_uuid="GPU-2"} 1.6e+10\n',
         "c:1": "nv_inference_count 3\n",
+        "g:1": 'nv_gpu_memory_total_bytes{gpu_uuid="GPU-of-another-machine"} 1.6e+10\n',
     }
     asked: list[str] = []
 
@@ -112,13 +113,14 @@ def test_where_gpus_are_unlike_each_tritons_own_metrics_tell_which_it_uses(monke
         return {name: pages[name] for name in addresses}
 
     monkeypatch.setattr(kinds, "scrape", scrape)
-    tritons = [FakeBackend(f"{name}:1", ON_GPU) for name in "abc"]
+    tritons = [FakeBackend(f"{name}:1", ON_GPU) for name in "abcg"]
     others = [FakeBackend("d:1", ON_GPU, is_local=False), FakeBackend("e:1", ON_CPU), FakeBackend("f:1", kind="mine")]
     first = found(*tritons, *others, gpus=(A100, T4))
-    assert asked == ["a:12", "b:12", "c:12"]
+    assert asked == ["a:12", "b:12", "c:12", "g:12"]
     assert [first.places[cast("Backend", triton)].kind for triton in (*tritons, *others)] == [
         "A100",
         "T4",
+        "",
         "",
         "",
         "",
@@ -131,11 +133,11 @@ def test_where_gpus_are_unlike_each_tritons_own_metrics_tell_which_it_uses(monke
     ]
     # What is known stays known while nothing changes, and where nobody answers.
     assert found(*tritons, *others, before=first).same_plan(first)
-    assert len(asked) == 3
+    assert len(asked) == 4
     pages["a:1"] = None
     tritons[0].groups = (ON_GPU, ON_GPU)
     again = found(*tritons, *others, before=first)
-    assert len(asked) == 4
+    assert len(asked) == 5
     assert again.places[cast("Backend", tritons[0])].kind == "A100"
 
 
