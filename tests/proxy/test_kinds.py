@@ -141,6 +141,13 @@ def test_where_gpus_are_unlike_each_tritons_own_metrics_tell_which_it_uses(monke
     assert again.places[cast("Backend", tritons[0])].kind == "A100"
 
 
+def test_a_worker_of_another_kind_is_another_worker() -> None:
+    first = found(FakeBackend("a:1", ON_CPU, kind="fast"))
+    same, other = (found(FakeBackend("a:1", ON_CPU, kind=kind), before=first) for kind in ("fast", "slow"))
+    assert same.same_plan(first)
+    assert not {worker.id for worker in first.workers} & {worker.id for worker in other.workers}
+
+
 def test_every_kind_starts_from_its_own_profile_else_from_the_one_that_names_no_kind() -> None:
     def measured(kind: str, ms: float) -> ModelProfile:
         point = Point(rows=1, median_ms=ms, p95_ms=ms, samples=9)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate.api import Model, Network, Worker, ms_to_ns
@@ -15,7 +16,7 @@ from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.gpus import Gpu
 from tidegate_proxy.kinds import Place, places_of
 from tidegate_proxy.signature import Signature, instances_of
-from tidegate_proxy.split_models import VERSION, SplitModel, find_layout
+from tidegate_proxy.split_models import VERSION, SplitModel, WorkerKey, find_layout
 from tidegate_proxy.variants import Agreement, Form, Variant, agree
 
 SLO_PARAMETER = "slo_ms"
@@ -200,8 +201,8 @@ async def _ask(
     return answers
 
 
-def _known_workers(before: Catalog | None) -> dict[tuple[str, tuple[str, ...]], int]:
-    return {(worker.name, worker.hosts): worker.id for worker in before.workers} if before else {}
+def _known_workers(before: Catalog | None) -> dict[WorkerKey, int]:
+    return {(worker.name, worker.hosts, worker.kind): worker.id for worker in before.workers} if before else {}
 
 
 def _latest_last(
@@ -255,7 +256,7 @@ def _add_workers(
     catalog: Catalog,
     backend: Backend,
     agreements: Mapping[str, Agreement],
-    known: Mapping[tuple[str, tuple[str, ...]], int],
+    known: Mapping[WorkerKey, int],
 ) -> None:
     """One worker per batch that a Triton runs at a time: lane k hosts the models with more than k instances."""
     instances = {
@@ -263,18 +264,18 @@ def _add_workers(
         for model in catalog.loaded[backend]
         if model.config.name in catalog.models and backend in agreements[model.config.name].followers
     }
+    place = catalog.places[backend]
     for lane in range(max(instances.values(), default=0)):
         hosted = tuple(sorted(name for name, count in instances.items() if count > lane))
         name = f"{backend.address}/{lane}"
-        worker_id = known.get((name, hosted), max(catalog.backend_of, default=-1) + 1)
-        place = catalog.places[backend]
-        catalog.workers.append(Worker(worker_id, name, hosted, place.kind, place.device, place.slice))
+        new_id = max(catalog.backend_of, default=-1) + 1
+        worker = Worker(new_id, name, hosted, place.kind, place.device, place.slice)
+        worker_id = known.get((name, hosted, worker.kind), new_id)
+        catalog.workers.append(replace(worker, id=worker_id))
         catalog.backend_of[worker_id] = backend
 
 
-def _follow(
-    catalog: Catalog, layout: Layout, told: Mapping[str, ModelConfig], known: Mapping[tuple[str, tuple[str, ...]], int]
-) -> None:
+def _follow(catalog: Catalog, layout: Layout, told: Mapping[str, ModelConfig], known: Mapping[WorkerKey, int]) -> None:
     found = find_layout(layout, catalog.loaded, told, known, max(catalog.backend_of, default=-1) + 1)
     catalog.layout = layout
     catalog.partitions = dict(found.partitions)

@@ -17,6 +17,10 @@ VERSION = "1"
 """Of every split model: partitions are written as version 1."""
 
 
+WorkerKey = tuple[str, tuple[str, ...], str]
+"""What a worker keeps its id by: its name, its partitions, its kind."""
+
+
 @dataclass(frozen=True)
 class SplitModel:
     """A model as clients see it, who know nothing of partitions."""
@@ -61,12 +65,12 @@ def find_layout(
     layout: Layout,
     loaded: Mapping[Backend, Iterable[LoadedModel]],
     told: Mapping[str, ModelConfig],
-    known: Mapping[tuple[str, tuple[str, ...]], int],
+    known: Mapping[WorkerKey, int],
     first_new_id: int,
 ) -> FoundLayout:
     """The layout on these Tritons; each says which worker it is. Workers without a Triton are left out.
 
-    `known`: ids of workers, by name and partitions, that are to be kept. Raises BackendError where a Triton does not
+    `known`: ids of workers that are to be kept. Raises BackendError where a Triton does not
     have what its worker hosts, where partitions do not fit together, and where a model is left without a way through.
     """
     models, workers, _, _ = layout.contract()
@@ -82,7 +86,7 @@ def find_layout(
     models_of = {partition.name: partition.model for partition in layout.partitions}
     for worker in workers:
         if backend := backends.get(worker.name):
-            worker_id = known.get((worker.name, worker.hosts), first_new_id + len(found))
+            worker_id = known.get((worker.name, worker.hosts, worker.kind), first_new_id + len(found))
             found.append((msgspec.structs.replace(worker, id=worker_id), backend))
             for name in worker.hosts:
                 config = _config_of(name, worker, backend, loaded[backend])
