@@ -60,7 +60,7 @@ VERBS: Final = (
     Verb(Rule.EVERY, "SystemSharedMemoryUnregister", (("POST", "/v2/systemsharedmemory/unregister"),)),
     Verb(Rule.EVERY, "CudaSharedMemoryRegister", (("POST", "/v2/cudasharedmemory/register"),)),
     Verb(Rule.EVERY, "CudaSharedMemoryUnregister", (("POST", "/v2/cudasharedmemory/unregister"),)),
-    Verb(Rule.EVERY, "TraceSetting", (("POST", "/v2/trace/setting"), ("POST", "/v2/models/{model}/trace/setting"))),
+    Verb(Rule.EVERY, "TraceSetting", (("POST", "/v2/trace/setting"),)),
     Verb(Rule.EVERY, "LogSettings", (("POST", "/v2/logging"),)),
 )
 
