@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2
 
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate.api import NS_PER_MS
-from tidegate.documents import Device, Mig, ModelProfile, Point, Whole
+from tidegate.documents import Device, Mig, ModelProfile, Point, ProfileFile, Whole
 from tidegate_proxy import kinds
 from tidegate_proxy.backend import Backend, LoadedModel
 from tidegate_proxy.catalog import Catalog, discover
@@ -155,10 +155,10 @@ def test_every_kind_starts_from_its_own_profile_else_from_the_one_that_names_no_
 
     catalog = found(FakeBackend("a:1", ON_CPU, kind="fast"), FakeBackend("b:1", ON_CPU, kind="slow"))
     assert [worker.kind for worker in catalog.workers] == ["fast", "fast", "slow", "slow"]
-    files = {(known.model, known.kind): known for known in (measured("default", 7), measured("slow", 21))}
+    files = ProfileFile(profiles=[measured("default", 7), measured("slow", 21)])
     profiles = {profile.key: profile.expected_ns(1) / NS_PER_MS for profile in starting_profiles(catalog, files)}
     assert profiles == {("m0", "fast", ""): 7, ("m0", "slow", ""): 21}
-    guessed = starting_profiles(catalog, {})
+    guessed = starting_profiles(catalog, ProfileFile(profiles=[]))
     assert [profile.key for profile in guessed] == [("m0", "fast", ""), ("m0", "slow", "")]
 
 
