@@ -71,6 +71,12 @@ def test_what_was_measured_of_a_kind_goes_before_what_was_measured_of_any() -> N
     assert file.profiles_of("other", "a100", 4) == ()
 
 
+def test_a_part_of_a_gpu_without_its_own_profiles_has_those_of_the_whole_one() -> None:
+    file = ProfileFile(profiles=[_measured(1), _measured(2, kind="a100"), _measured(7, kind="a100/mps-50")])
+    kinds = ("a100/mps-50", "a100/mps-25", "a100", "h100/mps-25")
+    assert [file.profiles_of("m", kind, 1)[0].expected_ns(1) / 1e6 for kind in kinds] == [7, 2, 2, 1]
+
+
 def test_shapes_measured_up_to_unlike_rows_are_told_of_as_many() -> None:
     file = ProfileFile(profiles=[_measured(1, rows=8, shape="x:1"), _measured(3, rows=2, shape="x:3")])
     slowest, one, three = file.profiles_of("m", "default", 4)
@@ -102,6 +108,7 @@ def test_the_median_is_expected_and_the_high_estimate_planned() -> None:
             '"points": [{"rows": 1, "median_ms": 1, "p95_ms": 1e-9, "samples": 1}]}]}',
             "p95_ms",
         ),
+        (_with_shapes("x:3").replace('"default"', '""'), r"profiles\.0\.kind"),
         (_with_shapes("3,48"), r"profiles\.0\.shape: '3,48' is no shape: write NAME:3,48,320"),
         (_with_shapes("y:7;x:3"), r"profiles\.0\.shape: write 'x:3;y:7', as requests have it, not 'y:7;x:3'"),
         (_with_shapes("x:3", "x:3"), "profiles: 'm', kind 'default', shape 'x:3' is listed twice: keep one"),

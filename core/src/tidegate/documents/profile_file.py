@@ -35,7 +35,7 @@ class ModelProfile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     model: str
-    kind: str = DEFAULT_KIND
+    kind: str = Field(default=DEFAULT_KIND, min_length=1)
     """`default`: of every kind of which the file says nothing else of this model."""
     shape: str = ""
     """`x:3,48,320`: what varies in the requests' tensors beyond the batch; empty: nothing."""
@@ -85,12 +85,12 @@ class ProfileFile(BaseModel):
         """What is known of a model on a kind of worker, for batches of up to `max_rows`; empty where nothing is.
 
         There is a profile of each shape that was measured, and first one of the empty shape: if that was not
-        measured, what the slowest of the others takes. Where this kind was not, what was measured without naming a kind
-        holds for it.
+        measured, what the slowest of the others takes. Where this kind was not, that of the whole device holds for it
+        (`A100` for `A100/mps-50`), else what was measured without naming a kind.
         """
         measured = [profile for profile in self.profiles if profile.model == model]
-        mine = [profile for profile in measured if profile.kind == kind]
-        mine = mine or [profile for profile in measured if profile.kind == DEFAULT_KIND]
+        likes = (kind, kind.rpartition("/")[0], DEFAULT_KIND)
+        mine = next(filter(None, ([each for each in measured if each.kind == like] for like in likes)), [])
         found = [profile.model_copy(update={"kind": kind}).to_profile(max_rows) for profile in mine]
         if found and not any(profile.shape == "" for profile in found):
             slowest = Profile.slowest(found)
