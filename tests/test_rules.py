@@ -121,3 +121,15 @@ def test_no_module_imports_itself_in_a_circle() -> None:
         tuple(TopologicalSorter(imports).static_order())
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_docstrings_begin_with_their_subjects() -> None:
+    """What begins with "Of", "Those" or "By" says nothing to whoever does not see the line above it."""
+    fragments = []
+    for source in (*ROOT.glob("*/src"), *ROOT.glob("plugins/*/src")):
+        for path in source.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                match node:
+                    case ast.Expr(ast.Constant(str() as text)) if re.match(r"\s*(Of|Those|By) ", text):
+                        fragments.append(f"{path.relative_to(ROOT)}:{node.lineno}: {text.strip().splitlines()[0]}")
+    assert fragments == []

@@ -13,7 +13,7 @@ from tidegate.observation import read_log
 from tidegate_loadtest.connection import LoadTestError
 
 Dimensions = Mapping[str, tuple[int, ...]]
-"""Of each input, by name, without the rows."""
+"""The dimensions of each input, by name, without the rows."""
 
 
 @dataclass(frozen=True)

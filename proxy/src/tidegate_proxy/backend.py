@@ -46,7 +46,7 @@ class LoadedModel:
 
     config: model_config_pb2.ModelConfig
     versions: tuple[str, ...]
-    """Those that are ready."""
+    """The versions that are ready."""
 
 
 class Backend:

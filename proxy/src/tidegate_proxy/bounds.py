@@ -37,7 +37,7 @@ class Bounds:
 
     @property
     def max_unread_bytes(self) -> int:
-        """Of answers that clients may leave, in all."""
+        """The bytes of answers that clients may leave, in all."""
         return self._in_force.settings.max_unread_bytes
 
     @property

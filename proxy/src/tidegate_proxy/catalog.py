@@ -28,31 +28,31 @@ class Catalog:
     """The models and workers of all Tritons together. Complete once it is made: what changes is another catalog."""
 
     models: dict[str, Model] = field(default_factory=dict)
-    """Those that are scheduled."""
+    """The models that are scheduled."""
     signatures: dict[str, Signature] = field(default_factory=dict)
     partitions: dict[str, Signature] = field(default_factory=dict)
     """What batches run through, by its name; a model that is not split is one partition of its own name."""
     consents: dict[str, Consent] = field(default_factory=dict)
     """What happens to the requests of every model, scheduled or not, and why."""
     versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of every model, all that some Triton has ready."""
+    """The versions of every model that some Triton has ready."""
     ensembles: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     """The steps of each ensemble: model and version, "" for the latest."""
     sequential: set[str] = field(default_factory=set)
     """Models whose requests may belong to sequences."""
     workers: list[Worker] = field(default_factory=list)
     backend_of: dict[int, Backend] = field(default_factory=dict)
-    """By worker id; also those of workers that are no more."""
+    """The Triton of each worker, by worker id; also of workers that are no more."""
     hosts: dict[str, list[Backend]] = field(default_factory=dict)
     """The Tritons on which a model, of either sort, is loaded."""
     loaded: dict[Backend, list[LoadedModel]] = field(default_factory=dict)
     """What each Triton said it has; those where that changed last come last."""
     variants: dict[str, tuple[Variant, ...]] = field(default_factory=dict)
-    """Of the models of which Tritons have different forms."""
+    """The variants of the models of which Tritons have different forms."""
     layout: Layout | None = None
     """The plan that the Tritons follow, if they follow one."""
     gpus: Sequence[Gpu] = ()
-    """Those of this machine, as they were when Tidegate began."""
+    """The GPUs of this machine, as they were when Tidegate began."""
     places: dict[Backend, Place] = field(default_factory=dict)
     """What is known of where the workers of each Triton run; empty with a layout, which says that."""
     split: dict[str, SplitModel] = field(default_factory=dict)

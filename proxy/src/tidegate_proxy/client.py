@@ -1,4 +1,4 @@
-"""Those who wait for an answer, whichever way they came in."""
+"""The clients who wait for an answer, whichever way they came in."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -35,11 +35,11 @@ class Client(ABC):
         self.ended_ns = 0
         """When its last leg ended; 0: none has."""
         self.refusal: Refusal | None = None
-        """Of the batch that it was refused with; None: it was not."""
+        """The refusal of the batch that it was in; None: it was not refused."""
         self.runs_apart = False
         """Whether not everybody can share its batch, as it or others of its sender spoiled theirs, or may have."""
         self.span: Any = None
-        """Of its trace, an OpenTelemetry span; None: nobody wants to know."""
+        """The OpenTelemetry span of its trace; None: nobody wants to know."""
 
     @property
     def metadata(self) -> Metadata:

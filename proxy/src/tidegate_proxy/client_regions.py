@@ -36,10 +36,10 @@ class ClientRegions:
             _STATUS: self._status,
             **{method: change for method, change in changes if method in _CHANGES},
         }
-        """By method, by its full name."""
+        """What answers a method, by its full name."""
 
     async def registered(self, name: str = "") -> list[service_pb2.SystemSharedMemoryStatusResponse.RegionStatus]:
-        """Those that clients registered, by name, or the one that is named. Raises RequestFailed."""
+        """The regions that clients registered, by name, or the one that is named. Raises RequestFailed."""
         request = service_pb2.SystemSharedMemoryStatusRequest(name=name)
         answer = await self._status(ControlCall(_STATUS, request.SerializeToString()))
         status = service_pb2.SystemSharedMemoryStatusResponse.FromString(answer)
@@ -51,7 +51,7 @@ class ClientRegions:
         await self.answers[_UNREGISTER](ControlCall(_UNREGISTER, request.SerializeToString()))
 
     async def _status(self, call: ControlCall) -> bytes:
-        """Of what clients registered; what Tidegate shares with that Triton itself is none of their business."""
+        """What clients registered; what Tidegate shares with that Triton itself is none of their business."""
         name = _read(service_pb2.SystemSharedMemoryStatusRequest, call.message).name
         if reserved_names.reserved_prefix(name):
             raise RequestFailed(grpc.StatusCode.NOT_FOUND, f"Unable to find system shared memory region: '{name}'")

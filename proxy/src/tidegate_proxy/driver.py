@@ -77,7 +77,7 @@ class Driver:
             engine, observability.metrics, self._carry_out, self._give_up_effect, self._begin_anew
         )
         self._abandoned: list[tuple[list[Client], list[LegRun]]] = []
-        """By engines that began anew: who is to be told, and what is to be stopped."""
+        """What engines that began anew have left behind: who is to be told, and what is to be stopped."""
         self.clients = WaitingClients(observability)
         self.running = RunningLegs(self._engine)
         self.outliers = Outliers(in_force)

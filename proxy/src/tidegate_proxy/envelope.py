@@ -99,7 +99,7 @@ class PassedThrough:
     sequence: str = ""
     """The id of its sequence, if it is of one."""
     regions: tuple[str, ...] = ()
-    """Of shared memory, in which some of its tensors are, or are to go."""
+    """The regions of shared memory in which some of its tensors are, or are to go."""
     id: str = ""
     header: service_pb2.ModelInferRequest | None = None
     """The message without its id and its tensors."""
@@ -142,7 +142,7 @@ class PassedThrough:
 
 
 def _regions_in(message: bytes) -> tuple[str, ...]:
-    """Of a message that cannot be read here, and perhaps by a Triton: how the names of its regions may begin."""
+    """How the names of regions may begin in a message that cannot be read here, and perhaps by a Triton."""
     if REGION_PARAMETER.encode() not in message:
         return ()
     return tuple(prefix for prefix in RESERVED if prefix.encode() in message) or ("",)

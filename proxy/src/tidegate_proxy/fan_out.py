@@ -42,9 +42,9 @@ class Verb:
 
     rule: Rule
     method: str
-    """Of the gRPC service."""
+    """The method of the gRPC service."""
     routes: tuple[tuple[str, str], ...]
-    """Of the HTTP service: methods and patterns."""
+    """The routes of the HTTP service: methods and patterns."""
     changes_models: bool = False
     """Whether what is served may be another afterwards."""
 

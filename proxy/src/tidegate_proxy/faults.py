@@ -15,7 +15,7 @@ QUIET_S = 60.0
 
 
 class Faults:
-    """Those of this process."""
+    """The faults of this process."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -41,4 +41,4 @@ class Faults:
 
 
 faults = Faults()
-"""Of a process there is one, as of its log."""
+"""The only one of the process, as there is one log."""

@@ -14,7 +14,7 @@ class Form:
     after: bytes
     """The fields between the id and the tensors."""
     tensors: tuple[tuple[bytes, int], ...]
-    """Of each tag and length, as they are written, and that length."""
+    """The tag and the length of each tensor, as they are written, and that length."""
 
     def take(self, message: bytes) -> tuple[bytes, list[memoryview]] | None:
         """The id, as a field, and the tensors of a message, as `wire.split` has them; None: it is written otherwise."""

@@ -20,7 +20,7 @@ _OF_AN_EXCHANGE: Final = frozenset(
 _LONGEST_VALUE: Final = 8000
 """Bytes. Over a longer one Triton's HTTP server closes the connection: nobody can count on it."""
 _MOST_BYTES: Final = 7 << 10
-"""Of metadata. Of more than 8 KiB, with its own of half a KiB, Triton's gRPC server refuses some, of 16 KiB all."""
+"""The most bytes of metadata: with half a KiB of its own, Triton's gRPC server refuses some beyond 8 KiB, all of 16."""
 _BYTES_OF_A_PAIR: Final = 32
 """What HTTP/2 counts for a header beside its name and value (RFC 9113, section 6.5.2)."""
 _IN_KEYS: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-.")

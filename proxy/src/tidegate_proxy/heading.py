@@ -21,7 +21,7 @@ PRIVATE_PARAMETERS = frozenset({"timeout", "priority", "slo_ms", "triton_enable_
 MOST_HEADER_BYTES = 1 << 20
 """What a request says of its tensors, at most: what takes a client a moment to send must not take everybody seconds."""
 REMEMBERED_BYTES: Final = 1 << 12
-"""Of a header that is remembered, at most."""
+"""The most bytes of a header that is remembered."""
 MOST_REMEMBERED: Final = 512
 """Headers of one model. What they say is the clients' choice: it must not pile up."""
 _INTEGERS = {"timeout": ("int64_param",), "priority": ("int64_param", "uint64_param")}
@@ -57,7 +57,7 @@ class Heading:
     private: frozenset[str]
     """Parameters that concern such a request only, if it has them."""
     sizes: tuple[int, ...]
-    """Of the inputs in bytes, in the header's order; for BYTES the number of elements."""
+    """The sizes of the inputs in bytes, in the header's order; for BYTES the number of elements."""
     has_bytes: bool
     """Whether there is an input whose elements carry their own lengths."""
     order: tuple[int, ...]
@@ -89,7 +89,7 @@ class Heading:
 
 
 class Headings:
-    """Those of the requests to a batchable model, each read once. May be used by several threads."""
+    """The headings of the requests to a batchable model, each read once. Several threads may use it."""
 
     def __init__(self, signature: Signature, app_parameter: str = "") -> None:
         """`app_parameter`: the parameter that tells a request's application; "": none does."""

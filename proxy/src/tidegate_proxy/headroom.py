@@ -6,14 +6,14 @@ be as long. How long a client takes to read is not seen either: slow readers bri
 """
 
 GAIN = 1 / 64
-"""Of the running mean and mean deviation, as TCP estimates its round trips: the last hundred batches or so count."""
+"""The gain of the running mean and mean deviation, as TCP estimates its round trips: the last hundred batches count."""
 DEVIATIONS = 2.0
 UNSEEN = 2.0
 """Whole way / visible part."""
 AT_FIRST_NS = 1_000_000
 """The mean before anything is observed: without one, the first requests would be held until it is too late to wake."""
 LARGEST_SHARE = 0.1
-"""Of what a request has left: under overload a policy must not be starved by the lag that overload brings."""
+"""The largest share of what a request has left: under overload no policy must be starved by the lag that it brings."""
 
 
 class Headroom:

@@ -24,7 +24,7 @@ class Inference:
         self._driver = driver
         self._applications = applications
         self._headings: dict[str, Headings] = {}
-        """By model."""
+        """What is known of the headings of a model's requests, by model."""
 
     def is_served(self, model: str) -> bool:
         """Whether any Triton has this model, scheduled or not."""

@@ -84,5 +84,5 @@ def _ordinals(models: Iterable[LoadedModel]) -> set[int]:
 
 
 def _used(gpus: Sequence[Gpu], uuids: Collection[str]) -> Sequence[Gpu]:
-    """Those that a Triton says CUDA shows it, none if it is elsewhere; all, where it says nothing of GPUs."""
+    """The GPUs that a Triton says CUDA shows it, none if it is elsewhere; all, where it says nothing of GPUs."""
     return [gpu for gpu in gpus if gpu.uuid in uuids or gpu.device.id in uuids] if uuids else gpus

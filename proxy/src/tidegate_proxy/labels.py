@@ -8,7 +8,7 @@ LONGEST: Final = 100
 OTHER: Final = "other"
 """What labels become of which there are too many already."""
 _DIGITS: Final = 16
-"""Of a digest."""
+"""How many digits of a digest are used."""
 
 
 def digest(text: str) -> str:

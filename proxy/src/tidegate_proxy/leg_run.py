@@ -20,7 +20,7 @@ class LegRun:
     stage: Stage
     payload: Payload
     clients: list[Client]
-    """Of the whole batch: its rows stay where they are when one leaves."""
+    """The clients of the whole batch: its rows stay where they are when one leaves."""
     started_ns: int
     waiting: int
     """Clients that have not left."""

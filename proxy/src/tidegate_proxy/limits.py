@@ -25,7 +25,7 @@ class QueueLimits:
     bytes: int = 8 << 30
     """Their messages, together."""
     client_share: float = 0.01
-    """Of requests and bytes: an owner with less than that is not refused because others fill the queue."""
+    """A share of requests and bytes: an owner with less than that is not refused because others fill the queue."""
     model_share: float = 0.1
     """The same for a model."""
 

@@ -39,7 +39,7 @@ class LiveEngine:
         self._give_up = give_up
         self._begin_anew = begin_anew
         self._effects: deque[AnyEffect] = deque()
-        """Those that are to be carried out, in their order."""
+        """The effects that are to be carried out, in their order."""
         self._performing = False
         self._alarm = Alarm(self._advance)
 

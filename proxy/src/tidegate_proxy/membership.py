@@ -55,7 +55,7 @@ class Membership:
         self._running = running
         self._regions = regions
         self.outliers = outliers
-        """Those that fail while others do well."""
+        """The Tritons that fail while others do well."""
         self._in_force = in_force
         self._pass_on = pass_on
 

@@ -20,7 +20,7 @@ Output: TypeAlias = service_pb2.ModelInferResponse.InferOutputTensor
 MOST_MERGED: Final = 64
 """Headers of batches that are remembered for requests that say the same."""
 _HEADER_BYTES: Final = 1 << 16
-"""Of an answer, before its tensors."""
+"""The most bytes of an answer before its tensors."""
 
 
 class ScatterError(Exception):

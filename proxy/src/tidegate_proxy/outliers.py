@@ -36,7 +36,7 @@ _QUEUE_FULL: Final = "maximum queue size"
 ENOUGH: Final = 2
 """Clients for whom a Triton fails many times in a row, where there are so many."""
 MOST_OF_ONE: Final = 0.75
-"""Of its failures are one client's, at most, where there are others."""
+"""The most of its failures that may be one client's, where there are others."""
 
 
 def is_failure(code: grpc.StatusCode, details: str) -> bool:
@@ -56,9 +56,9 @@ class _Record:
     failed: int = 0
     """In the present window."""
     failed_of: Counter[str] = field(default_factory=Counter)
-    """By whose requests those were: of a batch all of theirs."""
+    """How many failed, by whose requests those were: of a batch all of theirs."""
     began_ns: int = 0
-    """Of the window."""
+    """The beginning of the window."""
     ejections: int = 0
     """So many of late, which make the next one longer."""
     total: int = 0
@@ -69,7 +69,7 @@ class _Record:
 
     @property
     def share(self) -> float:
-        """Of what it was given in the window, what failed."""
+        """The share that failed of what it was given in the window."""
         return self.failed / max(1, self.well + self.failed)
 
     def fail(self, owners: Collection[str]) -> None:
@@ -145,7 +145,7 @@ class Outliers:
         return record.out
 
     def ejections(self, backends: Sequence[Backend]) -> dict[str, tuple[int, bool]]:
-        """Of each Triton, by address: how often it was ejected, and whether it is."""
+        """How often each Triton was ejected, and whether it is, by address."""
         return {
             backend.address: (record.total, record.out) for backend in backends for record in [self._record(backend)]
         }

@@ -130,7 +130,7 @@ class Passage:
 
 
 class Passages:
-    """Those under way. Lives in the event loop."""
+    """The passages under way. Lives in the event loop."""
 
     def __init__(self, routing: Routing, observability: Observability) -> None:
         self._routing = routing

@@ -42,7 +42,7 @@ class OutputSizes:
         self._seen: dict[tuple[str, str], dict[str, int]] = {}
 
     def get(self, partition: str, merge_key: str) -> dict[str, int]:
-        """By name; none where nothing is known."""
+        """The sizes by name; none where nothing is known."""
         return self._seen.get((partition, merge_key), {})
 
     def learn(self, partition: str, merge_key: str, sizes: dict[str, int]) -> None:
@@ -85,7 +85,7 @@ class _Live:
 
 
 class Payload:
-    """Of one batch: for each leg `request`, then `answered` or, the last time, `outcomes`; at the end `close`."""
+    """The tensors of one batch: for each leg `request`, then `answered` or, at last, `outcomes`; at the end `close`."""
 
     def __init__(
         self, envelopes: Sequence[Envelope], sizes: OutputSizes, regions: Regions | None, outputs: Sequence[str] = ()
@@ -98,7 +98,7 @@ class Payload:
         self._regions = regions
         self._outputs = outputs
         self._live: dict[str, _Live] = {}
-        """By name: partitions take inputs of the model, and outputs of any partition before them."""
+        """The tensors by name: partitions take inputs of the model, and outputs of any partition before them."""
         self._held: list[Region] = []
         """Where legs before wrote."""
         self._written: Region | None = None

@@ -28,7 +28,7 @@ async def watch(backend: Backend, driver: Driver, discovery: Discovery) -> None:
 
 @dataclass
 class Silence:
-    """Of one Triton: probes in a row that it has not answered, and since when it has answered nothing."""
+    """The silence of one Triton: probes in a row that it has not answered, and since when it has answered nothing."""
 
     probes: int = 0
     since_ns: int = 0

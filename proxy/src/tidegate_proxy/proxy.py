@@ -213,7 +213,7 @@ class Proxy:
         return WatchedFiles([*files, *(path for triton in self.config.tritons for path in triton.headers.values())])
 
     def _read_headers(self) -> None:
-        """Those that open what Tritons restrict. Raises RestrictionError, and changes nothing."""
+        """Read the headers that open what Tritons restrict. Raises RestrictionError, and changes nothing."""
         headers = {triton.grpc: headers_of(triton) for triton in self.config.tritons}
         for backend in self._discovery.backends:
             backend.headers = headers[backend.address]

@@ -38,7 +38,7 @@ class Region:
         self.name = f"{PREFIX}{lifeline}-{secrets.token_hex(16)}"
         self.size = size
         self.backends: set[Backend] = set()
-        """Those that have mapped it."""
+        """The Tritons that have mapped it."""
         self.path = FOLDER / self.name
         descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         try:

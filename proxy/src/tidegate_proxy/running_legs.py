@@ -9,7 +9,7 @@ from tidegate_proxy.live_engine import LiveEngine
 
 
 class RunningLegs:
-    """By batch: of each at most one leg runs, or has run and is followed by another."""
+    """The legs that run, or have run and are followed by another, by batch: at most one of each."""
 
     def __init__(self, engine: LiveEngine) -> None:
         self._engine = engine
@@ -17,13 +17,13 @@ class RunningLegs:
         self._between: dict[int, LegRun] = {}
         """The leg that ended last of those that have more of them."""
         self._freed_ns: dict[int, int] = {}
-        """By worker, when its latest leg ended: what was sent behind that has run since."""
+        """When the latest leg of a worker ended, by its id: what was sent behind that has run since."""
 
     def __len__(self) -> int:
         return len(self._running)
 
     def __iter__(self) -> Iterator[LegRun]:
-        """Those that run, in the order in which they were sent."""
+        """The legs that run, in the order in which they were sent."""
         return iter(list(self._running.values()))
 
     def __contains__(self, run: LegRun) -> bool:

@@ -187,7 +187,7 @@ async def _await_tritons(config: ServeConfig, backends: Sequence[Backend]) -> No
 
 
 def _observers(config: ServeConfig, plugins: Plugins, stack: AsyncExitStack) -> list[Observer]:
-    """Those that were asked for. Raises PluginError, and OSError for an event log that cannot be written."""
+    """The observers that were asked for. Raises PluginError, and OSError for an event log that cannot be written."""
     observers = [plugins.make_observer(choice.name, dict(choice.options)) for choice in config.observers]
     if config.record:
         record = config.record.open("wb")

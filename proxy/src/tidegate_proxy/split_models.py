@@ -14,7 +14,7 @@ from tidegate_proxy.consent import Consent, consent_of, most_careful
 from tidegate_proxy.signature import Signature, signature_of
 
 VERSION = "1"
-"""Of every split model: partitions are written as version 1."""
+"""The version of every split model: partitions are written as version 1."""
 
 
 WorkerKey = tuple[str, tuple[str, ...], str]
@@ -56,7 +56,7 @@ class FoundLayout:
     """A layout whose partitions are where it says."""
 
     models: Mapping[str, SplitModel]
-    """Those that are split, and those that are one partition of their own name."""
+    """The models that are split, and those that are one partition of their own name."""
     workers: Sequence[tuple[Worker, Backend]]
     partitions: Mapping[str, Signature]
 

@@ -51,7 +51,7 @@ class Refusal:
 
 
 class Spoilers:
-    """Those who spoiled batches lately, and those who may have."""
+    """The owners who spoiled batches lately, and those who may have."""
 
     def __init__(self) -> None:
         self._alone: OrderedDict[Sender, tuple[int, int]] = OrderedDict()

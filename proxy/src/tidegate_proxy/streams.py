@@ -77,7 +77,7 @@ class InferStream:
         self._end: RequestFailed | None = None
         """With what it ends when all is answered; None: well."""
         self._relays: dict[tuple[Backend, str], Relay] = {}
-        """By Triton and model."""
+        """The relays, by Triton and model."""
         self._strict = dict(call.metadata).get("triton_grpc_error") == "true"
 
     def begin(self) -> None:

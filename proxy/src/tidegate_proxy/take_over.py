@@ -24,7 +24,7 @@ _SECOND: Final = 1
 
 
 def prefer_newest(port: int) -> None:
-    """Of all processes that listen on this port of ours, the one that came last is to get new connections.
+    """Have the process that came last, of ours that listen on a port, get new connections.
 
     Where the kernel knows no such thing they are dealt out to all, and a warning says so.
     """

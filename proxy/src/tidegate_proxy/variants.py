@@ -51,7 +51,7 @@ class Agreement:
     leading: Form
     """The one that counts where they differ."""
     signature: Signature | None
-    """Of the requests that are scheduled, with as many rows as each of `followers` takes; None: none are."""
+    """The signature of requests that are scheduled, with as many rows as each of `followers` takes; None: none are."""
     consent: Consent
     """What all of those that agree consent to."""
     followers: tuple[Backend, ...]

@@ -11,7 +11,7 @@ from tidegate_proxy.outcome import Outcome, RequestFailed, own_fault
 
 
 class WaitingClients:
-    """By request."""
+    """The clients that wait, by request id."""
 
     def __init__(self, observability: Observability) -> None:
         self._observability = observability
@@ -38,12 +38,12 @@ class WaitingClients:
         return number
 
     def of(self, request_ids: Iterable[int]) -> list[Client]:
-        """Those of a batch who still wait."""
+        """The clients of a batch who still wait."""
         return [client for request_id in request_ids if (client := self._by_request.get(request_id))]
 
     @property
     def held_bytes(self) -> int:
-        """Of their requests."""
+        """The bytes of their requests."""
         return self._load.bytes
 
     def admit(self, client: Client, limits: QueueLimits) -> bool:

@@ -16,7 +16,7 @@ class ExecutionTimes(msgspec.Struct, frozen=True):
     app: str
     """The tag of the requests (`Request.app`)."""
     kind: str
-    """Of the workers that they ran on."""
+    """The kind of the workers that they ran on."""
     times_ns: tuple[int, ...]
     """Equally probable times in ns, rising, at least one: as many points of the distribution as were worth telling."""
     fixed_ns: float = 0.0

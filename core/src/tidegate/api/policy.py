@@ -77,7 +77,7 @@ class Setup(msgspec.Struct, frozen=True):
     patience_ns: int = PATIENCE_NS
     """How long requests without a deadline wait for those that have one; then workers are theirs in turn, too."""
     execution_times: tuple[ExecutionTimes, ...] = ()
-    """Of the applications of which that is known: how long their requests run alone."""
+    """How long the requests of applications run alone, as far as that is known."""
 
 
 class PolicyOptions(BaseModel):

@@ -15,7 +15,7 @@ FURTHER = 64
 MOVED = 0.02
 """It is told anew where its mean, or a tenth of it at either end, moved by such a share."""
 MOST_APPS = 64
-"""Of a model on one kind of worker; of further ones nothing is learned, since clients name them."""
+"""The most applications of a model on one kind of worker; of further ones nothing is learned, as clients name them."""
 
 Key = tuple[str, str, str]
 """(model, application, kind of worker)."""

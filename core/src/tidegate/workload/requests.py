@@ -29,7 +29,7 @@ class RequestSequence:
     apps: tuple[str, ...] | None
     """None: untagged."""
     shapes: tuple[str, ...] | None
-    """By request; None: without."""
+    """The shape of each request; None: they have none."""
     times_ms: "array[float] | None"
     """What each carries beyond its batch (hidden from policies). None: nothing."""
 

@@ -20,7 +20,7 @@ Api = Literal[
     "metrics",
 ]
 APIS: Final[tuple[Api, ...]] = tuple(api for api in get_args(Api) if api != "metrics")
-"""Those that Triton itself can restrict."""
+"""The APIs that Triton itself can restrict."""
 Protocol = Literal["grpc", "http"]
 PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
 

@@ -32,7 +32,7 @@ _METHODS: Final[Mapping[Api, str]] = {
     "trace": "TraceSetting",
     "logging": "LogSettings",
 }
-"""Of each API one that changes nothing; inferences are asked for by a stream that ends before it has begun."""
+"""A method of each API that changes nothing; inferences are asked for by a stream that ends before it has begun."""
 _PATHS: Final[Mapping[Api, str]] = {
     "health": "/v2/health/live",
     "metadata": "/v2",
@@ -68,7 +68,7 @@ class Restricted:
 
     for_anybody: Mapping[Api, str]
     for_us: Mapping[Api, str]
-    """Of those, the ones that our own headers do not open."""
+    """The restricted APIs that our own headers do not open."""
 
 
 async def find_restrictions(backend: Backend, *, over_http: bool) -> dict[Protocol, Restricted]:

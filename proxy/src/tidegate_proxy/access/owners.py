@@ -8,7 +8,7 @@ from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.labels import LONGEST, digest
 
 _DIGITS: Final = 16
-"""Of a credential's digest."""
+"""How many digits of a credential's digest are used."""
 
 
 class Owners:

@@ -22,7 +22,7 @@ class TlsError(Exception):
 
 
 def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
-    """Of a gRPC server. Files that change are taken up by the connections that come after. Raises TlsError."""
+    """The credentials of a gRPC server. Connections that come after files changed take them up. Raises TlsError."""
     files = _ServerFiles(tls)
 
     def newer_certificates() -> Any:  # noqa: ANN401 - grpc is untyped
@@ -34,7 +34,7 @@ def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
 
 
 def server_context(tls: ServerTls, protocols: Sequence[str] = ()) -> ssl.SSLContext:
-    """Of a server in the event loop. `protocols`: what it speaks, where that is agreed on in the handshake.
+    """The TLS context of a server in the event loop. `protocols`: what it speaks, as agreed on in the handshake.
 
     Files that change are taken up by the connections that come after. Raises TlsError.
     """
@@ -51,7 +51,7 @@ def server_context(tls: ServerTls, protocols: Sequence[str] = ()) -> ssl.SSLCont
 
 
 def channel_credentials(tls: TritonTls) -> grpc.ChannelCredentials:
-    """Of a gRPC channel to a Triton; `channel_options` belong to it. Raises TlsError."""
+    """The credentials of a gRPC channel to a Triton; `channel_options` belong to it. Raises TlsError."""
     if tls.ca is not None:
         _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), tls.ca)
     if tls.cert is not None and tls.key is not None:
@@ -61,7 +61,7 @@ def channel_credentials(tls: TritonTls) -> grpc.ChannelCredentials:
 
 
 def channel_context(tls: TritonTls, protocols: Sequence[str]) -> ssl.SSLContext:
-    """Of a connection to a Triton in the event loop; `protocols` are agreed on in the handshake. Raises TlsError."""
+    """The TLS context of a connection to a Triton; `protocols` are agreed on in the handshake. Raises TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(protocols)
     if tls.ca is None:

@@ -47,7 +47,7 @@ def check_offline(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
 
 
 def _uses(config: ServeConfig) -> Iterator[tuple[str, Callable[[], object]]]:
-    """By field: what it takes to use the files that it names."""
+    """What it takes to use the files that a field names, by field."""
     if config.profiles is not None:
         yield "profiles", partial(read_profiles, config.profiles)
     if config.tls is not None:

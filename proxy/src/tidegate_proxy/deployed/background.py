@@ -31,7 +31,7 @@ class Stopped:
     """What was ended."""
 
     pid: int
-    """Of the proxy."""
+    """The process id of the proxy."""
     workers: tuple[str, ...]
     ended_before: tuple[str, ...]
     """Workers whose Triton was gone already."""

@@ -22,7 +22,7 @@ class RunningWorker(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
     pid: int
-    """Of its tritonserver."""
+    """The process id of its tritonserver."""
     grpc: str
     http: str
     metrics: str
@@ -33,7 +33,7 @@ class RunningState(Document):
     """All that was started; addresses are those that clients use."""
 
     pid: int
-    """Of the proxy, which looks after the Tritons: they end with it."""
+    """The process id of the proxy, which looks after the Tritons: they end with it."""
     grpc: str
     http: str
     metrics: str

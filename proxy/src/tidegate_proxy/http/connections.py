@@ -55,7 +55,7 @@ class Connections:
         self._hosts: Counter[str] = Counter()
         """How many of those come from where."""
         self._new: dict[Connection, float] = {}
-        """Those that have asked for nothing, and since when, by the loop's clock; as below."""
+        """The connections that have asked for nothing, and since when, by the loop's clock; as below."""
         self._idle: dict[Connection, float] = {}
         self._heads: dict[Connection, float] = {}
         self._bodies: dict[Connection, float] = {}

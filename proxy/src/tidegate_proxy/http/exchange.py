@@ -34,7 +34,7 @@ class Exchange:
         """Whether the head holds something that only Triton can interpret as Triton does."""
         self.client_left = False
         self.status = 0
-        """Of the response, once it is sent."""
+        """The status of the response, once it is sent."""
         self.owner = ""
         """Whose request it is, once the front has found out."""
         self.hold: Callable[[int], None] = lambda _size: None
@@ -88,7 +88,7 @@ class Exchange:
 
     @property
     def content_encoding(self) -> bytes:
-        """Of the body; b"" where none is given."""
+        """The encoding of the body; b"" where none is given."""
         return self.content_encodings[-1] if self.content_encodings else b""
 
     @property

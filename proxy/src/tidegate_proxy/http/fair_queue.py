@@ -14,7 +14,7 @@ Place = TypeVar("Place")
 
 
 class FairQueue(Generic[Place]):
-    """Of those who wait for a place. Lives in one event loop."""
+    """A queue of all who wait for a place. Lives in one event loop."""
 
     def __init__(self, places: Iterable[Place]) -> None:
         self._free = list(places)

@@ -35,7 +35,7 @@ class ResponseForm:
     """Which outputs a client wants in binary form."""
 
     binary: bool
-    """Those that the request does not name."""
+    """Whether outputs that the request does not name are binary."""
     named: dict[str, bool]
 
     def is_binary(self, output: str) -> bool:
@@ -201,7 +201,7 @@ def _raw_input(header: service_pb2.ModelInferRequest, signature: Signature, body
 
 
 def _refuse_repeated_keys(text: bytes, keys: int) -> None:
-    """Of a key that is there twice, Triton takes the first and our parser the last.
+    """Refuse a key that is there twice: Triton takes the first and our parser the last.
 
     Every key has its colon: where there are no more colons than keys, none was repeated. Otherwise strings may hold
     colons, or values unknown to Triton more keys, and only a second look can tell.

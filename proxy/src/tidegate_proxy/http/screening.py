@@ -75,7 +75,7 @@ class _Search:
         self.reserved = ""
         self._left = limit
         self._end = b""
-        """Of what was searched: what is searched for may begin there."""
+        """The end of what was searched: what is searched for may begin there."""
 
     def go_on(self, piece: bytes) -> None:
         """In the next piece."""

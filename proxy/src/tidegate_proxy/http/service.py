@@ -165,7 +165,7 @@ class HttpService:
         return Answer(200, [*JSON], b"")
 
     async def _shared_memory_status(self, call: Call) -> Answer:
-        """Of one region, or of all but those that Tidegate and that Triton share."""
+        """The status of one region, or of all but those that Tidegate and that Triton share."""
         try:
             regions = await self._control.shared_memory.registered(call.route.region)
         except RequestFailed as failed:

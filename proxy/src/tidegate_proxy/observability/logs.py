@@ -78,7 +78,7 @@ class RateLimit(logging.Filter):
         self._window_s = window_s
         self._lock = threading.Lock()
         self._seen: OrderedDict[tuple[str, int, str], tuple[float, int]] = OrderedDict()
-        """By message: when its window began, and how many came since."""
+        """When the window of a message began, and how many came since, by message."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to log it; the first one of a new window gets the field `suppressed`."""

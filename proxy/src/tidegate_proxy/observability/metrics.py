@@ -78,10 +78,9 @@ class ModelCounts:
     failed: int = 0
     cancelled: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    """By reason."""
+    """How many were dropped, by reason."""
     shapes: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By what varies in the tensors of requests, where anything does: how many were answered, and the sum of their
-    latencies in nanoseconds."""
+    """How many were answered, and the sum of their latencies in ns, by what varies in tensors, where anything does."""
 
     def answered_of(self, shape: str, requests: int, sum_ns: int) -> None:
         """Count requests of one shape that were answered, with the sum of their latencies."""
@@ -232,7 +231,7 @@ class Metrics(Reader):
         self._advised, self._advised_at_ns = advice.workers, now_ns
 
     def _of(self, model: str) -> ModelCounts:
-        """Of a model; also of one that no worker hosts: the engine has refused the request."""
+        """The counts of a model; also of one that no worker hosts: the engine has refused the request."""
         counts = self._models.get(model)
         if counts is None:
             counts = self._models[model] = ModelCounts()

@@ -17,7 +17,7 @@ class Counts:
     """What clients' requests to one version of a model came to. Sums of durations are over the successes."""
 
     rows: int = 0
-    """Of the successes: Triton's inference_count."""
+    """The rows of the successes: Triton's inference_count."""
     executions: int = 0
     last_ms: int = 0
     """When the last one was answered, in milliseconds since the epoch; 0: never."""
@@ -28,7 +28,7 @@ class Counts:
     infer_ns: int = 0
     output_ns: int = 0
     failures: Counter[str] = field(default_factory=Counter)
-    """By one of FAILURE_REASONS."""
+    """How many failed, by one of FAILURE_REASONS."""
     failure_ns: int = 0
 
 

@@ -20,7 +20,7 @@ CHANNEL_OPTIONS: Final[Options] = (
 
 
 def server_options(limits: LimitsConfig, *, reuse_port: bool) -> Options:
-    """Of a server."""
+    """The options of a server."""
     options: dict[str, float] = {
         "grpc.max_send_message_length": -1,
         "grpc.max_receive_message_length": int(limits.max_message_bytes),

@@ -61,7 +61,7 @@ class Call:
 
     @property
     def unread_bytes(self) -> int:
-        """Of the message that its client has not taken; 0 when there is none."""
+        """The bytes of the message that its client has not taken; 0 when there is none."""
         return self._unread
 
     def peer(self) -> str:

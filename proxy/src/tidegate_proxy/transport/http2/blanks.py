@@ -18,7 +18,7 @@ import ngh2._core
 _STRICT: Final = b"nghttp2_check_header_value_rfc9113"
 _LENIENT: Final = b"nghttp2_check_header_value"
 _HEADER: Final = Struct("<16xHHIQQQIHHH")
-"""Of an ELF file of 64 bits: type, machine, version, entry, program headers, section headers, flags, sizes, numbers."""
+"""An ELF file's header, 64 bits: type, machine, version, entry, program and section headers, flags, sizes, numbers."""
 _SEGMENT: Final = Struct("<IIQQQQQQ")
 """Type, flags, offset in the file, address, physical address, size in the file, size in memory, alignment."""
 _PAIR: Final = Struct("<QQ")

@@ -22,7 +22,7 @@ OK: Final[tuple[Header, ...]] = ((b"grpc-status", b"0"), (b"grpc-message", b""))
 INFLATED_HERE: Final = 1 << 18
 """Bytes of a message that are inflated at once, in the event loop: some tenths of a millisecond."""
 INFLATED_ASIDE: Final = 1 << 22
-"""Of a larger one, in a thread, before what it comes to is looked at."""
+"""The bytes from which on a message is inflated in a thread, before what it comes to is looked at."""
 _DEADLINE: Final = "Deadline Exceeded"
 Received = Callable[[bytes | None], None]
 
@@ -101,9 +101,9 @@ class Call:
         """Called when that happens."""
         self.stream_id = stream_id
         self.deadline_s: float | None = None
-        """By the event loop's clock."""
+        """The instant of its deadline by the event loop's clock; None: it has none."""
         self.until_s = 0.0
-        """By when its message has to be whole, or the rest of what its client sends to have come, by the event loop's
+        """The instant by which its message has to be whole, or the rest of what its client sends, by the event loop's
         clock; 0: nothing is waited for."""
         self.sent_all = False
         """The client sends no more."""
@@ -111,7 +111,7 @@ class Call:
         self._connection = connection
         self._encoding = opening.encoding
         self._assembler: Assembler | None = None
-        """Of what did not come as whole messages."""
+        """What assembles messages that did not come whole."""
         self._receiver: Received | None = None
         self._is_delivering = False
         """Whether messages are being given to those who wait for them: one that is asked for meanwhile follows."""

@@ -50,7 +50,7 @@ class Channel:
         self._loop = asyncio.get_running_loop()
         self._connection: ClientConnection | None = None
         self._others: set[ClientConnection] = set()
-        """Those that take no more calls and have some."""
+        """The connections that take no more calls and have some."""
         self._waiting: deque[PendingCall] = deque()
         self._connecting: asyncio.Task[None] | None = None
         self._back_off_s = BACK_OFF_S[0]

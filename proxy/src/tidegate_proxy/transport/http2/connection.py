@@ -29,9 +29,9 @@ WRITE_BYTES: Final = 1 << 18
 CONNECTION_WINDOW: Final = 64 << 20
 STREAM_WINDOW: Final = 4 << 20
 FRAME_BYTES: Final = 1 << 20
-"""Of one frame that is received, at most."""
+"""The most bytes of one frame that is received."""
 AHEAD_BYTES: Final = 1 << 18
-"""Of a stream, so many may wait for its reader before the next message has to."""
+"""How many bytes of a stream may wait for its reader before the next message has to."""
 
 
 class _Shared(threading.local):
@@ -334,5 +334,5 @@ def _call_back(then: Callable[[None], None]) -> None:
 
 
 def configuration(**options: Any) -> ngh2.Configuration:  # noqa: ANN401 - ngh2's own names and types
-    """Of a connection whose windows grow as messages are taken, not as bytes arrive."""
+    """The configuration of a connection whose windows grow as messages are taken, not as bytes arrive."""
     return ngh2.Configuration(auto_window_update=False, **options)

@@ -12,9 +12,9 @@ _END_HEADERS: Final = 0x4
 _PADDED: Final = 0x8
 _PRIORITY: Final = 0x20
 LONGEST_FRAME: Final = 1 << 15
-"""Of a header block in one frame: what is longer is looked at."""
+"""The most bytes of a header block in one frame: what is longer is looked at."""
 KEPT_BYTES: Final = 1 << 13
-"""Of a name or a value. More than HPACK's table holds (4 KiB), so that whoever is asked to keep it keeps neither."""
+"""The most bytes of a name or a value: more than HPACK's table (4 KiB), so that whoever is to keep it keeps neither."""
 _CUT_OFF: Final = b" ..."
 
 

@@ -51,7 +51,7 @@ class Assembler:
         """So much of the first piece was taken."""
         self._have = 0
         self._size = -1
-        """Of the message that is coming, with its prefix; -1: not known yet."""
+        """The size of the message that is coming, with its prefix; -1: not known yet."""
 
     @property
     def held_bytes(self) -> int:

@@ -11,7 +11,7 @@ from tidegate_proxy.transport.http2.metadata import Header, metadata_of, timeout
 from tidegate_proxy.transport.interface import Metadata
 
 REMEMBERED_BYTES: Final = 1 << 12
-"""Of headers that are kept for the next call, at most: so much may each connection hold."""
+"""The most bytes of headers that are kept for the next call: so much may each connection hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,11 @@ from tidegate_proxy.transport.http2.opening import Opening, opening_of
 log = logging.getLogger(__name__)
 
 HEADER_BYTES: Final = 1 << 16
-"""Of one request's headers, decoded."""
+"""The most bytes of one request's headers, decoded."""
 LONGEST_DETAILS: Final = 1 << 14
 SHORTEST_DETAILS: Final = 1 << 8
 BESIDE_DETAILS: Final = 1 << 9
-"""Of a client's limit, for the other headers that come with a status."""
+"""The bytes of a client's limit that are for the other headers that come with a status."""
 KEEPALIVE_TIMEOUT_S: Final = 20.0
 RESETS: Final = (2000, 200)
 """Calls that a connection may begin and reset before their deadlines: at once, and per second."""
@@ -83,7 +83,7 @@ class ServerConnection(Connection):
         self.has_asked = False
         """Whether a call of it has ended."""
         self._opening = Opening()
-        """Of its latest call."""
+        """The headers of its latest call."""
         self._greeted = False
         """Whether it has said anything."""
         self._unread = 0
