@@ -58,6 +58,31 @@ def test_entries_that_name_a_device_share_it_and_others_pass_it_by() -> None:
     ]
 
 
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"count": st.integers(1, 9), "per_gpu": st.integers(1, 4)},
+            optional={"device": st.integers(0, 3), "node": st.sampled_from("xy")},
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_a_gpu_has_no_more_workers_than_its_entry_says_unless_it_is_named(pools: list[dict[str, Any]]) -> None:
+    devices = [device for device, _ in placed(pools)]
+    assert len(devices) == sum(pool["count"] for pool in pools)
+    named = {(pool.get("node", "node0"), pool["device"]) for pool in pools if "device" in pool}
+    first = 0
+    for pool in pools:
+        own = devices[first : first + pool["count"]]
+        first += pool["count"]
+        for device in set(own):
+            if (device.node, device.id) in named:
+                assert device.id == pool.get("device"), "nobody comes to a named one unasked"
+            else:
+                assert devices.count(device) == own.count(device) <= pool["per_gpu"]
+
+
 def test_a_share_has_the_profile_of_the_gpu_unless_it_has_its_own() -> None:
     workers = [{"count": 1, "gpu": "L4"}, {"count": 2, "gpu": "L4", "per_gpu": 2}]
     models = [
