@@ -98,7 +98,6 @@ class Log:
             at_ns=array("q", [request.arrival_ns - self.origin_ns for request in arrivals]),
             model=array("q", [names.index(request.model) for request in arrivals]),
             rows=array("q", [request.rows for request in arrivals]),
-            shapes=None,
             apps=None,
             shapes=None,
             times_ms=None,
