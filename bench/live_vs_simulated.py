@@ -31,7 +31,7 @@ from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.emulated import TRITON, emulated_cluster
 from tidegate_loadtest.live import Seen, Sending
-from tidegate_loadtest.profiler import measure_profile
+from tidegate_loadtest.profiler import measure_profiles
 from tidegate_loadtest.progress_bar import progress_bar
 from tidegate_loadtest.scenario_run import LiveRun, run_live
 
@@ -137,7 +137,8 @@ def _measured(work: Path) -> ModelProfile:
 
     async def measure(target: str) -> ModelProfile:
         async with Connection(target) as connection:
-            return await measure_profile(connection, MODEL, SIZES, samples=SAMPLES, shapes={})
+            (profile,) = await measure_profiles(connection, MODEL, SIZES, [{}], samples=SAMPLES)
+            return profile
 
     with emulated_cluster(scenario, PolicyChoice(name=TRITON), 0, folder) as cluster:
         return asyncio.run(measure(cluster.address))

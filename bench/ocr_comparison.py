@@ -43,7 +43,7 @@ from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.input_files import FileRequests
 from tidegate_loadtest.live import Sending
 from tidegate_loadtest.processes import serving_command
-from tidegate_loadtest.profiler import measure_profile
+from tidegate_loadtest.profiler import measure_profiles
 from tidegate_loadtest.progress_bar import progress_bar
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
@@ -164,16 +164,18 @@ def contenders(work: Path, case: Case, profiles: Path) -> Iterator[list[Target]]
         yield targets
 
 
-async def measure(address: str, case: Case, folder: Path, width: int) -> tuple[ModelProfile, float]:
-    """The model's profile at a width, and how long a picture of the folder takes alone, in ms: the mean."""
+async def measure(
+    address: str, case: Case, folder: Path, widths: Sequence[int]
+) -> tuple[dict[int, ModelProfile], float]:
+    """The model's profile by width, and how long a picture of the folder takes alone, in ms: the mean."""
     async with Connection(address) as connection:
-        shapes = {"x": (3, HEIGHT, width)}
-        profile = await measure_profile(connection, case.model, SIZES, samples=SAMPLES, shapes=shapes)
+        shapes = [{"x": (3, HEIGHT, width)} for width in widths]
+        profiles = await measure_profiles(connection, case.model, SIZES, shapes, samples=SAMPLES)
         request_of = await FileRequests.for_model(connection, case.model, folder, rows=1, seed=0)
         started = time.perf_counter()
         for index in range(2 * LINES):
             await connection.ask(connection.stubs[0].ModelInfer(request_of(index)))
-        return profile, (time.perf_counter() - started) * 1e3 / (2 * LINES)
+        return dict(zip(widths, profiles, strict=True)), (time.perf_counter() - started) * 1e3 / (2 * LINES)
 
 
 def scenario_of(case: Case, profile: ModelProfile, rate_rps: float, duration_s: float) -> Scenario:
@@ -202,14 +204,16 @@ def bench_ocr(console: Console, case: Case, *, rounds: int, duration_s: float, o
         typical = sorted(widths.elements())[LINES // 2]
         write_model(work / "alone", case, CONTENDERS[-1])
         with EmbeddedTriton([work / "alone"], log=work / "alone.log") as triton:
-            profile, mean_ms = asyncio.run(measure(triton.grpc_address, case, lines, typical))
-        points = ", ".join(f"{point.rows}: {point.median_ms:.1f}" for point in profile.points)
-        console.print(f"ms by rows at {typical} px: {points}; mean of the lines, alone: {mean_ms:.1f}", highlight=False)
-        write_profile(profiles, profile)
+            measured, mean_ms = asyncio.run(measure(triton.grpc_address, case, lines, sorted(widths)))
+        for width, profile in measured.items():
+            points = ", ".join(f"{point.rows}: {point.median_ms:.1f}" for point in profile.points)
+            console.print(f"ms by rows at {width} px: {points}", highlight=False)
+            write_profile(profiles, profile)
+        console.print(f"mean of the lines, alone: {mean_ms:.1f} ms", highlight=False)
         with contenders(work, case, profiles) as targets:
             for load in LOADS:
                 rate_rps = load * 1e3 / mean_ms
-                scenario = scenario_of(case, profile, rate_rps, duration_s)
+                scenario = scenario_of(case, measured[typical], rate_rps, duration_s)
                 title = (
                     f"{case.model}, {load:.0%} of one instance one by one: {rate_rps:.1f} requests/s, "
                     f"{rounds} rounds of {duration_s:g} s, SLO {case.slo_ms:g} ms"

@@ -16,8 +16,12 @@ from tidegate_proxy.embedded import EmbeddedTriton
 
 PICTURE = Path(skimage.__file__).parent / "data" / "page.png"
 """A photographed page of a book."""
-SHAPES = {"text_detection": "3,736,736", "text_direction": "3,48,192", "text_recognition": "3,48,320"}
-"""What the models are profiled with: rapidocr's own sizes."""
+SHAPES = {
+    "text_detection": ["x:3,736,736"],
+    "text_direction": ["x:3,48,192"],
+    "text_recognition": ["x:3,48,320", "x:3,48,640"],
+}
+"""What the models are profiled with: rapidocr's own sizes; longer lines of text are wider."""
 MAX_BATCH = {"text_detection": 2, "text_direction": 8, "text_recognition": 8}
 SLO_MS = {"text_detection": 3000, "text_direction": 500, "text_recognition": 1500}
 
@@ -34,9 +38,9 @@ def run_real(console: Console, work: Path) -> bool:
         with EmbeddedTriton([repository], log=work / "triton.log") as triton:
             for name in MODEL_FILES:
                 progress.update(task, description=f"profiling {name}")
-                shape = f"x:{SHAPES[name]}"
+                shapes = [word for shape in SHAPES[name] for word in ("--shape", shape)]
                 where = ("--triton", triton.grpc_address, "-o", str(profiles))
-                tidegate("profile", name, *where, "--shape", shape, "--samples", "8")
+                tidegate("profile", name, *where, *shapes, "--samples", "8")
                 progress.advance(task)
             serve = ("--triton", triton.grpc_address, "--policy", "symphony", "--profiles", str(profiles))
             with tidegate_serve(*serve, log=work / "tidegate.log") as address:
@@ -62,8 +66,10 @@ def _read(address: str) -> str:
 
 
 def _show_profiles(console: Console, profiles: Path) -> None:
-    table = Table("model", "l(b), measured through Triton", "rows measured", title="Profiles (tidegate profile)")
+    heads = ("model", "shape", "l(b), measured through Triton", "rows measured")
+    table = Table(*heads, title="Profiles (tidegate profile)")
     for entry in json.loads(profiles.read_text())["profiles"]:
         line = f"{entry['alpha_ms']:.2f} ms * b + {entry['beta_ms']:.2f} ms"
-        table.add_row(entry["model"], line, ", ".join(str(point["rows"]) for point in entry["points"]))
+        rows = ", ".join(str(point["rows"]) for point in entry["points"])
+        table.add_row(entry["model"], entry["shape"], line, rows)
     console.print(table)

@@ -15,13 +15,15 @@ from tidegate.api.device import DEFAULT_KIND
 from tidegate.documents import ModelProfile, Point, read_shape, shape_text
 from tidegate_loadtest.asked_shapes import AskedShape, Dimensions
 from tidegate_loadtest.connection import AsksForModels, Connection, LoadTestError
-from tidegate_loadtest.model_inputs import RandomRequests
+from tidegate_loadtest.model_inputs import DISTINCT_REQUESTS, RandomRequests
 
-Progress = Callable[[int, int], None]
-"""Called with (rows, requests measured so far at this size)."""
+Progress = Callable[[int, str], None]
+"""Called with (requests measured so far, what is measured now)."""
 
+TURNS = 5
+"""How often each shape and size has its turn."""
 WARM_UP_SHARE = 0.2
-"""The share of the samples that are sent first and thrown away: first runs allocate, compile and fill caches."""
+"""The share of the samples that is sent first and thrown away: first runs allocate, compile and fill caches."""
 
 
 def default_sizes(max_rows: int) -> list[int]:
@@ -70,42 +72,59 @@ async def shape_to_measure(connection: AsksForModels, model: str, dimensions: Di
     return shape_text({sent.name: sent.shape[1:] for sent in requests(0).inputs if sent.name in varies})
 
 
-async def measure_profile(
+async def measure_profiles(
     connection: Connection,
     model: str,
     sizes: Sequence[int],
+    shapes: Sequence[Dimensions],
     *,
     samples: int,
-    shapes: Dimensions,
     kind: str = DEFAULT_KIND,
     seed: int = 0,
     progress: Progress | None = None,
-) -> ModelProfile:
-    """Measure `samples` requests of every size, after a warm-up; fit a straight line through the medians.
+) -> list[ModelProfile]:
+    """Measure `samples` requests of every shape and size, after a warm-up; fit a straight line through the medians.
 
-    `shapes`: the dimensions of the inputs that the model leaves open. `kind`: what the worker is called that runs it.
-    Raises LoadTestError for an unknown model or dimensions that do not fit, and for a request that fails.
+    They take turns: what disturbs the machine for a while does not make one of them look slower than the others.
+    `shapes`: each the dimensions of the inputs that the model leaves open. `kind`: what the workers are called that run
+    it. Raises LoadTestError for an unknown model or dimensions that do not fit, and for a request that fails.
     """
-    shape = await shape_to_measure(connection, model, shapes)
-    points = []
-    for rows in sizes:
-        requests = await RandomRequests.for_model(connection, model, rows=rows, shapes=shapes, seed=seed)
-        warm_up = max(2, round(samples * WARM_UP_SHARE))
-        latencies_ms = []
-        for index in range(-warm_up, samples):
-            request = requests(index)
-            start_ns = time.perf_counter_ns()
-            await connection.ask(connection.stubs[0].ModelInfer(request))
-            if index >= 0:
-                latencies_ms.append((time.perf_counter_ns() - start_ns) / 1e6)
-            if progress:
-                progress(rows, max(0, index + 1))
-        median_ms, p95_ms = (float(value) for value in np.percentile(latencies_ms, [50, 95]))
-        points.append(Point(rows=rows, median_ms=round(median_ms, 4), p95_ms=round(p95_ms, 4), samples=samples))
-    alpha_ms, beta_ms = fit_line(points)
-    return ModelProfile(
-        model=model, kind=kind, shape=shape, alpha_ms=round(alpha_ms, 4), beta_ms=round(beta_ms, 4), points=points
-    )
+    texts = [await shape_to_measure(connection, model, dimensions) for dimensions in shapes]
+    latencies_ms: dict[tuple[int, int], list[float]] = {(at, rows): [] for at in range(len(shapes)) for rows in sizes}
+    turns, done = min(TURNS, samples), 0
+    for turn in range(turns):
+        warm_up = max(2, round(samples * WARM_UP_SHARE)) if turn == 0 else 1
+        wanted = samples * (turn + 1) // turns - samples * turn // turns
+        for (at, rows), taken_ms in latencies_ms.items():
+            requests = await RandomRequests.for_model(
+                connection,
+                model,
+                rows=rows,
+                shapes=shapes[at],
+                seed=seed + turn,
+                distinct=min(wanted, DISTINCT_REQUESTS),
+            )
+            for index in range(-warm_up, wanted):
+                start_ns = time.perf_counter_ns()
+                await connection.ask(connection.stubs[0].ModelInfer(requests(index)))
+                if index >= 0:
+                    taken_ms.append((time.perf_counter_ns() - start_ns) / 1e6)
+                    done += 1
+                if progress:
+                    progress(done, f"{texts[at]} {rows} rows".strip())
+    profiles = []
+    for at, text in enumerate(texts):
+        points = [_point(rows, latencies_ms[at, rows]) for rows in sizes]
+        alpha_ms, beta_ms = (round(value, 4) for value in fit_line(points))
+        profiles.append(
+            ModelProfile(model=model, kind=kind, shape=text, alpha_ms=alpha_ms, beta_ms=beta_ms, points=points)
+        )
+    return profiles
+
+
+def _point(rows: int, taken_ms: Sequence[float]) -> Point:
+    median_ms, p95_ms = (round(float(value), 4) for value in np.percentile(taken_ms, [50, 95]))
+    return Point(rows=rows, median_ms=median_ms, p95_ms=p95_ms, samples=len(taken_ms))
 
 
 def fit_line(points: Sequence[Point]) -> tuple[float, float]:

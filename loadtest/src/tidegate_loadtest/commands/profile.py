@@ -68,7 +68,7 @@ def profile(
     from tidegate_loadtest.asked_shapes import parse_asked
     from tidegate_loadtest.connection import Connection, LoadTestError
     from tidegate_loadtest.profile_table import print_profiles
-    from tidegate_loadtest.profiler import measure_profile, shapes_to_measure, sizes_to_measure
+    from tidegate_loadtest.profiler import measure_profiles, shapes_to_measure, sizes_to_measure
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     asked, asked_sizes = parse_asked(shape or ()), _sizes(rows)
@@ -76,24 +76,18 @@ def profile(
         raise typer.BadParameter("give it a name, e.g. A100, or leave it out", param_hint="--kind")
 
     async def measure() -> list["ModelProfile"]:
-        measured = []
         async with Connection(triton) as connection:
             sizes = await sizes_to_measure(connection, model, asked_sizes)
-            shapes = await shapes_to_measure(connection, model, asked)
+            shapes = [each.dimensions for each in (await shapes_to_measure(connection, model, asked)).values()]
             with _progress(errors) as bar:
                 task = bar.add_task(model, total=len(shapes) * len(sizes) * samples)
-                for number, (text, each) in enumerate(shapes.items()):
 
-                    def advance(at: int, done: int, number: int = number, text: str = text) -> None:
-                        completed = (number * len(sizes) + sizes.index(at)) * samples + done
-                        bar.update(task, completed=completed, description=f"{model} {text}: {at} rows")
+                def advance(done: int, what: str) -> None:
+                    bar.update(task, completed=done, description=f"{model}: {what}")
 
-                    profile = await measure_profile(
-                        connection, model, sizes, samples=samples, shapes=each.dimensions, kind=kind, progress=advance
-                    )
-                    write_profile(output, profile)
-                    measured.append(profile)
-        return measured
+                return await measure_profiles(
+                    connection, model, sizes, shapes, samples=samples, kind=kind, progress=advance
+                )
 
     try:
         if output.exists():
@@ -103,6 +97,8 @@ def profile(
         if shapes_from:
             asked += _recorded(errors, shapes_from, model, most_shapes)
         measured = asyncio.run(measure())
+        for each in measured:
+            write_profile(output, each)
     except (LoadTestError, ProfileFileError, OSError) as error:
         errors.print(f"[red]error:[/] {escape(str(error))}")
         raise typer.Exit(1) from error
