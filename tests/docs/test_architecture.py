@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.crossing import simulated
+from bench.house import survey
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
@@ -47,3 +48,32 @@ def test_all_files_that_a_simulated_request_crosses_are_on_its_way() -> None:
     helpers = {"tidegate/engine/observers.py", "tidegate/engine/succession.py", "tidegate/engine/lateness.py"}
     assert len(on_the_way) > 20
     assert sorted(file for file in on_the_way - helpers if f"core/src/{file}" not in NAMED) == []
+
+
+def test_arrows_are_imports_and_all_imports_go_along_arrows() -> None:
+    diagram = ARCHITECTURE.split("```mermaid")[1].split("```")[0]
+    node_of = {
+        package: node
+        for node, label in re.findall(r'(\w+)\["([^"<]+)', diagram)
+        for package in re.findall(r"tidegate[\w.]*", label)
+    }
+    arrows = {
+        (start, end.strip()) for start, ends in re.findall(r"(\w+) --> ([\w& ]+)", diagram) for end in ends.split("&")
+    }
+    imported = {
+        (node_of[_room(module)], node_of[_room(other)])
+        for module, others in survey(ROOT).imports.items()
+        for other in others
+        if _room(module) in node_of and _room(other) in node_of and node_of[_room(module)] != node_of[_room(other)]
+    }
+    assert len(set(node_of.values())) == 14
+    assert arrows <= imported
+    reached = set(arrows)
+    while more := {(a, d) for a, b in reached for c, d in arrows if b == c} - reached:
+        reached |= more
+    assert imported <= reached
+
+
+def _room(module: str) -> str:
+    steps = module.split(".")
+    return ".".join(steps[:2]) if steps[0] == "tidegate" else steps[0]
