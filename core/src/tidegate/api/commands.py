@@ -42,7 +42,7 @@ class Reroute(Command, frozen=True, tag=True):
 
     batch_id: int
     legs: tuple[Leg, ...]
-    """They take the place of as many at the end of its path, none of which has begun; their partitions stay."""
+    """The legs that replace as many at the end of its path, none of which has begun; their partitions stay."""
 
 
 class SetTimer(Command, frozen=True, tag=True):

@@ -17,7 +17,7 @@ class Mig(msgspec.Struct, frozen=True, tag="mig", forbid_unknown_fields=True):
     """A MIG instance: part of a device with compute units and memory of its own, which others do not disturb."""
 
     profile: Annotated[str, Meta(pattern=r"^[0-9a-z.+-]+$")]
-    """Its size as NVIDIA writes it, e.g. `1g.5gb`."""
+    """The size of the instance as NVIDIA writes it, e.g. `1g.5gb`."""
     start: Annotated[int, Meta(ge=0)]
     """The first of the device's memory slices that are its own."""
 
@@ -41,7 +41,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     node: str
     """The machine that it is in."""
     id: Annotated[int, Meta(ge=0)] | Annotated[str, Meta(pattern="^(GPU|MIG-GPU|MIG)-[0-9a-fA-F/-]+$")]
-    """Its number in that machine, from 0, or its UUID."""
+    """The number of the device in that machine, from 0, or its UUID."""
     product: str = ""
     """What it is, e.g. `A100`: devices of one product are equally fast."""
     memory_mib: Annotated[int, Meta(ge=1)] | None = None

@@ -76,7 +76,7 @@ class WorkerReady(Event, frozen=True, tag=True):
 
     worker_id: int
     free_ns: int
-    """From when on the duration of a leg counts that is dispatched there now: its planned start.
+    """The instant from which on the duration of a leg counts that is dispatched there now: its planned start.
 
     `now_ns` for an idle worker, later for one that still runs a leg.
     """

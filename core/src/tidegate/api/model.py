@@ -18,7 +18,7 @@ class Pipeline(msgspec.Struct, frozen=True):
     """Pools in order: a batch passes through one worker of each, any that hosts the partition."""
 
     partitions: tuple[str, ...]
-    """At least one, the first one first."""
+    """The partitions in the order in which they run; at least one."""
     max_rows: int
     """The batch size that it was planned for, the same for all its pools: no batch through it is larger."""
 
@@ -48,7 +48,7 @@ class Model(msgspec.Struct, frozen=True):
 
     @property
     def paths(self) -> tuple[Pipeline, ...]:
-        """Its pipelines; that of the unsplit model where it has none."""
+        """The pipelines of the model; that of the unsplit model where it has none."""
         return self.pipelines or (Pipeline((self.name,), self.max_rows),)
 
 
@@ -89,7 +89,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     id: int
     model: str
     rows: int
-    """Its size along the batch dimension, at least 1."""
+    """The size of the request along the batch dimension, at least 1."""
     arrival_ns: int
     deadline_ns: int = NEVER
     """The instant by which the answer must be back."""
@@ -147,5 +147,5 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     """Chosen by the policy, never used twice (`Policy.new_batch_id`)."""
     model: str
     request_ids: tuple[int, ...]
-    """In the order in which their rows are laid out."""
+    """The ids of its requests, in the order in which their rows are laid out."""
     legs: tuple[Leg, ...]

@@ -19,7 +19,7 @@ class Network(msgspec.Struct, frozen=True):
     bytes_per_s: float
     """Bandwidth of each uplink and of each downlink, positive."""
     latency_ns: int = 0
-    """From the end of a transfer on the links until its rows are there."""
+    """The time from the end of a transfer on the links until its rows are there."""
 
     def transfer_ns(self, partition: str, rows: int) -> int:
         """How long the output of so many rows of a partition occupies the links."""

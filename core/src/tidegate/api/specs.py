@@ -38,9 +38,9 @@ class PlannerSpec:
     problem: type[Document]
     plan: type[Plan]
     run: Planner
-    """From a problem of the one type to a plan of the other."""
+    """The planner: from a problem of the one type to a plan of the other."""
     layout: Callable[[Any, Any], Document] | None = None
-    """From a problem and a plan of it to a `tidegate.documents.Layout`.
+    """What makes of a problem and a plan of it a `tidegate.documents.Layout`.
 
     None: its plans say nothing of partitions and workers.
     """

@@ -57,7 +57,7 @@ class BlockProfile(Document):
     kind: Literal["block_profile"] = "block_profile"
     model: str = Field(min_length=1)
     blocks: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
-    """Their names, in the order in which they run."""
+    """The names of the blocks, in the order in which they run."""
     cut_bytes: list[Annotated[int, Field(ge=1)]]
     """Bytes per row that cross each of the boundaries between blocks, as sent (halved where sent as fp16)."""
     memory_mib: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None

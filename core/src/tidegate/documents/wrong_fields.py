@@ -11,7 +11,7 @@ class WrongField:
     """A field, and what is wrong with it."""
 
     where: str
-    """Its path, e.g. `models.0.slo_ms`."""
+    """The path of the field, e.g. `models.0.slo_ms`."""
     what: str
     """What is wrong with it."""
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from tidegate.api import ExecutionTimes, Profile, Request
 
 WINDOW = 512
-"""So many of the latest legs make a distribution."""
+"""How many of the latest legs make a distribution."""
 POINTS = 64
-"""So many points of it are told."""
+"""How many points of a distribution are told."""
 FIRST = 8
 """It is told for the first time when so many legs were seen, then at every doubling, then every FURTHER."""
 FURTHER = 64

@@ -15,7 +15,7 @@ class Place:
     workers: frozenset[int]
     """The workers that run its first leg."""
     legs: tuple[tuple[tuple[str, str], ...], ...]
-    """For each of its legs (partition, kind of worker), one for every kind that hosts it."""
+    """The (partition, kind of worker) of each of its legs, one for every kind that hosts it."""
     max_rows: int
 
 
@@ -60,12 +60,12 @@ class BatchCosts:
         return request.deadline_ns != NEVER and not self._is_best_effort()
 
     def hopeless_ns(self, request: Request) -> int:
-        """From when on a request would be late even alone, as `Gathering.is_hopeless` says."""
+        """The instant from which on a request would be late even alone, as `Gathering.is_hopeless` says."""
         along = self._cost_of(request.model, request.shape).along
         return request.deadline_ns - along.planned_ns(min(request.rows, along.max_rows)) + 1
 
     def stale_ns(self, request: Request) -> int:
-        """From when on a request is in no batch of the size that the load needs."""
+        """The instant from which on a request is in no batch of the size that the load needs."""
         return request.deadline_ns - self._full_ns(request)
 
     def is_late(self, now_ns: int, request: Request) -> bool:

@@ -44,14 +44,14 @@ class Bookings:
 
     worker: Worker
     hosts: frozenset[str]
-    """Its partitions, to look up."""
+    """The partitions that it hosts, to look up."""
     idle: set[int]
     """The workers, of all, that have nothing to do."""
     legs: list[Leg] = field(default_factory=list)
     flights: list[Flight] = field(default_factory=list)
     """The flight of each leg."""
     free_ns: int | None = None
-    """From when on a leg counts that is sent while the first one still runs; None: none may be."""
+    """The instant from which on a leg counts that is sent while the first one still runs; None: none may be."""
 
     def book(self, leg: Leg, flight: Flight) -> None:
         """Enter a leg where its planned start puts it, behind the one that runs: that may have begun before its own."""
@@ -98,7 +98,7 @@ class Fleet:
         self.workers: dict[int, Worker] = {}
         """The workers that may be given work, by id."""
         self.bookings: dict[int, Bookings] = {}
-        """Also of those that only finish what they have."""
+        """The bookings of every worker, by its id; also of workers that only finish what they have."""
         self.idle_ids: set[int] = set()
         """The ids of the workers without bookings; perhaps also of some that are there no more."""
         self._hosted: Counter[str] = Counter()
@@ -109,7 +109,7 @@ class Fleet:
             self.add(worker)
 
     def add(self, worker: Worker) -> None:
-        """It may be given work; what is booked on it stays."""
+        """Let a worker be given work; what is booked on it stays."""
         # Workers that host the same share the set of it: there may be a thousand of each.
         hosts = self._host_sets.setdefault(worker.hosts, frozenset(worker.hosts))
         self._takes_rows.clear()
@@ -144,7 +144,7 @@ class Fleet:
             self.idle_ids.discard(worker_id)
 
     def serve(self, models: Mapping[str, Model]) -> None:
-        """From now on these are the models."""
+        """Serve these models from now on."""
         self.models = models
         self._takes_rows.clear()
 

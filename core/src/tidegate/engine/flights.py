@@ -107,12 +107,12 @@ class Flights:
         return flight
 
     def go_on(self, now_ns: int, flight: Flight) -> None:
-        """To its next leg, if it has not ended."""
+        """Let a flight go on to its next leg, if it has not ended."""
         if flight.batch.id in self._by_batch:
             self._start_or_wait(now_ns, flight)
 
     def abort(self, now_ns: int, flight: Flight) -> None:
-        """It will not be answered: its workers are free of it."""
+        """Give a flight up that will not be answered: its workers are free of it."""
         self._end(flight)
         self._planned_starts.cancel(flight.batch.id)
         for leg in flight.batch.legs:

@@ -21,7 +21,7 @@ class Flow:
 
     def __init__(self, number: int, *, hurried: bool) -> None:
         self.number = number
-        """In the order in which flows came."""
+        """The number of the flow, in the order in which flows came."""
         self.hurried = hurried
         """Whether its requests have deadlines."""
         self.served_ns = 0

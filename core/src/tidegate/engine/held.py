@@ -41,7 +41,7 @@ class HeldRequests:
         return request
 
     def pass_over(self, request: Request) -> None:
-        """From now on a request is found by `youngest_passed_over` only."""
+        """Let a request be found by `youngest_passed_over` only, from now on."""
         self._passed_over[request.id] = None
 
     def get(self, request_id: int) -> Request | None:

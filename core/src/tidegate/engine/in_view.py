@@ -81,7 +81,7 @@ class InView:
                 self._discount(request.id)
 
     def _discount(self, request_id: int) -> None:
-        """It fills no batch any more."""
+        """Count a request no more: it fills no batch."""
         counted = self._counted.pop(request_id, None)
         if counted is None:
             return

@@ -43,7 +43,7 @@ BEHIND_IN_A_ROW, COST = 64, 0.002
 After more, where that would take a larger share of the worker's time.
 """
 ALL_GAINED = 0.9
-"""From this share of `early` on the lead grows."""
+"""The share of `early` from which on the lead grows."""
 GROWTH, SETTLED = 1.5, 4 / 3
 """The factor by which the lead grows; and how long it becomes, in ways, where not all of it is gained."""
 
@@ -94,7 +94,7 @@ class _Ways:
 
     lead_ns: int
     ways_ns: int = 0
-    """At least, where all of the lead was gained."""
+    """How long the ways are; at least, where all of the lead was gained."""
     known: bool = False
     """Whether anything was learned of them."""
     in_a_row: int = 0
@@ -157,7 +157,7 @@ class Overlap:
         return [worker_id for _, worker_id in self._late.pop_due(now_ns) if isinstance(worker_id, int)]
 
     def free_ns(self, now_ns: int, worker_id: int) -> int:
-        """From when on a leg counts that is sent now behind the one that runs: later than now."""
+        """The instant from which on a leg counts that is sent now behind the one that runs: later than now."""
         ways = self._ways[worker_id]
         return max(now_ns + 1, self._planned_ends_ns[worker_id] - min(ways.lead_ns, ways.ways_ns))
 

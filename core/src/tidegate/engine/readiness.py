@@ -7,7 +7,7 @@ from tidegate.engine.state import State
 
 
 def readiness(state: State, worker_id: int) -> WorkerReady | None:
-    """That a worker has nothing booked, or nothing but a leg that is about to end; None where that is not so.
+    """The news that a worker has nothing booked, or nothing but a leg that is about to end; None where it has more.
 
     Nor where the policy's plan does without it, or where work of the policy before is still to be done there.
     """

@@ -7,7 +7,7 @@ from math import ceil, log, prod
 from tidegate.api import Profile
 
 MOST_SHAPES = 32
-"""So many shapes of a model are told apart; further ones share a class with those of about as many elements."""
+"""How many shapes of a model are told apart; further ones share a class with those of about as many elements."""
 CLASSES_PER_DOUBLING = 4
 """How many classes the further shapes fall into: within one, the elements of two shapes differ by less than a fifth."""
 

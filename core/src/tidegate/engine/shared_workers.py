@@ -27,7 +27,7 @@ from tidegate.engine.timers import Timers
 REMEMBERED_NS = 1_000_000_000
 """How long after others waited a flow is kept from crowding: the requests of a closed loop come one by one."""
 OPEN_BATCHES = 2
-"""So many kinds of batches of a model are begun at a time, while all workers are busy."""
+"""How many kinds of batches of a model are begun at a time, while all workers are busy."""
 
 
 class SharedWorkers:

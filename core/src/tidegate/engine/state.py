@@ -75,7 +75,7 @@ class State:
         self.effects.append(Fail(request.id, reason))
 
     def fail_homeless(self, request: Request) -> None:
-        """It has none since no worker is left that it can run on."""
+        """Fail a request since no worker is left that it can run on."""
         takes_rows = self.fleet.takes_rows(request.model)
         narrow = f"{request.rows} rows; the workers that are left take {takes_rows} of {request.model!r}"
         self.fail(request, narrow if takes_rows else NO_WORKER)

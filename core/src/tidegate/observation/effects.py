@@ -44,7 +44,7 @@ class ObserverRemoved(Effect, frozen=True, tag=True):
     """An observer raised; it sees nothing more. Say so."""
 
     observer: str
-    """Its class."""
+    """The name of its class."""
     reason: str
 
 

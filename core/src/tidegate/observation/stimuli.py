@@ -9,7 +9,7 @@ class ClockAdvanced(Event, frozen=True, tag=True):
 
 
 class PlanChanged(Event, frozen=True, tag=True):
-    """From now on these are the models and workers: the engine lets the policy's successor decide over them.
+    """The models and workers are others from now on: the engine lets the policy's successor decide over them.
 
     What runs is finished; what is queued is told to the new policy as arrivals; workers that are busy join it when they
     are done, and those that the plan does without are given nothing more. A worker that hosts something else from now
@@ -19,7 +19,7 @@ class PlanChanged(Event, frozen=True, tag=True):
     models: tuple[Model, ...]
     workers: tuple[Worker, ...]
     profiles: tuple[Profile, ...]
-    """For partitions that are new on a kind of worker; what was learned about others stands."""
+    """The profiles of partitions that are new on a kind of worker; what was learned about others stands."""
     network: Network | None = None
 
 

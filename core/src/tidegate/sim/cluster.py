@@ -26,7 +26,7 @@ class _Running:
     slowed: bool = False
     ends_ns: int = 0
     number: int = 0
-    """With which its outcome on the agenda is called off."""
+    """The number with which its outcome on the agenda is called off."""
 
 
 class Cluster:
@@ -57,7 +57,7 @@ class Cluster:
         self._sharing = self._sharing_workers(workers) if interference > 1 else {}
 
     def start(self, now_ns: int, effect: StartLeg, agenda: Agenda) -> None:
-        """It runs once it has arrived and its worker is free."""
+        """Run a leg once it has arrived and its worker is free."""
         worker_id = effect.batch.legs[effect.leg].worker_id
         worker = self._workers[worker_id]
         started_ns = now_ns if self._links is None else max(now_ns, self._links.arrival_ns(now_ns, effect))
@@ -71,7 +71,7 @@ class Cluster:
             self._run(now_ns, worker_id, running, agenda)
 
     def cancel(self, now_ns: int, effect: CancelLeg, agenda: Agenda) -> None:
-        """It is given up at once, unless it ends at this very instant."""
+        """Give a leg up at once, unless it ends at this very instant."""
         worker_id = effect.batch.legs[effect.leg].worker_id
         running = self._running[worker_id]
         if running.effect.batch.id != effect.batch.id:
@@ -83,7 +83,7 @@ class Cluster:
             running.number = agenda.schedule(preempted(effect, now_ns))
 
     def ended(self, outcome: Outcome, agenda: Agenda) -> None:
-        """Its worker goes on with what waits there."""
+        """Let the worker go on with what waits there."""
         now_ns, worker_id = outcome.now_ns, outcome.worker_id
         running = self._running[worker_id]
         if running.effect.batch.id != outcome.batch_id:
@@ -97,7 +97,7 @@ class Cluster:
             self._run(now_ns, worker_id, following, agenda)
 
     def forget(self, now_ns: int, worker_id: int, agenda: Agenda) -> None:
-        """What ran there is called off: the engine knows."""
+        """Call off what ran there: the engine knows."""
         self._waiting.pop(worker_id, None)
         running = self._running.pop(worker_id, None)
         if running is not None:

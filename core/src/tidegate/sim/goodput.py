@@ -38,7 +38,7 @@ class Search:
     bounded: bool
     """False: even the highest rate tried was good."""
     probes: list[Probe]
-    """In the order in which they were tried."""
+    """The rates that were tried, in that order."""
     best: RunResult | None
     """The run at that rate."""
 

@@ -16,7 +16,7 @@ class _Link:
         """[start, end), by time, without overlap."""
 
     def earliest_ns(self, from_ns: int, duration_ns: int) -> int:
-        """From when on it is free for so long."""
+        """The instant from which on the link is free for so long."""
         index = bisect_right(self._taken, from_ns, key=lambda span: span[1])
         for start_ns, end_ns in self._taken[index:]:
             if start_ns >= from_ns + duration_ns:
@@ -25,7 +25,7 @@ class _Link:
         return from_ns
 
     def take(self, now_ns: int, start_ns: int, end_ns: int) -> None:
-        """It carries something then; what is over by now is forgotten."""
+        """Let the link carry something then; what is over by now is forgotten."""
         del self._taken[: bisect_right(self._taken, now_ns, key=lambda span: span[1])]
         insort(self._taken, (start_ns, end_ns))
 
@@ -43,7 +43,7 @@ class Links:
         self._uplinks: defaultdict[str, _Link] = defaultdict(_Link)
         self._downlinks: defaultdict[str, _Link] = defaultdict(_Link)
         self._sent: dict[int, tuple[str, int]] = {}
-        """To which node a batch's rows were sent, and when they are there, by batch id."""
+        """The node that a batch's rows were sent to, and when they are there, by batch id."""
 
     def send(self, now_ns: int, batch: Batch, leg: int, rows: int) -> None:
         """A leg has finished: its output sets out for the worker of the next one."""

@@ -30,7 +30,7 @@ class Row:
     """Mean arrivals per second that the scenario asks for, all models together."""
     accepted: int
     answered: int
-    """In time or late."""
+    """How many were answered, in time or late."""
     late: int
     dropped: dict[str, int]
     """How many were dropped, by reason."""
@@ -88,7 +88,7 @@ class Advice:
     at_s: float
     """Seconds of the measured window."""
     workers: int
-    """So many more are wanted; negative: so many can go."""
+    """How many more workers are wanted; negative: how many can go."""
     reason: str
 
 
@@ -101,7 +101,7 @@ class RunResult:
     gantt: list[Bar] = field(default_factory=list)
     """The first moments of the window."""
     advice: list[Advice] = field(default_factory=list)
-    """In the window, in order."""
+    """What the policies advised in the window, in order."""
     stopped_early: bool = False
     """The run was ended once more requests had gone wrong than may: the counts are a part of the whole."""
 

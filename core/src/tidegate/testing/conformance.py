@@ -24,7 +24,7 @@ class Fault:
 
     policy: str
     world: int
-    """Its seed: `check_policy(spec, worlds=1, seed=world)` tries that world alone."""
+    """The seed of the world: `check_policy(spec, worlds=1, seed=world)` tries that world alone."""
     error: Exception
 
     @property

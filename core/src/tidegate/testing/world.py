@@ -42,7 +42,7 @@ class World:
 
     setup: Setup
     events: tuple[AnyStimulus, ...]
-    """In the order of time."""
+    """The events from outside, in the order of time."""
     service_factors: tuple[float, ...]
     """The n-th leg to start takes this times as long as its profile says (cyclic)."""
     failures: frozenset[int]

@@ -58,7 +58,7 @@ class Gathering:
     def longest_run(
         self, requests: Iterable[Request], most_rows: int, profile: Profile, now_ns: int, *, start: int = 0
     ) -> Gathered | None:
-        """From the position `start` on, as many as meet the earliest deadline among them. None when not even the first.
+        """The most requests, from position `start` on, that meet the earliest deadline among them; None: not the first.
 
         A single request may have more than `most_rows`.
         """

@@ -187,7 +187,7 @@ class IdleWorkers:
             pool.occupy(worker_id)
 
     def start_ns(self, now_ns: int, worker_id: int) -> int:
-        """From when on a leg counts that is dispatched to an idle worker now: later, where that is only about to be."""
+        """The instant from which on a leg counts that is dispatched to an idle worker now: later if it is not yet."""
         return max(now_ns, self._pool_of[worker_id].ready.get(worker_id, 0))
 
     def peek(self, partition: str) -> Worker | None:
@@ -276,7 +276,7 @@ class QueueingPolicy(Policy, Generic[Queue]):
         return self.queue_changed(event.now_ns, queue) if queue else ()
 
     def start_ns(self, now_ns: int, worker: Worker) -> int:
-        """From when on a batch counts that is dispatched to an idle worker now."""
+        """The instant from which on a batch counts that is dispatched to an idle worker now."""
         return self.idle.start_ns(now_ns, worker.id)
 
     def profile(self, partition: str, worker: Worker, shape: str) -> Profile:

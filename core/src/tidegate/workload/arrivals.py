@@ -73,7 +73,7 @@ class Uniform(Arrivals, frozen=True, tag="uniform"):
 
 
 class RateStep(msgspec.Struct, frozen=True):
-    """From an instant on, another rate."""
+    """Another rate from an instant on."""
 
     from_s: float
     """Seconds from the start."""

@@ -62,7 +62,7 @@ class LogNormal(Distribution):
     cv: float = Field(gt=0, description="Coefficient of variation: standard deviation over mean")
 
     def drawing_from(self, rng: Random) -> Draw:
-        """With the mean and the coefficient of variation of the numbers themselves, not of their logarithms."""
+        """What draws numbers whose own mean and coefficient of variation these are, not their logarithms'."""
         mu, sigma = lognormal_parameters(self.mean, self.cv)
         return lambda: rng.lognormvariate(mu, sigma)
 
@@ -116,7 +116,7 @@ def _from_number(given: object) -> object:
 AnyDistribution = Annotated[
     Annotated[Constant | LogNormal | Table, Field(discriminator="distribution")], BeforeValidator(_from_number)
 ]
-"""As a field of a file: a number, or a section that names its `distribution`."""
+"""A distribution as a field of a file: a number, or a section that names its `distribution`."""
 
 
 def choosing_from(weights: list[float], rng: Random) -> Callable[[], int]:

@@ -146,7 +146,7 @@ class ModelsFrom(Section):
 
 
 class RateStep(Section):
-    """From an instant on, another rate."""
+    """Another rate from an instant on."""
 
     from_s: float = Field(ge=0, description="Seconds from the start of the measured window")
     rate_rps: float = Field(ge=0, lt=1e12)

@@ -33,7 +33,7 @@ class Clockwork(EarlyDrop):
         return best
 
     def rank(self, candidate: Gathered, profile: Profile) -> int:
-        """Its latest start; a batch without a deadline comes after every other, the smallest last."""
+        """The latest start of a candidate; a batch without a deadline comes after every other, the smallest last."""
         return candidate.due_ns - profile.planned_ns(candidate.rows)
 
     def _of_size(self, now_ns: int, queue: RequestQueue, profile: Profile, start: int, count: int) -> Gathered | None:

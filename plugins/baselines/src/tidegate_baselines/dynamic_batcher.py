@@ -70,7 +70,7 @@ class DynamicBatcher:
         self._timeouts: list[tuple[int, int, Request]] = []
         """A heap: when each times out, with its number; what left stays until it surfaces."""
         self._waking_rows = 0
-        """So many rows must wait before the batcher looks at a payload that grows."""
+        """How many rows must wait before the batcher looks at a payload that grows."""
 
     def push(self, request: Request) -> bool:
         """Queue a request; False when the queue is full."""

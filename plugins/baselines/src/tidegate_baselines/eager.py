@@ -44,7 +44,7 @@ class Eager(EarlyDrop):
         return GATHERING.keep_head(queue, profile, now_ns)
 
     def rank(self, candidate: Gathered, profile: Profile) -> int:
-        """Its latest start."""
+        """The latest start of a candidate."""
         return NEVER if candidate.due_ns == NEVER else candidate.due_ns - profile.planned_ns(candidate.rows)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:

@@ -35,7 +35,7 @@ from tidegate_baselines.squishy import Plan, largest_batch, static_plan
 
 GATHERING = Gathering(reserve_ns=0)
 ROWS_PER_S = 1e-9
-"""In rows per ns."""
+"""A row per second, in rows per ns."""
 
 
 class NexusOptions(PolicyOptions):
@@ -59,7 +59,7 @@ class _Backend:
         self.worker = worker
         self.idle = True
         self.queues: dict[QueueKey, RequestQueue] = {}
-        """In the order in which they are served."""
+        """The queues, in the order in which they are served."""
 
 
 class _Frontend:

@@ -38,7 +38,7 @@ class SmallBatches:
             by_rows.setdefault(running.rows, set()).add(worker_id)
 
     def remove(self, worker_id: int, running: Running) -> None:
-        """It ended, or makes way already."""
+        """Forget a batch that ended, or makes way already."""
         for by_rows in self._where(running.key):
             workers = by_rows.get(running.rows, set())
             workers.discard(worker_id)

@@ -22,7 +22,7 @@ class Share:
     """What one worker is to do for one model."""
 
     rows: int
-    """Its batches, at most."""
+    """The most rows of its batches."""
     rows_per_ns: float
     """The part of the model's expected rate that goes there."""
 
@@ -163,7 +163,7 @@ def _whole(model: Model, profile: Profile) -> Share:
 
 
 def _whole_each(models: list[Model], worker: Worker, profiles: Profiles) -> dict[str, Share]:
-    """For each model that a worker hosts, what it could do for it alone."""
+    """What a worker could do for each model that it hosts, for that alone."""
     return {
         model.name: _whole(model, profiles[model.name, worker.kind]) for model in models if model.name in worker.hosts
     }

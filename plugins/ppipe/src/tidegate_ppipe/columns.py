@@ -33,7 +33,7 @@ class Part:
     share: int
     latency_us: float
     transfer_us: float
-    """To the next partition; 0 after the last."""
+    """How long the way to the next partition takes; 0 after the last."""
     rate_rps: float
     """The rate of one whole GPU, all of its workers together, as its link allows."""
 
@@ -56,7 +56,7 @@ class Column:
 
     @property
     def latency_us(self) -> float:
-        """From the first request of a batch to its answer, waiting left out."""
+        """The time from the first request of a batch to its answer, waiting left out."""
         return self.gather_us + sum(part.latency_us + part.transfer_us for part in self.parts)
 
 

@@ -47,7 +47,7 @@ class Nothing:
     """There are no numbers to give."""
 
     proven: bool
-    """That there are none; else the time was too short."""
+    """Whether it is proven that there are none; else the time was too short."""
 
 
 def solve(

@@ -34,7 +34,7 @@ class Division:
     """What each column gets."""
 
     workers: Workers
-    """In parts of GPUs, these may not fit."""
+    """The workers; where a GPU is given in parts, they may not fit."""
     value: float
     """The load, or cost or watts. In parts of GPUs no plan is better; with whole ones, none without shared GPUs."""
     is_level: bool

@@ -67,7 +67,7 @@ class Path:
     def __init__(self, stops: list[Stop], waiting_ns: int) -> None:
         self.stops = stops
         self.waiting_ns = waiting_ns
-        """For links and workers, along the whole path."""
+        """How long a batch waits for links and workers, along the whole path."""
         self.start_ns = stops[0].start_ns
         self.end_ns = stops[-1].end_ns
 
@@ -97,7 +97,7 @@ class Flight:
 
 
 def legs_of(stops: Iterable[Stop]) -> tuple[Leg, ...]:
-    """In the words of the contract."""
+    """The legs of these stops, in the words of the contract."""
     return tuple(
         Leg(stop.place.id, stop.partition, stop.start_ns, stop.duration_ns, stop.sent_ns if stop.transfer_ns else 0)
         for stop in stops

@@ -67,13 +67,13 @@ class Pool:
         return place
 
     def leave(self, place: Place) -> None:
-        """It is gone."""
+        """Let a worker leave the pool."""
         del self.places[place.id]
         self.nodes -= Counter([place.node])
         self._strike(place)
 
     def list_anew(self, place: Place) -> None:
-        """Its reservations changed."""
+        """List a worker anew whose reservations changed."""
         until_ns = place.timetable.tail_ns if place.timetable else -1
         if until_ns == place.listed_ns or self.places.get(place.id) is not place:
             return

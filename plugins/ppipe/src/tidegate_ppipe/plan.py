@@ -21,7 +21,7 @@ class PlannedPartition(_Part):
     gpu: str
     """The class."""
     share: int = Field(ge=1)
-    """So many workers on each GPU."""
+    """How many workers there are on each GPU."""
     workers: int = Field(ge=1)
     latency_us: float = Field(gt=0)
     """How long one batch takes on one worker."""
@@ -36,7 +36,7 @@ class PlannedPipeline(_Part):
 
     batch: int = Field(ge=1)
     rate_rps: Rate
-    """That of its slowest pool."""
+    """The rate of its slowest pool."""
     gather_us: float = Field(ge=0)
     """How long a batch gathers."""
     partitions: tuple[PlannedPartition, ...] = Field(min_length=1)

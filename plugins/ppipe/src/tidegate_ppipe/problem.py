@@ -80,7 +80,7 @@ class PpipeProblem(Document):
 
     @property
     def least_margin(self) -> float:
-        """That of the pipelines that keep least free."""
+        """The margin of the pipelines that keep least free."""
         return min(map(self.margin_of, range(1, self.max_partitions + 1)))
 
     @property

@@ -46,7 +46,7 @@ class Answer:
     bound: float | None
     """Over these columns; None: unknown."""
     proven: bool
-    """That there is nothing, where nothing was found."""
+    """Whether it is proven that there is nothing, where nothing was found."""
 
 
 class Program:

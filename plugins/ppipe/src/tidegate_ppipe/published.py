@@ -29,7 +29,7 @@ class Published:
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """The name that tables have for it."""
         return f"{self.cluster} {self.group} {self.workload}"
 
 

@@ -40,7 +40,7 @@ class Timetable:
 
     @property
     def tail_ns(self) -> int:
-        """From when on nothing is reserved; 0 where nothing is at all."""
+        """The instant from which on nothing is reserved; 0 where nothing is at all."""
         return self._ends[-1] if self._ends else 0
 
     def earliest_fit(self, from_ns: int, duration_ns: int) -> int:

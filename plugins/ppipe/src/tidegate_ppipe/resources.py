@@ -35,7 +35,7 @@ class Resources:
     # What there is -----------------------------------------------------------------------------------------------
 
     def expect(self, profile: Profile) -> None:
-        """From now on these are the latencies."""
+        """Expect the latencies of this profile from now on."""
         self._profiles[profile.key] = profile
         kind = profile.key[:2]
         shapes = [known for key, known in self._profiles.items() if key[:2] == kind and key[2]]
@@ -108,7 +108,7 @@ class Resources:
     def probe(
         self, partitions: Sequence[str], rows: int, shape: str, ready_ns: int, sender: Stop | None = None
     ) -> Path | None:
-        """From pool to pool the worker that is done first. None where a partition is hosted nowhere.
+        """The path over the worker of each pool that is done first. None where a partition is hosted nowhere.
 
         `sender`: where the rows are at `ready_ns`; None: with their clients.
         """

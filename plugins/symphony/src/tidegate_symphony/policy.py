@@ -168,7 +168,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         commands.append(CancelTimer(thread.key))
 
     def _await_worker(self, thread: ModelThread, candidate: Candidate) -> Commands:
-        """It is schedulable until it ceases to be valid."""
+        """Let a candidate be schedulable until it ceases to be valid."""
         if not self._ready.put(thread.key, candidate.latest_ns):
             return ()
         expires = candidate.latest_ns < NEVER

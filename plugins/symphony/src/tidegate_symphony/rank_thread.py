@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush
 from tidegate.api import QueueKey
 
 SUPERSEDED = 64
-"""So many superseded entries, and as many as there are candidates, may pile up in a ranking that nobody looks at."""
+"""How many superseded entries, besides as many as there are candidates, may pile up in a ranking nobody looks at."""
 Ranking = list[tuple[int, QueueKey]]
 """A heap by (latest, key). Entries that were superseded stay until they surface."""
 

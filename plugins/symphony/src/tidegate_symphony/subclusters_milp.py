@@ -26,7 +26,7 @@ class Solution:
     assignment: list[int] | None
     """None where it found none, be it for lack of time."""
     infeasible: bool
-    """It proved that there is none."""
+    """Whether the solver proved that there is none."""
     bound: float
     """No assignment has a smaller objective."""
 
@@ -67,7 +67,7 @@ class _Program:
         self._x = [[self.lp.add_variable(f"x_{i}_{j}", cat=pulp.LpBinary) for j in places] for i in range(len(models))]
         self._deltas = [self.lp.add_variable(name, lowBound=0) for name in ("dR", "dS")]
         self._dynamic = [self.lp.add_variable(f"d_{j}", lowBound=0) for j in places]
-        """At least `max_i d_i x_ij`, in shares of S."""
+        """The dynamic memory, at least `max_i d_i x_ij`, in shares of S."""
         limits: dict[Limit, Any] = {
             "max_rate_rps": problem.max_rate_rps / rate_unit,
             "max_memory_mib": problem.max_memory_mib / static_unit,
