@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tidegate.api import NEVER, Advise, Batch, Request, RequestArrived, Setup
 from tidegate.engine import StartLeg, Tally
 from tidegate.host import Plugins
-from tidegate.observation import LogEntry, Observer, ObserverOptions, Reader, Reducer, read_log
+from tidegate.observation import LogEntry, Observer, ObserverOptions, Reader, Reducer, Stories, read_log
 from tidegate.sim.record import Record
 from tidegate.sim.replay import replay
 from tidegate.sim.result import RunResult, summarise
@@ -98,8 +98,8 @@ class Log:
             at_ns=array("q", [request.arrival_ns - self.origin_ns for request in arrivals]),
             model=array("q", [names.index(request.model) for request in arrivals]),
             rows=array("q", [request.rows for request in arrivals]),
-            apps=None,
             shapes=None,
+            apps=None,
             times_ms=None,
         )
         self.duration_s = (self.entries[-1].event.now_ns - self.origin_ns) / NS_PER_S + 1
@@ -213,8 +213,12 @@ def test_figures_of_one_run_are_equal(run: SimpleNamespace, monkeypatch: pytest.
     # The log, replayed: what the engine and its policy make of it once more.
     told = Told()
     policy = Plugins.installed().make_policy(log.header.policy, log.header.setup, log.header.options)
-    assert replay(log.header, log.entries, policy, observers=[told]).difference is None
+    stories = Stories()
+    assert replay(log.header, log.entries, policy, observers=[told], stories=stories).difference is None
     assert told.reducer.tally == tally
+    outcomes = Counter(story.outcome for story in stories)
+    assert (outcomes["in time"] + outcomes["late"], outcomes["late"]) == (tally.answered, tally.late)
+    assert (outcomes["dropped"], outcomes["cancelled"]) == (tally.dropped.total(), tally.cancelled)
 
     # The simulator's columns, and those of the load test.
     simulated, judged = log.simulated(), log.judged(monkeypatch)

@@ -1,4 +1,4 @@
-"""The subcommands of the core: `simulate`, `goodput`, `sweep`, `plan` and `replay`, each in the file of its name.
+"""The subcommands of the core, each in the file of its name: `simulate`, `goodput`, `sweep`, `plan`, `replay`, `story`.
 
 common   what those share that run scenarios
 """

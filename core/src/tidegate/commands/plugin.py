@@ -5,16 +5,18 @@ from tidegate.commands.goodput import goodput
 from tidegate.commands.plan import plan
 from tidegate.commands.replay import replay
 from tidegate.commands.simulate import simulate
+from tidegate.commands.story import story
 from tidegate.commands.sweep import sweep
 
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `simulate`, `goodput`, `sweep`, `replay` and `plan`."""
+    """Offer `simulate`, `goodput`, `sweep`, `replay`, `story` and `plan`."""
     return [
         CommandSpec("simulate", simulate),
         CommandSpec("goodput", goodput),
         CommandSpec("sweep", sweep),
         CommandSpec("replay", replay),
+        CommandSpec("story", story),
         CommandSpec("plan", plan),
     ]

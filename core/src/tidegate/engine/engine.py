@@ -26,7 +26,7 @@ from tidegate.engine.expectations import Expectations
 from tidegate.engine.intake import Intake
 from tidegate.engine.invariants import InvariantViolation
 from tidegate.engine.observers import Observers
-from tidegate.engine.policy_runner import PolicyRunner
+from tidegate.engine.policy_runner import NarratedRunner, PolicyRunner
 from tidegate.engine.readiness import due_news
 from tidegate.engine.refusals import REFUSABLE, check_event
 from tidegate.engine.state import State
@@ -41,6 +41,8 @@ from tidegate.observation import (
     PlanChanged,
     Reader,
     Reducer,
+    Stories,
+    Story,
     Tally,
 )
 from tidegate.toolkit import FirstComeFirstServed
@@ -62,25 +64,31 @@ class Engine:
         observers: Sequence[Observer] = (),
         max_tries: int = MAX_TRIES,
         first_lead_ns: int = 0,
+        stories: Stories | None = None,
     ) -> None:
         """`strict`: a policy's fault is raised instead of being isolated. `learn`: correct the profiles online.
 
         `max_tries`: how often a request is tried whose workers fail; then the failure is its answer. `first_lead_ns`:
-        how early, before a leg is expected to end, the first batch is sent behind it; 0: never.
+        how early, before a leg is expected to end, the first batch is sent behind it; 0: never. `stories`: what `story`
+        is to know; None: nothing is kept.
         """
         setup = policy.setup
         self.name = name
         self._reducer = Reducer()
         self._strict = strict
+        self._stories = stories
         settings = EngineSettings(learn=learn, max_tries=max_tries, first_lead_ns=first_lead_ns)
         self._begin(policy, settings)
         self._state.expectations.check(setup.workers, self._state.models)
-        self._observers = Observers(observers, strict=strict)
+        self._observers = Observers([*observers, stories] if stories else observers, strict=strict)
         self._observers.started(name, policy.options.model_dump(mode="json"), setup, settings)
 
     def _begin(self, policy: Policy, settings: EngineSettings) -> None:
         self._state = State(policy, settings)
-        self._policy = PolicyRunner(self._state, self.name, strict=self._strict)
+        if self._stories is None:
+            self._policy = PolicyRunner(self._state, self.name, strict=self._strict)
+        else:
+            self._policy = NarratedRunner(self._state, self.name, strict=self._strict, stories=self._stories)
         self._turns = Turns(self._state, self._policy)
         self._intake = Intake(self._state, self._policy, self._turns)
 
@@ -169,6 +177,15 @@ class Engine:
         if self._observers:
             state.effects += self._observers.handled(event, state.commands, state.effects)
         return state.effects
+
+    def story(self, request_id: int) -> Story | None:
+        """What happened to a request, and why; None where it is not known, or no more.
+
+        Raises ValueError where the engine was made without `stories`.
+        """
+        if self._stories is None:
+            raise ValueError("this engine keeps no stories: make it with Engine(..., stories=Stories())")
+        return self._stories.of(request_id)
 
     def validate(self) -> None:
         """Check the books against each other, between events; for tests, since it looks at everything.

@@ -7,7 +7,7 @@ from tidegate.engine import commands
 from tidegate.engine.invariants import BooksBroken
 from tidegate.engine.readiness import due_news, readiness
 from tidegate.engine.state import State
-from tidegate.observation import PolicyReplaced
+from tidegate.observation import PolicyReplaced, Stories
 from tidegate.toolkit import FirstComeFirstServed
 
 
@@ -86,3 +86,19 @@ class PolicyRunner:
                 self.inform(ProfileUpdated(state.now_ns, profile))
             state.queued[request.id] = request
             self.inform(RequestArrived(state.now_ns, request))
+
+
+class NarratedRunner(PolicyRunner):
+    """Has stories told of what the policy is told besides."""
+
+    def __init__(self, state: State, name: str, *, strict: bool, stories: Stories) -> None:
+        super().__init__(state, name, strict=strict)
+        self._stories = stories
+
+    def inform(self, event: AnyEvent) -> None:
+        """As the other one; then the stories."""
+        state = self._state
+        if state.succession.concerns(event):
+            before = len(state.commands)
+            super().inform(event)
+            self._stories.told(event, state.commands[before:])

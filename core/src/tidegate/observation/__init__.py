@@ -5,6 +5,7 @@ stimuli     what happens to an engine: the events that policies are told, and th
 effects     what an engine asks of its driver
 reducer     folds the stream into what became of each request and leg: every figure that is kept is read from it
 event_log   the stream in a file: written by an observer, read back
+stories     of an engine's requests, as they happen; story: what happened to one of them, and why
 """
 
 from tidegate.observation.effects import (
@@ -20,6 +21,8 @@ from tidegate.observation.event_log import LOG_VERSION, LogEntry, LogHeader, Rec
 from tidegate.observation.observer import EngineSettings, Observer, ObserverOptions, ObserverSpec
 from tidegate.observation.reducer import Reader, Reducer, Tally
 from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, PlanChanged, TriesChanged
+from tidegate.observation.stories import Stories
+from tidegate.observation.story import Story
 
 __all__ = [
     "LOG_VERSION",
@@ -42,6 +45,8 @@ __all__ = [
     "Recorder",
     "Reducer",
     "StartLeg",
+    "Stories",
+    "Story",
     "Tally",
     "TriesChanged",
     "read_log",

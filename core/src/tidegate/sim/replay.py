@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tidegate.api import AnyCommand, Policy
 from tidegate.engine import AnyEffect, AnyStimulus, Engine
-from tidegate.observation import LogEntry, LogHeader, Observer, ObserverOptions
+from tidegate.observation import LogEntry, LogHeader, Observer, ObserverOptions, Stories
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,17 @@ class _LastCommands(Observer):
 
 
 def replay(
-    header: LogHeader, entries: Iterable[LogEntry], policy: Policy, *, observers: Sequence[Observer] = ()
+    header: LogHeader,
+    entries: Iterable[LogEntry],
+    policy: Policy,
+    *,
+    observers: Sequence[Observer] = (),
+    stories: Stories | None = None,
 ) -> Replay:
-    """Feed a log to an engine over `policy`, which must be made as the header says; stops at the first difference."""
+    """Feed a log to an engine over `policy`, which must be made as the header says; stops at the first difference.
+
+    `observers` watch it, and `stories` are kept of its requests.
+    """
     last = _LastCommands()
     settings = header.settings
     engine = Engine(
@@ -53,6 +61,7 @@ def replay(
         max_tries=settings.max_tries,
         first_lead_ns=settings.first_lead_ns,
         observers=[last, *observers],
+        stories=stories,
     )
     events = commands = 0
     for entry in entries:

@@ -1,0 +1,109 @@
+"""`tidegate story`: what happened to a request of a recorded run, and why."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tidegate.observation import LogEntry, LogHeader, Story
+
+SHOWN = 5
+"""So many requests of each sort are named where the one that was asked for is not there."""
+
+
+class StoryError(Exception):
+    """There is no story to tell; the message says why and the remedy."""
+
+
+def story(
+    log: Annotated[Path, typer.Argument(help="Event log that `tidegate serve --record` wrote.")],
+    request: Annotated[int, typer.Argument(help="The number of a request in it, from 0 in the order of arrival.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Tell what happened to a request and why: what it waited for, which batch it joined, why then, its answer.
+
+    The recording is replayed, with the policy that it was made with. Times count from the arrival of the request.
+    Example:
+
+    tidegate story run.jsonl 17
+    """
+    import json
+
+    from rich.console import Console
+
+    from tidegate.host import PluginError
+    from tidegate.observation import read_log
+
+    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    try:
+        with log.open("rb") as lines:
+            header, entries = read_log(lines)
+            told = _told(header, entries, request)
+        if told is None:
+            with log.open("rb") as lines:
+                raise StoryError(_unknown(request, read_log(lines)[1]))
+    except (OSError, ValueError, PluginError, StoryError) as error:
+        errors.print(f"error: {log}: {error}", style="red")
+        raise typer.Exit(1) from error
+    if as_json:
+        typer.echo(json.dumps(_document(header.policy, told)))
+        return
+    typer.echo(f"request {request}: {told.outcome or 'not ended'} (policy {header.policy})")
+    for step in told.steps:
+        typer.echo(f"{told.ms(step.at_ns):12.3f} ms  {step.what:<16} {step.text}")
+
+
+def _told(header: "LogHeader", entries: "Iterable[LogEntry]", request_id: int) -> "Story | None":
+    """The story of a request, from a replay up to its end; None where the log does not know it."""
+    from tidegate.host import Plugins
+    from tidegate.observation import Stories
+    from tidegate.sim.replay import replay
+
+    stories = Stories(only=[request_id])
+
+    def until_it_ends() -> "Iterator[LogEntry]":
+        for entry in entries:
+            yield entry
+            if (told := stories.of(request_id)) and told.outcome:
+                return
+
+    policy = Plugins.installed().make_policy(header.policy, header.setup, header.options)
+    found = replay(header, until_it_ends(), policy, stories=stories)
+    if found.difference:
+        raise StoryError(
+            f"event {found.difference.number} is answered otherwise than when it was recorded: by another version of "
+            "the policy, or of Tidegate? `tidegate replay` shows both answers; tell stories where it was recorded"
+        )
+    return stories.of(request_id)
+
+
+def _unknown(request_id: int, entries: "Iterable[LogEntry]") -> str:
+    """Which requests there are, and which of them may be the ones that are looked for."""
+    from tidegate.api import RequestArrived
+    from tidegate.observation import Stories
+
+    stories, last = Stories(most=sys.maxsize), -1
+    for entry in entries:
+        stories.handled(entry.event, entry.commands, entry.effects)
+        if isinstance(entry.event, RequestArrived):
+            last = entry.event.request.id
+    if last < 0:
+        return "nothing arrived while it was recorded"
+    ends: dict[str, list[str]] = {"late": [], "dropped": [], "failed": []}
+    for told in stories:
+        if told.outcome in ends:
+            ends[told.outcome].append(str(told.request.id))
+    some = "; ".join(f"{how}: {', '.join(which[:SHOWN])}" for how, which in ends.items() if which)
+    return f"there is no request {request_id}: they are numbered up to {last}" + (f" ({some})" if some else "")
+
+
+def _document(policy: str, told: "Story") -> dict[str, Any]:
+    import msgspec
+
+    steps = [{"at_ms": round(told.ms(step.at_ns), 6), "what": step.what, "text": step.text} for step in told.steps]
+    request = msgspec.to_builtins(told.request)
+    return {"policy": policy, "request": request, "outcome": told.outcome, "steps": steps}

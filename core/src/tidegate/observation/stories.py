@@ -1,0 +1,281 @@
+"""Keeps the stories of an engine's requests: folded from the stream, and from what the policy is told besides.
+
+What happened is in the stream. Why, and why then, is in what the policy was told: that a request is there (one that
+waits for its turn is not, yet), that a worker is free, that a timer fired.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from tidegate.api import (
+    NEVER,
+    NS_PER_MS,
+    AnyCommand,
+    AnyEvent,
+    Batch,
+    BatchFailed,
+    CancelTimer,
+    Dispatch,
+    Drop,
+    Model,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    Reroute,
+    SetTimer,
+    Setup,
+    TimerFired,
+    TimerKey,
+    Worker,
+    WorkerJoined,
+    WorkerLost,
+)
+from tidegate.observation.effects import AnyEffect, EngineRestarted, Fail, PolicyReplaced, StartLeg
+from tidegate.observation.observer import EngineSettings, Observer, ObserverOptions
+from tidegate.observation.reducer import Reader, Reducer
+from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, PlanChanged
+from tidegate.observation.story import Story, Why, in_ms, in_words, name_of
+
+
+class Stories(Observer, Reader):
+    """Keeps the stories of an engine's requests: of those that were asked for, or of the latest.
+
+    An engine that has it tells it besides what it tells the policy (`told`).
+    """
+
+    def __init__(self, *, only: Collection[int] | None = None, most: int = 1000) -> None:
+        """`only`: ids of requests; None: of all, the oldest one forgotten once there are more than `most`."""
+        super().__init__(ObserverOptions())
+        self._only = only
+        self._most = most
+        self._stories: dict[int, Story] = {}
+        self._models: dict[str, Model] = {}
+        self._workers: dict[int, Worker] = {}
+        self._reducer = Reducer(self)
+        self._timers: dict[TimerKey, tuple[int, int]] = {}
+        """When each was set, and for when."""
+        self._told: list[tuple[AnyEvent, Sequence[AnyCommand]]] = []
+        """What the policy was told because of the present stimulus, with its answers."""
+        self._why: dict[int, Why] = {}
+        """What it had just been told when it dispatched or dropped requests then, by their ids."""
+
+    def __iter__(self) -> Iterator[Story]:
+        return iter(self._stories.values())
+
+    def of(self, request_id: int) -> Story | None:
+        """The story of a request; None where it is not known, or no more."""
+        return self._stories.get(request_id)
+
+    # What the engine tells ---------------------------------------------------------------------------------------
+
+    def started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
+        """These are the models and workers."""
+        self._models = {model.name: model for model in setup.models}
+        self._workers = {worker.id: worker for worker in setup.workers}
+
+    def told(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+        """The policy was told of an event because of the present stimulus, and these commands were carried out."""
+        self._told.append((event, commands))
+
+    def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:
+        """The engine took in a stimulus: what happened, then what the policy made of it, then what follows."""
+        told, self._told = self._told, []
+        if effects and isinstance(effects[0], EngineRestarted):
+            self._reducer.handled(event, effects)
+            return
+        begun = self._begin(event) if isinstance(event, RequestArrived) else None
+        after = self._take_in(event)
+        self._reducer.handled(event, ())
+        for concerned, what, text in after:
+            concerned.tell(event.now_ns, what, text)
+        for heard, answer in told:
+            self._hear(event, heard, answer)
+        if begun and not begun.shown and not any(isinstance(e, Fail) for e in effects):
+            begun.tell(event.now_ns, "held", "waits for its turn: others wait for the same workers")
+        self._reducer.handled(ClockAdvanced(event.now_ns), effects)
+        for effect in effects:
+            if isinstance(effect, StartLeg):
+                self._sent(event, effect)
+            elif isinstance(effect, PolicyReplaced):
+                self._tell_all(event.now_ns, "policy replaced", f"the policy broke and was replaced: {effect.reason}")
+        self._why.clear()
+
+    def _hear(self, stimulus: AnyStimulus, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+        """The policy was told, and answered."""
+        if isinstance(event, RequestArrived):
+            self._show(stimulus, event)
+        elif isinstance(event, RequestCancelled) and not isinstance(stimulus, RequestCancelled):
+            self._call_back(event)
+        why = Why(event, self._timers.get(event.key) if isinstance(event, TimerFired) else None)
+        if isinstance(event, TimerFired):
+            self._timers.pop(event.key, None)
+        for command in commands:
+            match command:
+                case Dispatch():
+                    for request_id in command.batch.request_ids:
+                        self._why.setdefault(request_id, why)
+                case Drop():
+                    self._why.setdefault(command.request_id, why)
+                case SetTimer():
+                    self._timers[command.key] = (event.now_ns, command.at_ns)
+                case CancelTimer():
+                    self._timers.pop(command.key, None)
+                case Reroute():
+                    for concerned in self._of_batch(command.batch_id):
+                        text = f"its legs to come are planned anew: {why.then(concerned, self._workers)}"
+                        concerned.tell(event.now_ns, "rerouted", text)
+        if isinstance(event, RequestArrived) and (story := self._stories.get(event.request.id)):
+            self._wait(story, event.now_ns, commands)
+
+    # Waiting -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, event: RequestArrived) -> Story | None:
+        request = event.request
+        if self._only is not None and request.id not in self._only:
+            return None
+        if self._only is None and len(self._stories) >= self._most:
+            del self._stories[next(iter(self._stories))]
+        story = self._stories[request.id] = Story(request)
+        due = "no deadline" if request.deadline_ns == NEVER else f"due at {in_ms(story.ms(request.deadline_ns))}"
+        hosts, idle = self._hosts(request)
+        underway = {number for sent in self._reducer.sent.values() for number in sent.effect.batch.request_ids}
+        wait = sum(other.model == request.model and other.id not in underway for other in self._reducer.open.values())
+        rows = f"{request.rows} row{'s' * (request.rows > 1)}"
+        text = f"{rows} for {request.model!r}, {due}; {wait} of its model wait, {idle} of {hosts} workers are idle"
+        story.tell(event.now_ns, "arrived", text)
+        return story
+
+    def _show(self, stimulus: AnyStimulus, event: RequestArrived) -> None:
+        """The policy learns of a request: as it arrives, when its turn has come, or after its batch failed."""
+        story = self._stories.get(event.request.id)
+        if story is None:
+            return
+        arrives = isinstance(stimulus, RequestArrived) and stimulus.request.id == event.request.id
+        if story.batch_id is not None:
+            story.batch_id = None
+            story.tell(event.now_ns, "again", "is tried again")
+        elif not arrives:
+            what = "told anew" if story.shown else "its turn"
+            words = "the policy is told of it anew" if story.shown else "its turn has come"
+            story.tell(event.now_ns, what, f"{words}: {Why(stimulus).then(story, self._workers)}")
+        story.shown = True
+
+    def _call_back(self, event: RequestCancelled) -> None:
+        if story := self._stories.get(event.request_id):
+            story.shown = False
+            story.tell(event.now_ns, "held", "waits for its turn: others have begun to wait for the same workers")
+
+    def _wait(self, story: Story, now_ns: int, commands: Sequence[AnyCommand]) -> None:
+        """Say what a request waits for that the policy was just told of, unless it runs, or is dropped, at once."""
+        if story.request.id in self._why:
+            return
+        hosts, idle = self._hosts(story.request)
+        timers = [command for command in commands if isinstance(command, SetTimer) and command.at_ns > now_ns]
+        if timers:
+            first = min(timers, key=lambda timer: timer.at_ns)
+            latest = f"until {in_ms(story.ms(first.at_ns))} at the latest (timer {in_words(first.key)})"
+            story.tell(now_ns, "waits", f"waits for its batch to grow, {latest}; {idle} of {hosts} workers are idle")
+        elif not idle:
+            story.tell(now_ns, "waits", f"waits for a worker: none of {hosts} is idle")
+        else:
+            story.tell(now_ns, "waits", f"waits, as the policy has it; {idle} of {hosts} workers are idle")
+
+    # What the reducer tells --------------------------------------------------------------------------------------
+
+    def _sent(self, event: AnyStimulus, effect: StartLeg) -> None:
+        batch, leg = effect.batch, effect.batch.legs[effect.leg]
+        for request_id in batch.request_ids:
+            story = self._stories.get(request_id)
+            if story is None or story.outcome:
+                continue
+            if story.batch_id != batch.id:
+                story.batch_id = batch.id
+                others = len(batch.request_ids) - 1
+                company = f"with {others} other{'s' * (others > 1)}, {effect.rows} rows" if others else "alone"
+                why = (self._why.get(request_id) or Why(event)).then(story, self._workers)
+                story.tell(event.now_ns, "joined", f"joined batch {batch.id} {company}: {why}")
+            part = "" if len(batch.legs) == 1 else f", leg {effect.leg + 1} of {len(batch.legs)} ({leg.partition})"
+            planned = f"planned to end at {in_ms(story.ms(leg.end_ns))}"
+            story.tell(event.now_ns, "sent", f"sent to {name_of(leg.worker_id, self._workers)}{part}, {planned}")
+
+    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
+        """A leg is over."""
+        leg = effect.batch.legs[effect.leg]
+        for story in self._of_batch(effect.batch.id):
+            took = (
+                f"ran for {in_ms((ended_ns - started_ns) / NS_PER_MS)} (planned: {in_ms(leg.duration_ns / NS_PER_MS)})"
+            )
+            story.tell(ended_ns, "ran", f"{took} on {name_of(leg.worker_id, self._workers)}")
+
+    def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
+        """A batch is answered."""
+        for request in requests:
+            if story := self._stories.get(request.id):
+                left_ms = (request.deadline_ns - ended_ns) / NS_PER_MS
+                story.outcome = "in time" if left_ms >= 0 else "late"
+                when = (
+                    ""
+                    if request.deadline_ns == NEVER
+                    else f", {in_ms(abs(left_ms))} {'early' if left_ms >= 0 else 'late'}"
+                )
+                story.tell(ended_ns, "answered", f"answered after {in_ms(story.ms(ended_ns))}{when}")
+
+    def dropped(self, now_ns: int, request: Request, reason: str) -> None:
+        """A request was given up."""
+        if story := self._stories.get(request.id):
+            why = self._why.get(request.id)
+            because = f": {why.then(story, self._workers)}" if why else ""
+            self._end(now_ns, request, "dropped", f"dropped ({reason}){because}")
+
+    def failed(self, now_ns: int, request: Request, reason: str) -> None:
+        """A request has no answer."""
+        self._end(now_ns, request, "failed", f"failed: {reason}")
+
+    def cancelled(self, now_ns: int, request: Request) -> None:
+        """A client left."""
+        self._end(now_ns, request, "cancelled", "its client does not wait any more")
+
+    def _end(self, now_ns: int, request: Request, outcome: str, text: str) -> None:
+        if story := self._stories.get(request.id):
+            story.outcome = outcome
+            story.tell(now_ns, outcome, text)
+
+    # Workers -----------------------------------------------------------------------------------------------------
+
+    def _take_in(self, event: AnyStimulus) -> list[tuple[Story, str, str]]:
+        """Take note of workers that come and go; what is to be told of it once the legs that it ended are."""
+        match event:
+            case BatchFailed():
+                text = f"batch {event.batch_id} failed: {event.reason}"
+                return [(story, "batch failed", text) for story in self._of_batch(event.batch_id)]
+            case WorkerJoined():
+                self._workers[event.worker.id] = event.worker
+            case WorkerLost():
+                text = f"{name_of(event.worker_id, self._workers)} was lost"
+                self._workers.pop(event.worker_id, None)
+                lost = [batch_id for batch_id, sent in self._reducer.sent.items() if sent.worker_id == event.worker_id]
+                return [(story, "worker lost", text) for batch_id in lost for story in self._of_batch(batch_id)]
+            case PlanChanged():
+                self._models = {model.name: model for model in event.models}
+                self._workers = {worker.id: worker for worker in event.workers}
+                self._timers.clear()
+                self._tell_all(event.now_ns, "plan changed", "the plan changed: the policy's successor decides")
+        return []
+
+    def _hosts(self, request: Request) -> tuple[int, int]:
+        """How many workers could run the first leg of a request, and how many of them are idle."""
+        model = self._models.get(request.model)
+        first = {path.partitions[0] for path in model.paths} if model else set()
+        hosts = [worker.id for worker in self._workers.values() if first.intersection(worker.hosts)]
+        busy = {sent.worker_id for sent in self._reducer.sent.values()}
+        return len(hosts), sum(worker_id not in busy for worker_id in hosts)
+
+    def _of_batch(self, batch_id: int) -> list[Story]:
+        return [story for story in self._open() if story.batch_id == batch_id]
+
+    def _open(self) -> list[Story]:
+        return [story for story in self._stories.values() if not story.outcome]
+
+    def _tell_all(self, now_ns: int, what: str, text: str) -> None:
+        for story in self._open():
+            story.tell(now_ns, what, text)

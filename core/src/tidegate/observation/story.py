@@ -1,0 +1,110 @@
+"""What happened to a request, and why, in words."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tidegate.api import (
+    NS_PER_MS,
+    BatchFailed,
+    LegFinished,
+    ProfileUpdated,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    TimerFired,
+    TimerKey,
+    WakeSlackUpdated,
+    Worker,
+    WorkerJoined,
+    WorkerLost,
+    WorkerReady,
+)
+from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One thing that happened to a request."""
+
+    at_ns: int
+    what: str
+    """In a word or two: `arrived`, `held`, `waits`, `joined`, `sent`, `ran`, `answered`, `dropped`, ..."""
+    text: str
+    """In a sentence, with times from the arrival of the request on."""
+
+
+class Story(msgspec.Struct):
+    """What happened to one request."""
+
+    request: Request
+    steps: list[Step] = msgspec.field(default_factory=list)
+    outcome: str = ""
+    """`in time`, `late`, `dropped`, `failed` or `cancelled`; empty while it has not ended."""
+    batch_id: int | None = None
+    """The batch that it is in, or was in last."""
+    shown: bool = False
+    """Whether the policy knows of it."""
+
+    def ms(self, at_ns: int) -> float:
+        """An instant, in milliseconds from the arrival on."""
+        return (at_ns - self.request.arrival_ns) / NS_PER_MS
+
+    def tell(self, at_ns: int, what: str, text: str) -> None:
+        """Something happened."""
+        self.steps.append(Step(at_ns, what, text))
+
+
+class Why(msgspec.Struct, frozen=True):
+    """What made a policy decide."""
+
+    event: AnyStimulus
+    """What it had just been told, or where that is not known what the engine had."""
+    timer: tuple[int, int] | None = None
+    """When a timer that fired was set, and for when; None for other events."""
+
+    def then(self, story: Story, workers: Mapping[int, Worker]) -> str:
+        """Why it decided when it did; `workers`: by id."""
+        event = self.event
+        words = f"after {type(event).__name__}"
+        match event:
+            case RequestArrived(request=request):
+                words = "it had just arrived" if request.id == story.request.id else f"request {request.id} arrived"
+            case RequestCancelled():
+                words = f"request {event.request_id} was cancelled"
+            case TimerFired():
+                words = f"timer {in_words(event.key)} fired"
+                if self.timer:
+                    words += f", set at {in_ms(story.ms(self.timer[0]))} for {in_ms(story.ms(self.timer[1]))}"
+            case WorkerReady():
+                words = f"{name_of(event.worker_id, workers)} was free"
+                if event.free_ns > event.now_ns:
+                    words += f", or about to be, at {in_ms(story.ms(event.free_ns))}"
+            case LegFinished():
+                words = f"batch {event.batch_id} ended on {name_of(event.worker_id, workers)}"
+            case BatchFailed():
+                words = f"batch {event.batch_id} failed on {name_of(event.worker_id, workers)}"
+            case WorkerJoined():
+                words = f"worker {event.worker.name} joined"
+            case WorkerLost():
+                words = f"{name_of(event.worker_id, workers)} was lost"
+            case ClockAdvanced():
+                words = "its time had come"
+            case ProfileUpdated() | WakeSlackUpdated():
+                words = "what is expected had changed"
+        return words
+
+
+def in_ms(milliseconds: float) -> str:
+    """For people."""
+    return f"{milliseconds:.3f} ms"
+
+
+def in_words(key: TimerKey) -> str:
+    """The key of a timer, for people."""
+    return str(key) if isinstance(key, str | int) else "/".join(str(part) for part in key if part != "")
+
+
+def name_of(worker_id: int, workers: Mapping[int, Worker]) -> str:
+    """A worker, for people."""
+    worker = workers.get(worker_id)
+    return f"worker {worker.name if worker else worker_id}"
