@@ -7,7 +7,7 @@ only from the generator it is given. The same object runs in the simulator and i
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import msgspec
 from pydantic import BaseModel, ConfigDict
@@ -127,6 +127,14 @@ class Policy(ABC):
                 f"it schedules whole models only, and {split!r} is split into partitions: "
                 "choose a policy that runs pipelines, such as ppipe, or serve the model unsplit"
             )
+
+    def successor(self, setup: Setup) -> Self:
+        """The policy that goes on where the models, workers or network have changed: of the same class and options.
+
+        One that learns hands over what still holds, and makes the rest anew from `setup`. What waits is told to the
+        successor as arrivals, though it has arrived before.
+        """
+        return type(self)(setup, self.options)
 
     def new_batch_id(self) -> int:
         """A batch id that was never used."""

@@ -214,5 +214,4 @@ class Intake:
             state.fail_homeless(request)
         self._turns.release_all()
         state.sharing.workers_changed(event.now_ns)
-        policy = state.policy
-        self._policy.succeed(lambda setup: type(policy)(setup, policy.options))
+        self._policy.succeed(state.policy.successor)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Generic, cast
+from typing import Generic, Self, cast
 
 from typing_extensions import TypeVar
 
@@ -255,8 +255,22 @@ class QueueingPolicy(Policy, Generic[Queue]):
         self.profiles = {profile.key: profile for profile in setup.profiles}
         self.idle = IdleWorkers(setup.workers)
         self.queues: dict[QueueKey, Queue] = {}
+        self.inherited: set[int] = set()
+        """Requests that a policy before has counted, by id: they arrive here, but for the second time."""
         self._queue_of: dict[int, QueueKey] = {}
         self._fastest: dict[tuple[str, str], Profile] = {}
+
+    def successor(self, setup: Setup) -> Self:
+        """The next one knows which requests arrive for the second time; subclasses hand over what they learned."""
+        follower = super().successor(setup)
+        follower.inherited = self.inherited | self._queue_of.keys()
+        return follower
+
+    def arrives_anew(self, request: Request) -> bool:
+        """Whether a request that arrives is one of the `inherited`, which were counted before; asked once of each."""
+        known = request.id in self.inherited
+        self.inherited.discard(request.id)
+        return known
 
     def new_queue(self, key: QueueKey, model: Model) -> Queue:
         """A queue for requests that can share a batch; it is forgotten when it is empty."""

@@ -1,6 +1,6 @@
 """Eager batching: an idle worker takes at once what can still be in time (Symphony, sections 2.2 and 3.4, k = 0)."""
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
@@ -33,6 +33,14 @@ class Eager(EarlyDrop):
         self._targets: dict[tuple[str, str], BatchTarget] = {}
         """The sizes that batches should have, by model and shape: what can share batches."""
 
+    def successor(self, setup: Setup) -> Self:
+        """The next one knows the rates of the models that it has, too."""
+        follower = super().successor(setup)
+        follower._targets = {kind: target for kind, target in self._targets.items() if kind[0] in follower.models}
+        for target in follower._targets.values():
+            target.forget()
+        return follower
+
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> Gathered | None:
         """The longest run that is in time."""
         model = queue.model
@@ -49,7 +57,7 @@ class Eager(EarlyDrop):
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards the rate of its model and shape, then queue it."""
-        if self._by_window:
+        if self._by_window and not (self.inherited and self.arrives_anew(event.request)):
             key = event.request.model, event.request.shape
             target = self._targets.get(key)
             if target is None:

@@ -1,6 +1,6 @@
 """PPipe's data plane: batches through pooled pipelines, all they need reserved (section 5.4, Algorithms 1 and 2)."""
 
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal, Self, cast
 
 from pydantic import Field
 
@@ -90,6 +90,12 @@ class Ppipe(Policy):
             for partition in {path.partitions[0] for path in model.paths}:
                 self._models_of.setdefault(partition, []).append(model.name)
         self._measure()
+
+    def successor(self, setup: Setup) -> Self:
+        """The next one knows the rates of the models that it has, too."""
+        follower = super().successor(setup)
+        follower._waiting.follow(self._waiting)
+        return follower
 
     def route(self, pipeline: Pipeline) -> Route:
         """The route of a pipeline: how batches are sized for it."""

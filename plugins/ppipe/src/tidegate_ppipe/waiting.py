@@ -71,6 +71,15 @@ class Waiting:
         self._as_needed = as_needed
         self._queues: dict[str, dict[QueueKey, Queue]] = {model: {} for model in routes}
         self._queue_of: dict[int, Queue] = {}
+        self._inherited: set[int] = set()
+        """Requests that a policy before has counted, by id: they wait here, but for the second time."""
+
+    def follow(self, before: "Waiting") -> None:
+        """Know the rates that were observed, of the models that there still are."""
+        self._inherited = before._inherited | before._queue_of.keys()
+        for model, routes in self._routes.items():
+            if known := before._routes.get(model):
+                routes.rate = known.rate
 
     def of(self, models: Iterable[str]) -> list[Queue]:
         """The queues of some models."""
@@ -90,7 +99,10 @@ class Waiting:
             queue = queues[key] = Queue(key, model)
         queue.push(request)
         self._queue_of[request.id] = queue
-        self._routes[request.model].rate.observe(now_ns, request.rows)
+        if request.id in self._inherited:
+            self._inherited.discard(request.id)
+        else:
+            self._routes[request.model].rate.observe(now_ns, request.rows)
         if queue.waits_for_rows == WHATEVER_COMES:
             return ()
         if queue.waits_for_rows > queue.rows and self._sizing.due_ns(request, queue.budget) >= queue.due_ns:

@@ -13,7 +13,8 @@ class Autoscaler:
         self._interval_ns = interval_ns
         self._tolerated = tolerated
         self._since_ns: int | None = None
-        self._arrived = self._dropped = self._busy_ns = 0
+        self._looked_ns = 0
+        self._arrived = self._dropped = self._busy_ns = self._had_ns = 0
 
     def arrived(self) -> None:
         """A request came."""
@@ -34,14 +35,16 @@ class Autoscaler:
         wanted. Else a share f of their time was idle: `N*f` can go.
         """
         if self._since_ns is None:
-            self._since_ns = now_ns
+            self._since_ns = self._looked_ns = now_ns
+        self._had_ns += (now_ns - self._looked_ns) * workers  # how many there are may change meanwhile
+        self._looked_ns = now_ns
         elapsed_ns = now_ns - self._since_ns
         if not self._interval_ns or elapsed_ns < self._interval_ns or not self._arrived or not workers:
             return []
         bad = min(self._dropped / self._arrived, 0.9)  # beyond that it is no estimate any more
-        idle = max(0.0, 1 - self._busy_ns / (elapsed_ns * workers))
+        idle = max(0.0, 1 - self._busy_ns / max(1, self._had_ns))
         self._since_ns = now_ns
-        self._arrived = self._dropped = self._busy_ns = 0
+        self._arrived = self._dropped = self._busy_ns = self._had_ns = 0
         if bad > self._tolerated:
             return [Advise(ceil(workers * bad / (1 - bad)), f"{bad:.1%} of the requests are lost")]
         if spare := int(workers * idle):

@@ -1,7 +1,7 @@
 """Symphony's deferred batch scheduling (Algorithm 1, and Appendix D for its two halves)."""
 
 from math import inf, sqrt
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
@@ -79,6 +79,16 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._ready = ReadyCandidates()
         self._autoscaler = Autoscaler(round(options.advice_every_s * 1e9), options.tolerated_loss)
 
+    def successor(self, setup: Setup) -> Self:
+        """The next one knows the rates of the models that it has, too, and what it would have advised."""
+        follower = super().successor(setup)
+        follower._targets = {kind: target for kind, target in self._targets.items() if kind[0] in follower.models}
+        for target in follower._targets.values():
+            target.forget()
+        follower._needed = self._needed
+        follower._autoscaler = self._autoscaler
+        return follower
+
     def new_queue(self, key: QueueKey, model: Model) -> ModelThread:
         """A thread of its model and shape: all of those share a target."""
         target = self._targets[key[:2]] if self._by_window else None
@@ -88,14 +98,15 @@ class Symphony(QueueingPolicy[ModelThread]):
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards the rate of its model and shape; it joins the candidate, or there is a new one."""
         request, now_ns = event.request, event.now_ns
-        self._autoscaler.arrived()
-        kind_of_request = request.model, request.shape
-        target = self._targets.get(kind_of_request)
-        if target is None:
-            target = self._targets[kind_of_request] = BatchTarget(now_ns)
-        target.rate.observe(now_ns, request.rows)
-        if self._counts_need:
-            self._count_need(now_ns, request, target)
+        if not self.inherited or not self.arrives_anew(request):
+            self._autoscaler.arrived()
+            kind_of_request = request.model, request.shape
+            target = self._targets.get(kind_of_request)
+            if target is None:
+                target = self._targets[kind_of_request] = BatchTarget(now_ns)
+            target.rate.observe(now_ns, request.rows)
+            if self._counts_need:
+                self._count_need(now_ns, request, target)
         thread = self.enqueue(request)
         if not thread.joins(request, now_ns, self._enough_rows(thread)):
             return self.queue_changed(now_ns, thread)
