@@ -20,6 +20,7 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.engine import Engine, StartLeg
+from tidegate.engine.expectations import Expectations
 from tidegate.engine.shapes import MOST_SHAPES, Shapes, elements_of, profile_of_new
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.workers import taking
@@ -62,6 +63,28 @@ def test_the_classes_of_a_model_are_few_and_a_shape_keeps_its_own(shapes: list[s
     for shape, found in of_shape.items():
         if found.startswith("~"):
             assert 0.999 < int(found[1:]) / elements_of(shape) < 1.26, "the next class above"
+
+
+def test_a_shape_that_was_measured_is_a_class_of_its_own_whenever_it_is_met() -> None:
+    expectations = Expectations([measured(1, per_row_ms=1).of_shape(""), measured(9999, per_row_ms=7)], learn=True)
+
+    def met(width: int) -> tuple[str, list[str]]:
+        request, new = expectations.meet(Request(width, "m", 1, 0, 10**12, shape=f"x:3,48,{width}"), MODEL)
+        return request.shape, [profile.shape for profile in new]
+
+    for width in range(1, MOST_SHAPES + 9):
+        met(width)
+    assert met(9998)[0].startswith("~14"), "others of its size share a class"
+    assert met(9999) == ("x:3,48,9999", [])
+
+
+def test_a_shape_that_shares_a_class_keeps_it_though_it_is_measured_later() -> None:
+    classes = Shapes()
+    for number in range(MOST_SHAPES):
+        classes.class_of("m", f"x:{number + 1}")
+    shared, _ = classes.class_of("m", "x:9999")
+    classes.tell_apart("m", "x:9999")
+    assert classes.class_of("m", "x:9999") == (shared, False)
 
 
 def test_a_new_shape_starts_from_a_line_through_those_that_are_known() -> None:

@@ -67,6 +67,7 @@ class Expectations:
         self._warm: dict[int, set[str]] = {}
         """The partitions that have run, by worker."""
         for profile in self.profiles.values():
+            self._shapes.tell_apart(profile.partition, profile.shape)
             self._track(profile)
 
     def check(self, workers: Iterable[Worker], models: Mapping[str, Model]) -> None:
@@ -99,6 +100,7 @@ class Expectations:
         for profile in profiles:
             known = self.profiles.get(profile.key)
             if known is None or known.max_rows < profile.max_rows:
+                self._shapes.tell_apart(profile.partition, profile.shape)
                 self.replace(profile)
         for model in models:
             for shape in self._shapes.of(model.name):

@@ -29,6 +29,13 @@ class Shapes:
     def __init__(self) -> None:
         self._of_model: dict[str, dict[str, None]] = {}
         """The classes of a model, by its name: the first shapes, each a class of its own, and the further ones."""
+        self._told: set[tuple[str, str]] = set()
+        """Every (model, shape) that is a class of its own whenever it is met."""
+
+    def tell_apart(self, model: str, shape: str) -> None:
+        """Something is known of a shape before its first request: it shares no class, unless it may do so by now."""
+        if len(self._of_model.get(model, ())) < MOST_SHAPES:
+            self._told.add((model, shape))
 
     def class_of(self, model: str, shape: str) -> tuple[str, bool]:
         """The class of a request's shape, and whether it is new."""
@@ -37,7 +44,7 @@ class Shapes:
         known = self._of_model.setdefault(model, {})
         if shape in known:
             return shape, False
-        if len(known) >= MOST_SHAPES:
+        if len(known) >= MOST_SHAPES and (model, shape) not in self._told:
             elements = elements_of(shape)
             steps = ceil(CLASSES_PER_DOUBLING * log(elements, 2)) if elements else 0
             shape = f"~{round(2 ** (steps / CLASSES_PER_DOUBLING))}" if elements else "other"
