@@ -9,6 +9,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from tidegate_proxy.faults import faults
 from tidegate_proxy.http.connections import Connections
 from tidegate_proxy.http.interface import Application, HttpLimits
 
@@ -73,7 +74,14 @@ class HttpConnection(HttpToolsProtocol):
     # The transport ------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """It is open."""
+        """It is open; a fault of ours ends it, or its client would wait for ever."""
+        try:
+            self._opened(transport)
+        except Exception as error:
+            faults.report("a new connection", error)
+            transport.abort()
+
+    def _opened(self, transport: asyncio.Transport) -> None:
         self._take_both_lengths()
         super().connection_made(transport)
         self._opened_at = self.loop.time()

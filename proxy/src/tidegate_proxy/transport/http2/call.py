@@ -60,6 +60,9 @@ class Line(Protocol):
     def fail(self, call: "Call", error: Exception) -> None:
         """A fault of Tidegate's own ends a call."""
 
+    def break_off(self, call: "Call", error: Exception) -> None:
+        """A fault of Tidegate's own met the end of a call."""
+
     def count(self, limit: str) -> None:
         """A limit has ended or refused something."""
 
@@ -155,14 +158,17 @@ class Call:
         if not self._ended:
             self.release(self._held)
             self._ended = True
-            self._connection.answer(self, message)
+            try:
+                self._connection.answer(self, message)
+            except Exception as error:
+                self._connection.break_off(self, error)
 
     def send(self, message: bytes, then: Callable[[object], None]) -> None:
         """Send one message of a stream; `then` is called, with something of no meaning, when the next may be sent."""
         if not self._ended:
             if not self._began:
-                self._began = True
                 self._connection.begin(self)
+                self._began = True
             self._connection.send(self.stream_id, message, then)
 
     def end(self, code: StatusCode = StatusCode.OK, details: str = "") -> None:
@@ -175,7 +181,10 @@ class Call:
             (b"grpc-status", b"%d" % code.value[0]),
             (b"grpc-message", quoted(details, self._connection.most_details)),
         )
-        self._connection.end(self, status if self._began else (*HEADERS, *status), is_first=not self._began)
+        try:
+            self._connection.end(self, status if self._began else (*HEADERS, *status), is_first=not self._began)
+        except Exception as error:
+            self._connection.break_off(self, error)
 
     # For its connection ------------------------------------------------------------------------------------------
 

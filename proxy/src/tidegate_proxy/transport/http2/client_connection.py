@@ -9,6 +9,7 @@ from grpc import StatusCode
 from ngh2.enums import ErrorCode, Setting
 from ngh2.events import DataReceived, GoAwayReceived, ResponseReceived, StreamClosed, StreamReset, TrailersReceived
 
+from tidegate_proxy.faults import faults
 from tidegate_proxy.transport.http2.client_call import PendingCall
 from tidegate_proxy.transport.http2.connection import Connection, configuration
 from tidegate_proxy.transport.http2.header_blocks import HeaderBlocks
@@ -69,9 +70,9 @@ class ClientConnection(Connection):
         """Whether another call may be begun now."""
         return self.is_open and self.http2.can_send_request
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def opened(self, transport: asyncio.Transport) -> None:
         """Speak."""
-        super().connection_made(transport)
+        super().opened(transport)
         self.is_open = True
         if self._channel.keepalive_s:
             self.keep_alive(self._channel.keepalive_s, KEEPALIVE_TIMEOUT_S)
@@ -175,7 +176,11 @@ class ClientConnection(Connection):
         if call:
             if call.code is None:
                 call.code, call.details = StatusCode.UNKNOWN, "the server ended the stream without a status"
-            call.status_came(call.code, call.details)
+            try:
+                call.status_came(call.code, call.details)
+            except Exception as error:  # one call's fault must not end the connection of all others
+                faults.report("the end of a call", error)
+                call.end(StatusCode.INTERNAL, "the end of the call met a fault of Tidegate's own")
         if self.is_open:
             self._channel.freed(self)
         else:

@@ -103,8 +103,16 @@ class Connection(asyncio.BufferedProtocol):
     # asyncio -----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to speak; a fault of ours ends the connection, or its peer would wait for ever."""
+        try:
+            self.opened(cast("asyncio.Transport", transport))
+        except Exception as error:
+            faults.report("a new connection", error)
+            cast("asyncio.Transport", transport).abort()
+
+    def opened(self, transport: asyncio.Transport) -> None:
         """Begin to speak."""
-        self.transport = cast("asyncio.Transport", transport)
+        self.transport = transport
         self.http2.initiate_connection(self._settings)
         self.http2.set_local_window_size(CONNECTION_WINDOW)
         self.flush()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 import ngh2
 from grpc import StatusCode
@@ -129,13 +129,13 @@ class ServerConnection(Connection):
         """Calls that have not ended."""
         return len(self._calls)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def opened(self, transport: asyncio.Transport) -> None:
         """Speak, unless there are too many already."""
         self.peer = _peer_of(transport.get_extra_info("peername"))
         if not self._server.admits(self):
-            cast("asyncio.Transport", transport).abort()
+            transport.abort()
             return
-        super().connection_made(transport)
+        super().opened(transport)
         self.keep_alive(self.limits.keepalive_s, KEEPALIVE_TIMEOUT_S)
 
     def lost(self, reason: str) -> None:
@@ -311,6 +311,15 @@ class ServerConnection(Connection):
             faults.report("a call", error)
             call.end(StatusCode.INTERNAL, own_fault().details)
         call.leave()
+
+    def break_off(self, call: Call, error: Exception) -> None:
+        """A fault of ours met the end of a call: its client is told that there is no more, whatever was written."""
+        faults.report("the end of a call", error)
+        try:
+            self.http2.reset_stream(call.stream_id, ErrorCode.INTERNAL_ERROR)
+        except ngh2.NGH2Error as refused:
+            log.debug("stream %d: %s", call.stream_id, refused)
+        self.wake()
 
     def _forget(self, call: Call) -> None:
         try:
