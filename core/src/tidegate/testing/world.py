@@ -34,6 +34,8 @@ from tidegate.sim import ExactWorkers, Listener, Simulation
 from tidegate.sim.workers import Outcome, failed, finished
 
 KINDS = ("fast", "slow")
+TIMES_OF_SHAPE = {"": 1.0, "x:320": 1.0, "x:960": 1.8}
+"""How many times as long as the profile says batches of a shape take: a policy is told of none, and learns."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ class _MadeToFail:
         self._started += 1
         leg, factors = effect.batch.legs[effect.leg], self._world.service_factors
         profile = self._profiles[leg.partition, self._kinds[leg.worker_id]]
-        ended_ns = started_ns + max(1, round(profile.planned_ns(effect.rows) * factors[number % len(factors)]))
+        factor = TIMES_OF_SHAPE[effect.shape] * factors[number % len(factors)]
+        ended_ns = started_ns + max(1, round(profile.planned_ns(effect.rows) * factor))
         if number in self._world.failures:
             outcome = failed(effect, ended_ns, "made to fail", retry=True)
             return refused(outcome, effect.batch) if number % 2 else outcome
@@ -214,7 +217,8 @@ def _arrival(rng: random.Random, request_id: int, models: tuple[Model, ...]) -> 
         deadline_ns = now_ns + ms_to_ns(rng.randint(0, 60))
     rows = rng.randint(1, min(3, model.max_rows))
     merge_key = rng.choice(("", "", "wide"))
-    return RequestArrived(now_ns, Request(request_id, model.name, rows, now_ns, deadline_ns, merge_key))
+    shape = "x:960" if merge_key else rng.choice(("", "", "x:320"))
+    return RequestArrived(now_ns, Request(request_id, model.name, rows, now_ns, deadline_ns, merge_key, shape=shape))
 
 
 def _from_one_of(clients: str, rng: random.Random, event: AnyStimulus) -> AnyStimulus:
