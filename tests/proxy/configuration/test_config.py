@@ -11,8 +11,9 @@ import yaml
 from pydantic import ValidationError
 
 from tidegate_proxy.configuration import config as config_module
-from tidegate_proxy.configuration.config import LimitsConfig, ServeConfig
+from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
+from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.configuration.reload import LIVE, RESTART, diff
 from tidegate_proxy.configuration.section import Section
 
@@ -282,7 +283,7 @@ def test_the_schema_refuses_what_is_unknown() -> None:
 
 def _leaves() -> set[str]:
     """Fields, those of `limits` and `log` one by one."""
-    split: dict[str, type[Section]] = {"limits": config_module.LimitsConfig, "log": config_module.Log}
+    split: dict[str, type[Section]] = {"limits": LimitsConfig, "log": config_module.Log}
     whole = set(ServeConfig.model_fields) - set(split)
     return whole | {f"{name}.{field}" for name, kind in split.items() for field in kind.model_fields}
 

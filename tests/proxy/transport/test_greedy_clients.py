@@ -13,7 +13,7 @@ import pytest
 
 from tests.proxy.transport.conftest import LoopThread
 from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.configuration.config import LimitsConfig
+from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.settings import InForce, Settings
 from tidegate_proxy.transport.grpcio.server import Call, Server
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from tidegate_proxy.configuration.config import INT32_MAX, LimitsConfig
+from tidegate_proxy.configuration.limits import INT32_MAX, LimitsConfig
 
 Options = tuple[tuple[str, Any], ...]
 """Each name once: of two of one name gRPC's core takes the first, without a word."""

@@ -11,7 +11,8 @@ from grpc._cython import cygrpc
 
 from tidegate_proxy.access.tls import server_credentials
 from tidegate_proxy.bounds import TOO_MUCH, Bounds
-from tidegate_proxy.configuration.config import LimitsConfig, ServerTls
+from tidegate_proxy.configuration.config import ServerTls
+from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.faults import faults
 from tidegate_proxy.liveness import BEAT_S, Liveness
 from tidegate_proxy.outcome import own_fault

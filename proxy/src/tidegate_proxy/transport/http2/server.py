@@ -10,7 +10,8 @@ from typing import Final
 from tidegate_proxy.access.tls import server_context
 from tidegate_proxy.bounds import Bounds, makes_room
 from tidegate_proxy.configuration.addresses import host_of, port_of
-from tidegate_proxy.configuration.config import LimitsConfig, ServerTls
+from tidegate_proxy.configuration.config import ServerTls
+from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.transport.http2.call import Call
 from tidegate_proxy.transport.http2.connection import ALPN

@@ -11,7 +11,7 @@ from ngh2.enums import ErrorCode, Setting
 from ngh2.events import DataReceived, PingReceived, RequestReceived, SettingsReceived, StreamClosed, StreamReset
 
 from tidegate_proxy.bounds import TOO_MUCH, Bounds
-from tidegate_proxy.configuration.config import LimitsConfig
+from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.faults import faults
 from tidegate_proxy.outcome import own_fault
 from tidegate_proxy.transport.http2.call import HEADERS, OK, Call
