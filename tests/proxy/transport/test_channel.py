@@ -16,6 +16,7 @@ from tidegate_proxy.faults import faults
 from tidegate_proxy.transport import Call, PendingCall, new_channel
 from tidegate_proxy.transport.http2 import client_connection
 from tidegate_proxy.transport.http2.call import Call as Http2Call
+from tidegate_proxy.transport.http2.client_call import PendingUnary
 
 if TYPE_CHECKING:
     from tidegate_proxy.transport.http2.server_connection import ServerConnection
@@ -292,3 +293,24 @@ def test_a_server_that_speaks_no_http2_is_unavailable(caller: Callable[[int], Ca
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         assert ended.result(30)[1] is grpc.StatusCode.UNAVAILABLE
         connection.close()
+
+
+def test_a_status_that_meets_a_fault_ends_its_call_alone(
+    serve: Serve, caller: Callable[[int], Caller], transport: TransportName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if transport != "http2":
+        pytest.skip("gRPC's core takes in what comes")
+    one = caller(serve(echo).port)
+    assert one.ask(b"x")[1] is grpc.StatusCode.OK
+    original = PendingUnary.status_came
+    raised: list[PendingUnary] = []
+
+    def faulty(call: PendingUnary, code: grpc.StatusCode, details: str) -> None:
+        if not raised:
+            raised.append(call)
+            raise RuntimeError("injected")
+        original(call, code, details)
+
+    monkeypatch.setattr(PendingUnary, "status_came", faulty)
+    codes = [call.result(30)[1] for _, call in [one.begin(b"first"), one.begin(b"second")]]
+    assert codes == [grpc.StatusCode.INTERNAL, grpc.StatusCode.OK]
