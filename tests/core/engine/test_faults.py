@@ -49,18 +49,18 @@ from tidegate.engine.intake import Intake
 from tidegate.toolkit import FirstComeFirstServed
 
 NOT_ON_THE_WAY = {
-    "__init__", "_begin", "start_anew", "close", "flight", "handle", "setup",
+    "__init__", "_begin", "start_anew", "close", "flight", "handle", "setup", "story", "tell", "validate",
 }  # fmt: skip
 """At the start, at the end, asked by a driver, or the way back itself: below that there is nothing to fall back on."""
 
 
 def methods() -> Iterator[tuple[type | ModuleType, str]]:
-    """Every method of every class of the engine, but for the recorder, which is an observer; what commands do."""
+    """Every method of every class of the engine, but for those that isolate observers; what commands do."""
     for name, function in vars(tidegate.engine.commands).items():
         if isinstance(function, FunctionType) and function.__module__ == tidegate.engine.commands.__name__:
             yield tidegate.engine.commands, name
     for module in pkgutil.iter_modules(tidegate.engine.__path__, "tidegate.engine."):
-        if module.name.endswith((".recorder", ".observers")):
+        if module.name.endswith(".observers"):
             continue
         for _, cls in inspect.getmembers(import_module(module.name), inspect.isclass):
             if cls.__module__ == module.name:

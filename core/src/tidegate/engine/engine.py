@@ -35,6 +35,7 @@ from tidegate.engine.validation import validate
 from tidegate.observation import (
     AnyEffect,
     AnyStimulus,
+    ClockAdvanced,
     EngineRestarted,
     EngineSettings,
     Observer,
@@ -173,8 +174,9 @@ class Engine:
             if self._strict:
                 raise
             return self.start_anew(event, fault)
-        self._reducer.handled(event, state.effects)
-        if self._observers:
+        if state.effects or type(event) is not ClockAdvanced:
+            self._reducer.handled(event, state.effects)
+        if self._observers.watch:
             state.effects += self._observers.handled(event, state.commands, state.effects)
         return state.effects
 

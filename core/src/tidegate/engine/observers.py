@@ -15,6 +15,8 @@ class Observers:
         self._strict = strict
         self._removed: list[AnyEffect] = []
         """Not yet reported."""
+        self.watch = bool(observers)
+        """Whether anybody watches, or did and is still to be reported: `handled` need not be called otherwise."""
 
     def started(self, policy: str, options: dict[str, object], setup: Setup, settings: EngineSettings) -> None:
         """The engine is about to take in its first event."""
@@ -23,10 +25,6 @@ class Observers:
                 observer.started(policy, options, setup, settings)
             except Exception as fault:
                 self._remove(observer, fault)
-
-    def __bool__(self) -> bool:
-        """Whether anybody watches, or did and is still to be reported."""
-        return bool(self._observers or self._removed)
 
     def handled(self, event: AnyStimulus, commands: list[AnyCommand], effects: list[AnyEffect]) -> list[AnyEffect]:
         """The engine has taken in an event; what its driver has to know of observers since the last one."""
@@ -57,4 +55,5 @@ class Observers:
 
     def _reported(self) -> list[AnyEffect]:
         removed, self._removed = self._removed, []
+        self.watch = bool(self._observers)
         return removed

@@ -86,7 +86,7 @@ class Reducer:
     """What waits and what runs, as far as the stream tells: no more is remembered than that."""
 
     def __init__(self, *readers: Reader) -> None:
-        self.tally = Tally()
+        self._tally = Tally()
         self.open: dict[int, Request] = {}
         """Requests that have not ended, by id, in the order of their arrival."""
         self.sent: dict[int, SentLeg] = {}
@@ -97,22 +97,25 @@ class Reducer:
         self._freed_ns: dict[int, int] = {}
         """When a leg last ended on a worker, by its id."""
 
+    @property
+    def tally(self) -> Tally:
+        """How the requests ended that have; the same object every time, set right when it is asked for."""
+        self._tally.accepted = self._tally.ended + len(self.open)
+        return self._tally
+
     def tell(self, reader: Reader) -> None:
         """Let one more read, from now on."""
         self._readers = (*self._readers, reader)
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
         """An engine took in a stimulus, which had these effects."""
-        if effects and type(effects[0]) is EngineRestarted:
-            self._begin_anew(event, effects[0])
-            return
         kind = type(event)
         if kind is RequestArrived:
-            self.tally.accepted += 1
             request = event.request  # type: ignore[union-attr]  # a match costs more
             self.open[request.id] = request
         elif kind is LegFinished:
-            self._finish_leg(event)  # type: ignore[arg-type]
+            if not (effects and type(effects[0]) is EngineRestarted):  # else nobody is given its answer
+                self._finish_leg(event)  # type: ignore[arg-type]
         elif kind is not ClockAdvanced:
             self._take_in_rare(event)
         for effect in effects:
@@ -126,26 +129,26 @@ class Reducer:
     def _answer(self, batch: Batch, ended_ns: int) -> None:
         take = self.open.pop
         requests = [request for request_id in batch.request_ids if (request := take(request_id, None))]
-        self.tally.answered += len(requests)
-        self.tally.late += sum([ended_ns > request.deadline_ns for request in requests])
+        self._tally.answered += len(requests)
+        self._tally.late += sum([ended_ns > request.deadline_ns for request in requests])
         for reader in self._readers:
             reader.answered(batch, requests, ended_ns)
 
     def _cancel(self, event: RequestCancelled) -> None:
         if request := self.open.pop(event.request_id, None):
-            self.tally.cancelled += 1
+            self._tally.cancelled += 1
             for reader in self._readers:
                 reader.cancelled(event.now_ns, request)
 
     def _drop(self, now_ns: int, drop: Drop) -> None:
         if request := self.open.pop(drop.request_id, None):
-            self.tally.dropped[drop.reason] += 1
+            self._tally.dropped[drop.reason] += 1
             for reader in self._readers:
                 reader.dropped(now_ns, request, drop.reason)
 
     def _fail(self, now_ns: int, request_id: int, reason: str) -> None:
         if request := self.open.pop(request_id, None):
-            self.tally.failed += 1
+            self._tally.failed += 1
             for reader in self._readers:
                 reader.failed(now_ns, request, reason)
 
@@ -218,12 +221,11 @@ class Reducer:
             case Advise():
                 for reader in self._readers:
                     reader.advised(now_ns, effect)
+            case EngineRestarted():
+                self._begin_anew(now_ns, effect.reason)
 
-    def _begin_anew(self, event: AnyStimulus, restarted: EngineRestarted) -> None:
-        """The engine knows of nothing any more: whatever the event was, every request has failed."""
-        if isinstance(event, RequestArrived):
-            self.tally.accepted += 1
-            self.open[event.request.id] = event.request
+    def _begin_anew(self, now_ns: int, reason: str) -> None:
+        """The engine knows of nothing any more: every request has failed."""
         for request_id in list(self.open):
-            self._fail(event.now_ns, request_id, restarted.reason)
+            self._fail(now_ns, request_id, reason)
         self.sent, self._on_worker = {}, {}
