@@ -26,7 +26,7 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, EngineRestarted, Fail, StartLeg
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, EngineRestarted, Fail, PlanChanged, StartLeg
 from tidegate.host import Plugins
 from tidegate.observation import Reader, Recorder, Reducer, Tally, read_log
 
@@ -161,6 +161,22 @@ def test_a_straggler_of_a_lost_worker_answers_nobody() -> None:
     assert ("answered", 0, [0], 9) not in said
     assert list(reducer.open) == [0]
     assert not reducer.sent
+
+
+def test_no_more_is_remembered_than_what_waits_and_what_runs() -> None:
+    """Plans come and go, each with workers of its own."""
+    reducer = Reducer()
+    for number in range(100):
+        now_ns = 10 * number
+        worker = Worker(number, f"w{number}", ("m",))
+        reducer.handled(PlanChanged(now_ns, (), (worker,), ()), [])
+        reducer.handled(arrived(number, now_ns), [start(number, number, workers=(number,))])
+        reducer.handled(finished(number, now_ns, now_ns + 5, worker=number), [])
+    assert reducer.tally == Tally(accepted=100, answered=100, late=90)
+    assert not reducer.open
+    assert not reducer.sent
+    assert len(reducer._on_worker) <= 2
+    assert len(reducer._freed_ns) <= 2
 
 
 def test_an_engine_that_begins_anew_has_failed_everything() -> None:

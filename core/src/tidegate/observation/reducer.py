@@ -21,7 +21,7 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.observation.effects import AnyEffect, EngineRestarted, Fail, StartLeg
-from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced
+from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, PlanChanged
 
 
 @dataclass
@@ -199,6 +199,13 @@ class Reducer:
         self._on_worker.pop(worker_id, None)
         self._freed_ns.pop(worker_id, None)
 
+    def _forget_all_but(self, wanted: set[int]) -> None:
+        """A plan does without the other workers; what is on its way there is finished."""
+        gone = [number for number, batches in self._on_worker.items() if number not in wanted and not batches]
+        for worker_id in gone:
+            del self._on_worker[worker_id]
+            self._freed_ns.pop(worker_id, None)
+
     # What seldom happens -----------------------------------------------------------------------------------------
 
     def _take_in_rare(self, event: AnyStimulus) -> None:
@@ -211,6 +218,8 @@ class Reducer:
                 self._lose_worker(event.worker.id, event.now_ns)
             case WorkerLost():
                 self._lose_worker(event.worker_id, event.now_ns)
+            case PlanChanged():
+                self._forget_all_but({worker.id for worker in event.workers})
 
     def _take_in_effect(self, now_ns: int, effect: AnyEffect) -> None:
         match effect:
