@@ -138,6 +138,19 @@ def test_the_schema_is_one(tmp_path: Path) -> None:
     jsonschema.validate(yaml.safe_load(_write(tmp_path, policy="fifs").read_text()), schema)
 
 
+def test_online_a_profile_that_fits_no_request_is_a_warning(tmp_path: Path, triton: EmbeddedTriton) -> None:
+    point = {"rows": 1, "median_ms": 1, "p95_ms": 1, "samples": 9}
+    profiles = [
+        {"model": "echo", "shape": shape, "alpha_ms": 0, "beta_ms": 1, "points": [point]} for shape in ("X:3", "Z:3")
+    ]
+    (tmp_path / "profiles.json").write_text(json.dumps({"profiles": profiles}))
+    addresses = {"grpc": triton.grpc_address, "http": triton.http_address, "metrics": triton.metrics_address}
+    document = _json(_write(tmp_path, tritons=[addresses], profiles="profiles.json"), "--online")
+    assert document["ok"], document["errors"]
+    (what,) = [warning["what"] for warning in document["warnings"] if warning["where"] == "profiles"]
+    assert "no request of 'echo' has the shape 'Z:3', which was measured: what varies in them is X:-1" in what
+
+
 def test_online_the_tritons_say_what_they_serve(tmp_path: Path, triton: EmbeddedTriton) -> None:
     addresses = {"grpc": triton.grpc_address, "http": triton.http_address, "metrics": triton.metrics_address}
     path = _write(

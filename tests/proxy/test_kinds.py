@@ -16,10 +16,10 @@ from tidegate.documents import Device, Mig, ModelProfile, Point, ProfileFile, Wh
 from tidegate_proxy import kinds
 from tidegate_proxy.backend import Backend, LoadedModel
 from tidegate_proxy.catalog import Catalog, discover
-from tidegate_proxy.discovery import starting_profiles
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.gpus import Gpu
 from tidegate_proxy.kinds import Place, place_of
+from tidegate_proxy.starting_profiles import starting_profiles
 from tidegate_triton_models import model_source
 
 

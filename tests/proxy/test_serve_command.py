@@ -134,6 +134,16 @@ def test_profiles_are_taken_up(triton: EmbeddedTriton, start_tidegate: Callable[
     tidegate = start_tidegate([triton], profiles=path)
     assert "INFO no profile of 'mixer'" in tidegate.log
     assert "no profile of 'echo'" not in tidegate.log
+    assert "profiles:" not in tidegate.log
+
+
+def test_a_measured_shape_that_no_request_has_is_a_warning(
+    triton: EmbeddedTriton, start_tidegate: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "profiles.json"
+    path.write_text(json.dumps({"profiles": [PROFILE | {"shape": "Z:3"}]}))
+    tidegate = start_tidegate([triton], profiles=path)
+    assert "WARNING profiles: no request of 'echo' has the shape 'Z:3'" in tidegate.log
 
 
 def test_a_guess_is_worth_a_warning_where_there_is_an_slo(

@@ -5,8 +5,9 @@ import pytest
 from tidegate.api import Model, Worker
 from tidegate.documents import Device, Layout, ModelProfile, Point, ProfileFile
 from tidegate_proxy.catalog import Catalog
-from tidegate_proxy.discovery import starting_profiles
 from tidegate_proxy.labels import label
+from tidegate_proxy.signature import Signature, TensorSpec
+from tidegate_proxy.starting_profiles import misfits, starting_profiles
 
 
 def _measured(model: str, ms: float, **key: str) -> ModelProfile:
@@ -72,3 +73,31 @@ def test_with_a_layout_shapes_count_and_the_empty_one_is_the_plans() -> None:
         catalog, _measured("wide", 2), _measured("wide", 3, shape="x:1"), _measured("wide.front", 1, shape="x:1")
     )
     assert told == {("wide", "T4", ""): 5, ("wide", "T4", "x:1"): 3}
+
+
+@pytest.mark.parametrize(
+    ("shape", "fits"),
+    [
+        ("x:3,48,320", True),
+        ("mask:7;x:3,48,320", True),
+        ("", True),
+        ("x:3,48", False),
+        ("x:4,48,320", False),
+        ("mask:7", False),
+        ("fixed:7;x:3,48,320", False),
+        ("y:1;x:3,48,320", False),
+    ],
+)
+def test_a_measured_shape_that_no_request_can_have_is_named(shape: str, fits: bool) -> None:
+    inputs = {
+        "x": TensorSpec("FP32", (3, -1, -1)),
+        "mask": TensorSpec("FP32", (-1,), optional=True),
+        "fixed": TensorSpec("FP32", (7,)),
+    }
+    catalog = _catalog("default")
+    catalog.signatures["wide"] = Signature("wide", inputs, frozenset(), 4)
+    shape = ";".join(sorted(shape.split(";")))
+    measured = ProfileFile(profiles=[_measured("wide", 1, shape=shape), _measured("gone", 1, shape="x:1")])
+    remedy = "what varies in them is mask:-1; x:3,-1,-1; measure it anew with `tidegate profile`"
+    said = f"no request of 'wide' has the shape {shape!r}, which was measured: {remedy}"
+    assert misfits(catalog, measured) == ([] if fits else [said])

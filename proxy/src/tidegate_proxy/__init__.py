@@ -29,6 +29,7 @@ control            every other call: answered by Tidegate itself, for all Triton
 backend            one Triton; probing: whether it is alive; forwarded: metadata that goes on to it
 gpus               which GPUs and MIG instances this machine has, as NVML tells
 discovery          keeps the catalog true; catalog, signature: what the Tritons serve; variants: where they disagree
+  starting_profiles  how long that is expected to take at first
   kinds              what kind of worker each Triton is; gpus: those of this machine, as NVML tells
   consent            whether a model's requests are merged, run alone or pass through; queue_delay: loaded without one
   split_models       models in partitions, which clients see as one

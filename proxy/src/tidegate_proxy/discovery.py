@@ -3,8 +3,6 @@
 import asyncio
 import logging
 
-from tidegate.api import Profile
-from tidegate.api.device import DEFAULT_KIND
 from tidegate.documents import Layout, ProfileFile
 from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.restrictions import RestrictionError
@@ -14,9 +12,9 @@ from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.consent import lines_of
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.faults import faults
-from tidegate_proxy.labels import label
 from tidegate_proxy.observability.statistics import Statistics
 from tidegate_proxy.queue_delay import drop_delays
+from tidegate_proxy.starting_profiles import starting_profiles
 
 log = logging.getLogger(__name__)
 
@@ -139,34 +137,6 @@ class Discovery:
                     log.warning("%s", words)
             tell(catalog, before)
             return True
-
-
-def starting_profiles(catalog: Catalog, measured: ProfileFile) -> tuple[Profile, ...]:
-    """What to plan with at first, for each kind of worker of a model: what the layout says, or what was measured, else
-    a guess.
-
-    A guess is too small to drop anything by. What was measured of shapes counts with a layout, too. Any of them is
-    corrected online by what is observed.
-    """
-    profiles: list[Profile] = []
-    if catalog.layout:
-        for planned in catalog.layout.contract()[2]:
-            profiles.append(planned)
-            if planned.partition in catalog.models:
-                shaped = measured.profiles_of(planned.partition, planned.kind, planned.max_rows)
-                profiles += [profile for profile in shaped if profile.shape]
-    else:
-        homeless = catalog.models.keys() - {name for name, _ in hosted(catalog)}
-        for name, kind in [*hosted(catalog), *((name, DEFAULT_KIND) for name in sorted(homeless))]:
-            max_rows = catalog.models[name].max_rows
-            guess = Profile.linear(name, alpha_ms=0.05, beta_ms=0.5, max_rows=max_rows, kind=kind)
-            profiles += measured.profiles_of(name, kind, max_rows) or [guess]
-    return tuple(profile.of_shape(label(profile.shape)) for profile in profiles)
-
-
-def hosted(catalog: Catalog) -> list[tuple[str, str]]:
-    """Every (partition, kind of worker) that there is."""
-    return sorted({(partition, worker.kind) for worker in catalog.workers for partition in worker.hosts})
 
 
 def declare(statistics: Statistics, catalog: Catalog) -> None:

@@ -19,7 +19,7 @@ from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.control import Control
-from tidegate_proxy.discovery import Discovery, hosted, starting_profiles
+from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.front import Front
 from tidegate_proxy.gpus import gpus_here
@@ -35,6 +35,7 @@ from tidegate_proxy.queue_delay import drop_delays
 from tidegate_proxy.regions import Regions
 from tidegate_proxy.routing import Routing
 from tidegate_proxy.settings import InForce, settings_of
+from tidegate_proxy.starting_profiles import hosted, misfits, starting_profiles
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +138,8 @@ def _serves_http(config: ServeConfig, backends: Sequence[Backend]) -> bool:
 
 
 def _setup(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> Setup:
+    for line in misfits(catalog, measured):
+        log.warning("profiles: %s", line)
     for name, kind in hosted(catalog) if catalog.layout is None else ():
         model = catalog.models[name]
         if not measured.profiles_of(name, kind, model.max_rows):

@@ -45,7 +45,6 @@ def check(
         TritonReport,
         ask_tritons,
         check_offline,
-        model_warnings,
         warnings,
     )
     from tidegate_proxy.configuration.config_file import ConfigError, read_config
@@ -62,8 +61,8 @@ def check(
         problems = check_offline(read, Plugins.installed())
         notices = warnings(read)
         if online and not problems:
-            tritons, problems = asyncio.run(ask_tritons(read))
-            notices += model_warnings(tritons)
+            tritons, problems, found = asyncio.run(ask_tritons(read))
+            notices += found
     if as_json:
         document = {
             "ok": not problems,

@@ -27,6 +27,7 @@ from tidegate_proxy.catalog import Catalog, discover
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
 from tidegate_proxy.consent import Consent
+from tidegate_proxy.starting_profiles import misfits
 
 CONNECT_TIMEOUT_S: Final = 1.0
 TRITON_PING_INTERVAL_S: Final = 300
@@ -79,7 +80,7 @@ def warnings(config: ServeConfig) -> list[WrongField]:
     return found
 
 
-def model_warnings(reports: Sequence["TritonReport"]) -> list[WrongField]:
+def _model_warnings(reports: Sequence["TritonReport"]) -> list[WrongField]:
     """What the Tritons' configs make of the operator's words, and likely was not meant."""
     found = {
         (name, consent.warning): WrongField(f"models.{name}", consent.warning)
@@ -102,8 +103,8 @@ class TritonReport:
     """What happens to the requests of each of its models, and why."""
 
 
-async def ask_tritons(config: ServeConfig) -> tuple[list[TritonReport], list[WrongField]]:
-    """Ask every Triton, once, what it serves; and what is wrong with that."""
+async def ask_tritons(config: ServeConfig) -> tuple[list[TritonReport], list[WrongField], list[WrongField]]:
+    """Ask every Triton, once, what it serves; what is wrong with that, and what is likely not what was meant."""
     backends = [_backend(triton) for triton in config.tritons]
     try:
         reports = await asyncio.gather(
@@ -114,15 +115,20 @@ async def ask_tritons(config: ServeConfig) -> tuple[list[TritonReport], list[Wro
             for index, report in enumerate(reports)
             for where, what in report.problems
         ]
+        notices = _model_warnings(reports)
         # What only shows over all of them: models that are not the same, an SLO of a model that nobody schedules.
         if all(report.answers for report in reports):
             try:
                 layout = read_document(config.layout, Layout) if config.layout else None
                 catalog = await discover(backends, config.models, layout=layout)
                 problems += [WrongField("models", words) for words in catalog.disagreements]
+                if config.profiles:
+                    notices += [
+                        WrongField("profiles", words) for words in misfits(catalog, read_profiles(config.profiles))
+                    ]
             except (BackendError, DocumentError) as error:
                 problems.append(WrongField("models", str(error)))
-        return reports, problems
+        return reports, problems, notices
     finally:
         for backend in backends:
             await backend.close()

@@ -1,0 +1,58 @@
+"""What is planned with at first: what the profile file says of the models that the Tritons serve."""
+
+from tidegate.api import Profile
+from tidegate.api.device import DEFAULT_KIND
+from tidegate.documents import ProfileFile, read_shape
+from tidegate_proxy.catalog import Catalog
+from tidegate_proxy.labels import label
+
+
+def starting_profiles(catalog: Catalog, measured: ProfileFile) -> tuple[Profile, ...]:
+    """What to plan with at first, for each kind of worker of a model: what the layout says, or what was measured, else
+    a guess.
+
+    A guess is too small to drop anything by. What was measured of shapes counts with a layout, too. Any of them is
+    corrected online by what is observed.
+    """
+    profiles: list[Profile] = []
+    if catalog.layout:
+        for planned in catalog.layout.contract()[2]:
+            profiles.append(planned)
+            if planned.partition in catalog.models:
+                shaped = measured.profiles_of(planned.partition, planned.kind, planned.max_rows)
+                profiles += [profile for profile in shaped if profile.shape]
+    else:
+        homeless = catalog.models.keys() - {name for name, _ in hosted(catalog)}
+        for name, kind in [*hosted(catalog), *((name, DEFAULT_KIND) for name in sorted(homeless))]:
+            max_rows = catalog.models[name].max_rows
+            guess = Profile.linear(name, alpha_ms=0.05, beta_ms=0.5, max_rows=max_rows, kind=kind)
+            profiles += measured.profiles_of(name, kind, max_rows) or [guess]
+    return tuple(profile.of_shape(label(profile.shape)) for profile in profiles)
+
+
+def hosted(catalog: Catalog) -> list[tuple[str, str]]:
+    """Every (partition, kind of worker) that there is."""
+    return sorted({(partition, worker.kind) for worker in catalog.workers for partition in worker.hosts})
+
+
+def misfits(catalog: Catalog, measured: ProfileFile) -> list[str]:
+    """A line for each measured shape that no request can have, as the model is another one than was measured."""
+    lines = []
+    for profile in measured.profiles:
+        signature = catalog.signatures.get(profile.model)
+        if signature is None or not profile.shape:
+            continue
+        sizes = read_shape(profile.shape)
+        varying = {name: spec for name, spec in signature.inputs.items() if -1 in spec.dims}
+        if (
+            sizes.keys() <= varying.keys()
+            and all(name in sizes or spec.optional for name, spec in varying.items())
+            and all(varying[name].accepts(varying[name].datatype, (1, *given)) for name, given in sizes.items())
+        ):
+            continue
+        has = "; ".join(f"{name}:{','.join(map(str, spec.dims))}" for name, spec in sorted(varying.items()))
+        lines.append(
+            f"no request of {profile.model!r} has the shape {profile.shape!r}, which was measured: what varies in them "
+            f"is {has or 'nothing'}; measure it anew with `tidegate profile`"
+        )
+    return lines
