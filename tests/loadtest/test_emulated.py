@@ -78,6 +78,19 @@ def test_tidegate_starts_from_the_profiles_that_simulated_policies_are_told(tmp_
     assert written.to_profile(8) == told
 
 
+def test_it_starts_from_every_shape_that_they_are_told_as_requests_have_it(tmp_path: Path) -> None:
+    shapes = [{"shape": "y:8;x:8", "times": 3}, {"shape": "x:16;y:8"}, {"shape": "x:32;y:8", "told": False}]
+    shaped = scenario(models=[{"name": "m", "profile": POINTS, "shapes": shapes}])
+    written = {each.shape: each for each in read_profiles(write_profiles(tmp_path / "file.json", shaped, 1)).profiles}
+    told = {profile.shape: profile for profile in setup_of(shaped, 1).profiles}
+    assert set(written) == {"", "x:8;y:8", "x:16;y:8"}
+    assert written["x:8;y:8"].to_profile(8).expected == told["y:8;x:8"].expected
+    assert written["x:16;y:8"].to_profile(8) == told["x:16;y:8"]
+    wrong = scenario(models=[{"name": "m", "profile": POINTS, "shapes": [{"shape": "wide"}]}])
+    with pytest.raises(LoadTestError, match="models: 'm': 'wide' is no shape: write NAME:3,48,320"):
+        write_profiles(tmp_path / "wrong.json", wrong, 1)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -18,7 +18,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import NS_PER_MS
-from tidegate.documents import ModelProfile, Point, write_profile
+from tidegate.documents import ModelProfile, Point, shape_text, write_profile
 from tidegate.sim.build import setup_of
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate.workload.distributions import Constant
@@ -188,7 +188,7 @@ def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
             for rows, (expected_ns, planned_ns) in enumerate(zip(profile.expected, profile.planned, strict=True), 1)
         ]
         alpha_ms, beta_ms = fit_line(points)
-        model, shape = profile.partition, profile.shape
+        model, shape = profile.partition, shape_text(shape_of_request(profile.partition, profile.shape))
         told = ModelProfile(model=model, shape=shape, alpha_ms=alpha_ms, beta_ms=beta_ms, points=points)
         write_profile(path, told)
     return path

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import typer
 
+from tidegate.documents import read_shape
 from tidegate_loadtest.connection import LoadTestError
 
 Size = int | Sequence[int]
@@ -21,19 +22,10 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, Shape]:
 
 def shape_of_request(model: str, shape: str) -> dict[str, tuple[int, ...]]:
     """The dimensions that a request's shape (`x:3,48,320;y:7`) names, by input. Raises LoadTestError."""
-    sizes: dict[str, tuple[int, ...]] = {}
-    for part in shape.split(";") if shape else ():
-        name, colon, dims = part.rpartition(":")
-        try:
-            sizes[name] = tuple(map(int, dims.split(","))) if dims else ()
-        except ValueError:
-            colon = ""
-        if not (name and colon) or min(sizes[name], default=0) < 0:
-            raise LoadTestError(
-                f"models: {model!r}: the shape {shape!r} names no inputs with their dimensions, as x:3,48,320 does, so "
-                "that no request can be made of it"
-            )
-    return sizes
+    try:
+        return read_shape(shape)
+    except ValueError as error:
+        raise LoadTestError(f"models: {model!r}: {error}; no request can be made of it") from error
 
 
 def _parse_shape(text: str) -> tuple[str, Shape]:
