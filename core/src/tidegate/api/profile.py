@@ -2,7 +2,8 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from itertools import accumulate, pairwise
+from itertools import accumulate
+from operator import gt
 from typing import Self
 
 import msgspec
@@ -45,7 +46,7 @@ class Profile(msgspec.Struct, frozen=True):
         for table_ns in (self.expected, self.planned or self.expected):
             if not table_ns or table_ns[0] <= 0:
                 raise ValueError(f"profile of {self.partition!r}: latencies must be given and positive")
-            if any(later < earlier for earlier, later in pairwise(table_ns)):
+            if any(map(gt, table_ns, table_ns[1:])):
                 raise ValueError(f"profile of {self.partition!r}: latency must not fall as rows grow")
         if not self.planned:
             msgspec.structs.force_setattr(self, "planned", self.expected)
@@ -155,17 +156,12 @@ class Profile(msgspec.Struct, frozen=True):
 
         `slope_ns`: what the largest batch takes longer besides the constant, and smaller ones in proportion.
         """
-        margin, most_rows = round(margin_ns), self.max_rows
-        planned = tuple(
-            accumulate(
-                (
-                    max(1, round(taken_ns + slope_ns * rows / most_rows + (constant_ns + margin_ns)))
-                    for rows, taken_ns in enumerate(self.expected, 1)
-                ),
-                max,
-            )
-        )
-        expected = tuple(max(1, promised_ns - margin) for promised_ns in planned)
+        margin, most_rows, added_ns = round(margin_ns), self.max_rows, constant_ns + margin_ns
+        corrected = [
+            round(taken_ns + slope_ns * rows / most_rows + added_ns) for rows, taken_ns in enumerate(self.expected, 1)
+        ]
+        planned = tuple(accumulate([1, *corrected], max))[1:]
+        expected = tuple([promised_ns - margin if promised_ns > margin else 1 for promised_ns in planned])
         return type(self)(self.partition, self.kind, expected, planned, self.shape)
 
     def scaled(self, factor: float) -> Self:

@@ -62,7 +62,7 @@ class Gathering:
 
         A single request may have more than `most_rows`.
         """
-        planned_ns, reserve_ns = profile.planned_ns, self.reserve_ns
+        reserve_ns, fitting_rows = self.reserve_ns, profile.max_rows
         due_ns = NEVER
         count = rows = 0
         for request in islice(requests, start, None):
@@ -72,8 +72,11 @@ class Gathering:
             tightest_ns = request.deadline_ns
             if tightest_ns != NEVER:
                 tightest_ns -= reserve_ns
-            tightest_ns = min(tightest_ns, due_ns)
-            if now_ns + planned_ns(grown) > tightest_ns:
+            if tightest_ns < due_ns:
+                fitting_rows = profile.largest_rows_within(tightest_ns - now_ns)
+            else:
+                tightest_ns = due_ns
+            if grown > fitting_rows:
                 break
             count, rows, due_ns = count + 1, grown, tightest_ns
         return Gathered(start, count, rows, due_ns) if count else None

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from tidegate.api import NEVER, Model, Profile, QueueKey, Request
 from tidegate.toolkit import BatchTarget, Gathered, Gathering, RequestQueue
 
+Kind = tuple[str, str]
+"""(model, shape): requests of one kind take equally long, and have a rate and a target in common."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
@@ -39,7 +42,7 @@ class Candidate:
 class ModelThread(RequestQueue):
     """A queue and its candidate."""
 
-    __slots__ = ("_gathering", "_spares_heads", "_target", "candidate", "outlook", "slack_ns")
+    __slots__ = ("_gathering", "_spares_heads", "_target", "candidate", "kind", "outlook", "slack_ns")
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class ModelThread(RequestQueue):
         a batch waits that much less.
         """
         super().__init__(key, model)
+        self.kind: Kind = key[:2]
         self.candidate: Candidate | None = None
         self.outlook: Outlook
         """The outlook of the last update."""

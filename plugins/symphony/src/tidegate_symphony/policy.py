@@ -25,7 +25,7 @@ from tidegate.api import (
 )
 from tidegate.toolkit import ArrivalRate, BatchTarget, Gathering, QueueingPolicy
 from tidegate_symphony.autoscaler import Autoscaler
-from tidegate_symphony.model_thread import Candidate, ModelThread, Outlook
+from tidegate_symphony.model_thread import Candidate, Kind, ModelThread, Outlook
 from tidegate_symphony.rank_thread import ReadyCandidates
 
 
@@ -74,7 +74,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._counts_need = self._contention > 0 and len(setup.models) > 1
         self._needed: ArrivalRate | None = None
         """How many workers the load would need with deferral: the worker time per time that arrives."""
-        self._outlooks: dict[tuple[str, str], Outlook] = {}
+        self._outlooks: dict[Kind, Outlook] = {}
         """What the workers promise, by model and shape."""
         self._ready = ReadyCandidates()
         self._autoscaler = Autoscaler(round(options.advice_every_s * 1e9), options.tolerated_loss)
@@ -100,13 +100,13 @@ class Symphony(QueueingPolicy[ModelThread]):
         request, now_ns = event.request, event.now_ns
         if not self.inherited or not self.arrives_anew(request):
             self._autoscaler.arrived()
-            kind_of_request = request.model, request.shape
-            target = self._targets.get(kind_of_request)
+            kind = request.model, request.shape
+            target = self._targets.get(kind)
             if target is None:
-                target = self._targets[kind_of_request] = BatchTarget(now_ns)
+                target = self._targets[kind] = BatchTarget(now_ns)
             target.rate.observe(now_ns, request.rows)
             if self._counts_need:
-                self._count_need(now_ns, request, target)
+                self._count_need(now_ns, request, kind, target)
         thread = self.enqueue(request)
         if not thread.joins(request, now_ns, self._enough_rows(thread)):
             return self.queue_changed(now_ns, thread)
@@ -162,7 +162,7 @@ class Symphony(QueueingPolicy[ModelThread]):
 
     def _update(self, now_ns: int, thread: ModelThread, commands: list[AnyCommand]) -> None:
         """Dispatch what is schedulable now; leave a candidate that waits for its moment, or for a worker."""
-        while thread and (outlook := self._outlook(thread.model.name, thread.shape)):
+        while thread and (outlook := self._outlook(thread.kind)):
             if hopeless := thread.count_hopeless(outlook, now_ns):
                 self._autoscaler.dropped(hopeless)
                 commands.extend(Drop(request.id, "deadline") for request in self.take(thread, hopeless))
@@ -213,16 +213,15 @@ class Symphony(QueueingPolicy[ModelThread]):
         others = len(self._targets) - 1
         if not (self._contention and others):
             return inf
-        model = thread.model.name
-        outlook = self._outlook(model, thread.shape)
+        outlook = self._outlook(thread.kind)
         if outlook is None or self._has_spare_workers(outlook):
             return inf
-        kappa = self._contention * others / max(1, self.idle.count_idle(model))
-        return self._targets[model, thread.shape].rate.rows_per_ns * outlook.fixed_cost_ns / kappa
+        kappa = self._contention * others / max(1, self.idle.count_idle(thread.model.name))
+        return self._targets[thread.kind].rate.rows_per_ns * outlook.fixed_cost_ns / kappa
 
-    def _count_need(self, now_ns: int, request: Request, target: BatchTarget) -> None:
+    def _count_need(self, now_ns: int, request: Request, kind: Kind, target: BatchTarget) -> None:
         """Add the worker time that a request costs in a batch of the size that the rate of its model gathers."""
-        outlook = self._outlook(request.model, request.shape)
+        outlook = self._outlook(kind)
         if outlook is None:
             return
         profile, slo_ns = outlook.profile, self.models[request.model].slo_ns
@@ -242,11 +241,11 @@ class Symphony(QueueingPolicy[ModelThread]):
         """
         return self._needed is not None and outlook.workers - self._needed.rows_per_ns >= sqrt(outlook.workers)
 
-    def _outlook(self, model: str, shape: str) -> Outlook | None:
+    def _outlook(self, kind: Kind) -> Outlook | None:
         """What there is for a shape of a model; None while no worker hosts it."""
-        outlook = self._outlooks.get((model, shape))
+        outlook, (model, shape) = self._outlooks.get(kind), kind
         if outlook is None and (fastest := self.fastest_profile(model, shape)):
             most_rows = min(self.models[model].merged_rows, fastest.worthwhile_rows)
             outlook = Outlook(fastest, self.idle.count_hosting(model), fastest.fixed_cost_ns, most_rows)
-            self._outlooks[model, shape] = outlook
+            self._outlooks[kind] = outlook
         return outlook
