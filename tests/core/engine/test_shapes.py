@@ -39,7 +39,7 @@ def measured(width: int, *, per_row_ms: float, fixed_ms: float = 4) -> Profile:
 
 @pytest.mark.parametrize(
     ("shape", "elements"),
-    [("x:3,48,320;y:7", 46087), ("x:3,48,320", 46080), ("x:0", 0), ("short", 0), ("x:-1", 0), ("x:", 0), ("x:³", 0)],
+    [("x:3,48,320;y:7", 46087), ("~46341", 46341), ("~", 0), ("x:3,48,320", 46080), ("x:0", 0), ("short", 0), ("x:-1", 0), ("x:", 0), ("x:³", 0)],
 )
 def test_how_many_elements_a_shape_has(shape: str, elements: int) -> None:
     assert elements_of(shape) == elements
@@ -76,6 +76,16 @@ def test_a_shape_that_was_measured_is_a_class_of_its_own_whenever_it_is_met() ->
         met(width)
     assert met(9998)[0].startswith("~14"), "others of its size share a class"
     assert met(9999) == ("x:3,48,9999", [])
+
+
+def test_a_class_of_further_shapes_starts_from_the_line_over_elements_too() -> None:
+    told = [measured(width, per_row_ms=width / 100) for width in (320, 640)]
+    expectations = Expectations([measured(1, per_row_ms=1).of_shape(""), *told], learn=True)
+    for width in range(1, MOST_SHAPES + 1):
+        expectations.meet(Request(width, "m", 1, 0, 10**12, shape=f"x:3,48,{width}"), MODEL)
+    request, (new,) = expectations.meet(Request(99, "m", 1, 0, 10**12, shape="x:3,48,3200"), MODEL)
+    assert request.shape.startswith("~")
+    assert new.expected_ns(1) == pytest.approx(ms_to_ns(4 + elements_of(request.shape) / (3 * 48) / 100), rel=1e-6)
 
 
 def test_a_shape_that_shares_a_class_keeps_it_though_it_is_measured_later() -> None:

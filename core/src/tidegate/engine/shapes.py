@@ -11,11 +11,17 @@ MOST_SHAPES = 32
 CLASSES_PER_DOUBLING = 4
 """How many classes the further shapes fall into: within one, the elements of two shapes differ by less than a fifth."""
 
+FURTHER = "~"
+"""What the names of classes of further shapes begin with; the elements follow."""
+
 
 def elements_of(shape: str) -> int:
-    """The elements per row of what varies: `x:3,48,320;y:7` has 46087. 0 where the shape does not tell."""
+    """The elements per row of what varies: `x:3,48,320;y:7` has 46087. 0 where the shape does not tell.
+
+    Of a class of further shapes, `~46080`: as many as the largest of them may have.
+    """
     total = 0
-    for part in shape.split(";"):
+    for part in shape.removeprefix(FURTHER).split(";"):
         dimensions = part.rpartition(":")[2].split(",")
         if not all(size.isascii() and size.isdecimal() and len(size) <= 18 for size in dimensions):
             return 0
@@ -47,7 +53,7 @@ class Shapes:
         if len(known) >= MOST_SHAPES and (model, shape) not in self._told:
             elements = elements_of(shape)
             steps = ceil(CLASSES_PER_DOUBLING * log(elements, 2)) if elements else 0
-            shape = f"~{round(2 ** (steps / CLASSES_PER_DOUBLING))}" if elements else "other"
+            shape = f"{FURTHER}{round(2 ** (steps / CLASSES_PER_DOUBLING))}" if elements else "other"
             if shape in known:
                 return shape, False
         known[shape] = None
