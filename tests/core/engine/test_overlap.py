@@ -1,7 +1,7 @@
 """Workers take their next batch before the one that they run is over, and not too early."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -96,8 +96,9 @@ def saturated(
     there_ns: int = 300_000,
     back_ns: int = 400_000,
     requests: int = 1200,
+    shapes: Sequence[str] = ("",),
 ) -> FarAway:
-    """Far more than the workers can execute arrives at once."""
+    """Far more than the workers can execute arrives at once, of each of the shapes in turn."""
     setup = Setup(
         (MODEL,),
         tuple(Worker(number, f"w{number}", ("m",)) for number in range(workers)),
@@ -107,7 +108,10 @@ def saturated(
     engine = Engine(made, name=policy, strict=True, first_lead_ns=first_lead_ns)
     far_away = FarAway(engine, execution_ns, there_ns=there_ns, back_ns=back_ns)
     simulation = Simulation(engine, far_away)
-    simulation.schedule(RequestArrived(0, Request(number, "m", 1, 0, NEVER)) for number in range(requests))
+    simulation.schedule(
+        RequestArrived(0, Request(number, "m", 1, 0, NEVER, shape=shapes[number % len(shapes)]))
+        for number in range(requests)
+    )
     simulation.run()
     assert engine.tally.answered == requests
     return far_away
@@ -125,6 +129,13 @@ def test_a_saturated_worker_does_not_idle(policy: str, workers: int) -> None:
     assert idle_share(seldom, 2 * MS, after=9) > 0.2
     far_away = saturated(lambda _: 2 * MS, policy=policy, workers=workers, requests=1400 * workers)
     assert idle_share(far_away, 2 * MS, after=150 * workers) < 0.01
+
+
+def test_shapes_that_take_unlike_times_keep_it_busy_too() -> None:
+    """Batches of two shapes in turn, of 2 and of 20 ms: how long one takes says nothing of the other."""
+    far_away = saturated(lambda leg: (20 if leg % 2 else 2) * MS, requests=3000, shapes=("x:9", "x:90"))
+    assert idle_share(far_away, 11 * MS, after=300) < 0.005
+    assert max(far_away.waited_ns[300:]) < MS
 
 
 @settings(max_examples=examples(0.1))

@@ -240,14 +240,14 @@ class Engine:
         """
         state = self._state
         now_ns, timers = state.now_ns, state.succession.timers
-        if not (timers.is_due(now_ns) or state.flights.is_due(now_ns)):
+        if now_ns < timers.earliest_ns and not state.flights.is_due(now_ns):
             return
         wake_ns, slack_ns = self.next_wake_ns, None
         # What was asked for an instant that had passed was late before anybody could wake.
         if wake_ns is not None and before_ns < wake_ns <= now_ns:
             slack_ns = state.succession.lateness.observe(now_ns - wake_ns)
         state.flights.start_due(now_ns)
-        if timers.is_due(now_ns):
+        if timers.earliest_ns <= now_ns:
             for at_ns, key in timers.pop_due(now_ns):
                 state.now_ns = max(at_ns, before_ns)
                 self._policy.inform(TimerFired(state.now_ns, key))

@@ -129,11 +129,11 @@ class Flights:
 
     def is_due(self, now_ns: int) -> bool:
         """Whether `start_due` may have something to start."""
-        return self._planned_starts.is_due(now_ns)
+        return self._planned_starts.earliest_ns <= now_ns
 
     def start_due(self, now_ns: int) -> None:
         """Start what was planned for up to now."""
-        if self._planned_starts.is_due(now_ns):
+        if self._planned_starts.earliest_ns <= now_ns:
             for _, batch_id in self._planned_starts.pop_due(now_ns):
                 if isinstance(batch_id, int) and batch_id in self._by_batch:
                     self._start_or_wait(now_ns, self._by_batch[batch_id])

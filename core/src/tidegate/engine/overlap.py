@@ -133,8 +133,8 @@ class Overlap:
         self._planned_ends_ns: dict[int, int] = {}
         """When the legs that run are planned to end, by worker id."""
         self._ways: dict[int, _Ways] = {}
-        self._paces: dict[tuple[int, str, bool], _Pace] = {}
-        """How fast legs were, by worker id, partition, and whether they were sent behind another one."""
+        self._paces: dict[tuple[int, str, str, bool], _Pace] = {}
+        """How fast legs were, by worker id, partition, shape, and whether they were sent behind another one."""
 
     @property
     def next_ns(self) -> int | None:
@@ -143,7 +143,7 @@ class Overlap:
 
     def is_due(self, now_ns: int) -> bool:
         """Whether `pop_ready` or `pop_late` may have something to give."""
-        return self._ready.is_due(now_ns) or self._late.is_due(now_ns)
+        return self._ready.earliest_ns <= now_ns or self._late.earliest_ns <= now_ns
 
     def pop_ready(self, now_ns: int) -> list[int]:
         """The workers whose legs are about to end."""
@@ -207,7 +207,7 @@ class Overlap:
         if early_ns is None:
             return None
         partition = flight.batch.legs[leg].partition
-        key = worker.id, partition, early_ns > 0
+        key = worker.id, partition, flight.shape, early_ns > 0
         pace = self._paces.get(key)
         if pace is None:
             pace = self._paces[key] = _Pace()
@@ -226,5 +226,5 @@ class Overlap:
             del self._paces[key]
 
     def _excess(self, worker: Worker, partition: str, profile: Profile, *, behind: bool) -> _Excess | None:
-        pace = self._paces.get((worker.id, partition, behind))
+        pace = self._paces.get((worker.id, partition, profile.shape, behind))
         return pace.excess(profile) if pace else None

@@ -170,7 +170,7 @@ class SharedWorkers:
         if newcomer and self._costs.counts_time_of(newcomer) and self._costs.hopeless_ns(newcomer) <= now_ns:
             self._hold_newcomer()
         popped: list[Request] = []
-        if not self.hopeless.is_due(now_ns):
+        if now_ns < self.hopeless.earliest_ns:
             return popped
         for _, request_id in self.hopeless.pop_due(now_ns):
             request = self.get(request_id) if isinstance(request_id, int) else None

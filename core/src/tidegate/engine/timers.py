@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from tidegate.api import TimerKey
+from tidegate.api import NEVER, TimerKey
 
 
 class Timers:
@@ -13,12 +13,16 @@ class Timers:
         self._heap: list[tuple[int, int, TimerKey]] = []
         self._live: dict[TimerKey, int] = {}
         self._order = 0
+        self.earliest_ns = NEVER
+        """Nothing is due before, and perhaps nothing then: so that most events need not ask."""
 
     def set(self, key: TimerKey, at_ns: int) -> None:
         """Set or move a timer."""
         self._order += 1
         self._live[key] = self._order
         heappush(self._heap, (at_ns, self._order, key))
+        if at_ns < self.earliest_ns:
+            self.earliest_ns = at_ns
 
     def cancel(self, key: TimerKey) -> None:
         """Forget a timer, if it is set."""
@@ -28,6 +32,7 @@ class Timers:
         """Forget all timers."""
         self._live.clear()
         self._heap.clear()
+        self.earliest_ns = NEVER
 
     @property
     def next_ns(self) -> int | None:
@@ -36,13 +41,11 @@ class Timers:
         while heap:
             at_ns, order, key = heap[0]
             if live.get(key) == order:
+                self.earliest_ns = at_ns
                 return at_ns
             heappop(heap)
+        self.earliest_ns = NEVER
         return None
-
-    def is_due(self, now_ns: int) -> bool:
-        """Whether `pop_due` may have something to give: so that most events need not ask it."""
-        return bool(self._heap) and self._heap[0][0] <= now_ns
 
     def pop_due(self, now_ns: int) -> Iterator[tuple[int, TimerKey]]:
         """Take the timers that are due, one after the other: when each was, and its key.
@@ -52,6 +55,7 @@ class Timers:
         due = []
         while self._heap and self._heap[0][0] <= now_ns:
             due.append(heappop(self._heap))
+        self.earliest_ns = self._heap[0][0] if self._heap else NEVER
         for at_ns, order, key in due:
             if self._live.get(key) == order:
                 del self._live[key]
