@@ -39,7 +39,17 @@ def measured(width: int, *, per_row_ms: float, fixed_ms: float = 4) -> Profile:
 
 @pytest.mark.parametrize(
     ("shape", "elements"),
-    [("x:3,48,320;y:7", 46087), ("~46341", 46341), ("~", 0), ("x:3,48,320", 46080), ("x:0", 0), ("short", 0), ("x:-1", 0), ("x:", 0), ("x:³", 0)],
+    [
+        ("x:3,48,320;y:7", 46087),
+        ("~46341", 46341),
+        ("~", 0),
+        ("x:3,48,320", 46080),
+        ("x:0", 0),
+        ("short", 0),
+        ("x:-1", 0),
+        ("x:", 0),
+        ("x:³", 0),
+    ],
 )
 def test_how_many_elements_a_shape_has(shape: str, elements: int) -> None:
     assert elements_of(shape) == elements

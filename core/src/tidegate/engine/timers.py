@@ -21,8 +21,7 @@ class Timers:
         self._order += 1
         self._live[key] = self._order
         heappush(self._heap, (at_ns, self._order, key))
-        if at_ns < self.earliest_ns:
-            self.earliest_ns = at_ns
+        self.earliest_ns = min(self.earliest_ns, at_ns)
 
     def cancel(self, key: TimerKey) -> None:
         """Forget a timer, if it is set."""
