@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegate.api import (
@@ -49,6 +49,7 @@ def measured(width: int, *, per_row_ms: float, fixed_ms: float = 4) -> Profile:
         ("x:-1", 0),
         ("x:", 0),
         ("x:³", 0),
+        ("x:" + ",".join(["999999"] * 60), 0),
     ],
 )
 def test_how_many_elements_a_shape_has(shape: str, elements: int) -> None:
@@ -135,6 +136,21 @@ def test_whatever_is_known_a_new_shape_has_a_profile(size: int, others: list[tup
     ]
     new = profile_of_new(f"x:{size}", Profile("m", "default", (1, 2, 3)), known)
     assert (new.shape, new.max_rows) == (f"x:{size}", 3)
+
+
+shapes_of_any_size = st.lists(st.sampled_from((0, 1, 7, 320, 640, 10**17)), min_size=1, max_size=9).map(
+    lambda sizes: "x:" + ",".join(map(str, sizes))
+)
+
+
+@given(st.lists(st.tuples(shapes_of_any_size, st.integers(1, MAX_ROWS), st.integers(1, 10**10)), max_size=40))
+@example([("x:320", 4, 5_000_000), ("x:640", 2, 5_000_000)] * 8).via("as many elements to a batch of either shape")
+@example([("x:99999999", 1, 5_000_000), ("x:99999998", 1, 5_000_000)] * 8 + [("x:7", 1, 1)])
+def test_whatever_shapes_and_batches_there_are_each_is_learned(legs: list[tuple[str, int, int]]) -> None:
+    expectations, worker = Expectations([GUESS], learn=True), Worker(0, "w0", ("m",))
+    for number, (shape, rows, duration_ns) in enumerate(legs):
+        request, _ = expectations.meet(Request(number, "m", rows, 0, shape=shape), MODEL)
+        expectations.observe("m", worker, request.shape, rows, duration_ns)
 
 
 class Watching(FirstComeFirstServed):

@@ -30,6 +30,9 @@ ENOUGH = 64
 """A shape with fewer legs than that borrows from others how far legs stray."""
 KNOWN_LEGS = 2
 """A shape of which so many legs were seen tells something about others."""
+TOLD_APART = 1e-3
+"""Legs tell what a batch costs from what its elements cost where the variance of their elements, rows included, is such
+a share of the mean square: 320 elements in batches of four rows and 640 in batches of two are one and the same."""
 SPREAD_GAIN = 0.05
 FAR, ALWAYS_NEAR = 4, 0.05
 """An outlier is what strays by so many times the usual, and by such a share of the latency besides."""
@@ -187,7 +190,7 @@ class ProfileLearner:
         Shapes of different sizes teach what rows cost, even where all batches had one row.
         """
         known = [other for other in self._others.values() if other._elements and other._w >= KNOWN_LEGS]
-        if not self._elements or len({other._elements for other in known}) < 2:
+        if not self._elements or not known:
             return
         # Least squares over z = share of max_rows * elements; relative deviations count.
         weights = [(other._w / other._t) ** 2 for other in known]
@@ -197,7 +200,10 @@ class ProfileLearner:
         zz = sum(weight * size**2 * other._xx for weight, size, other in zip(weights, sizes, known, strict=True))
         t = sum(weight * other._t for weight, other in zip(weights, known, strict=True))
         zt = sum(weight * size * other._xt for weight, size, other in zip(weights, sizes, known, strict=True))
-        slope = max(0.0, (zt * w - z * t) / (zz * w - z * z))
+        variance = zz * w - z * z
+        if variance < TOLD_APART * zz * w:
+            return
+        slope = max(0.0, (zt * w - z * t) / variance)
         offset = (t - slope * z) / w
         if offset < 0:
             slope, offset = zt / zz, 0.0

@@ -13,6 +13,10 @@ CLASSES_PER_DOUBLING = 4
 
 FURTHER = "~"
 """What the names of classes of further shapes begin with; the elements follow."""
+MOST_ELEMENTS = 10**15
+"""More than any machine holds: a shape that says more tells nothing."""
+ALIKE = 1.05
+"""How many times as many elements one of two shapes has that tell nothing of how latency grows with them."""
 
 
 def elements_of(shape: str) -> int:
@@ -26,7 +30,7 @@ def elements_of(shape: str) -> int:
         if not all(size.isascii() and size.isdecimal() and len(size) <= 18 for size in dimensions):
             return 0
         total += prod(map(int, dimensions))
-    return total
+    return total if total <= MOST_ELEMENTS else 0
 
 
 class Shapes:
@@ -79,7 +83,7 @@ def profile_of_new(shape: str, base: Profile, known: Sequence[Profile]) -> Profi
         ranked = sorted(known, key=lambda profile: profile.expected_ns(1))
         return ranked[len(ranked) // 2].of_shape(shape)
     nearest_size, nearest = min(sized, key=lambda entry: abs(log(entry[0] / elements)))
-    if sized[0][0] == sized[-1][0]:
+    if sized[-1][0] < ALIKE * sized[0][0]:
         return nearest.of_shape(shape)
     weights = [1 / size**2 for size, _ in sized]  # relative deviations count
     least = min(1.0, elements / nearest_size)
