@@ -62,15 +62,16 @@ def test_a_request_that_waits_for_a_timer() -> None:
     ]
     said = texts(told)
     assert said["arrived"] == "1 row for 'm', due at 5.000 ms; 0 of its model wait, 3 of 3 workers are idle"
-    assert "batch to grow, until 5.000 ms at the latest (timer m)" in said["waits"]
-    assert said["joined"] == "joined batch 0 with 1 other, 2 rows: timer m fired, set at 0.000 ms for 5.000 ms"
+    assert "batch to grow, until 5.000 ms at the latest (the timer of its queue)" in said["waits"]
+    why = "the timer of its queue fired, set at 0.000 ms for 5.000 ms"
+    assert said["joined"] == f"joined batch 0 with 1 other, 2 rows: {why}"
     assert "0.000 ms late" in said["answered"]
     assert said["sent"].startswith("sent to worker w0, planned to end at ")
     story = told.story(0)
     assert story is not None
     assert story.outcome == "late"
     # The other tells it from its own arrival on.
-    assert texts(told, 1)["joined"].endswith("timer m fired, set at -1.000 ms for 4.000 ms")
+    assert texts(told, 1)["joined"].endswith("the timer of its queue fired, set at -1.000 ms for 4.000 ms")
 
 
 def test_a_request_that_starts_with_another() -> None:
@@ -81,6 +82,42 @@ def test_a_request_that_starts_with_another() -> None:
     assert texts(told)["joined"].endswith(": request 1 arrived")
     assert texts(told, 1)["joined"].endswith(": it had just arrived")
     assert "waits" not in texts(told, 1)
+
+
+def test_a_batch_that_is_planned_for_later_is_joined_when_the_policy_forms_it() -> None:
+    told = engine([], [batch(0, 1, at_ns=5_000_000)])
+    told.handle(arrived(0, due_ns=9_000_000))
+    told.handle(arrived(1, 1_000_000))
+    told.handle(ClockAdvanced(5_000_000))
+    assert steps(told) == [(0, "arrived"), (0, "waits"), (1_000_000, "joined"), (5_000_000, "sent")]
+    assert texts(told)["joined"] == "joined batch 0 with 1 other, 2 rows, to start at 5.000 ms: request 1 arrived"
+    assert texts(told, 1)["joined"].endswith("to start at 4.000 ms: it had just arrived")
+
+
+def test_a_batch_whose_worker_is_lost_before_it_starts() -> None:
+    told = engine([batch(0, at_ns=5_000_000)])
+    told.handle(arrived(0, due_ns=9_000_000))
+    told.handle(WorkerLost(3, 0))
+    assert [what for _, what in steps(told)] == ["arrived", "joined", "again", "waits"]
+    assert texts(told)["again"] == "is tried again: worker w0 was lost"
+
+
+def test_where_no_worker_is_idle_that_is_what_a_request_waits_for() -> None:
+    """A timer is set besides: to drop the request, or to look at it once more."""
+    busy = [[batch(number, batch=number, worker=number)] for number in range(3)]
+    told = engine(*busy, [SetTimer(("m", "", ""), 5_000_000)])
+    for number in range(4):
+        told.handle(arrived(number, due_ns=9_000_000))
+    says = "waits for a worker: none of 3 is idle; its policy looks again at 5.000 ms (the timer of its queue)"
+    assert texts(told, 3)["waits"] == says
+
+
+def test_a_timer_that_is_not_of_its_queue_is_named() -> None:
+    for key, name in (("tick", "timer tick"), (("n", "x:7", ""), "timer n/x:7")):
+        told = engine([SetTimer(key, 5)], [batch(0, at_ns=5)])  # type: ignore[arg-type]
+        told.handle(arrived(0))
+        told.handle(ClockAdvanced(5))
+        assert texts(told)["joined"].startswith(f"joined batch 0 alone: {name} fired, set at ")
 
 
 def test_a_request_that_is_dropped_says_for_what() -> None:

@@ -34,7 +34,7 @@ from tidegate.observation.effects import AnyEffect, EngineRestarted, Fail, Polic
 from tidegate.observation.observer import EngineSettings, Observer, ObserverOptions
 from tidegate.observation.reducer import Reader, Reducer
 from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, PlanChanged
-from tidegate.observation.story import Story, Why, in_ms, in_words, name_of
+from tidegate.observation.story import Story, Why, in_ms, name_of, timer_of
 
 
 class Stories(Observer, Reader):
@@ -51,6 +51,8 @@ class Stories(Observer, Reader):
         self._stories: dict[int, Story] = {}
         self._models: dict[str, Model] = {}
         self._workers: dict[int, Worker] = {}
+        self._lost: set[int] = set()
+        """Which of them are not there: their names are still told."""
         self._reducer = Reducer(self)
         self._timers: dict[TimerKey, tuple[int, int]] = {}
         """When each was set, and for when."""
@@ -112,6 +114,7 @@ class Stories(Observer, Reader):
         for command in commands:
             match command:
                 case Dispatch():
+                    self._join(event.now_ns, command.batch, why)
                     for request_id in command.batch.request_ids:
                         self._why.setdefault(request_id, why)
                 case Drop():
@@ -153,7 +156,7 @@ class Stories(Observer, Reader):
         arrives = isinstance(stimulus, RequestArrived) and stimulus.request.id == event.request.id
         if story.batch_id is not None:
             story.batch_id = None
-            story.tell(event.now_ns, "again", "is tried again")
+            story.tell(event.now_ns, "again", f"is tried again: {Why(stimulus).then(story, self._workers)}")
         elif not arrives:
             what = "told anew" if story.shown else "its turn"
             words = "the policy is told of it anew" if story.shown else "its turn has come"
@@ -171,14 +174,31 @@ class Stories(Observer, Reader):
             return
         hosts, idle = self._hosts(story.request)
         timers = [command for command in commands if isinstance(command, SetTimer) and command.at_ns > now_ns]
+        timer, at = "", ""
         if timers:
             first = min(timers, key=lambda timer: timer.at_ns)
-            latest = f"until {in_ms(story.ms(first.at_ns))} at the latest (timer {in_words(first.key)})"
-            story.tell(now_ns, "waits", f"waits for its batch to grow, {latest}; {idle} of {hosts} workers are idle")
-        elif not idle:
-            story.tell(now_ns, "waits", f"waits for a worker: none of {hosts} is idle")
+            timer, at = f"({timer_of(story.request, first.key)})", in_ms(story.ms(first.at_ns))
+        if not idle:
+            again = f"; its policy looks again at {at} {timer}" if timers else ""
+            text = f"waits for a worker: none of {hosts} is idle{again}"
+        elif timers:
+            text = f"waits for its batch to grow, until {at} at the latest {timer}; {idle} of {hosts} workers are idle"
         else:
-            story.tell(now_ns, "waits", f"waits, as the policy has it; {idle} of {hosts} workers are idle")
+            text = f"waits, as the policy has it; {idle} of {hosts} workers are idle"
+        story.tell(now_ns, "waits", text)
+
+    def _join(self, now_ns: int, batch: Batch, why: Why) -> None:
+        """The policy formed a batch: its first leg starts now, or when it is planned to and its worker is free."""
+        others = len(batch.request_ids) - 1
+        rows = sum(self._reducer.open[request_id].rows for request_id in batch.request_ids)
+        company = f"with {others} other{'s' * (others > 1)}, {rows} rows" if others else "alone"
+        start_ns = batch.legs[0].start_ns
+        for request_id in batch.request_ids:
+            if story := self._stories.get(request_id):
+                story.batch_id = batch.id
+                later = f", to start at {in_ms(story.ms(start_ns))}" if start_ns > now_ns else ""
+                because = why.then(story, self._workers)
+                story.tell(now_ns, "joined", f"joined batch {batch.id} {company}{later}: {because}")
 
     # What the reducer tells --------------------------------------------------------------------------------------
 
@@ -188,12 +208,6 @@ class Stories(Observer, Reader):
             story = self._stories.get(request_id)
             if story is None or story.outcome:
                 continue
-            if story.batch_id != batch.id:
-                story.batch_id = batch.id
-                others = len(batch.request_ids) - 1
-                company = f"with {others} other{'s' * (others > 1)}, {effect.rows} rows" if others else "alone"
-                why = (self._why.get(request_id) or Why(event)).then(story, self._workers)
-                story.tell(event.now_ns, "joined", f"joined batch {batch.id} {company}: {why}")
             part = "" if len(batch.legs) == 1 else f", leg {effect.leg + 1} of {len(batch.legs)} ({leg.partition})"
             planned = f"planned to end at {in_ms(story.ms(leg.end_ns))}"
             story.tell(event.now_ns, "sent", f"sent to {name_of(leg.worker_id, self._workers)}{part}, {planned}")
@@ -250,14 +264,16 @@ class Stories(Observer, Reader):
                 return [(story, "batch failed", text) for story in self._of_batch(event.batch_id)]
             case WorkerJoined():
                 self._workers[event.worker.id] = event.worker
+                self._lost.discard(event.worker.id)
             case WorkerLost():
                 text = f"{name_of(event.worker_id, self._workers)} was lost"
-                self._workers.pop(event.worker_id, None)
+                self._lost.add(event.worker_id)
                 lost = [batch_id for batch_id, sent in self._reducer.sent.items() if sent.worker_id == event.worker_id]
                 return [(story, "worker lost", text) for batch_id in lost for story in self._of_batch(batch_id)]
             case PlanChanged():
                 self._models = {model.name: model for model in event.models}
                 self._workers = {worker.id: worker for worker in event.workers}
+                self._lost.clear()
                 self._timers.clear()
                 self._tell_all(event.now_ns, "plan changed", "the plan changed: the policy's successor decides")
         return []
@@ -266,7 +282,8 @@ class Stories(Observer, Reader):
         """How many workers could run the first leg of a request, and how many of them are idle."""
         model = self._models.get(request.model)
         first = {path.partitions[0] for path in model.paths} if model else set()
-        hosts = [worker.id for worker in self._workers.values() if first.intersection(worker.hosts)]
+        here = [worker for worker in self._workers.values() if worker.id not in self._lost]
+        hosts = [worker.id for worker in here if first.intersection(worker.hosts)]
         busy = {sent.worker_id for sent in self._reducer.sent.values()}
         return len(hosts), sum(worker_id not in busy for worker_id in hosts)
 

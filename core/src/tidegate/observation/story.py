@@ -72,7 +72,7 @@ class Why(msgspec.Struct, frozen=True):
             case RequestCancelled():
                 words = f"request {event.request_id} was cancelled"
             case TimerFired():
-                words = f"timer {in_words(event.key)} fired"
+                words = f"{timer_of(story.request, event.key)} fired"
                 if self.timer:
                     words += f", set at {in_ms(story.ms(self.timer[0]))} for {in_ms(story.ms(self.timer[1]))}"
             case WorkerReady():
@@ -99,9 +99,13 @@ def in_ms(milliseconds: float) -> str:
     return f"{milliseconds:.3f} ms"
 
 
-def in_words(key: TimerKey) -> str:
-    """The key of a timer, for people."""
-    return str(key) if isinstance(key, str | int) else "/".join(str(part) for part in key if part != "")
+def timer_of(request: Request, key: TimerKey) -> str:
+    """A timer, for people: most are named after the queue that they are for (`queue_key`), whose key few can read."""
+    if isinstance(key, str | int):
+        return f"timer {key}"
+    if key[:2] == (request.model, request.shape) and key[2:] in ((request.merge_key,), ("",)):
+        return "the timer of its queue"
+    return "timer " + "/".join(str(part) for part in key if part != "")
 
 
 def name_of(worker_id: int, workers: Mapping[int, Worker]) -> str:
