@@ -114,7 +114,7 @@ def test_where_no_worker_is_idle_that_is_what_a_request_waits_for() -> None:
 
 def test_a_timer_that_is_not_of_its_queue_is_named() -> None:
     for key, name in (("tick", "timer tick"), (("n", "x:7", ""), "timer n/x:7")):
-        told = engine([SetTimer(key, 5)], [batch(0, at_ns=5)])  # type: ignore[arg-type]
+        told = engine([SetTimer(key, 5)], [batch(0, at_ns=5)])
         told.handle(arrived(0))
         told.handle(ClockAdvanced(5))
         assert texts(told)["joined"].startswith(f"joined batch 0 alone: {name} fired, set at ")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tidegate.sim.build import setup_of
 from tidegate.workload import Scenario, ScenarioError, read_scenario
 from tidegate.workload.distributions import Constant
 
@@ -141,6 +142,21 @@ def test_a_model_needs_a_profile_for_every_gpu_it_runs_on(tmp_path: Path) -> Non
     changes = {"models.0.profile": None, "models.0.profiles": {"V100": MODEL["profile"]}}
     with pytest.raises(ScenarioError, match=r"profiles: 'resnet' has none for 'A100' \(workers\.0\)"):
         read(tmp_path, changes)
+
+
+def test_and_its_shapes_where_they_have_profiles_by_kind(tmp_path: Path) -> None:
+    shape = {"shape": "x:640", "profiles": {"V100": {"alpha_ms": 1, "beta_ms": 5}}}
+    with pytest.raises(
+        ScenarioError, match=r"shapes: profiles: 'x:640' of 'resnet' has none for 'A100' \(workers\.0\)"
+    ):
+        read(tmp_path, {"models.0.shapes": [shape]})
+
+
+def test_a_part_of_a_gpu_has_the_profile_of_a_shape_that_the_whole_one_has(tmp_path: Path) -> None:
+    shape = {"shape": "x:640", "profiles": {"A100": {"alpha_ms": 20, "beta_ms": 80}}}
+    scenario = read(tmp_path, {"models.0.shapes": [shape], "workers": [{"count": 2, "gpu": "A100", "per_gpu": 2}]})
+    slow = {profile.shape: profile for profile in setup_of(scenario, 0).profiles}["x:640"]
+    assert (slow.kind, slow.expected_ns(1)) == ("A100/mps-50", 100_000_000)
 
 
 @pytest.mark.parametrize("field", ["models.7.slo_ms", "duration_s.x", "models.first.slo_ms"])

@@ -305,6 +305,7 @@ class Scenario(Section):
                         f"models: profiles: {hosted!r} has none for {pool.kind!r} "
                         f"(workers.{index}): add it, or leave it out of that entry's hosts"
                     )
+        self._check_shapes()
         everywhere = any(pool.hosts is None for pool in self.workers)
         homeless = set() if everywhere else set(parts) - {name for pool in self.workers for name in pool.hosts or ()}
         if homeless:
@@ -316,6 +317,17 @@ class Scenario(Section):
                     f"workers: device {device.id} of {device.node!r} is {products[device.node, device.id]!r} in one "
                     f"entry and {pool.gpu!r} in another: name one gpu in both"
                 )
+
+    def _check_shapes(self) -> None:
+        """Refuse a shape whose profiles by kind lack that of a worker which its model runs on."""
+        for index, pool in enumerate(self.workers):
+            for model in self.models:
+                here = pool.hosts is None or model.name in pool.hosts
+                if here and (lacking := [shape.shape for shape in model.shapes if shape.lacks(pool.kind)]):
+                    raise ValueError(
+                        f"models: shapes: profiles: {lacking[0]!r} of {model.name!r} has none for {pool.kind!r} "
+                        f"(workers.{index}): add it, or say with times how long it takes"
+                    )
 
     def _named_partitions(self) -> dict[str, tuple[PartitionSpec, int]]:
         parts: dict[str, tuple[PartitionSpec, int]] = {}

@@ -5,6 +5,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tidegate.api import Profile
+from tidegate.workload.partitions import of_kind
 from tidegate.workload.profiles import ProfileSpec
 
 
@@ -27,9 +28,13 @@ class ShapeSpec(BaseModel):
             raise ValueError("give times, profile (for every kind of worker) or profiles (by kind): one of them")
         return self
 
+    def lacks(self, kind: str) -> bool:
+        """Whether it has profiles by kind of worker, and none for this one."""
+        return bool(self.profiles) and of_kind(self.profiles, kind) is None
+
     def profile_from(self, base: Profile) -> Profile:
         """What batches of this shape take, where the model's profile on the same kind of worker is `base`."""
-        own = self.profile or self.profiles.get(base.kind)
+        own = self.profile or of_kind(self.profiles, base.kind)
         if own is not None:
             return own.build(base.partition, base.kind, base.max_rows).of_shape(self.shape)
         return base.scaled(1.0 if self.times is None else self.times).of_shape(self.shape)
