@@ -177,7 +177,8 @@ def eventful(world: World) -> None:
         event = arrived(
             number, world.now_ns, model="mn"[number % 2], due_ns=world.now_ns + 200 if number % 4 else NEVER
         )
-        world.happens(RequestArrived(event.now_ns, replace(event.request, client="abc"[number % 3])))
+        request = replace(event.request, client="abc"[number % 3], shape=("", "x:320", "x:640", "short")[number % 4])
+        world.happens(RequestArrived(event.now_ns, request))
         if number % 9 == 0:
             world.passes(world.now_ns + 4)
     world.fails()

@@ -22,10 +22,12 @@ from tidegate.api import (
 from tidegate.engine import Engine, StartLeg
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.shapes import MOST_SHAPES, Shapes, elements_of, profile_of_new
+from tidegate.host import Plugins
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.workers import taking
 from tidegate.toolkit import FirstComeFirstServed
 
+PLUGINS = Plugins.installed()
 MAX_ROWS = 8
 GUESS = Profile.linear("m", alpha_ms=0.05, beta_ms=0.5, max_rows=MAX_ROWS)
 """What is expected of any model of which nothing is known."""
@@ -211,3 +213,40 @@ def test_five_shapes_are_learned_within_two_hundred_requests(stalls: float, seed
     simulation.run()
     planned = [took_ns <= effect.batch.legs[0].duration_ns for effect, took_ns in ran[learned:]]
     assert 0.98 <= sum(planned) / len(planned) <= 0.999
+
+
+@pytest.mark.parametrize("policy", ["symphony", "eager", "timeout", "clockwork", "nexus", "shepherd"])
+@pytest.mark.parametrize(
+    ("known_ms", "new", "busy"),
+    [
+        pytest.param({320: 9, 640: 18}, 10_000, False, id="larger"),
+        pytest.param({320: 9, 640: 18}, 10_000, True, id="larger, and its worker is never idle"),
+        pytest.param({960: 54, 1280: 60}, 32, False, id="smaller"),
+    ],
+)
+def test_a_new_shape_does_not_starve_on_a_guess(policy: str, known_ms: dict[int, int], new: int, busy: bool) -> None:
+    """The line through two shapes that are known is too slow for a third one, whose legs take 9 ms, to be in time."""
+    taken_ns = {f"x:{size}": ms_to_ns(taken_ms) for size, taken_ms in {**known_ms, new: 9}.items()}
+    known = [f"x:{size}" for size in known_ms]
+    profiles = [Profile("m", "default", (taken_ns[shape],), shape=shape) for shape in known]
+    base = Profile.linear("m", alpha_ms=1, beta_ms=8, max_rows=1)
+    setup = Setup((Model("m", 1),), (Worker(0, "w0", ("m",)),), (base, *profiles))
+    started: list[str] = []
+
+    def service_ns(effect: StartLeg) -> int:
+        started.append(effect.shape)
+        return taken_ns[effect.shape]
+
+    engine = Engine(PLUGINS.make_policy(policy, setup, {}), name=policy, strict=True)
+    simulation = Simulation(engine, ExactWorkers(taking(service_ns)))
+    for number in range(500):
+        now_ns = number * ms_to_ns(7 if busy else 100)
+        shape, due_ns = known[number % 2], now_ns + ms_to_ns(200)
+        if number % 5 == 4:
+            shape, due_ns = f"x:{new}", now_ns + ms_to_ns(50)
+        client = f"client {number % 3}"
+        request = Request(number, "m", 1, now_ns, due_ns, shape=shape, client=client)
+        simulation.schedule([RequestArrived(now_ns, request)])
+    simulation.run()
+    tried = started.count(f"x:{new}")  # of 100; few are as patient as the others, which a busy worker runs first
+    assert tried > (0 if busy else 50)

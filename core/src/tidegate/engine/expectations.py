@@ -7,7 +7,7 @@ import msgspec
 
 from tidegate.api import Batch, Model, Policy, Profile, ProfileKey, Request, Worker
 from tidegate.engine.learner import KNOWN_LEGS, ProfileLearner
-from tidegate.engine.shapes import Shapes, profile_of_new
+from tidegate.engine.shapes import Shapes, least_of_new, profile_of_new
 
 PATIENCE_NS = 500_000_000
 """How long no leg of a key starts or ends, while workers are idle, before its expectation is doubted."""
@@ -24,8 +24,9 @@ class _Tracked:
     """The state of a key besides its profile."""
 
     base: Profile
+    """What is expected when the learned is doubted."""
     learner: ProfileLearner
-    active_ns: int = 0
+    active_ns: int = -PATIENCE_NS
     """When a leg last started or ended, or the expectation was doubted."""
     awaits_probe: bool = False
     """Whether the base is expected, as no leg has started yet."""
@@ -43,7 +44,8 @@ class Expectations:
 
     What is expected decides what runs, and what runs decides what is expected. Where that ends with nothing running,
     because policies drop requests that seem hopeless, the expectation is doubted: one leg, the probe, is let through
-    under the base profile, and decides what is expected from then on.
+    under the base profile, and decides what is expected from then on. What was derived from other shapes is a guess,
+    which is doubted at the first request that is dropped for it: then the least is expected that it may take.
     """
 
     def __init__(self, profiles: Iterable[Profile], *, learn: bool, quantile: float = Policy.quantile) -> None:
@@ -60,8 +62,8 @@ class Expectations:
         self._learners: dict[tuple[str, str], dict[str, ProfileLearner]] = {}
         """What learns a profile, by (partition, kind) and then by shape."""
         self._tracked: dict[ProfileKey, _Tracked] = {}
-        self._keys_of: dict[str, dict[ProfileKey, None]] = {}
-        """The keys that legs of a model have had."""
+        self._keys_of: dict[tuple[str, str], dict[ProfileKey, None]] = {}
+        """The keys that legs of a model and a shape have had, or may have under a guess."""
         self._running: dict[int, ProfileKey] = {}
         """The keys of legs that run, by batch."""
         self._warm: dict[int, set[str]] = {}
@@ -118,7 +120,9 @@ class Expectations:
         partitions = {partition for path in model.paths for partition in path.partitions}
         bases = [profile for profile in self.profiles.values() if profile.partition in partitions and not profile.shape]
         met = ((base, self.profiles.get((base.partition, base.kind, shape))) for base in bases)
-        return [self._begin(shape, base) for base, known in met if known is None or known.max_rows < base.max_rows]
+        new = [self._begin(shape, base) for base, known in met if known is None or known.max_rows < base.max_rows]
+        self._keys_of.setdefault((model.name, shape), {}).update((profile.key, None) for profile in new)
+        return new
 
     def leg_started(self, now_ns: int, batch: Batch, leg: int, kind: str, shape: str) -> Profile | None:
         """A leg of a batch of requests of this shape runs from now on, on a worker of this kind.
@@ -130,7 +134,7 @@ class Expectations:
         if tracked is None:
             return None
         self._running[batch.id] = key
-        self._keys_of.setdefault(batch.model, {})[key] = None
+        self._keys_of.setdefault((batch.model, shape), {})[key] = None
         tracked.active_ns = now_ns
         if not tracked.awaits_probe:
             return None
@@ -175,7 +179,7 @@ class Expectations:
 
         `idle(partition, kind)` gives the workers that could run a leg now.
         """
-        keys = [key for key in self._keys_of.get(dropped.model, ()) if key[2] == dropped.shape]
+        keys = self._keys_of.get((dropped.model, dropped.shape), {})
         budget_ns = dropped.deadline_ns - dropped.arrival_ns
         if 2 * sum(self._planned_ns(self.profiles[key], dropped) for key in keys) < budget_ns:
             return []  # most of its time went elsewhere
@@ -187,9 +191,11 @@ class Expectations:
             if budget_ns < self._planned_ns(tracked.base, dropped):
                 continue  # as short a time as that tells nothing
             workers = idle(key[0], key[1])
-            if not workers or now_ns - tracked.active_ns < self._patience_ns(key, workers):
+            if not workers and not self._is_mere_guess(key):
                 continue
-            if tracked.learner.doubt():
+            if now_ns - tracked.active_ns < self._patience_ns(key, workers):
+                continue
+            if tracked.learner.doubt(tracked.base):
                 tracked.active_ns, tracked.awaits_probe, tracked.probing = now_ns, True, True
                 tracked.probes += 1
                 self._expect(key, tracked.base)
@@ -201,6 +207,10 @@ class Expectations:
         if self._tracked[key].probes < PROBES or any(len(worker.hosts) == 1 for worker in idle):
             return PATIENCE_NS
         return max(PATIENCE_NS, PATIENCE_LEGS * self.profiles[key].planned_ns(1))
+
+    def _is_mere_guess(self, key: ProfileKey) -> bool:
+        """Whether no leg has told anything of a shape whose profile was derived from others."""
+        return key in self._guessed and not self._tracked[key].learner.seen
 
     @staticmethod
     def _planned_ns(profile: Profile, request: Request) -> int:
@@ -221,7 +231,7 @@ class Expectations:
         profile = profile_of_new(shape, base, known)
         self._guessed.add(profile.key)
         self._expect(profile.key, profile)
-        self._track(profile)
+        self._track(profile, least_of_new(profile, known))
         return profile
 
     def _is_known(self, key: ProfileKey) -> bool:
@@ -231,14 +241,14 @@ class Expectations:
             return True
         return bool(key[2]) and key not in self._guessed
 
-    def _track(self, profile: Profile) -> None:
-        """Learn from this profile on."""
+    def _track(self, profile: Profile, least: Profile | None = None) -> None:
+        """Learn from this profile on; `least`: what a probe is let through under, if it is not the profile itself."""
         if not self._learn:
             return
         key, others = profile.key, self._learners.setdefault(profile.key[:2], {})
         learner = ProfileLearner(profile, self._quantile, others, guessed=key in self._guessed)
         others[profile.shape] = learner
         if tracked := self._tracked.get(key):  # legs of it may be running
-            tracked.base, tracked.learner, tracked.awaits_probe = profile, learner, False
+            tracked.base, tracked.learner, tracked.awaits_probe = least or profile, learner, False
         else:
-            self._tracked[key] = _Tracked(profile, learner)
+            self._tracked[key] = _Tracked(least or profile, learner)

@@ -117,9 +117,9 @@ class ProfileLearner:
         self._published = learned
         return learned
 
-    def doubt(self) -> bool:
-        """Forget what was observed: the very next leg decides. False where no more than the base is expected."""
-        pairs = zip(self._published.planned, self._base.planned, strict=True)
+    def doubt(self, base: Profile) -> bool:
+        """Forget what was observed: the very next leg decides. False where no more than this base is expected."""
+        pairs = zip(self._published.planned, base.planned, strict=False)
         if not any(now_ns > (1 + TOO_LONG) * base_ns for now_ns, base_ns in pairs):
             return False
         self._first_look = 1

@@ -104,6 +104,23 @@ def profile_of_new(shape: str, base: Profile, known: Sequence[Profile]) -> Profi
     return Profile(base.partition, base.kind, expected, tuple(map(max, expected, planned)), shape)
 
 
+def least_of_new(guess: Profile, known: Sequence[Profile]) -> Profile:
+    """The least that a new shape may take, of which `profile_of_new` guesses more from the same that are known.
+
+    A smaller shape than the nearest may take as much less as it has fewer elements, a larger one no more than that one;
+    where sizes do not tell, a shape may be as quick as the quickest.
+    """
+    elements = elements_of(guess.shape)
+    sized = [(size, profile) for profile in known if (size := elements_of(profile.shape))]
+    if elements and sized:
+        size, nearest = min(sized, key=lambda entry: abs(log(entry[0] / elements)))
+        least = nearest.scaled(min(1.0, elements / size))
+    else:
+        least = Profile.quickest([guess, *known])
+    least = Profile.quickest([guess, least])
+    return Profile(guess.partition, guess.kind, least.expected, least.planned, guess.shape)
+
+
 def _line(xs: Sequence[int], ys: Sequence[int], weights: Sequence[float]) -> tuple[float, float]:
     """Offset and slope of the weighted least squares; the slope is not negative."""
     total = sum(weights)

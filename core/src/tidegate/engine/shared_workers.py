@@ -165,7 +165,7 @@ class SharedWorkers:
                 self._forget()
 
     def pop_hopeless(self, now_ns: int) -> list[Request]:
-        """What is held and cannot be in time any more: each has to `leave`."""
+        """What is held and cannot be in time any more: each has to `leave`, or is given a `reprieve`."""
         newcomer = self._newcomer
         if newcomer and self._costs.counts_time_of(newcomer) and self._costs.hopeless_ns(newcomer) <= now_ns:
             self._hold_newcomer()
@@ -182,6 +182,10 @@ class SharedWorkers:
             else:  # batches have become quicker
                 self.hopeless.set(request.id, hopeless_ns)
         return popped
+
+    def reprieve(self, request: Request) -> None:
+        """Hold on to a request that was hopeless, by what is expected now."""
+        self.hopeless.set(request.id, self._costs.hopeless_ns(request))
 
     @property
     def held(self) -> list[Request]:

@@ -89,6 +89,10 @@ class Sharing:
         """What is held and cannot be in time any more."""
         return [request for shared in self._contended for request in shared.pop_hopeless(now_ns)]
 
+    def reprieve(self, request: Request) -> None:
+        """What is held may be in time after all: something else is expected by now."""
+        self._shared_by[request.model].reprieve(request)
+
     def start(self, model: str, requests: list[Request], rows: int, duration_ns: int) -> None:
         """A batch of these starts, that many rows, and is planned to take its workers so long."""
         self._shared_by[model].start(requests, rows, duration_ns)

@@ -1,6 +1,6 @@
 """What the policy is told of the requests that wait: each when its turn has come, and no longer than it is."""
 
-from tidegate.api import Drop, Request, RequestArrived, RequestCancelled
+from tidegate.api import Drop, ProfileUpdated, Request, RequestArrived, RequestCancelled
 from tidegate.engine.policy_runner import PolicyRunner
 from tidegate.engine.state import State
 
@@ -35,6 +35,11 @@ class Turns:
             for excess in reversed(called_back):
                 sharing.call_back(excess)
         for hopeless in sharing.hopeless(now_ns):
+            if doubted := state.expectations.doubt(now_ns, hopeless, state.fleet.idle):
+                sharing.reprieve(hopeless)
+                for profile in doubted:
+                    self._policy.inform(ProfileUpdated(now_ns, profile))
+                continue
             sharing.leave(hopeless)
             dropped = Drop(hopeless.id, OUT_OF_TURN)
             state.tries.ended(hopeless.id)
