@@ -22,11 +22,19 @@ Glossary, one meaning each:
     request    one inference call of a client: model, rows (its size along the batch dimension), arrival, deadline
     worker     one place that runs one batch at a time: a Triton on a GPU, MIG slice or MPS share, or a lane of one
     partition  consecutive blocks of a model, loaded as a Triton model of its own; an unsplit model is one partition
+    device     one GPU of a machine; slice: how much of it a worker has, all, a MIG instance or an MPS share
+    kind       of workers that are equally fast; it follows from device and slice, `A100/mps-50`, unless it is named
+    shape      what varies in a request's tensors beyond the batch, `x:3,48,320`: those of one shape take equally long
+    app        what a client says a request is for: an application; how long those of one run alone is a distribution
     leg        one partition of one batch on one worker: planned start, duration; then actual
     batch      requests that run together along the legs of one path
     profile    expected and planned latency of (partition, kind of worker, shape), by rows
+    expected   what a batch takes, its centre; planned: what may be promised, a high quantile
     client     whose a request is; those who wait for the same workers have them in turn
     policy     data plane: turns events into commands
+    stimulus   what an engine is told: an event, or what only its driver knows; effect: what its driver has to do then
+    observer   watches the stimuli of an engine, with their commands and effects
+    story      what happened to one request, and why
     SLO        how long after its arrival a request may be answered; its deadline is that instant
     attainment share of the requests that were answered within their SLO; goodput: how many those are per second
 """

@@ -62,7 +62,7 @@ class Worker(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...]
     """The partitions loaded there, sorted. An unsplit model is one partition of the model's own name."""
     kind: str = ""
-    """Workers of one kind are equally fast: profiles are kept per (partition, kind).
+    """Workers of one kind are equally fast: profiles are kept by it (`ProfileKey`).
 
     It follows from the device and the slice unless it is named; without a device it is `default`.
     """
