@@ -79,13 +79,9 @@ class _Pace:
             self._profile = profile
             count = len(self._legs)
             if count >= KNOWN:
-                ranked = sorted(duration_ns - _centre_ns(profile, rows) for rows, duration_ns in self._legs)
+                ranked = sorted(duration_ns - profile.expected_ns(rows) for rows, duration_ns in self._legs)
                 self._excess = _Excess(ranked[count // 4], ranked[count // 2])
         return self._excess
-
-
-def _centre_ns(profile: Profile, rows: int) -> int:
-    return profile.expected_ns(rows)
 
 
 @dataclass(slots=True)
@@ -167,7 +163,7 @@ class Overlap:
 
     def begins(self, now_ns: int, worker: Worker, flight: Flight, profile: Profile) -> None:
         """A flight's leg runs on a worker from now on: it was sent there now, or was on its way (`early_ns`)."""
-        if not self._first_lead_ns or _centre_ns(profile, flight.rows) < SHORTEST_NS:
+        if not self._first_lead_ns or profile.expected_ns(flight.rows) < SHORTEST_NS:
             return
         leg = flight.batch.legs[flight.leg]
         ways = self._ways.get(worker.id)
@@ -185,7 +181,7 @@ class Overlap:
         else:
             excess = self._excess(worker, leg.partition, profile, behind=False)
         if excess is not None:
-            ends_ns = began_ns + _centre_ns(profile, flight.rows) + excess.middle_ns
+            ends_ns = began_ns + profile.expected_ns(flight.rows) + excess.middle_ns
             longest_ns = min(LONGEST_NS, round(LARGEST * (ends_ns - began_ns)))
             early_ns = excess.middle_ns - excess.early_ns + ways.lead_ns
             self._ready.set(worker.id, ends_ns - min(early_ns, longest_ns))
@@ -215,7 +211,7 @@ class Overlap:
         if not early_ns:
             return duration_ns
         if alone := self._excess(worker, partition, profile, behind=False):
-            ways.gained(early_ns, _centre_ns(profile, flight.rows) + alone.middle_ns - duration_ns)
+            ways.gained(early_ns, profile.expected_ns(flight.rows) + alone.middle_ns - duration_ns)
         return duration_ns + min(early_ns, ways.ways_ns) if ways.known else None
 
     def forget(self, worker_id: int) -> None:
