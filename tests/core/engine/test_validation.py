@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.engine.script import Script, arrived, engine_of, run
-from tidegate.api import Leg
+from tidegate.api import Leg, WakeSlackUpdated
 from tidegate.engine import Engine, WrongBooks
 from tidegate.engine.books import Flight
 from tidegate.engine.shared_workers import SharedWorkers
@@ -177,6 +177,34 @@ def watch_what_is_not_held(state: State) -> None:
     contended(state)[0].hopeless.set(10**9, state.now_ns + MS)
 
 
+def hold_though_nobody_else_waits(state: State) -> None:
+    contended(state)[0].contended = False
+
+
+def take_several_flows_for_one(state: State) -> None:
+    lonely(state)[0]._sole = ("somebody else", True)
+
+
+def count_what_is_gone(state: State) -> None:
+    counted = contended(state)[0]._view._counted
+    counted[10**9] = (0, arrived(10**9).request)
+
+
+def forget_to_tell(state: State) -> None:
+    state.learned.append(WakeSlackUpdated(state.now_ns, 1))
+
+
+def forget_to_release(state: State) -> None:
+    idle = next(worker_id for worker_id, booked in state.fleet.bookings.items() if not booked.legs)
+    state.succession._busy.add(idle)
+
+
+def lonely(state: State) -> list[SharedWorkers]:
+    """Workers that requests of one flow wait for."""
+    shared_by = state.sharing._shared_by
+    return [shared_by[request.model] for request in state.queued.values() if not shared_by[request.model].contended]
+
+
 def idle_workers(state: State) -> bool:
     return any(not booked.legs for booked in state.fleet.bookings.values())
 
@@ -212,6 +240,11 @@ BREAKAGES: dict[Callable[[State], None], tuple[Callable[[State], object], str]] 
     miscount_what_is_seen: (contended, "is thought to see"),
     miscount_rows: (contended, "are thought to have"),
     watch_what_is_not_held: (contended, "watched for their deadline and not held"),
+    hold_though_nobody_else_waits: (contended, "are held though nobody else waits"),
+    take_several_flows_for_one: (lonely, "several flows wait as if they were one"),
+    count_what_is_gone: (contended, "fill batches of which the policy does not know"),
+    forget_to_tell: (running, "the policy was not told all"),
+    forget_to_release: (idle_workers, "and the one that follows was not told"),
 }
 
 
@@ -240,5 +273,18 @@ def test_a_leg_that_nobody_will_start_is_found(start_ns: int, says: str) -> None
     flight = booked.flights[0]
     booked.legs[0] = replace(leg, start_ns=start_ns)
     flight.batch = replace(flight.batch, legs=(booked.legs[0],))
+    with pytest.raises(WrongBooks, match=says):
+        engine.validate()
+
+
+@pytest.mark.parametrize(("starts_ns", "says"), [((0, 100), "out of their order"), ((100, 200), "booked out of order")])
+def test_legs_in_the_wrong_order_are_found(starts_ns: tuple[int, int], says: str) -> None:
+    engine = engine_of(Script([], [run(number, batch=number, at_ns=at_ns) for number, at_ns in enumerate(starts_ns)]))
+    engine.handle(arrived(0))
+    engine.handle(arrived(1))
+    engine.validate()
+    booked = state_of(engine).fleet.bookings[0]
+    booked.legs.reverse()
+    booked.flights.reverse()
     with pytest.raises(WrongBooks, match=says):
         engine.validate()
