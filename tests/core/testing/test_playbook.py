@@ -1,6 +1,7 @@
 """Transcripts: what passes, and what a mismatch shows."""
 
 import pytest
+from msgspec.structs import replace
 
 from tests.arrivals import Arrivals
 from tidegate.api import (
@@ -11,11 +12,14 @@ from tidegate.api import (
     Model,
     PolicyOptions,
     Profile,
+    Request,
+    RequestArrived,
     Setup,
     Worker,
     WorkerReady,
 )
 from tidegate.testing import Playbook, TranscriptMismatch
+from tidegate.testing import arrived as of_requests
 from tidegate.toolkit import FirstComeFirstServed
 
 SETUP = Setup((Model("m", 4),), (Worker(0, "w0", ("m",)),), (Profile("m", "default", (10, 20, 30, 40)),))
@@ -65,3 +69,12 @@ def test_a_command_too_many_is_a_mismatch_at_the_next_event_and_at_the_end() -> 
         _ = playbook() >> arrived(0) >> arrived(1)
     with pytest.raises(TranscriptMismatch, match="expected << nothing more"):
         assert playbook() >> arrived(0)
+
+
+def test_requests_of_a_transcript_may_have_a_shape_and_an_application() -> None:
+    event = of_requests(1, 7, model="m", rows=2, due_ns=99, merge_key="wide", app="ocr", shape="x:3,48,320")
+    assert event == RequestArrived(7, Request(1, "m", 2, 7, 99, "wide", app="ocr", shape="x:3,48,320"))
+    wide = Profile("m", "default", (15, 25, 35, 45), shape="x:3,48,320")
+    policy = FirstComeFirstServed(replace(SETUP, profiles=(*SETUP.profiles, wide)), PolicyOptions())
+    planned = Dispatch(Batch(0, "m", (0,), (Leg(0, "m", 0, 15),)))
+    assert Playbook(policy) >> of_requests(0, model="m", shape="x:3,48,320") << planned

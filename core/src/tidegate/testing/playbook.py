@@ -3,8 +3,8 @@
 assert (
     Playbook(policy)
     >> RequestArrived(now_ns=0, request=request)
-    << SetTimer(key=("queue", "resnet", ""), at_ns=2_000)
-    >> TimerFired(now_ns=2_000, key=("queue", "resnet", ""))
+    << SetTimer(key=("resnet", "", ""), at_ns=2_000)
+    >> TimerFired(now_ns=2_000, key=("resnet", "", ""))
     << Dispatch(batch)
 )
 """
@@ -91,10 +91,18 @@ class Playbook:
 
 
 def arrived(
-    request_id: int, now_ns: int = 0, *, model: str, rows: int = 1, due_ns: int = NEVER, merge_key: str = ""
+    request_id: int,
+    now_ns: int = 0,
+    *,
+    model: str,
+    rows: int = 1,
+    due_ns: int = NEVER,
+    merge_key: str = "",
+    app: str = "",
+    shape: str = "",
 ) -> RequestArrived:
     """The event that a request arrives, and has its answer in time until `due_ns`."""
-    return RequestArrived(now_ns, Request(request_id, model, rows, now_ns, due_ns, merge_key))
+    return RequestArrived(now_ns, Request(request_id, model, rows, now_ns, due_ns, merge_key, app, shape))
 
 
 PlaybookOf = Callable[..., Playbook]
