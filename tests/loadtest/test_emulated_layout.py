@@ -73,6 +73,7 @@ def test_partitions_take_the_true_time_of_their_gpu_and_send_their_bytes(tmp_pat
     simulation = {
         "service": {"m.back": {"profile": {"alpha_ms": 1, "beta_ms": 50}}},
         "jitter": {"cv": 0.1, "distribution": "gamma"},
+        "stalls": {"probability": 0.01, "factor": 7},
     }
     folder, record = tmp_path / "deployment", tmp_path / "events.jsonl"
     write_emulated_deployment(folder, scenario(simulation=simulation), PolicyChoice(name="eager"), 3, record)
@@ -86,6 +87,8 @@ def test_partitions_take_the_true_time_of_their_gpu_and_send_their_bytes(tmp_pat
     times = json.loads(back.parameters["table_ms"].string_value)
     assert times == {"1": 51, "2": 52, "3": 53, "4": 54}
     assert json.loads(config_of(slow, "whole").parameters["table_ms"].string_value)["1"] == 69
+    stalls = [front.parameters[f"stall_{name}"].string_value for name in ("probability", "factor")]
+    assert stalls == ["0.01", "7.0"]
     seeds = {config_of(folder, "whole").parameters["seed"].string_value for folder in (fast, slow, other)}
     assert len(seeds) == 3, "jitter must not be the same on all workers"
     assert read_document(folder / "layout.json", Layout) == layout_of(scenario())

@@ -27,6 +27,7 @@ from tidegate.workload.workers import WorkerSpec
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.emulated_layout import (
     check_layout_can_be_emulated,
+    disturbances,
     needs_layout,
     table_ms,
     true_times,
@@ -204,12 +205,7 @@ def _parameters(scenario: Scenario, model: ModelSpec, pool: WorkerSpec, seed: in
         parameters["table_ms"] = json.dumps(table_ms(times))
     if model.slo_ms is not None:
         parameters["slo_ms"] = str(model.slo_ms)
-    if jitter := scenario.simulation.jitter:
-        parameters |= {"jitter": str(jitter.cv), "jitter_kind": jitter.distribution, "seed": str(seed)}
-    if stalls := scenario.simulation.stalls:
-        factor = stalls.factor.smallest  # constant, as was checked
-        parameters |= {"stall_probability": str(stalls.probability), "stall_factor": str(factor), "seed": str(seed)}
-    return parameters
+    return parameters | disturbances(scenario, seed)
 
 
 def _inputs(model: ModelSpec) -> dict[str, tuple[int, ...]]:

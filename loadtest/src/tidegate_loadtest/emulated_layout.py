@@ -134,11 +134,20 @@ def _config_of(part: LayoutPartition, step: _Step, profile: Profile) -> model_co
 
 def _set_parameters(config: model_config_pb2.ModelConfig, scenario: Scenario, model: str, *, seed: int) -> None:
     """What else the scenario says of how it runs."""
-    parameters: dict[str, str] = {"tidegate_batch": scenario.model(model).batch}
-    if jitter := scenario.simulation.jitter:
-        parameters |= {"jitter": str(jitter.cv), "jitter_kind": jitter.distribution, "seed": str(seed)}
+    parameters = {"tidegate_batch": scenario.model(model).batch, **disturbances(scenario, seed)}
     for key, value in parameters.items():
         config.parameters[key].string_value = value
+
+
+def disturbances(scenario: Scenario, seed: int) -> dict[str, str]:
+    """The parameters of an emulated GPU that say by how much its legs take longer than they should."""
+    parameters: dict[str, str] = {}
+    if jitter := scenario.simulation.jitter:
+        parameters |= {"jitter": str(jitter.cv), "jitter_kind": jitter.distribution, "seed": str(seed)}
+    if stalls := scenario.simulation.stalls:
+        factor = stalls.factor.smallest  # constant, as was checked
+        parameters |= {"stall_probability": str(stalls.probability), "stall_factor": str(factor), "seed": str(seed)}
+    return parameters
 
 
 def _write_model(folder: Path, config: model_config_pb2.ModelConfig) -> None:
