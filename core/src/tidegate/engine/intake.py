@@ -71,7 +71,8 @@ class Intake:
                 request, new = state.expectations.meet(request, model)
                 for profile in new:
                     self._policy.inform(ProfileUpdated(event.now_ns, profile))
-                event = RequestArrived(event.now_ns, request)
+                if request is not event.request:
+                    event = RequestArrived(event.now_ns, request)
             self._turns.wait(event)
 
     def _cancel(self, event: RequestCancelled) -> None:
