@@ -11,8 +11,7 @@ from math import prod
 
 import numpy as np
 
-from tidegate.api.device import DEFAULT_KIND
-from tidegate.documents import ModelProfile, Point, read_shape, shape_text
+from tidegate.documents import DEFAULT_KIND, ModelProfile, Point, read_shape, shape_text
 from tidegate_loadtest.asked_shapes import AskedShape, Dimensions
 from tidegate_loadtest.connection import AsksForModels, Connection, LoadTestError
 from tidegate_loadtest.model_inputs import DISTINCT_REQUESTS, RandomRequests

@@ -1,8 +1,7 @@
 """What is planned with at first: what the profile file says of the models that the Tritons serve."""
 
 from tidegate.api import Profile
-from tidegate.api.device import DEFAULT_KIND
-from tidegate.documents import ProfileFile, read_shape
+from tidegate.documents import DEFAULT_KIND, ProfileFile, read_shape
 from tidegate_proxy.catalog import Catalog
 from tidegate_proxy.labels import label
 

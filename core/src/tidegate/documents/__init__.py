@@ -10,7 +10,7 @@ wrong_fields   what is wrong with a document, field by field, in words
 block_profile  how long the blocks of a model run, as measured: what planners of partitions read
 """
 
-from tidegate.api.device import Device, Mig, Mps, Slice, Whole
+from tidegate.api.device import DEFAULT_KIND, Device, Mig, Mps, Slice, Whole
 from tidegate.documents.block_profile import BlockLatencies, BlockProfile
 from tidegate.documents.deployment import (
     DEPLOYMENT_FILE,
@@ -37,6 +37,7 @@ from tidegate.documents.shape_text import read_shape, shape_text
 from tidegate.documents.wrong_fields import WrongField, wrong_fields
 
 __all__ = [
+    "DEFAULT_KIND",
     "DEPLOYMENT_FILE",
     "LAYOUT_FILE",
     "PROXY_FILE",
