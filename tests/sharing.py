@@ -24,7 +24,12 @@ def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None
 
 
 def _group(item: pytest.Item) -> str:
-    """The tests of a file, or those that have the Triton of a folder, and the policy before it, in common."""
+    """The tests of a file, or those that have the Triton of a folder, and the policy before it, in common.
+
+    Each by itself where the file says that they have nothing in common (`pytest.mark.apart`).
+    """
+    if item.get_closest_marker("apart"):
+        return item.nodeid
     triton = _fixture(item, "triton")
     if triton is None or _fixture(item, "start_triton") is None:
         return item.path.stem

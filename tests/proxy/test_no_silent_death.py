@@ -65,6 +65,7 @@ AT_ONCE = {
 """Those of which every `make test` tries the places: one of each room that a request crosses."""
 
 PLACES = sorted(places(MODULES), key=lambda place: place[0])
+pytestmark = pytest.mark.apart
 
 
 class Calls:
@@ -222,7 +223,7 @@ def test_every_client_is_answered_and_the_next_request_is_served(module: str, wo
     """Where a fault is on the way of what is asked, as seen when the same was asked before."""
     tried = _places_of(module)
     met = 0
-    for nth, refuses in ((1, False), (3, True)):
+    for nth, refuses in ((1, False), (3, True)) if module in AT_ONCE else ((1, False),):
         calls = world.calls(tried, refuses=refuses)
         met += _survives(world, [place for place in tried if calls[place] >= nth], nth, refuses=refuses)
     if not met:
@@ -230,7 +231,7 @@ def test_every_client_is_answered_and_the_next_request_is_served(module: str, wo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", sorted(AT_ONCE))
 def test_so_they_are_wherever_a_fault_is(module: str, world: World) -> None:
     """On the way or not: what is called now and then, too, of a module that is."""
     if not world.calls(_places_of(module), refuses=False):
