@@ -52,11 +52,11 @@ class AloneTimes:
         return tuple(seen.told for seen in self._seen.values() if seen.told)
 
     def observe(self, request: Request, kind: str, duration_ns: int, profile: Profile) -> ExecutionTimes | None:
-        """A request ran alone, on a worker of this kind; returns the distribution where that has moved.
+        """A request of an application ran alone, on a worker of this kind; returns the distribution where that has moved.
 
         `profile`: what is expected of its partition there, from which the law of batches follows.
         """
-        seen = self._see((request.model, request.app, kind)) if request.app else None
+        seen = self._see((request.model, request.app, kind))
         if seen is None:
             return None
         seen.count += 1

@@ -127,7 +127,7 @@ class Intake:
             learned = state.expectations.observe(partition, worker, flight.shape, flight.rows, duration_ns)
             if learned is not None:
                 self._policy.inform(ProfileUpdated(event.now_ns, learned))
-            if flight.ran_alone and state.settings.learn:
+            if flight.ran_alone and flight.requests[0].app and state.settings.learn:
                 profile = state.expectations.profiles[partition, worker.kind, flight.shape]
                 times = state.alone.observe(flight.requests[0], worker.kind, duration_ns, profile)
                 if times is not None:
