@@ -7,16 +7,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegate.api import (
+    NEVER,
     NS_PER_MS,
     Commands,
+    Drop,
     Model,
     PolicyOptions,
     Profile,
     ProfileUpdated,
     Request,
     RequestArrived,
+    RequestCancelled,
     Setup,
     Worker,
+    WorkerJoined,
+    WorkerLost,
     ms_to_ns,
 )
 from tidegate.engine import Engine, StartLeg
@@ -250,3 +255,42 @@ def test_a_new_shape_does_not_starve_on_a_guess(policy: str, known_ms: dict[int,
     simulation.run()
     tried = started.count(f"x:{new}")  # of 100; few are as patient as the others, which a busy worker runs first
     assert tried > (0 if busy else 50)
+
+
+class Hasty(FirstComeFirstServed):
+    """Gives up all that waits where a worker comes or goes."""
+
+    best_effort = False
+
+    def on_worker_lost(self, event: WorkerLost) -> Commands:
+        return [*super().on_worker_lost(event), *self._give_up()]
+
+    def on_worker_joined(self, event: WorkerJoined) -> Commands:
+        return [*super().on_worker_joined(event), *self._give_up()]
+
+    def _give_up(self) -> Commands:
+        waiting = [request for queue in list(self.queues.values()) for request in self.take(queue, len(queue))]
+        return [Drop(request.id, "in haste") for request in waiting]
+
+
+@pytest.mark.parametrize("lost", [[0], [0, 1]])
+def test_what_is_given_up_for_a_guess_when_workers_come_and_go_waits_on(lost: list[int]) -> None:
+    known = [Profile("m", "default", (taken_ns,), shape=f"x:{taken_ns}") for taken_ns in (320, 640)]
+    workers = tuple(Worker(number, f"w{number}", ("m",)) for number in range(2))
+    base = Profile.linear("m", alpha_ms=1, beta_ms=8, max_rows=1)
+    engine = Engine(Hasty(Setup((Model("m", 1),), workers, (base, *known)), PolicyOptions()), name="hasty", strict=True)
+    for number, due_ns in enumerate((NEVER, NEVER, 15_000, 15_000)):
+        request = Request(
+            number, "m", 1, 0, due_ns, shape=f"x:{320 if due_ns == NEVER else 10_000}", client=f"{number}"
+        )
+        engine.handle(RequestArrived(0, request))
+    for number in lost:
+        engine.handle(WorkerLost(10, number))
+        engine.validate()
+    for number in lost:
+        engine.handle(WorkerJoined(20, workers[number]))
+        engine.validate()
+    for number in range(4):
+        engine.handle(RequestCancelled(30, number))
+        engine.validate()
+    assert engine.tally.ended == 4

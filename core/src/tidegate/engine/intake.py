@@ -191,6 +191,7 @@ class Intake:
                 flight.doomed = failed  # its present worker is not free before it has run this leg
             else:
                 self._fail_flight(flight, failed)
+        self._policy.follow_doubts()  # what was given up wrongly may be homeless, too
         for request in state.homeless:
             if state.queued.pop(request.id, None):  # unless the policy dropped it when told of another
                 state.fail_homeless(request)

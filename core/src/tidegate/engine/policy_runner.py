@@ -47,8 +47,7 @@ class PolicyRunner:
         state = self._state
         while state.succession.awaits_workers and (released := state.succession.next_released()):
             self.inform(WorkerJoined(state.now_ns, released))
-        while state.reprieved or state.learned:
-            self._follow_doubts()
+        self.follow_doubts()
         while state.queued and state.overlap.is_due(state.now_ns):
             for news in due_news(state):  # of legs that end as soon as what follows them can be there
                 self.inform(news)
@@ -75,8 +74,12 @@ class PolicyRunner:
         self._state.effects.append(PolicyReplaced(self._name, reason))
         self.succeed(lambda setup: FirstComeFirstServed(setup, PolicyOptions()))
 
-    def _follow_doubts(self) -> None:
+    def follow_doubts(self) -> None:
         """Tell the policy what was learned, and of the requests that it gave up for what was expected before."""
+        while self._state.reprieved or self._state.learned:
+            self._follow_doubt()
+
+    def _follow_doubt(self) -> None:
         state = self._state
         while state.learned:
             self.inform(state.learned.pop(0))

@@ -53,6 +53,7 @@ class Turns:
     def begin_anew(self) -> None:
         """Workers came or went: let the policy know of all that waits, from which turns are taken anew."""
         state = self._state
+        self._policy.follow_doubts()  # what was given up wrongly waits, too
         released = self.release_all()
         state.sharing.workers_changed(state.now_ns)
         for request in released:
