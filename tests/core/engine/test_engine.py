@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from tests.core.engine.script import (
     MODELS,
@@ -102,6 +103,16 @@ def test_best_effort_may_be_late() -> None:
     assert engine.handle(arrived(0, 5, due_ns=6)) == [start(batch)]
     engine.handle(finished(15, started_ns=5))
     assert (engine.tally.answered, engine.tally.late) == (1, 1)
+
+
+def test_requests_of_unlike_shapes_cannot_share_a_batch_though_their_merge_keys_are_equal() -> None:
+    policy = Script()
+    engine = engine_of(policy)
+    for number, shape in enumerate(("x:3,48,320", "x:3,48,640")):
+        engine.handle(RequestArrived(0, replace(arrived(number).request, shape=shape)))
+    policy.answers.append([run(0, 1)])
+    with pytest.raises(InvariantViolation, match=r"invariant 1: .* cannot merge request 1"):
+        engine.handle(arrived(2))
 
 
 def test_timers_are_not_fired_by_the_driver() -> None:
