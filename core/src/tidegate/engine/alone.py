@@ -14,7 +14,7 @@ FIRST = 8
 FURTHER = 64
 MOVED = 0.02
 """It is told anew where its mean, or a tenth of it at either end, moved by such a share."""
-MOST_APPS = 64
+MOST_APPS = 128
 """The most applications of a model on one kind of worker; of further ones nothing is learned, as clients name them."""
 
 Key = tuple[str, str, str]
@@ -52,7 +52,7 @@ class AloneTimes:
         return tuple(seen.told for seen in self._seen.values() if seen.told)
 
     def observe(self, request: Request, kind: str, duration_ns: int, profile: Profile) -> ExecutionTimes | None:
-        """A request of an application ran alone, on a worker of this kind; returns the distribution where that has moved.
+        """A request of an application ran alone on a worker of this kind; returns the distribution where it has moved.
 
         `profile`: what is expected of its partition there, from which the law of batches follows.
         """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.api.device import DEFAULT_KIND
+from tidegate.documents import DEFAULT_KIND
 
 if TYPE_CHECKING:
     from rich.console import Console

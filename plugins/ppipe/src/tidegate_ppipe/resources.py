@@ -19,6 +19,8 @@ class Resources:
         self.probes = 0
         """How often a path was looked for."""
         self._profiles: dict[ProfileKey, Profile] = {}
+        self._shapes: dict[tuple[str, str], dict[str, Profile]] = {}
+        """The profiles by (partition, kind), by shape."""
         self._slowest: dict[tuple[str, str], Profile] = {}
         """The profile of the slowest of the shapes that were met, by (partition, kind)."""
         self._network = network
@@ -37,9 +39,8 @@ class Resources:
     def expect(self, profile: Profile) -> None:
         """Expect the latencies of this profile from now on."""
         self._profiles[profile.key] = profile
-        kind = profile.key[:2]
-        shapes = [known for key, known in self._profiles.items() if key[:2] == kind and key[2]]
-        self._slowest[kind] = Profile.slowest(shapes or [profile])
+        self._shapes.setdefault(profile.key[:2], {})[profile.shape] = profile
+        self._slowest.pop(profile.key[:2], None)
 
     def join(self, worker: Worker) -> None:
         """An idle worker."""
@@ -88,9 +89,18 @@ class Resources:
     def rows_per_ns(self, partition: str, rows: int) -> float:
         """What the workers that host a partition bear together, with batches of so many rows of the slowest shape."""
         return sum(
-            len(pool.places) * rows / self._slowest[partition, pool.kind].expected_ns(rows)
+            len(pool.places) * rows / self._slowest_of(partition, pool.kind).expected_ns(rows)
             for pool in self._pools_of[partition]
         )
+
+    def _slowest_of(self, partition: str, kind: str) -> Profile:
+        """How long the slowest takes of the shapes that were met; the empty one where none was."""
+        slowest = self._slowest.get((partition, kind))
+        if slowest is None:
+            of_kind = self._shapes[partition, kind]
+            met = [profile for shape, profile in of_kind.items() if shape]
+            slowest = self._slowest[partition, kind] = Profile.slowest(met or of_kind.values())
+        return slowest
 
     def link_rows_per_ns(self, sender: str, receiver: str) -> float:
         """What the links between the nodes of two partitions' workers bear; infinite where nothing is transferred."""
