@@ -30,6 +30,7 @@ from tidegate.host import Plugins
 from tidegate.observation import Recorder, read_log
 from tidegate.testing import random_world, run_world
 
+pytestmark = pytest.mark.apart
 PLUGINS = Plugins.installed()
 every_policy = pytest.mark.parametrize("spec", PLUGINS.policies.values(), ids=lambda spec: spec.name)
 RNG = st.randoms(use_true_random=False)

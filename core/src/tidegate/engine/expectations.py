@@ -121,7 +121,8 @@ class Expectations:
         bases = [profile for profile in self.profiles.values() if profile.partition in partitions and not profile.shape]
         met = ((base, self.profiles.get((base.partition, base.kind, shape))) for base in bases)
         new = [self._begin(shape, base) for base, known in met if known is None or known.max_rows < base.max_rows]
-        self._keys_of.setdefault((model.name, shape), {}).update((profile.key, None) for profile in new)
+        if self._learn:
+            self._keys_of.setdefault((model.name, shape), {}).update((profile.key, None) for profile in new)
         return new
 
     def leg_started(self, now_ns: int, batch: Batch, leg: int, kind: str, shape: str) -> Profile | None:
