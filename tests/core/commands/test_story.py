@@ -1,7 +1,6 @@
 """`tidegate story` over a recording."""
 
 import json
-import random
 from pathlib import Path
 
 import pytest
@@ -9,19 +8,8 @@ from typer.testing import CliRunner
 
 from tidegate.cli import build_app
 from tidegate.host import Plugins
-from tidegate.observation import Recorder
-from tidegate.testing import random_world, run_world
 
 PLUGINS = Plugins.installed()
-WORLD = 1  # one with a few dozen requests
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    path = tmp_path / "run.jsonl"
-    with path.open("wb") as out:
-        run_world(PLUGINS.policy("symphony"), random_world(random.Random(WORLD)), recorder=Recorder(out))
-    return path
 
 
 def story(path: Path, *options: str) -> tuple[int, str]:

@@ -1,6 +1,5 @@
 """Recorded runs, replayed: the same, or the first difference is shown."""
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -13,22 +12,12 @@ from tidegate.cli import build_app
 from tidegate.engine import Engine, StartLeg, Tally, TriesChanged
 from tidegate.host import Plugins
 from tidegate.observation import EngineSettings, Recorder, read_log
-from tidegate.testing import random_world, run_world
 
 PLUGINS = Plugins.installed()
-WORLD = 1  # one with a few dozen requests
 HEADER = (
     '{"version": 3, "policy": "x", "options": {}, "setup": {"models": [], "workers": [], "profiles": []}, '
     '"settings": {"learn": true, "max_tries": 2}}'
 )
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    path = tmp_path / "run.jsonl"
-    with path.open("wb") as out:
-        run_world(PLUGINS.policy("symphony"), random_world(random.Random(WORLD)), recorder=Recorder(out))
-    return path
 
 
 def replay(path: Path, *options: str) -> tuple[int, str]:

@@ -4,7 +4,7 @@ Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; t
 *partition* on one *worker*; a *profile* says how long that takes. Events come in, commands go out.
 
 policy    one method per event: BEGIN HERE; events: what it is told, commands: what it wants done
-model     the nouns; device: what workers are bound to, network: what is between them
+model     the nouns; device: what workers are bound to, network: what is between them, shape: how one is read
 profile   how long a partition runs; execution_times: how long requests of an application run alone
 planner   from a problem to a plan
 specs     what a distribution offers, and how its hooks return it

@@ -29,7 +29,7 @@ from tidegate.api.events import (
     WorkerReady,
 )
 from tidegate.api.execution_times import ExecutionTimes
-from tidegate.api.model import Model, Worker
+from tidegate.api.model import Model, Request, Worker
 from tidegate.api.network import Network
 from tidegate.api.profile import Profile
 
@@ -116,6 +116,11 @@ class Policy(ABC):
         self.setup = setup
         self.options = options
         self.rng = random.Random(setup.seed)
+        self.inherited: set[int] = set()
+        """Requests that a policy before has counted, by id: they arrive here, but for the second time.
+
+        A policy that counts arrivals hands them over in `successor`, and asks `arrives_anew`.
+        """
         self._next_batch_id = setup.first_batch_id
 
     @classmethod
@@ -135,6 +140,13 @@ class Policy(ABC):
         successor as arrivals, though it has arrived before.
         """
         return type(self)(setup, self.options)
+
+    def arrives_anew(self, request: Request) -> bool:
+        """Whether a request that arrives is one of the `inherited`, which were counted before; asked once of each."""
+        if request.id not in self.inherited:
+            return False
+        self.inherited.discard(request.id)
+        return True
 
     def new_batch_id(self) -> int:
         """A batch id that was never used."""

@@ -6,6 +6,8 @@ without the rows.
 
 from collections.abc import Mapping, Sequence
 
+from tidegate.api.shape import read_sizes
+
 
 def shape_text(dimensions: Mapping[str, Sequence[int]]) -> str:
     """The shape of requests whose inputs have these dimensions, rows left out; empty for no inputs."""
@@ -17,10 +19,10 @@ def read_shape(text: str) -> dict[str, tuple[int, ...]]:
     dimensions: dict[str, tuple[int, ...]] = {}
     for part in text.split(";") if text else ():
         name, _, listed = part.rpartition(":")
-        sizes = listed.split(",")
-        if not name or not all(size.isascii() and size.isdecimal() and len(size) <= 18 for size in sizes):
+        sizes = read_sizes(listed)
+        if not name or sizes is None:
             raise ValueError(f"{text!r} is no shape: write NAME:3,48,320, several inputs as NAME:3,48,320;NAME:7")
         if name in dimensions:
             raise ValueError(f"{text!r} names the input {name!r} twice: leave one of them out")
-        dimensions[name] = tuple(map(int, sizes))
+        dimensions[name] = sizes
     return dimensions

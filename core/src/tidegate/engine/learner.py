@@ -140,7 +140,7 @@ class ProfileLearner:
             expected_ns = self._base.expected_ns(rows)
             most_ns = max((middle + near) * expected_ns, per_row_ns * rows)
             taken_ns = max((middle - near) * expected_ns, min(most_ns, duration_ns))
-            self._fit(rows / self._base.max_rows, taken_ns - expected_ns)
+            self._fit(rows, taken_ns - expected_ns)
         self._spread_ns = fmean(map(abs, self._strays()))
 
     def _judge(self, rows: int, duration_ns: int) -> None:
@@ -154,16 +154,16 @@ class ProfileLearner:
             far = max(near, expected_ns * (rows / self._most_rows - 1))
         surprise = max(-near, min(far, duration_ns - expected_ns))
         self._spread_ns += max(SPREAD_GAIN, 1 / self._seen) * (min(abs(surprise), near) - self._spread_ns)
-        self._fit(x, correction + surprise)
+        self._fit(rows, correction + surprise)
 
     def _is_look(self) -> bool:
         """After doubts the very first leg decides whether more are sent after it."""
         seen = self._seen
         return seen % PUBLISH_EVERY == 0 or (self._first_look <= seen < PUBLISH_EVERY and seen & (seen - 1) == 0)
 
-    def _fit(self, x: float, residual: float) -> None:
+    def _fit(self, rows: int, residual: float) -> None:
         """Add one residual to the base."""
-        rows = round(x * self._base.max_rows)
+        x = rows / self._base.max_rows
         taken_ns = residual + self._base.expected_ns(rows)
         self._most_rows = max(self._most_rows, rows)
         self._w = FORGETTING * self._w + 1
@@ -192,14 +192,16 @@ class ProfileLearner:
         known = [other for other in self._others.values() if other._elements and other._w >= KNOWN_LEGS]
         if not self._elements or not known:
             return
-        # Least squares over z = share of max_rows * elements; relative deviations count.
-        weights = [(other._w / other._t) ** 2 for other in known]
-        sizes = [other._elements / self._elements for other in known]
-        w = sum(weight * other._w for weight, other in zip(weights, known, strict=True))
-        z = sum(weight * size * other._x for weight, size, other in zip(weights, sizes, known, strict=True))
-        zz = sum(weight * size**2 * other._xx for weight, size, other in zip(weights, sizes, known, strict=True))
-        t = sum(weight * other._t for weight, other in zip(weights, known, strict=True))
-        zt = sum(weight * size * other._xt for weight, size, other in zip(weights, sizes, known, strict=True))
+        # Least squares over z = share of max_rows * elements.
+        w = z = zz = t = zt = 0.0
+        for other in known:
+            weight = (other._w / other._t) ** 2  # relative deviations count
+            size = other._elements / self._elements
+            w += weight * other._w
+            z += weight * size * other._x
+            zz += weight * size**2 * other._xx
+            t += weight * other._t
+            zt += weight * size * other._xt
         variance = zz * w - z * z
         if variance < TOLD_APART * zz * w:
             return

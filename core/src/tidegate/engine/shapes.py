@@ -5,6 +5,7 @@ from itertools import accumulate
 from math import ceil, log, prod
 
 from tidegate.api import Profile
+from tidegate.api.shape import read_sizes
 
 MOST_SHAPES = 32
 """How many shapes of a model are told apart; further ones share a class with those of about as many elements."""
@@ -26,10 +27,10 @@ def elements_of(shape: str) -> int:
     """
     total = 0
     for part in shape.removeprefix(FURTHER).split(";"):
-        dimensions = part.rpartition(":")[2].split(",")
-        if not all(size.isascii() and size.isdecimal() and len(size) <= 18 for size in dimensions):
+        sizes = read_sizes(part.rpartition(":")[2])
+        if sizes is None:
             return 0
-        total += prod(map(int, dimensions))
+        total += prod(sizes)
     return total if total <= MOST_ELEMENTS else 0
 
 

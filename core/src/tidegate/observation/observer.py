@@ -42,7 +42,7 @@ class Observer(ABC):
     def __init__(self, options: ObserverOptions) -> None:
         self.options = options
 
-    def started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:  # noqa: B027
+    def started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:  # noqa: B027 - optional
         """The engine is about to take in its first stimulus; one who does not care need not say so.
 
         `policy`: its name; `options`: its validated options.
@@ -55,7 +55,7 @@ class Observer(ABC):
         `commands`: what the policy wanted because of it and was carried out; `effects`: what the driver is given to do.
         """
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:  # noqa: B027 - optional
         """The last stimulus is past; one who has nothing open need not care."""
 
 

@@ -109,14 +109,13 @@ class Reducer:
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
         """An engine took in a stimulus, which had these effects."""
-        kind = type(event)
-        if kind is RequestArrived:
-            request = event.request  # type: ignore[union-attr]  # a match costs more
+        if type(event) is RequestArrived:  # a match costs more
+            request = event.request
             self.open[request.id] = request
-        elif kind is LegFinished:
+        elif type(event) is LegFinished:
             if not (effects and type(effects[0]) is EngineRestarted):  # else nobody is given its answer
-                self._finish_leg(event)  # type: ignore[arg-type]
-        elif kind is not ClockAdvanced:
+                self._finish_leg(event)
+        elif type(event) is not ClockAdvanced:
             self._take_in_rare(event)
         for effect in effects:
             if type(effect) is StartLeg:

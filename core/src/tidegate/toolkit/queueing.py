@@ -255,8 +255,6 @@ class QueueingPolicy(Policy, Generic[Queue]):
         self.profiles = {profile.key: profile for profile in setup.profiles}
         self.idle = IdleWorkers(setup.workers)
         self.queues: dict[QueueKey, Queue] = {}
-        self.inherited: set[int] = set()
-        """Requests that a policy before has counted, by id: they arrive here, but for the second time."""
         self._queue_of: dict[int, QueueKey] = {}
         self._fastest: dict[tuple[str, str], Profile] = {}
 
@@ -265,12 +263,6 @@ class QueueingPolicy(Policy, Generic[Queue]):
         follower = super().successor(setup)
         follower.inherited = self.inherited | self._queue_of.keys()
         return follower
-
-    def arrives_anew(self, request: Request) -> bool:
-        """Whether a request that arrives is one of the `inherited`, which were counted before; asked once of each."""
-        known = request.id in self.inherited
-        self.inherited.discard(request.id)
-        return known
 
     def new_queue(self, key: QueueKey, model: Model) -> Queue:
         """A queue for requests that can share a batch; it is forgotten when it is empty."""
@@ -318,6 +310,8 @@ class QueueingPolicy(Policy, Generic[Queue]):
             queue = self.queues[key] = self.new_queue(key, model)
         queue.push(request)
         self._queue_of[request.id] = key
+        if self.inherited:
+            self.inherited.discard(request.id)  # a policy that counts nothing does not ask
         return queue
 
     def take(self, queue: Queue, count: int, start: int = 0) -> list[Request]:

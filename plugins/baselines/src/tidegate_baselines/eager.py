@@ -57,7 +57,7 @@ class Eager(EarlyDrop):
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards the rate of its model and shape, then queue it."""
-        if self._by_window and not (self.inherited and self.arrives_anew(event.request)):
+        if self._by_window and not self.arrives_anew(event.request):
             key = event.request.model, event.request.shape
             target = self._targets.get(key)
             if target is None:

@@ -116,14 +116,12 @@ class Nexus(Policy):
         self._rates = {model: rate * ROWS_PER_S for model, rate in options.rates.items()}
         self._observed: dict[str, int] = {}
         self._observing_since_ns: int | None = None
-        self._inherited: set[int] = set()
-        """Requests that a policy before has counted, by id: they arrive here, but for the second time."""
         self._make_plan()
 
     def successor(self, setup: Setup) -> Self:
         """The next one plans with what was observed, or observes on; where a model is new it begins to observe anew."""
         follower = super().successor(setup)
-        follower._inherited = self._inherited | self._where.keys() | self._unrouted.keys()
+        follower.inherited = self.inherited | self._where.keys() | self._unrouted.keys()
         if not self.options.rates and all(model in self._models for model in follower._models):
             follower._rates = {model: rate for model, rate in self._rates.items() if model in follower._models}
             follower._observed, follower._observing_since_ns = self._observed, self._observing_since_ns
@@ -133,9 +131,7 @@ class Nexus(Policy):
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Route it, and let its worker begin if it is idle."""
         request = event.request
-        anew = request.id in self._inherited
-        self._inherited.discard(request.id)
-        if not self._rates and not anew:
+        if not self.arrives_anew(request) and not self._rates:
             self._observe(event.now_ns, request)
         return self._accept(event.now_ns, request)
 

@@ -95,6 +95,7 @@ class Ppipe(Policy):
         """The next one knows the rates of the models that it has, too."""
         follower = super().successor(setup)
         follower._waiting.follow(self._waiting)
+        follower.inherited = self.inherited | self._waiting.request_ids
         return follower
 
     def route(self, pipeline: Pipeline) -> Route:
@@ -109,7 +110,7 @@ class Ppipe(Policy):
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Look for a path for what waits, unless the batch that the request joins gathers on."""
-        return self._waiting.push(event.now_ns, event.request)
+        return self._waiting.push(event.now_ns, event.request, anew=self.arrives_anew(event.request))
 
     def on_request_cancelled(self, event: RequestCancelled) -> Commands:
         """Look at the queue anew: the batch that the request would have joined may have time to gather."""

@@ -1,6 +1,6 @@
 """What waits at the first pools: who leaves, who is dropped, and until when the others gather (PPipe, Algorithm 1)."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import TYPE_CHECKING
 
 from tidegate.api import (
@@ -71,15 +71,17 @@ class Waiting:
         self._as_needed = as_needed
         self._queues: dict[str, dict[QueueKey, Queue]] = {model: {} for model in routes}
         self._queue_of: dict[int, Queue] = {}
-        self._inherited: set[int] = set()
-        """Requests that a policy before has counted, by id: they wait here, but for the second time."""
 
     def follow(self, before: "Waiting") -> None:
         """Know the rates that were observed, of the models that there still are."""
-        self._inherited = before._inherited | before._queue_of.keys()
         for model, routes in self._routes.items():
             if known := before._routes.get(model):
                 routes.rate = known.rate
+
+    @property
+    def request_ids(self) -> Set[int]:
+        """The requests that wait, by id."""
+        return self._queue_of.keys()
 
     def of(self, models: Iterable[str]) -> list[Queue]:
         """The queues of some models."""
@@ -90,8 +92,11 @@ class Waiting:
         """The queues that have a last moment."""
         return [queue for queue in self.of(self._queues) if queue.wake_ns != NEVER]
 
-    def push(self, now_ns: int, request: Request) -> Commands:
-        """One more waits: look for a path, unless the batch that it joins gathers on."""
+    def push(self, now_ns: int, request: Request, *, anew: bool) -> Commands:
+        """One more waits: look for a path, unless the batch that it joins gathers on.
+
+        `anew`: it has been counted before, by the policy that this one follows.
+        """
         queues, model = self._queues[request.model], self._routes[request.model].model
         key = queue_key(request, model)
         queue = queues.get(key)
@@ -99,9 +104,7 @@ class Waiting:
             queue = queues[key] = Queue(key, model)
         queue.push(request)
         self._queue_of[request.id] = queue
-        if request.id in self._inherited:
-            self._inherited.discard(request.id)
-        else:
+        if not anew:
             self._routes[request.model].rate.observe(now_ns, request.rows)
         if queue.waits_for_rows == WHATEVER_COMES:
             return ()

@@ -98,7 +98,7 @@ class Symphony(QueueingPolicy[ModelThread]):
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards the rate of its model and shape; it joins the candidate, or there is a new one."""
         request, now_ns = event.request, event.now_ns
-        if not self.inherited or not self.arrives_anew(request):
+        if not self.arrives_anew(request):
             self._autoscaler.arrived()
             kind = request.model, request.shape
             target = self._targets.get(kind)

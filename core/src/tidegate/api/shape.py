@@ -1,0 +1,9 @@
+"""What a part of a request's shape says (`Request.shape`): the dimensions of one input, rows not counted."""
+
+
+def read_sizes(text: str) -> tuple[int, ...] | None:
+    """The dimensions of one input, `3,48,320`; None for what is none."""
+    sizes = text.split(",")
+    if not all(size.isascii() and size.isdecimal() and len(size) <= 18 for size in sizes):
+        return None
+    return tuple(map(int, sizes))
