@@ -171,6 +171,10 @@ class Profile(msgspec.Struct, frozen=True):
         )
         return msgspec.structs.replace(self, expected=expected, planned=planned)
 
+    def without_margin(self) -> Self:
+        """This profile promising no more than what is expected."""
+        return msgspec.structs.replace(self, planned=self.expected)
+
     def of_shape(self, shape: str) -> Self:
         """The same, said of another shape."""
         return msgspec.structs.replace(self, shape=shape)

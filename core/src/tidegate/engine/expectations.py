@@ -128,7 +128,8 @@ class Expectations:
     def leg_started(self, now_ns: int, batch: Batch, leg: int, kind: str, shape: str) -> Profile | None:
         """A leg of a batch of requests of this shape runs from now on, on a worker of this kind.
 
-        If it is the probe of a doubted expectation: returns what is expected again until it has ended.
+        If it is the probe of a doubted expectation: returns what is to be expected again until it has ended, once the
+        policy is told (`recall`).
         """
         key = (batch.legs[leg].partition, kind, shape)
         tracked = self._tracked.get(key)
@@ -140,8 +141,11 @@ class Expectations:
         if not tracked.awaits_probe:
             return None
         tracked.awaits_probe = False
-        self._expect(key, tracked.learner.published)
         return tracked.learner.published
+
+    def recall(self, profile: Profile) -> None:
+        """Expect again what was doubted: the policy is told so now."""
+        self._expect(profile.key, profile)
 
     def leg_ended(self, now_ns: int, batch_id: int) -> None:
         """The leg of a batch that ran does so no more, however that came."""

@@ -116,18 +116,22 @@ def check_deadlines(
     workers: dict[int, Worker],
     profiles: Mapping[ProfileKey, Profile],
 ) -> None:
-    """Invariant 8: what is dispatched is predicted to be in time, by the profile and not by a rosier plan."""
+    """Invariant 8: workers are booked for as long as is planned, and what is dispatched is expected to be in time."""
     shape = requests[0].shape
+    profile = None
     for index, leg in enumerate(batch.legs):
-        planned_ns = profiles[leg.partition, workers[leg.worker_id].kind, shape].planned_ns(rows)
+        profile = profiles[leg.partition, workers[leg.worker_id].kind, shape]
+        planned_ns = profile.planned_ns(rows)
         if leg.duration_ns < planned_ns:
             raise InvariantViolation(
                 8, f"leg {index} of batch {batch.id} plans {leg.duration_ns} ns, the profile says {planned_ns}"
             )
-    end_ns = batch.legs[-1].end_ns
+    assert profile is not None, "a batch has a leg"
+    end_ns = batch.legs[-1].start_ns + profile.expected_ns(rows)
     for request in requests:
         if end_ns > request.deadline_ns:
             raise InvariantViolation(
                 8,
-                f"batch {batch.id} is planned to end at {end_ns}, request {request.id} is due at {request.deadline_ns}",
+                f"batch {batch.id} is expected to end at {end_ns}, request {request.id} is due at "
+                f"{request.deadline_ns}",
             )

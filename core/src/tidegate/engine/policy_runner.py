@@ -82,7 +82,10 @@ class PolicyRunner:
     def _follow_doubt(self) -> None:
         state = self._state
         while state.learned:
-            self.inform(state.learned.pop(0))
+            news = state.learned.pop(0)
+            if isinstance(news, ProfileUpdated):
+                state.expectations.recall(news.profile)
+            self.inform(news)
         if state.reprieved:
             request, profiles = state.reprieved.pop(0)
             for profile in profiles:

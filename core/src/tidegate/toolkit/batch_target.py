@@ -7,6 +7,8 @@ from tidegate.api import Profile
 
 MEMORY_NS = 1_000_000_000
 """Time constant of the rate's exponential average: long enough to smooth a Poisson process, short against a day."""
+LEAST_MASS_NS = MEMORY_NS // 10
+"""Nothing arrived in so much of the time before the first request, as far as anybody knows."""
 REFRESH_NS = 10_000_000
 """How long a target holds."""
 
@@ -32,8 +34,14 @@ class ArrivalRate:
 
     @property
     def rows_per_ns(self) -> float:
-        """The rate; 0 before anything is known."""
+        """The rate when something last arrived; 0 before anything is known."""
         return self._rows / self._mass_ns if self._mass_ns > 0 else 0.0
+
+    def rows_per_ns_at(self, now_ns: int) -> float:
+        """The rate at an instant, since when nothing may have arrived; the first few arrivals do not make a crowd."""
+        fade = exp(-(now_ns - self._at_ns) / MEMORY_NS)
+        mass_ns = self._mass_ns * fade + MEMORY_NS * (1 - fade)
+        return self._rows * fade / max(mass_ns, LEAST_MASS_NS)
 
 
 class BatchTarget:

@@ -220,6 +220,14 @@ class IdleWorkers:
         """How many workers, busy or idle, host the partition."""
         return sum(len(pool.members) for pool in self._pools_of.get(partition, ()))
 
+    def sharing(self, partition: str) -> tuple[frozenset[str], int]:
+        """What shares workers with a partition, be it by way of others, and how many workers that are."""
+        shared, pools = {partition}, [pool for pool in self._pools.values() if pool.members]
+        while found := [pool for pool in pools if not pool.hosts <= shared and pool.hosts & shared]:
+            for pool in found:
+                shared |= pool.hosts
+        return frozenset(shared), sum(len(pool.members) for pool in pools if pool.hosts & shared)
+
     def count(self) -> int:
         """How many workers there are, busy or idle."""
         return len(self._workers)

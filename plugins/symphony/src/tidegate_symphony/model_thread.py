@@ -4,9 +4,7 @@ from dataclasses import dataclass
 
 from tidegate.api import NEVER, Model, Profile, QueueKey, Request
 from tidegate.toolkit import BatchTarget, Gathered, Gathering, RequestQueue
-
-Kind = tuple[str, str]
-"""(model, shape): requests of one kind take equally long, and have a rate and a target in common."""
+from tidegate_symphony.batch_need import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +12,9 @@ class Outlook:
     """What the workers that host a model promise it."""
 
     profile: Profile
-    """The best profile that any of the workers could have: plans are made with it, and it decides that all is lost."""
+    """The best profile that any of the workers could have: plans are made with what may be promised by it."""
+    bare: Profile
+    """The same without its margin: it decides that all is lost, and what runs where nothing can be promised."""
     workers: int
     fixed_cost_ns: float
     """What a batch costs besides its rows, in ns: beta."""
@@ -42,7 +42,7 @@ class Candidate:
 class ModelThread(RequestQueue):
     """A queue and its candidate."""
 
-    __slots__ = ("_gathering", "_spares_heads", "_target", "candidate", "kind", "outlook", "slack_ns")
+    __slots__ = ("_gathering", "_target", "candidate", "kind", "outlook", "slack_ns")
 
     def __init__(
         self,
@@ -51,14 +51,11 @@ class ModelThread(RequestQueue):
         gathering: Gathering,
         target: BatchTarget | None,
         *,
-        spares_heads: bool = False,
         slack_ns: int = 0,
     ) -> None:
         """`target`: gather by window towards this size; None: keep the head.
 
-        `spares_heads`: skip heads only as far as larger batches pay, not beyond the rows that come in beta: the
-        staggered target alone assumes that the workers belong to this model. `slack_ns`: a timer may fire so late, so
-        a batch waits that much less.
+        `slack_ns`: a timer may fire so late, so a batch waits that much less.
         """
         super().__init__(key, model)
         self.kind: Kind = key[:2]
@@ -67,7 +64,6 @@ class ModelThread(RequestQueue):
         """The outlook of the last update."""
         self._gathering = gathering
         self._target = target
-        self._spares_heads = spares_heads
         self.slack_ns = slack_ns
         """The slack of wake-ups in ns; a change of it counts from the next update on."""
 
@@ -86,10 +82,10 @@ class ModelThread(RequestQueue):
         return True
 
     def count_hopeless(self, outlook: Outlook, now_ns: int) -> int:
-        """How many requests at the head would be late even if they ran now and alone."""
+        """How many requests at the head are expected to be late even if they ran now and alone."""
         count = 0
         for request in self:
-            if not self._gathering.is_hopeless(request, outlook.profile, now_ns):
+            if not self._gathering.is_hopeless(request, outlook.bare, now_ns):
                 break
             count += 1
         return count
@@ -97,30 +93,34 @@ class ModelThread(RequestQueue):
     def update(self, outlook: Outlook, now_ns: int, enough_rows: float) -> Candidate:
         """Gather the candidate anew; one of `enough_rows` does not wait for more. The head must not be hopeless."""
         self.outlook = outlook
-        batch = self.gather(outlook.profile, now_ns)
+        batch = self.gather(outlook.profile, outlook.bare, now_ns)
         assert batch is not None, "a head that is not hopeless is a batch by itself"
         self.candidate = Candidate(batch.start, batch.count, batch.rows, batch.due_ns)
         self._time(self.candidate, now_ns, enough_rows)
         return self.candidate
 
-    def gather(self, profile: Profile, now_ns: int) -> Gathered | None:
-        """The batch that would start now under this profile; None where not even the head is in time."""
-        most_rows = self.outlook.most_rows
+    def gather(self, profile: Profile, bare: Profile, now_ns: int) -> Gathered | None:
+        """The batch that would start now; None where not even the head is expected to be in time.
+
+        It has room for what may be promised under the profile. Where that is nothing, whoever is expected to be in time
+        is tried all the same: nobody else wants the worker. `bare`: the profile without its margin.
+        """
+        gathering, most_rows = self._gathering, self.outlook.most_rows
         if self._target is not None and self.model.slo_ns is not None:
-            slo_ns = self.model.slo_ns - self._gathering.reserve_ns
+            slo_ns = self.model.slo_ns - gathering.reserve_ns
             target = self._target.rows(now_ns, profile, slo_ns, self.outlook.workers)
-            if self._spares_heads:
-                target = max(1, min(target, int(self._target.rate.rows_per_ns * self.outlook.fixed_cost_ns)))
-            target = min(target, most_rows)
-            if batch := self._gathering.window(self, profile, now_ns, target, most_rows=most_rows):
-                return batch
-        return self._gathering.keep_head(self, profile, now_ns, most_rows=most_rows)
+            batch = gathering.window(self, profile, now_ns, min(target, most_rows), most_rows=most_rows)
+        else:
+            batch = gathering.keep_head(self, profile, now_ns, most_rows=most_rows)
+        return batch or gathering.keep_head(self, bare, now_ns, most_rows=most_rows)
 
     def _time(self, candidate: Candidate, now_ns: int, enough_rows: float) -> None:
         rows, due_ns, planned_ns = candidate.rows, candidate.due_ns, self.outlook.profile.planned_ns
         candidate.exec_ns, candidate.latest_ns = now_ns, NEVER
         if due_ns != NEVER:
             candidate.latest_ns = due_ns - planned_ns(rows)
+            if candidate.latest_ns < now_ns:
+                candidate.latest_ns = due_ns - self.outlook.bare.planned_ns(rows)
             waits = self.model.slo_ns is not None and rows < enough_rows and rows < self.outlook.most_rows
             if waits and self.head.deferrable:  # of its queue all are, or none
                 # Without an SLO there is nothing to defer towards; nobody can join what is full.

@@ -1,6 +1,6 @@
 """Symphony's deferred batch scheduling (Algorithm 1, and Appendix D for its two halves)."""
 
-from math import inf, sqrt
+from math import inf
 from typing import Literal, Self
 
 from pydantic import Field
@@ -15,17 +15,19 @@ from tidegate.api import (
     Model,
     PolicyOptions,
     QueueKey,
-    Request,
     RequestArrived,
     SetTimer,
     Setup,
     WakeSlackUpdated,
     Worker,
+    WorkerJoined,
+    WorkerLost,
     ms_to_ns,
 )
 from tidegate.toolkit import ArrivalRate, BatchTarget, Gathering, QueueingPolicy
 from tidegate_symphony.autoscaler import Autoscaler
-from tidegate_symphony.model_thread import Candidate, Kind, ModelThread, Outlook
+from tidegate_symphony.batch_need import BatchNeed, Kind, KindLoad
+from tidegate_symphony.model_thread import Candidate, ModelThread, Outlook
 from tidegate_symphony.rank_thread import ReadyCandidates
 
 
@@ -39,7 +41,12 @@ class SymphonyOptions(PolicyOptions):
     deferral: Literal["adaptive", "frontrun"] = Field(
         default="adaptive",
         description="frontrun: a batch waits until one more request could not join in time (the paper); "
-        "adaptive: nor, unless workers are to spare, longer than a larger batch saves more time than it costs others",
+        "adaptive: nor for more rows than the load needs, nor longer than a larger batch saves more time than it costs",
+    )
+    consolidate: bool = Field(
+        default=False,
+        description="adaptive: batches wait where workers are to spare, too, so that few workers are used at light "
+        "load; answers take nearly as long as they may then",
     )
     contention: float = Field(
         default=5.0, gt=0, description="adaptive: how much an idle worker is worth to each other model"
@@ -68,12 +75,14 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._gathering = Gathering(ms_to_ns(options.reserve_ms))
         self._by_window = options.gathering == "window"
         self._contention = options.contention if options.deferral == "adaptive" else 0.0
+        self._consolidates = options.consolidate
         self._slack_ns = setup.wake_slack_ns
         self._targets: dict[tuple[str, str], BatchTarget] = {}
         """The sizes that batches should have, by model and shape: what can share batches."""
-        self._counts_need = self._contention > 0 and len(setup.models) > 1
-        self._needed: ArrivalRate | None = None
-        """How many workers the load would need with deferral: the worker time per time that arrives."""
+        self._loads: dict[Kind, KindLoad] = {}
+        """What arrives, and how large batches it needs."""
+        self._needs: dict[str, BatchNeed] = {}
+        """What decides that, by model: one for all that share workers."""
         self._outlooks: dict[Kind, Outlook] = {}
         """What the workers promise, by model and shape."""
         self._ready = ReadyCandidates()
@@ -85,15 +94,16 @@ class Symphony(QueueingPolicy[ModelThread]):
         follower._targets = {kind: target for kind, target in self._targets.items() if kind[0] in follower.models}
         for target in follower._targets.values():
             target.forget()
-        follower._needed = self._needed
+        for kind, load in self._loads.items():
+            if kind[0] in follower.models:
+                follower._count(kind, load.rate)
         follower._autoscaler = self._autoscaler
         return follower
 
     def new_queue(self, key: QueueKey, model: Model) -> ModelThread:
         """A thread of its model and shape: all of those share a target."""
         target = self._targets[key[:2]] if self._by_window else None
-        spares_heads = self._contention > 0
-        return ModelThread(key, model, self._gathering, target, spares_heads=spares_heads, slack_ns=self._slack_ns)
+        return ModelThread(key, model, self._gathering, target, slack_ns=self._slack_ns)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards the rate of its model and shape; it joins the candidate, or there is a new one."""
@@ -105,8 +115,8 @@ class Symphony(QueueingPolicy[ModelThread]):
             if target is None:
                 target = self._targets[kind] = BatchTarget(now_ns)
             target.rate.observe(now_ns, request.rows)
-            if self._counts_need:
-                self._count_need(now_ns, request, kind, target)
+            if self._contention and (need := self._count(kind, target.rate)):
+                need.refresh(now_ns)
         thread = self.enqueue(request)
         if not thread.joins(request, now_ns, self._enough_rows(thread)):
             return self.queue_changed(now_ns, thread)
@@ -151,6 +161,16 @@ class Symphony(QueueingPolicy[ModelThread]):
             command for thread in list(self.queues.values()) for command in self.queue_changed(event.now_ns, thread)
         ]
 
+    def on_worker_joined(self, event: WorkerJoined) -> Commands:
+        """There is more for all that share it."""
+        self._needs.clear()
+        return super().on_worker_joined(event)
+
+    def on_worker_lost(self, event: WorkerLost) -> Commands:
+        """There is less for all that shared it."""
+        self._needs.clear()
+        return super().on_worker_lost(event)
+
     def forget_plans(self) -> None:
         """The workers or their profiles changed: no candidate and no target stands."""
         super().forget_plans()
@@ -192,9 +212,10 @@ class Symphony(QueueingPolicy[ModelThread]):
             profile = self.profile(model, worker, thread.shape)
             start_ns = self.start_ns(now_ns, worker)
             # Where all workers are of one kind, the candidate is what would be gathered again.
-            planned = profile is thread.outlook.profile and start_ns == now_ns
-            batch = candidate if planned else thread.gather(profile, start_ns)
-            if batch is not None and start_ns > now_ns and batch != thread.gather(profile, now_ns):
+            foreseen = profile is thread.outlook.profile
+            bare = thread.outlook.bare if foreseen else profile.without_margin()
+            batch = candidate if foreseen and start_ns == now_ns else thread.gather(profile, bare, start_ns)
+            if batch is not None and start_ns > now_ns and batch != thread.gather(profile, bare, now_ns):
                 continue  # once the worker is idle, which may be sooner than planned, more may be in time
             if batch is not None:
                 commands.append(self.dispatch(now_ns, thread, batch.count, worker, start=batch.start))
@@ -202,50 +223,54 @@ class Symphony(QueueingPolicy[ModelThread]):
         return False
 
     def _enough_rows(self, thread: ModelThread) -> float:
-        """The size from which on waiting for one more request costs more than it saves.
+        """The size from which on a batch does not wait for more.
 
-        One more in a batch of b spares beta/b of worker time; waiting for it, 1/lambda on average, keeps a worker idle
-        that others may want: the more of them there are, and the fewer workers are idle, the surer. Both are equal at
-        `b* = lambda*beta / kappa` with `kappa = contention * others / idle`. While deferral leaves workers to spare
-        nobody misses one, and kappa is 0.
+        It is what the load needs (`BatchNeed`), and no more than pays: one more request in a batch of b spares beta/b
+        of worker time; waiting for it, 1/lambda on average, keeps a worker idle that others may want: the more of them
+        there are, and the fewer workers are idle, the surer. Both are equal at `b* = lambda*beta / kappa` with
+        `kappa = contention * others / idle`, at least 1.
         """
-        # Other models, and other shapes of this one: also those that wait for nothing now; in a burst they soon do.
-        others = len(self._targets) - 1
-        if not (self._contention and others):
+        load = self._loads.get(thread.kind)
+        if load is None:
             return inf
-        outlook = self._outlook(thread.kind)
-        if outlook is None or self._has_spare_workers(outlook):
+        if load.needed_rows < inf and self._consolidates:
             return inf
+        if load.needed_rows <= 1:
+            return 1
+        need = self._needs.get(thread.model.name)
+        others = len(need.loads) - 1 if need else 0
         kappa = self._contention * others / max(1, self.idle.count_idle(thread.model.name))
-        return self._targets[thread.kind].rate.rows_per_ns * outlook.fixed_cost_ns / kappa
+        return min(load.needed_rows, max(1.0, load.rate.rows_per_ns * load.fixed_cost_ns / max(1.0, kappa)))
 
-    def _count_need(self, now_ns: int, request: Request, kind: Kind, target: BatchTarget) -> None:
-        """Add the worker time that a request costs in a batch of the size that the rate of its model gathers."""
-        outlook = self._outlook(kind)
-        if outlook is None:
-            return
-        profile, slo_ns = outlook.profile, self.models[request.model].slo_ns
-        rows = profile.max_rows  # without an SLO they have time to gather
-        if slo_ns is not None:
-            rows = target.rows(now_ns, profile, slo_ns - self._gathering.reserve_ns, outlook.workers)
-        rows = min(rows, self.models[request.model].merged_rows)
-        if self._needed is None:
-            self._needed = ArrivalRate(now_ns)
-        self._needed.observe(now_ns, request.rows * profile.expected_ns(rows) // rows)
+    def _count(self, kind: Kind, rate: ArrivalRate) -> BatchNeed | None:
+        """Take a kind into account; returns what it shares workers in, None while no worker hosts it."""
+        need = self._needs.get(kind[0])
+        if need is None:
+            need = self._share(kind[0])
+        if kind not in self._loads and need and (outlook := self._outlook(kind)):
+            load = KindLoad(rate, outlook.profile, outlook.fixed_cost_ns, outlook.most_rows)
+            self._loads[kind] = load
+            need.loads.append(load)
+        return need
 
-    def _has_spare_workers(self, outlook: Outlook) -> bool:
-        """Whether deferral leaves so many workers idle that nobody misses the one that waits.
-
-        The workers in need vary by about their square root: so many have to be spare (square-root staffing, Halfin and
-        Whitt 1981). What is idle at the moment does not tell: it is none where batches are small for want of deferral.
-        """
-        return self._needed is not None and outlook.workers - self._needed.rows_per_ns >= sqrt(outlook.workers)
+    def _share(self, model: str) -> BatchNeed | None:
+        """What decides for all models that share workers with this one, be it by way of others."""
+        models, workers = self.idle.sharing(model)
+        if not workers:
+            return None
+        need = BatchNeed(workers)
+        need.loads = [load for kind, load in self._loads.items() if kind[0] in models]
+        self._needs.update(dict.fromkeys(models, need))
+        return need
 
     def _outlook(self, kind: Kind) -> Outlook | None:
         """What there is for a shape of a model; None while no worker hosts it."""
         outlook, (model, shape) = self._outlooks.get(kind), kind
         if outlook is None and (fastest := self.fastest_profile(model, shape)):
             most_rows = min(self.models[model].merged_rows, fastest.worthwhile_rows)
-            outlook = Outlook(fastest, self.idle.count_hosting(model), fastest.fixed_cost_ns, most_rows)
+            bare = fastest.without_margin()
+            outlook = Outlook(fastest, bare, self.idle.count_hosting(model), fastest.fixed_cost_ns, most_rows)
             self._outlooks[kind] = outlook
+            if load := self._loads.get(kind):
+                load.profile, load.fixed_cost_ns, load.most_rows = fastest, outlook.fixed_cost_ns, most_rows
         return outlook

@@ -1,0 +1,156 @@
+"""Scenarios drawn at random, from what is harmless to what no paper has: jitter, stalls, bursts, wrong profiles."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import log
+from random import Random
+from typing import Any
+
+from tidegate.workload import Scenario, stream
+
+REQUESTS = 6000
+"""In the measured window."""
+LEAST_S, LEAST_WARMUP_S = 1.5, 1.0
+MAX_BATCH = 32
+BATCHING = {"much": (6.0, 30.0), "some": (0.8, 4.0), "little": (0.05, 0.4)}
+"""How well batching pays: the range of beta / alpha."""
+GUESS = {"alpha_ms": 0.05, "beta_ms": 0.5}
+"""What Tidegate begins with where nobody measured anything (`tidegate_proxy.starting_profiles`)."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One experiment, in the words by which results are sorted."""
+
+    number: int
+    workers: int
+    models: int
+    batching: str
+    """Of all models `much`, `some` or `little`; or `mixed`."""
+    popularity: str
+    shapes: int
+    """Of each model, at most; the slowest takes up to three times as long as the quickest."""
+    cv: float
+    """Of the legs' times."""
+    stalls: bool
+    """One in a hundred legs takes ten times as long."""
+    arrivals: str
+    """`poisson`, `gamma` of a shape, or a `step` in the load."""
+    load: float
+    """Of what the workers could bear with batches as large as the SLOs allow."""
+    profiles: str
+    """`good`, `wrong` or `none`."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Everything, for files."""
+        return asdict(self)
+
+
+def draw_workload(seed: int, number: int) -> Workload:
+    """The workload of a number in the sample of a seed."""
+    draw = stream(seed, "no regret", number)
+    workers = round(_log_uniform(draw, 1, 64))
+    arrivals = draw.choice(("poisson", "poisson", f"gamma {draw.uniform(0.1, 0.25):.2f}", "step"))
+    return Workload(
+        number=number,
+        workers=workers,
+        models=round(_log_uniform(draw, 1, 40)),
+        batching=draw.choice(("much", "some", "little", "mixed")),
+        popularity=draw.choice(("equal", "zipf")),
+        shapes=draw.choice((1, 1, 1, 2, 5)),
+        cv=draw.choice((0.0, 0.05, 0.1, 0.2, 0.5)),
+        stalls=draw.random() < 0.25,
+        arrivals=arrivals,
+        load=round(draw.uniform(0.05, 1.5), 3),
+        profiles=draw.choice(("good", "wrong", "none")),
+    )
+
+
+def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scenario:
+    """The workload as a scenario. `seed`: of the sample; what is not a fact of the workload is drawn by it, too."""
+    draw = stream(seed, "models of no regret", workload.number)
+    models, service, shares = [], {}, _shares(workload)
+    mean_ms = 0.0
+    """Of a worker's time, what a request of the mix costs in batches as large as the SLOs allow."""
+    for index in range(workload.models):
+        name = f"m{index}"
+        least, most = BATCHING[draw.choice([*BATCHING]) if workload.batching == "mixed" else workload.batching]
+        alone_ms, ratio = _log_uniform(draw, 2, 50), _log_uniform(draw, least, most)
+        true = {"alpha_ms": alone_ms / (1 + ratio), "beta_ms": alone_ms * ratio / (1 + ratio)}
+        widths = [100] if workload.shapes == 1 else sorted(draw.sample(range(100, 301), workload.shapes))
+        slo_ms = max(10.0, alone_ms * widths[-1] / 100 * draw.uniform(3, 10))
+        wrong = draw.uniform(0.5, 2.0), draw.uniform(0.5, 2.0)
+        told = {
+            "good": true,
+            "wrong": {"alpha_ms": true["alpha_ms"] * wrong[0], "beta_ms": true["beta_ms"] * wrong[1]},
+            "none": GUESS,
+        }[workload.profiles]
+        models.append(
+            {
+                "name": name,
+                "slo_ms": slo_ms,
+                "profile": {**told, "max_batch": MAX_BATCH},
+                "share": shares[index],
+                "shapes": []
+                if workload.shapes == 1
+                else [
+                    {"shape": f"x:3,48,{width}", "times": width / 100, "told": workload.profiles != "none"}
+                    for width in widths
+                ],
+            }
+        )
+        service[name] = {"profile": {**true, "max_batch": MAX_BATCH}}
+        cost_ms = [_cost_ms(true, width / 100, slo_ms, workload.workers) for width in widths]
+        mean_ms += shares[index] * sum(cost_ms) / len(cost_ms)
+    rate_rps = workload.load * workload.workers * 1000 / mean_ms
+    duration_s = max(LEAST_S, requests / rate_rps)
+    simulation: dict[str, Any] = {"service": service}
+    if workload.cv:
+        simulation["jitter"] = {"cv": workload.cv}
+    if workload.stalls:
+        simulation["stalls"] = {"probability": 0.01}
+    return Scenario.model_validate(
+        {
+            "version": 1,
+            "name": f"no regret {workload.number}",
+            "warmup_s": max(LEAST_WARMUP_S, 0.1 * duration_s),
+            "duration_s": duration_s,
+            "workers": [{"count": workload.workers}],
+            "models": models,
+            "arrivals": _arrivals(workload.arrivals, rate_rps, duration_s),
+            "simulation": simulation,
+        }
+    )
+
+
+def _arrivals(kind: str, rate_rps: float, duration_s: float) -> dict[str, Any]:
+    if kind == "poisson":
+        return {"process": "poisson", "rate_rps": rate_rps}
+    if kind == "step":  # half the load, then more than that by as much, so that the mean stays
+        third = duration_s / 3
+        steps = [(0.0, 0.6), (third, 1.8), (2 * third, 0.6)]
+        return {
+            "process": "poisson",
+            "rate_rps": [{"from_s": at_s, "rate_rps": factor * rate_rps} for at_s, factor in steps],
+        }
+    return {"process": "gamma", "shape": float(kind.split()[1]), "rate_rps": rate_rps}
+
+
+def _shares(workload: Workload) -> Sequence[float]:
+    weights = [1 / (index + 1) if workload.popularity == "zipf" else 1.0 for index in range(workload.models)]
+    return [weight / sum(weights) for weight in weights]
+
+
+def _cost_ms(true: dict[str, float], times: float, slo_ms: float, workers: int) -> float:
+    """A worker's time for one request of a shape in the largest batch that evenly staggered workers bring in time."""
+    best_ms = times * (true["alpha_ms"] + true["beta_ms"])
+    for rows in range(2, MAX_BATCH + 1):
+        latency_ms = times * (true["alpha_ms"] * rows + true["beta_ms"])
+        if latency_ms * (1 + 1 / workers) <= slo_ms:
+            best_ms = latency_ms / rows
+    return best_ms
+
+
+def _log_uniform(draw: Random, least: float, most: float) -> float:
+    return least * float((most / least) ** draw.random()) if log(most / least) else least
