@@ -1,6 +1,6 @@
 """What the proxy's tests share: each fixture is where its concept is, in `fixtures/`."""
 
-from tests.proxy.fixtures.calls import call, open_stream, outcome, request_of, rest_of, start_call
+from tests.proxy.fixtures.calls import call, open_stream, outcome, request_of, rest_of, start_call, start_overdue
 from tests.proxy.fixtures.clients import connect, infer_all, tensors
 from tests.proxy.fixtures.fake_answers import merged
 from tests.proxy.fixtures.fake_triton import fake_http, start_fake
@@ -26,6 +26,7 @@ __all__ = [
     "serve_here",
     "start_call",
     "start_fake",
+    "start_overdue",
     "start_proxy_here",
     "tensors",
     "tidegate",

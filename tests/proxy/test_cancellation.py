@@ -35,6 +35,7 @@ def test_queued_requests_leave_the_engine(
     triton: EmbeddedTriton,
     serve_here: Make,
     start_call: Make,
+    start_overdue: Make,
     request_of: Make,
     outcome: Make,
     eventually: Make,
@@ -43,8 +44,8 @@ def test_queued_requests_leave_the_engine(
     running = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
     eventually(gate.somebody_waits, "the model to run")
     cancelled = [start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW})) for _ in range(5)]
-    overdue = [start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}), timeout=0.2) for _ in range(5)]
-    eventually(lambda: proxy.engine.tally.accepted == 11, "all of them to arrive")
+    eventually(lambda: proxy.engine.tally.accepted == 6, "all of them to arrive")
+    overdue = start_overdue(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
     for one in cancelled:
         one.cancel()
     # A policy may drop them before their clients give up.
@@ -53,7 +54,8 @@ def test_queued_requests_leave_the_engine(
     gate.open()
     assert outcome(running)[0] is OK
     tally = proxy.stop()
-    assert tally.cancelled + tally.dropped.total() == 10
+    assert tally.accepted > 6
+    assert tally.cancelled + tally.dropped.total() == tally.accepted - 1
     assert tally.cancelled >= 5
     assert tally.answered == 1
 

@@ -50,7 +50,7 @@ def test_a_deadline_that_passes_is_told_in_tritons_words(
     tidegate = start_tidegate([triton], policy="symphony")
     running = start_call(tidegate, "ModelInfer", request_of("gated", {"X": FULL}))
     eventually(gate.somebody_waits, "the model to run")
-    in_queue = start_call(tidegate, "ModelInfer", _timed(request_of("gated", {"X": ROW}, id="late"), 20_000))
+    in_queue = start_call(tidegate, "ModelInfer", _timed(request_of("gated", {"X": ROW}, id="late"), 300_000))
     assert outcome(in_queue) == words
     on_arrival = request_of("gated", {"X": ROW}, id="late")
     on_arrival.parameters["slo_ms"].int64_param = 0
@@ -64,25 +64,25 @@ def test_a_deadline_that_passes_is_told_in_tritons_words(
 def test_a_cancelled_request_is_never_run(
     gate: Any,  # noqa: ANN401
     triton: EmbeddedTriton,
-    start_tidegate: Make,
+    serve_here: Make,
     start_call: Make,
+    start_overdue: Make,
     call: Make,
     request_of: Make,
     outcome: Make,
     eventually: Make,
 ) -> None:
-    tidegate = start_tidegate([triton], policy="fifs")
+    tidegate = serve_here([triton], policy="fifs")
     before = _rows(call, triton, "gated")
     running = start_call(tidegate, "ModelInfer", request_of("gated", {"X": FULL}))
     eventually(gate.somebody_waits, "the model to run")
     cancelled = start_call(tidegate, "ModelInfer", request_of("gated", {"X": ROW}))
-    too_late = start_call(tidegate, "ModelInfer", request_of("gated", {"X": ROW}), timeout=0.3)
     kept = start_call(tidegate, "ModelInfer", request_of("gated", {"X": 2 * ROW}))
-    # They came before this call on the same connection, which has been to Triton and back.
-    assert call(tidegate, "ServerLive", b"")[0] is grpc.StatusCode.OK
+    eventually(lambda: tidegate.engine.queued == 2, "both to queue")
+    too_late = start_overdue(tidegate, "ModelInfer", request_of("gated", {"X": ROW}))
     cancelled.cancel()
-    assert outcome(too_late)[0] is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert call(tidegate, "ServerLive", b"")[0] is grpc.StatusCode.OK
+    assert {outcome(one)[0] for one in too_late} == {grpc.StatusCode.DEADLINE_EXCEEDED}
+    eventually(lambda: tidegate.engine.queued == 1, "all but one to leave")
     gate.open()
     assert outcome(running)[0] is grpc.StatusCode.OK
     code, answer = outcome(kept)
@@ -91,4 +91,5 @@ def test_a_cancelled_request_is_never_run(
     eventually(lambda: _rows(call, triton, "gated") >= before + 5, "Triton to count what it has answered")
     assert _rows(call, triton, "gated") == before + 5
     tally = tidegate.stop()
-    assert tally == {"accepted": 4, "answered": 2, "late": 0, "failed": 0, "cancelled": 2}
+    assert (tally.answered, tally.late, tally.failed, tally.cancelled) == (2, 0, 0, tally.accepted - 2)
+    assert tally.accepted >= 4

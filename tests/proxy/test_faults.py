@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -102,8 +103,10 @@ def test_whose_time_is_up_is_told_and_not_tried_again(
     hurried.parameters["timeout"].int64_param = 100_000
     running = start_call(proxy, "ModelInfer", hurried)
     eventually(gate.somebody_waits, "the model to run")
+    its_time_is_up = time.monotonic() + 0.1
     patient = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
     eventually(lambda: proxy.engine.queued == 1, "it to queue")
+    eventually(lambda: time.monotonic() > its_time_is_up, "the time of the one that runs to pass")
     os.kill(two_gated[0].pid, signal.SIGKILL)
     address = two_gated[0].grpc_address
     assert outcome(running) == (UNAVAILABLE, f"worker {address}/0 was lost")

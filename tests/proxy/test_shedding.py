@@ -85,6 +85,7 @@ def test_room_is_made_by_every_end_of_a_request(
     triton: EmbeddedTriton,
     serve_here: Make,
     start_call: Make,
+    start_overdue: Make,
     call: Make,
     request_of: Make,
     outcome: Make,
@@ -102,21 +103,25 @@ def test_room_is_made_by_every_end_of_a_request(
         assert code is UNAVAILABLE
         return "Exceeds maximum queue size" in words
 
-    for rounds in range(1, 4):
+    for _ in range(3):
         gate.shut()
         answered = [start_call(proxy, "ModelInfer", request)]
         eventually(gate.somebody_waits, "the model to run")
-        too_late = start_call(proxy, "ModelInfer", with_timeout)
-        answered.append(start_call(proxy, "ModelInfer", request))
+        assert outcome(start_call(proxy, "ModelInfer", with_timeout)) == (UNAVAILABLE, "Request timeout expired")
+        for overdue in start_overdue(proxy, "ModelInfer", request):
+            assert outcome(overdue)[0] in (grpc.StatusCode.DEADLINE_EXCEEDED, UNAVAILABLE)
+        eventually(lambda: proxy.engine.queued == 0, "both to leave")
         cancelled = start_call(proxy, "ModelInfer", request)
-        overdue = start_call(proxy, "ModelInfer", request, timeout=0.3)
-        eventually(lambda expected=5 * rounds: proxy.engine.tally.accepted == expected, "all of them to arrive")
+        answered += [start_call(proxy, "ModelInfer", request) for _ in range(3)]
+        eventually(lambda: proxy.engine.queued == 4, "all of them to arrive")
         assert is_full()
         cancelled.cancel()
-        assert outcome(overdue)[0] in (grpc.StatusCode.DEADLINE_EXCEEDED, UNAVAILABLE)
-        assert outcome(too_late) == (UNAVAILABLE, "Request timeout expired")
+        eventually(lambda: proxy.engine.queued == 3, "it to leave")
+        answered.append(start_call(proxy, "ModelInfer", request))
+        eventually(lambda: proxy.engine.queued == 4, "another to take its place")
+        assert is_full()
         gate.open()
-        assert [outcome(one)[0] for one in answered] == [OK, OK]
+        assert [outcome(one)[0] for one in answered] == [OK] * 5
         eventually(lambda: proxy.engine.tally.ended == proxy.engine.tally.accepted, "all of them to end")
     assert (proxy.engine.queued, proxy.engine.in_flight) == (0, 0)
 
@@ -137,12 +142,12 @@ def test_the_status_is_a_choice(
     eventually(gate.somebody_waits, "the model to run")
     dropped = request_of("gated", {"X": ROW})
     dropped.parameters["timeout"].int64_param = 500_000
-    too_late = start_call(proxy, "ModelInfer", dropped)
+    assert outcome(start_call(proxy, "ModelInfer", dropped)) == (shed, "Request timeout expired")
+    waiting = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
     eventually(lambda: proxy.engine.queued == 1, "it to queue")
     code, words = call(proxy, "ModelInfer", request_of("gated", {"X": ROW}, id="mine"))
     assert (code, words) == (shed, "[request id: mine] Exceeds maximum queue size")
-    assert outcome(too_late) == (shed, "Request timeout expired")
     gate.open()
-    assert outcome(running)[0] is OK
+    assert [outcome(one)[0] for one in (running, waiting)] == [OK, OK]
     tally = proxy.stop()
-    assert (tally.accepted, tally.answered, tally.dropped.total()) == (2, 1, 1)
+    assert (tally.accepted, tally.answered, tally.dropped.total()) == (3, 2, 1)
