@@ -5,6 +5,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import pytest
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.embedded import EmbeddedTriton
@@ -59,6 +60,31 @@ def test_a_deadline_that_passes_is_told_in_tritons_words(
     assert outcome(running)[0] is grpc.StatusCode.OK
     # The one that was late on its arrival was not even accepted.
     assert tidegate.stop() == {"accepted": 2, "answered": 1, "late": 0, "failed": 0, "cancelled": 0, "deadline": 1}
+
+
+@pytest.mark.parametrize("policy", ["eager", "symphony"])
+def test_one_whose_time_passes_behind_another_that_has_more_is_told_then(
+    policy: str,
+    gate: Any,  # noqa: ANN401
+    triton: EmbeddedTriton,
+    serve_here: Make,
+    start_call: Make,
+    request_of: Make,
+    outcome: Make,
+    eventually: Make,
+) -> None:
+    tidegate = serve_here([triton], policy=policy)
+    calls = []
+    for number in range(2):
+        calls.append(start_call(tidegate, "ModelInfer", request_of("gated", {"X": ROW})))
+        eventually(lambda expected=number + 1: tidegate.engine.tally.accepted == expected, "it to arrive")
+    eventually(gate.somebody_waits, "the model to run")
+    assert tidegate.engine.queued == 1
+    hurried = start_call(tidegate, "ModelInfer", _timed(request_of("gated", {"X": ROW}), 300_000))
+    assert outcome(hurried) == (UNAVAILABLE, "Request timeout expired")
+    assert not any(one.done() for one in calls)
+    gate.open()
+    assert [outcome(one)[0] for one in calls] == [grpc.StatusCode.OK] * 2
 
 
 def test_a_cancelled_request_is_never_run(

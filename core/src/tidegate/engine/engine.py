@@ -161,6 +161,8 @@ class Engine:
                 state.flights.start_due(event.now_ns)
             else:
                 self._fire_timers(before_ns)
+                if state.hurried.earliest_ns <= event.now_ns:
+                    self._turns.give_up_hurried()
                 if state.overlap.is_due(event.now_ns):
                     # A worker whose leg ends with this event is told after that.
                     ends = event.worker_id if isinstance(event, LegFinished | BatchFailed) else None

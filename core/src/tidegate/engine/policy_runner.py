@@ -64,6 +64,7 @@ class PolicyRunner:
             return
         for request in list(state.queued.values()):
             if request.id in state.queued:
+                state.hurried.watch(request)  # the policy before may have run what is late
                 self.inform(RequestArrived(state.now_ns, request))
 
     def _replace(self, fault: Exception) -> None:
@@ -90,7 +91,7 @@ class PolicyRunner:
             request, profiles = state.reprieved.pop(0)
             for profile in profiles:
                 self.inform(ProfileUpdated(state.now_ns, profile))
-            state.queued[request.id] = request
+            state.enqueue(request)
             self.inform(RequestArrived(state.now_ns, request))
 
 

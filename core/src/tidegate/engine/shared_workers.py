@@ -183,6 +183,10 @@ class SharedWorkers:
                 self.hopeless.set(request.id, hopeless_ns)
         return popped
 
+    def hopeless_ns(self, request: Request) -> int | None:
+        """The instant from which on a request would be late even alone; None where it is run or waits all the same."""
+        return self._costs.hopeless_ns(request) if self._costs.counts_time_of(request) else None
+
     def reprieve(self, request: Request) -> None:
         """Hold on to a request that was hopeless, by what is expected now."""
         self.hopeless.set(request.id, self._costs.hopeless_ns(request))

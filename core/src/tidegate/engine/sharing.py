@@ -89,6 +89,10 @@ class Sharing:
         """What is held and cannot be in time any more."""
         return [request for shared in self._contended for request in shared.pop_hopeless(now_ns)]
 
+    def hopeless_ns(self, request: Request) -> int | None:
+        """The instant from which on a request would be late even alone; None where it is run or waits all the same."""
+        return self._shared_by[request.model].hopeless_ns(request)
+
     def reprieve(self, request: Request) -> None:
         """What is held may be in time after all: something else is expected by now."""
         self._shared_by[request.model].reprieve(request)

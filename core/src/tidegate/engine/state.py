@@ -2,11 +2,22 @@
 
 from collections.abc import Mapping
 
-from tidegate.api import AnyCommand, Policy, Profile, ProfileKey, ProfileUpdated, Request, WakeSlackUpdated, Worker
+from tidegate.api import (
+    NEVER,
+    AnyCommand,
+    Policy,
+    Profile,
+    ProfileKey,
+    ProfileUpdated,
+    Request,
+    WakeSlackUpdated,
+    Worker,
+)
 from tidegate.engine.alone import AloneTimes
 from tidegate.engine.books import Fleet
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.flights import Flights
+from tidegate.engine.hurried import HurriedRequests
 from tidegate.engine.overlap import Overlap
 from tidegate.engine.sharing import Sharing
 from tidegate.engine.succession import Succession
@@ -35,6 +46,8 @@ class State:
         self.tries = Tries()
         self.succession = Succession(policy, self.fleet, self.expectations, self.alone)
         self.sharing = Sharing(self.fleet, self.expectations, self.succession, self.queued, setup.patience_ns)
+        self.hurried = HurriedRequests(self.queued, self.sharing.hopeless_ns)
+        """What of `queued` may wait behind requests that have more time."""
         self.next_batch_id = setup.first_batch_id
         """The least that the next batch may be called."""
         self.effects: list[AnyEffect] = []
@@ -53,13 +66,15 @@ class State:
 
     @property
     def next_wake_ns(self) -> int | None:
-        """When something is due: a planned start, a timer, a request that is held and cannot be in time any more.
+        """When something is due: a planned start, a timer, a request that cannot be in time any more where it waits.
 
         Or a worker is ready for what waits; where nothing does, nobody need wake for that.
         """
         ours, theirs = self.flights.next_start_ns, self.succession.timers.next_ns
         if (held := self.sharing.next_wake_ns) is not None:
             ours = held if ours is None else min(held, ours)
+        if self.hurried.earliest_ns != NEVER and (hopeless_ns := self.hurried.next_ns) is not None:
+            ours = hopeless_ns if ours is None else min(hopeless_ns, ours)
         if self.queued and self.policy.overlaps and (ready := self.overlap.next_ns) is not None:
             ours = ready if ours is None else min(ready, ours)
         return theirs if ours is None else ours if theirs is None else min(ours, theirs)
@@ -68,6 +83,11 @@ class State:
     def homeless(self) -> list[Request]:
         """What is queued though no worker is left that it can run on."""
         return [request for request in self.queued.values() if not self.fleet.serves(request)]
+
+    def enqueue(self, request: Request) -> None:
+        """Queue a request, of which the policy is to be told."""
+        self.queued[request.id] = request
+        self.hurried.watch(request)
 
     def fail(self, request: Request, reason: str) -> None:
         """A request that waits nowhere any more has no answer."""

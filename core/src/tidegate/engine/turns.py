@@ -6,6 +6,8 @@ from tidegate.engine.state import State
 
 OUT_OF_TURN = "share"
 """Why a request is dropped whose time ran out while it was the turn of others: its client had more than they."""
+IN_VAIN = "deadline"
+"""Why a request is dropped whose time ran out where it waited: policies give the same reason."""
 
 
 class Turns:
@@ -18,8 +20,10 @@ class Turns:
     def wait(self, event: RequestArrived) -> None:
         """Let the policy know of a request at once, or when it is its turn."""
         state = self._state
+        if not (state.queued or state.flights or state.sharing.is_contended):
+            state.hurried.forget()
         if state.sharing.admits(event.now_ns, event.request):
-            state.queued[event.request.id] = event.request
+            state.enqueue(event.request)
             self._policy.inform(event)
 
     def take(self) -> None:
@@ -35,20 +39,41 @@ class Turns:
             for excess in reversed(called_back):
                 sharing.call_back(excess)
         for hopeless in sharing.hopeless(now_ns):
-            if doubted := state.expectations.doubt(now_ns, hopeless, state.fleet.idle):
+            if self._is_doubted(hopeless):
                 sharing.reprieve(hopeless)
-                for profile in doubted:
-                    self._policy.inform(ProfileUpdated(now_ns, profile))
-                continue
-            sharing.leave(hopeless)
-            dropped = Drop(hopeless.id, OUT_OF_TURN)
-            state.tries.ended(hopeless.id)
-            state.effects.append(dropped)
-            state.commands.append(dropped)
+            else:
+                self._drop(hopeless, OUT_OF_TURN)
         while following := sharing.next(now_ns):
-            state.queued[following.id] = following
+            state.enqueue(following)
             self._policy.inform(RequestArrived(now_ns, following))
             self._policy.settle()
+
+    def give_up_hurried(self) -> None:
+        """Drop what cannot be in time any more where it waits, behind requests that have more time."""
+        state = self._state
+        for hopeless in state.hurried.pop_hopeless(state.now_ns):
+            if hopeless.id not in state.queued:
+                continue  # the policy ran or dropped it when told of another
+            if hopeless.deadline_ns >= state.now_ns and self._is_doubted(hopeless):
+                state.hurried.watch_closely(hopeless)
+            else:
+                del state.queued[hopeless.id]
+                self._drop(hopeless, IN_VAIN)
+                self._policy.inform(RequestCancelled(state.now_ns, hopeless.id))
+
+    def _is_doubted(self, hopeless: Request) -> bool:
+        """Whether too long an expectation may be why a request is hopeless: the policy is told what is expected now."""
+        doubted = self._state.expectations.doubt(self._state.now_ns, hopeless, self._state.fleet.idle)
+        for profile in doubted:
+            self._policy.inform(ProfileUpdated(self._state.now_ns, profile))
+        return bool(doubted)
+
+    def _drop(self, request: Request, reason: str) -> None:
+        state, dropped = self._state, Drop(request.id, reason)
+        state.sharing.leave(request)
+        state.tries.ended(request.id)
+        state.effects.append(dropped)
+        state.commands.append(dropped)
 
     def begin_anew(self) -> None:
         """Workers came or went: let the policy know of all that waits, from which turns are taken anew."""
@@ -66,7 +91,7 @@ class Turns:
         released = []
         for request in state.sharing.release_all():
             if state.fleet.serves(request):
-                state.queued[request.id] = request
+                state.enqueue(request)
                 released.append(request)
             else:
                 state.fail_homeless(request)

@@ -47,6 +47,11 @@ def _requests(state: State, reducer: Reducer) -> Iterator[str]:
         yield f"tries are counted of {sorted(stray)}, which have ended"
     if state.reprieved or state.learned:
         yield "the policy was not told all"
+    latest_ns: dict[str, int] = {}
+    for request in sorted(state.queued.values(), key=lambda request: (request.arrival_ns, request.id)):
+        latest_ns[request.model] = max(latest_ns.get(request.model, 0), request.deadline_ns)
+        if request.deadline_ns < min(state.now_ns, latest_ns[request.model]) and not state.policy.best_effort:
+            yield f"request {request.id} waits though its time is over, behind one that has more"
 
 
 # Batches -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,73 @@
+"""Requests that may wait behind others with more time: a policy that looks at the oldest would tell them too late."""
+
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+
+from tidegate.api import NEVER, Request
+
+
+class HurriedRequests:
+    """The queued requests that are due before some of their model that came earlier, and when they are hopeless.
+
+    Where deadlines come in the order of arrivals, as they do where all requests of a model have the same time, there
+    is none, and nothing is kept of a request but its deadline.
+    """
+
+    def __init__(self, queued: Mapping[int, Request], hopeless_ns: Callable[[Request], int | None]) -> None:
+        """`queued`: what waits and the policy knows of.
+
+        `hopeless_ns`: the instant from which on a request cannot be in time any more; None where that does not matter.
+        """
+        self.earliest_ns = NEVER
+        """Nobody is hopeless before, and perhaps nobody then."""
+        self._queued = queued
+        self._hopeless_ns = hopeless_ns
+        self._latest_ns: dict[str, int] = {}
+        """The latest deadline of the requests, by model, since there was none."""
+        self._heap: list[tuple[int, int]] = []
+        """When, and which by id: what is not queued any more stays until it surfaces."""
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next one is hopeless."""
+        while self._heap and self._heap[0][1] not in self._queued:
+            heappop(self._heap)
+        self.earliest_ns = self._heap[0][0] if self._heap else NEVER
+        return self.earliest_ns if self._heap else None
+
+    def forget(self) -> None:
+        """No request waits or runs."""
+        self._latest_ns.clear()
+
+    def watch(self, request: Request) -> None:
+        """A request waits from now on, or again: look after it if one that came before has more time."""
+        latest_ns = self._latest_ns.get(request.model, 0)
+        if request.deadline_ns >= latest_ns:
+            self._latest_ns[request.model] = request.deadline_ns
+        else:
+            self.watch_closely(request)
+
+    def watch_closely(self, request: Request) -> None:
+        """Look after a request, whoever came before."""
+        hopeless_ns = self._hopeless_ns(request)
+        if hopeless_ns is not None:
+            heappush(self._heap, (hopeless_ns, request.id))
+            self.earliest_ns = self._heap[0][0]
+
+    def pop_hopeless(self, now_ns: int) -> list[Request]:
+        """The ones that cannot be in time any more, to be dropped or watched anew."""
+        popped = {}
+        while self._heap and self._heap[0][0] <= now_ns:
+            _, request_id = heappop(self._heap)
+            request = self._queued.get(request_id)
+            if request is None:
+                continue
+            hopeless_ns = self._hopeless_ns(request)
+            if hopeless_ns is None:
+                continue
+            if hopeless_ns <= now_ns:
+                popped[request_id] = request
+            else:  # batches have become quicker
+                heappush(self._heap, (hopeless_ns, request_id))
+        self.earliest_ns = self._heap[0][0] if self._heap else NEVER
+        return list(popped.values())
