@@ -161,4 +161,5 @@ class Fleet:
 
     def serves(self, request: Request) -> bool:
         """Whether a request can run on some of the workers that are there."""
-        return request.rows <= self.takes_rows(request.model)
+        most_rows = self._takes_rows.get(request.model)
+        return request.rows <= (self.takes_rows(request.model) if most_rows is None else most_rows)

@@ -8,6 +8,7 @@ calls `handle(event)` with what happened and carries out the effects; it calls `
 from collections.abc import Mapping, Sequence
 
 from tidegate.api import (
+    NEVER,
     BatchFailed,
     LegFinished,
     Policy,
@@ -120,8 +121,9 @@ class Engine:
 
     @property
     def next_wake_ns(self) -> int | None:
-        """When to call `handle(ClockAdvanced(...))`, unless an event comes before."""
-        return self._state.next_wake_ns
+        """When to call `handle(ClockAdvanced(...))`, unless an event comes before; None: never."""
+        wake_ns = self._state.next_wake_ns
+        return None if wake_ns == NEVER else wake_ns
 
     @property
     def queued(self) -> int:
@@ -244,9 +246,9 @@ class Engine:
         now_ns, timers = state.now_ns, state.succession.timers
         if now_ns < timers.earliest_ns and not state.flights.is_due(now_ns):
             return
-        wake_ns, slack_ns = self.next_wake_ns, None
+        wake_ns, slack_ns = state.next_wake_ns, None
         # What was asked for an instant that had passed was late before anybody could wake.
-        if wake_ns is not None and before_ns < wake_ns <= now_ns:
+        if before_ns < wake_ns <= now_ns:
             slack_ns = state.succession.lateness.observe(now_ns - wake_ns)
         state.flights.start_due(now_ns)
         if timers.earliest_ns <= now_ns:

@@ -33,8 +33,8 @@ class Flights:
         return len(self._by_batch)
 
     @property
-    def next_start_ns(self) -> int | None:
-        """When a leg may start whose worker is free already."""
+    def next_start_ns(self) -> int:
+        """When a leg may start whose worker is free already; NEVER where none waits for that."""
         return self._planned_starts.next_ns
 
     def get(self, batch_id: int) -> Flight | None:

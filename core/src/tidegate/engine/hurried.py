@@ -13,41 +13,51 @@ class HurriedRequests:
     is none, and nothing is kept of a request but its deadline.
     """
 
-    def __init__(self, queued: Mapping[int, Request], hopeless_ns: Callable[[Request], int | None]) -> None:
-        """`queued`: what waits and the policy knows of.
+    def __init__(
+        self,
+        queued: Mapping[int, Request],
+        is_first: Callable[[], bool],
+        hopeless_ns: Callable[[Request], int | None],
+    ) -> None:
+        """`queued`: what waits and the policy knows of; `is_first`: whether no other request waits or runs.
 
         `hopeless_ns`: the instant from which on a request cannot be in time any more; None where that does not matter.
         """
         self.earliest_ns = NEVER
         """Nobody is hopeless before, and perhaps nobody then."""
         self._queued = queued
+        self._is_first = is_first
         self._hopeless_ns = hopeless_ns
         self._latest_ns: dict[str, int] = {}
-        """The latest deadline of the requests, by model, since there was none."""
+        """The latest deadline of the requests, by model, since one was the only one."""
         self._heap: list[tuple[int, int]] = []
         """When, and which by id: what is not queued any more stays until it surfaces."""
 
     @property
-    def next_ns(self) -> int | None:
-        """When the next one is hopeless."""
-        while self._heap and self._heap[0][1] not in self._queued:
-            heappop(self._heap)
-        self.earliest_ns = self._heap[0][0] if self._heap else NEVER
-        return self.earliest_ns if self._heap else None
+    def next_ns(self) -> int:
+        """When the next one is hopeless; NEVER where none may be."""
+        heap = self._heap
+        while heap and heap[0][1] not in self._queued:
+            heappop(heap)
+        self.earliest_ns = heap[0][0] if heap else NEVER
+        return self.earliest_ns
 
-    def forget(self) -> None:
-        """No request waits or runs."""
-        self._latest_ns.clear()
+    def arrives(self, request: Request) -> None:
+        """A request comes, to be queued or held: look after it if one that came before has more time."""
+        model, deadline_ns = request.model, request.deadline_ns
+        if deadline_ns >= self._latest_ns.get(model, 0):
+            self._latest_ns[model] = deadline_ns
+        elif self._is_first():
+            self._latest_ns = {model: deadline_ns}
+        else:
+            self.watch(request)
+
+    def returns(self, request: Request) -> None:
+        """A request that came before is queued now, or again: look after it if there may be one that has more time."""
+        if request.deadline_ns < self._latest_ns.get(request.model, 0):
+            self.watch(request)
 
     def watch(self, request: Request) -> None:
-        """A request waits from now on, or again: look after it if one that came before has more time."""
-        latest_ns = self._latest_ns.get(request.model, 0)
-        if request.deadline_ns >= latest_ns:
-            self._latest_ns[request.model] = request.deadline_ns
-        else:
-            self.watch_closely(request)
-
-    def watch_closely(self, request: Request) -> None:
         """Look after a request, whoever came before."""
         hopeless_ns = self._hopeless_ns(request)
         if hopeless_ns is not None:

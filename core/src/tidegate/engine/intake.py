@@ -73,6 +73,7 @@ class Intake:
                     self._policy.inform(ProfileUpdated(event.now_ns, profile))
                 if request is not event.request:
                     event = RequestArrived(event.now_ns, request)
+            state.hurried.arrives(request)
             self._turns.wait(event)
 
     def _cancel(self, event: RequestCancelled) -> None:
@@ -152,6 +153,7 @@ class Intake:
         self._policy.inform(event)
         self._policy.tell_ready(*workers)
         for request in again:
+            state.hurried.returns(request)
             self._turns.wait(RequestArrived(event.now_ns, request))
 
     def _may_try_again(self, request: Request, flight: Flight, event: BatchFailed) -> bool:

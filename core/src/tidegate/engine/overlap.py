@@ -133,8 +133,8 @@ class Overlap:
         """How fast legs were, by worker id, partition, shape, and whether they were sent behind another one."""
 
     @property
-    def next_ns(self) -> int | None:
-        """When the next worker becomes ready."""
+    def next_ns(self) -> int:
+        """When the next worker becomes ready; NEVER where none is expected to."""
         return self._ready.next_ns
 
     def is_due(self, now_ns: int) -> bool:

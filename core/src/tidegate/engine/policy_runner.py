@@ -47,7 +47,8 @@ class PolicyRunner:
         state = self._state
         while state.succession.awaits_workers and (released := state.succession.next_released()):
             self.inform(WorkerJoined(state.now_ns, released))
-        self.follow_doubts()
+        if state.reprieved or state.learned:
+            self.follow_doubts()
         while state.queued and state.overlap.is_due(state.now_ns):
             for news in due_news(state):  # of legs that end as soon as what follows them can be there
                 self.inform(news)
@@ -64,7 +65,7 @@ class PolicyRunner:
             return
         for request in list(state.queued.values()):
             if request.id in state.queued:
-                state.hurried.watch(request)  # the policy before may have run what is late
+                state.hurried.returns(request)  # the policy before may have run what is late
                 self.inform(RequestArrived(state.now_ns, request))
 
     def _replace(self, fault: Exception) -> None:
@@ -91,7 +92,7 @@ class PolicyRunner:
             request, profiles = state.reprieved.pop(0)
             for profile in profiles:
                 self.inform(ProfileUpdated(state.now_ns, profile))
-            state.enqueue(request)
+            state.enqueue_again(request)
             self.inform(RequestArrived(state.now_ns, request))
 
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from tidegate.api import Model, Request, Worker
+from tidegate.api import NEVER, Model, Request, Worker
 from tidegate.engine.batch_costs import Place
 from tidegate.engine.books import Fleet
 from tidegate.engine.expectations import Expectations
@@ -49,10 +49,9 @@ class Sharing:
         return [request for shared in self._contended for request in shared.held]
 
     @property
-    def next_wake_ns(self) -> int | None:
-        """When something that is held cannot be in time any more."""
-        instants = [at_ns for shared in self._contended if (at_ns := shared.hopeless.next_ns) is not None]
-        return min(instants, default=None)
+    def next_wake_ns(self) -> int:
+        """When something that is held cannot be in time any more; NEVER where nothing is."""
+        return min((shared.hopeless.next_ns for shared in self._contended), default=NEVER)
 
     def admits(self, now_ns: int, request: Request) -> bool:
         """A request waits from now on: whether the policy may see it at once; else it is held until its turn."""

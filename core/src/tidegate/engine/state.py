@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from tidegate.api import (
-    NEVER,
     AnyCommand,
     Policy,
     Profile,
@@ -46,7 +45,7 @@ class State:
         self.tries = Tries()
         self.succession = Succession(policy, self.fleet, self.expectations, self.alone)
         self.sharing = Sharing(self.fleet, self.expectations, self.succession, self.queued, setup.patience_ns)
-        self.hurried = HurriedRequests(self.queued, self.sharing.hopeless_ns)
+        self.hurried = HurriedRequests(self.queued, self._has_no_request, self.sharing.hopeless_ns)
         """What of `queued` may wait behind requests that have more time."""
         self.next_batch_id = setup.first_batch_id
         """The least that the next batch may be called."""
@@ -65,29 +64,29 @@ class State:
         return self.succession.policy
 
     @property
-    def next_wake_ns(self) -> int | None:
+    def next_wake_ns(self) -> int:
         """When something is due: a planned start, a timer, a request that cannot be in time any more where it waits.
 
-        Or a worker is ready for what waits; where nothing does, nobody need wake for that.
+        Or a worker is ready for what waits; where nothing does, nobody need wake for that. NEVER: nothing is.
         """
-        ours, theirs = self.flights.next_start_ns, self.succession.timers.next_ns
-        if (held := self.sharing.next_wake_ns) is not None:
-            ours = held if ours is None else min(held, ours)
-        if self.hurried.earliest_ns != NEVER and (hopeless_ns := self.hurried.next_ns) is not None:
-            ours = hopeless_ns if ours is None else min(hopeless_ns, ours)
-        if self.queued and self.policy.overlaps and (ready := self.overlap.next_ns) is not None:
-            ours = ready if ours is None else min(ready, ours)
-        return theirs if ours is None else ours if theirs is None else min(ours, theirs)
+        wake_ns = min(self.flights.next_start_ns, self.succession.timers.next_ns)
+        if self.sharing.is_contended:
+            wake_ns = min(wake_ns, self.sharing.next_wake_ns)
+        if self.queued:
+            wake_ns = min(wake_ns, self.hurried.next_ns)
+            if self.policy.overlaps:
+                wake_ns = min(wake_ns, self.overlap.next_ns)
+        return wake_ns
 
     @property
     def homeless(self) -> list[Request]:
         """What is queued though no worker is left that it can run on."""
         return [request for request in self.queued.values() if not self.fleet.serves(request)]
 
-    def enqueue(self, request: Request) -> None:
-        """Queue a request, of which the policy is to be told."""
+    def enqueue_again(self, request: Request) -> None:
+        """Queue a request that was held or on its way before; the policy is to be told."""
         self.queued[request.id] = request
-        self.hurried.watch(request)
+        self.hurried.returns(request)
 
     def fail(self, request: Request, reason: str) -> None:
         """A request that waits nowhere any more has no answer."""
@@ -113,6 +112,9 @@ class State:
                 for worker in self.fleet.idle(partition, kind):
                     return worker
         return None
+
+    def _has_no_request(self) -> bool:
+        return not (self.queued or self.flights or self.sharing.is_contended)
 
     def _leg_started(self, effect: StartLeg, kind: str) -> None:
         """A leg is sent to a worker of this kind."""

@@ -34,8 +34,8 @@ class Timers:
         self.earliest_ns = NEVER
 
     @property
-    def next_ns(self) -> int | None:
-        """When the next timer is due."""
+    def next_ns(self) -> int:
+        """When the next timer is due; NEVER where none is set."""
         heap, live = self._heap, self._live
         while heap:
             at_ns, order, key = heap[0]
@@ -44,7 +44,7 @@ class Timers:
                 return at_ns
             heappop(heap)
         self.earliest_ns = NEVER
-        return None
+        return NEVER
 
     def pop_due(self, now_ns: int) -> Iterator[tuple[int, TimerKey]]:
         """Take the timers that are due, one after the other: when each was, and its key.

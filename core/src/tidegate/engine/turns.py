@@ -20,10 +20,8 @@ class Turns:
     def wait(self, event: RequestArrived) -> None:
         """Let the policy know of a request at once, or when it is its turn."""
         state = self._state
-        if not (state.queued or state.flights or state.sharing.is_contended):
-            state.hurried.forget()
         if state.sharing.admits(event.now_ns, event.request):
-            state.enqueue(event.request)
+            state.queued[event.request.id] = event.request
             self._policy.inform(event)
 
     def take(self) -> None:
@@ -44,7 +42,7 @@ class Turns:
             else:
                 self._drop(hopeless, OUT_OF_TURN)
         while following := sharing.next(now_ns):
-            state.enqueue(following)
+            state.enqueue_again(following)
             self._policy.inform(RequestArrived(now_ns, following))
             self._policy.settle()
 
@@ -55,7 +53,7 @@ class Turns:
             if hopeless.id not in state.queued:
                 continue  # the policy ran or dropped it when told of another
             if hopeless.deadline_ns >= state.now_ns and self._is_doubted(hopeless):
-                state.hurried.watch_closely(hopeless)
+                state.hurried.watch(hopeless)
             else:
                 del state.queued[hopeless.id]
                 self._drop(hopeless, IN_VAIN)
@@ -91,7 +89,7 @@ class Turns:
         released = []
         for request in state.sharing.release_all():
             if state.fleet.serves(request):
-                state.enqueue(request)
+                state.enqueue_again(request)
                 released.append(request)
             else:
                 state.fail_homeless(request)

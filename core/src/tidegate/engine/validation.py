@@ -47,11 +47,19 @@ def _requests(state: State, reducer: Reducer) -> Iterator[str]:
         yield f"tries are counted of {sorted(stray)}, which have ended"
     if state.reprieved or state.learned:
         yield "the policy was not told all"
-    latest_ns: dict[str, int] = {}
-    for request in sorted(state.queued.values(), key=lambda request: (request.arrival_ns, request.id)):
-        latest_ns[request.model] = max(latest_ns.get(request.model, 0), request.deadline_ns)
-        if request.deadline_ns < min(state.now_ns, latest_ns[request.model]) and not state.policy.best_effort:
+    if not state.policy.best_effort:
+        yield from _hurried(state)
+
+
+def _hurried(state: State) -> Iterator[str]:
+    """Nobody waits whose time is over, behind one that has more."""
+    latest_ns: dict[str, tuple[int, int]] = {}
+    for request in sorted(state.queued.values(), key=lambda request: request.arrival_ns):
+        deadline_ns, arrival_ns = latest_ns.get(request.model, (0, 0))
+        if request.deadline_ns < min(state.now_ns, deadline_ns) and arrival_ns < request.arrival_ns:
             yield f"request {request.id} waits though its time is over, behind one that has more"
+        if request.deadline_ns > deadline_ns:
+            latest_ns[request.model] = request.deadline_ns, request.arrival_ns
 
 
 # Batches -------------------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def simulation_of(
     )
     engine.tell(record)
     listeners: list[Listener] = [] if links is None else [Forwarding(engine, links)]
-    simulation = Simulation(engine, cluster, listeners=listeners, patience=PATIENCE, enough=lambda: record.hopeless)
+    simulation = Simulation(engine, cluster, listeners=listeners, patience=PATIENCE, enough=record.enough)
     simulation.schedule(_events(scenario, workers))
     simulation.feed(RequestArrived(request.arrival_ns, request) for request in requests)
     return simulation

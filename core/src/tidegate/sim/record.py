@@ -37,6 +37,8 @@ class Record(Reader):
         self._at_ns, self._model = requests.at_ns, requests.model
         self._measured_from_ns = measured_from_ns
         self._limits = limits
+        self.enough = None if limits is None else lambda: self.hopeless
+        """Whether to go on would change nothing; None where that is not asked for."""
         self._bad = [0] * len(requests.models)
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:

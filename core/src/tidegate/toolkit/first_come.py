@@ -38,12 +38,14 @@ class FirstComeFirstServed(QueueingPolicy):
 
     def _run(self, now_ns: int, queue: RequestQueue) -> Commands:
         """The head and what can join it, through the first pipeline that takes the head and has idle workers."""
-        for path in queue.model.paths:
+        for path in queue.paths:
+            if queue.head.rows > path.max_rows:
+                continue
             workers = [self.idle.peek(partition) for partition in path.partitions]
-            if queue.head.rows > path.max_rows or None in workers:
+            present = [worker for worker in workers if worker is not None]
+            if len(present) < len(workers):
                 continue
             count, _ = queue.prefix_within(min(self.largest_batch(queue), path.max_rows))
-            present = [worker for worker in workers if worker is not None]
             if path.partitions == (queue.model.name,):
                 return [self.dispatch(now_ns, queue, count, present[0])]
             return [self._dispatch_along(now_ns, queue, count, path.partitions, present)]

@@ -38,17 +38,21 @@ from tidegate.api import (
 class RequestQueue:
     """The waiting requests of one queue key, oldest first."""
 
-    __slots__ = ("_requests", "key", "model", "rows", "shape")
+    __slots__ = ("_latest_ns", "_requests", "key", "model", "paths", "rows", "shape")
 
     def __init__(self, key: QueueKey, model: Model) -> None:
         self.key = key
         self.model = model
         self.shape = key[1]
         """The shape of all its requests."""
+        self.paths = model.paths
+        """The pipelines along which they can run."""
         self.rows = 0
         """The sum of the rows of what waits."""
         self._requests: OrderedDict[int, Request] = OrderedDict()
         """The requests by id: any of them may leave at any time, and thousands at once."""
+        self._latest_ns = 0
+        """When the latest that it has had arrived."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -67,6 +71,10 @@ class RequestQueue:
         """Queue a request: behind the others, or where its arrival puts it when it is tried again."""
         self.rows += request.rows
         requests = self._requests
+        if request.arrival_ns >= self._latest_ns:
+            self._latest_ns = request.arrival_ns
+            requests[request.id] = request
+            return
         behind: list[int] = []
         for last in reversed(requests.values()):
             if last.arrival_ns <= request.arrival_ns:
@@ -78,10 +86,12 @@ class RequestQueue:
 
     def pop(self, count: int, start: int = 0) -> list[Request]:
         """Take `count` requests, the oldest first, after the oldest `start`."""
-        taken = list(islice(self._requests.values(), start, start + count))
+        requests, rows = self._requests, 0
+        taken = list(islice(requests.values(), start, start + count))
         for request in taken:
-            del self._requests[request.id]
-            self.rows -= request.rows
+            del requests[request.id]
+            rows += request.rows
+        self.rows -= rows
         return taken
 
     def remove(self, request_id: int) -> None:
@@ -132,7 +142,9 @@ class _Pool:
             while self.heap[0] not in self.idle:
                 self.listed.remove(heappop(self.heap))
             return 0, self.heap[0]
-        return min(((free_ns, worker_id) for worker_id, free_ns in self.ready.items()), default=None)
+        if not self.ready:
+            return None
+        return min(((free_ns, worker_id) for worker_id, free_ns in self.ready.items()))
 
 
 class IdleWorkers:
@@ -333,13 +345,13 @@ class QueueingPolicy(Policy, Generic[Queue]):
     def dispatch(self, now_ns: int, queue: Queue, count: int, worker: Worker, *, start: int = 0) -> Dispatch:
         """Run `count` requests of a queue, from the position `start` on, on an idle worker, at once, in one leg."""
         requests = self.take(queue, count, start)
-        rows = sum(request.rows for request in requests)
+        rows = sum([request.rows for request in requests])
         model = queue.model.name
         leg = Leg(
             worker.id, model, self.start_ns(now_ns, worker), self.profile(model, worker, queue.shape).planned_ns(rows)
         )
         self.idle.occupy(worker.id)
-        return Dispatch(Batch(self.new_batch_id(), model, tuple(request.id for request in requests), (leg,)))
+        return Dispatch(Batch(self.new_batch_id(), model, tuple([request.id for request in requests]), (leg,)))
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Queue it."""
