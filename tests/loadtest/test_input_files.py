@@ -160,6 +160,26 @@ def test_further_rows_are_of_the_same_shape(triton: "FakeTriton", tmp_path: Path
         assert set(np.unique(sent)) <= ({0, 1} if shape[3] == 8 else {2})
 
 
+def test_folders_within_the_folder_are_applications(triton: "FakeTriton", tmp_path: Path) -> None:
+    for app, numbers in {"": (0,), "clean": (1, 2), "noisy": (3,)}.items():
+        (tmp_path / app).mkdir(exist_ok=True)
+        for number in numbers:
+            np.save(tmp_path / app / f"{number}.npy", np.full((3, 4, 8), number, np.float32))
+    request_of = requests(triton, "image", tmp_path, rows=2)
+    seen: dict[str, set[float]] = {}
+    for index in range(60):
+        request = request_of(index)
+        app = request.parameters["app"].string_param if "app" in request.parameters else ""
+        seen.setdefault(app, set()).update(np.frombuffer(request.raw_input_contents[0], np.float32).tolist())
+    assert seen == {"": {0}, "clean": {1, 2}, "noisy": {3}}
+    (tmp_path / "0.npy").unlink()
+    apps = {requests(triton, "image", tmp_path)(index).parameters["app"].string_param for index in range(60)}
+    assert apps == {"clean", "noisy"}
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LoadTestError, match=r"empty: no file in it is one of \.npy"):
+        requests(triton, "image", tmp_path)
+
+
 def test_a_model_without_rows_gets_none(triton: "FakeTriton", tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(4, np.float32))
     assert list(requests(triton, "unbatched", tmp_path)(0).inputs[0].shape) == [4]

@@ -2,10 +2,10 @@
 
 A file holds one row of a request: a picture is the model's only input, so is the array of a `.npy`, and a `.npz` holds
 one array for each input, by name. Each request draws its files from the folder, all equally likely: the mix of sizes in
-the folder is the mix that the server gets.
+the folder is the mix that the server gets. A folder within it is an application: its requests carry its name.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,22 +42,26 @@ def parse_inputs(texts: Iterable[str]) -> dict[str, Path]:
 class FileRequests:
     """Requests for one model with tensors out of files, drawn from a seed: a `RequestFactory`."""
 
-    def __init__(self, model: str, files: list[Tensors], *, rows: int | None, seed: int) -> None:
-        """`rows` of a request, None: the model knows no rows. Further rows are of files of the first one's shapes."""
+    def __init__(self, model: str, files: Mapping[str, Sequence[Tensors]], *, rows: int | None, seed: int) -> None:
+        """`files` by application, "" is none. `rows` of a request, None: the model knows no rows.
+
+        Further rows of a request are of files of the first one's application and shapes.
+        """
         rng = np.random.default_rng(seed)
-        alike: dict[object, list[Tensors]] = {}
-        for tensors in files:
-            alike.setdefault(_shapes(tensors), []).append(tensors)
         self._requests = []
-        for tensors in files:
-            if rows is None:
-                self._requests.append(infer_request(model, tensors))
-                continue
-            same = alike[_shapes(tensors)]
-            members = [tensors, *(same[i] for i in rng.integers(0, len(same), rows - 1))]
-            stacked = {name: np.stack([member[name] for member in members]) for name in tensors}
-            self._requests.append(infer_request(model, stacked))
-        self._order = rng.integers(0, len(files), DRAWS).tolist()
+        for app, own in files.items():
+            alike: dict[object, list[Tensors]] = {}
+            for tensors in own:
+                alike.setdefault(_shapes(tensors), []).append(tensors)
+            for tensors in own:
+                if rows is None:
+                    self._requests.append(infer_request(model, tensors, app=app))
+                    continue
+                same = alike[_shapes(tensors)]
+                members = [tensors, *(same[i] for i in rng.integers(0, len(same), rows - 1))]
+                stacked = {name: np.stack([member[name] for member in members]) for name in tensors}
+                self._requests.append(infer_request(model, stacked, app=app))
+        self._order = rng.integers(0, len(self._requests), DRAWS).tolist()
 
     def __call__(self, index: int) -> pb.ModelInferRequest:
         """The request to send as number `index`."""
@@ -81,8 +85,19 @@ class FileRequests:
             tensor.name: (tensor.datatype, tuple(tensor.shape)[1:] if most else tuple(tensor.shape))
             for tensor in metadata.inputs
         }
-        files = read_inputs(folder, model, declared, _optional(config))
+        files = read_applications(folder, model, declared, _optional(config))
         return cls(model, files, rows=rows if most else None, seed=seed)
+
+
+def read_applications(
+    folder: Path, model: str, declared: Mapping[str, tuple[str, tuple[int, ...]]], optional: frozenset[str]
+) -> dict[str, list[Tensors]]:
+    """The inputs of a folder, "", and of the folders within it, by their names; else as `read_inputs`."""
+    within = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    applications = {path.name: read_inputs(path, model, declared, optional) for path in within}
+    if not within or any(map(_is_input, folder.iterdir())):
+        applications[""] = read_inputs(folder, model, declared, optional)
+    return applications
 
 
 def read_inputs(
@@ -94,11 +109,15 @@ def read_inputs(
     """
     if not folder.is_dir():
         raise LoadTestError(f"--inputs {model}={folder}: there is no such folder")
-    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in (*ARRAYS, *PICTURES))
+    paths = sorted(filter(_is_input, folder.iterdir()))
     if not paths:
         known = ", ".join((*ARRAYS, *PICTURES))
         raise LoadTestError(f"--inputs {model}={folder}: no file in it is one of {known}")
     return [_read(path, model, declared, optional) for path in paths]
+
+
+def _is_input(path: Path) -> bool:
+    return path.is_file() and path.suffix.lower() in (*ARRAYS, *PICTURES)
 
 
 def _read(

@@ -18,9 +18,11 @@ OF_DRAWN_SHAPES = 8
 MOST_BYTES = 1 << 28
 
 
-def infer_request(model: str, tensors: Mapping[str, NDArray[Any]]) -> pb.ModelInferRequest:
-    """The request that carries these tensors as raw bytes, by input name."""
+def infer_request(model: str, tensors: Mapping[str, NDArray[Any]], *, app: str = "") -> pb.ModelInferRequest:
+    """The request that carries these tensors as raw bytes, by input name. `app`: its parameter of that name, if any."""
     request = pb.ModelInferRequest(model_name=model)
+    if app:
+        request.parameters["app"].string_param = app
     for name, tensor in tensors.items():
         request.inputs.add(name=name, datatype=np_to_triton_dtype(tensor.dtype), shape=tensor.shape)
         is_text = tensor.dtype == np.object_
