@@ -1,7 +1,8 @@
 """Models that Triton loads through its Python backend: data of the generator, never imported by Tidegate itself.
 
 Each is a folder with one `model.py`, to be copied into the version folder of a model repository. It imports nothing of
-ours, so the repository works where this package is not installed.
+ours, so the repository works where this package is not installed. `emulated_gpu` takes a GPU's time, `onnx_runner` runs
+ONNX files; `early_exit` is no such folder but trains a network, as an ONNX file, whose time depends on its input.
 """
 
 from pathlib import Path

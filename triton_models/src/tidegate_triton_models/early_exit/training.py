@@ -1,0 +1,123 @@
+"""Fits the heads to what the stages find in the training pictures, and says how well the whole answers others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from tidegate_triton_models.early_exit.digits import CLASSES, Part, Pictures, pictures
+from tidegate_triton_models.early_exit.graph import WIDTHS, Head, drawn_filters, network, trunk
+
+RIDGE = 300.0
+TRUSTED = 0.99
+"""A head is sure from that margin on from which it gets so many right, of digits that it was not fitted to."""
+AT_A_TIME = 32
+"""Pictures that the stages compute together."""
+
+Floats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How well pictures of one kind are read, in shares of them; by exit, the shallowest first."""
+
+    heads: tuple[float, ...]
+    """What each head gets right where it answers all of them."""
+    leaves: tuple[float, ...]
+    """How many leave there."""
+    overall: float
+    """How many are right as the network answers them, each at its exit."""
+
+
+def write_early_exit(path: Path, *, seed: int = 0) -> dict[str, Accuracy]:
+    """Train the network (some ten seconds of CPU) and write it; how well it reads the test digits.
+
+    These are `clean` or `distorted`, the digits the same. The same seed gives the same file, on one machine.
+    """
+    filters = drawn_filters(seed)
+    stages = _session(trunk(filters))
+    to_fit, to_calibrate = _both("training", seed), _both("calibration", seed)
+    fitted, calibrated = _features(stages, to_fit), _features(stages, to_calibrate)
+    heads = [
+        _head(_seen(fitted, exit_), to_fit.labels, _seen(calibrated, exit_), to_calibrate.labels)
+        for exit_ in range(len(WIDTHS))
+    ]
+    onnx.save(network(filters, heads), path)
+    whole = ort.InferenceSession(path, _options())
+    kinds = {"clean": pictures("test", distorted=False), "distorted": pictures("test", distorted=True, seed=seed)}
+    return {name: _accuracy(whole, heads, _features(stages, kind), kind) for name, kind in kinds.items()}
+
+
+def _head(features: Floats, labels: NDArray[Any], held: Floats, held_labels: NDArray[Any]) -> Head:
+    """Ridge regression of the standardised features onto +1 for the digit and -1 for the others, in its dual form."""
+    mean, deviation = features.mean(axis=0), features.std(axis=0) + 1e-3
+    standard = (features - mean) / deviation
+    wanted = 2.0 * np.eye(CLASSES)[labels] - 1
+    offset = wanted.mean(axis=0)
+    dual = np.linalg.solve(standard @ standard.T + RIDGE * np.eye(len(standard)), wanted - offset)
+    weights = (standard.T @ dual) / deviation[:, None]
+    bias = offset - mean @ weights
+    sure = _sure_from(held @ weights + bias, held_labels)
+    return Head(weights.astype(np.float32), bias.astype(np.float32), sure)
+
+
+def _sure_from(scores: Floats, labels: NDArray[Any]) -> float:
+    """The least margin of best over second best from which on TRUSTED of the answers are right."""
+    order = np.argsort(margins := _margins(scores))[::-1]
+    right = np.cumsum((scores.argmax(axis=1) == labels)[order]) / np.arange(1, len(labels) + 1)
+    trusted = np.flatnonzero(right >= TRUSTED)
+    return float(margins[order[trusted[-1]]]) if len(trusted) else float("inf")
+
+
+def _margins(scores: Floats) -> Floats:
+    ordered = np.sort(scores, axis=1)
+    difference: Floats = ordered[:, -1] - ordered[:, -2]
+    return difference
+
+
+def _accuracy(
+    whole: ort.InferenceSession, heads: Sequence[Head], features: Sequence[Floats], kind: Pictures
+) -> Accuracy:
+    answers = [_seen(features, number) @ head.weights + head.bias for number, head in enumerate(heads)]
+    slices = [kind.pixels[start : start + AT_A_TIME] for start in range(0, len(kind.pixels), AT_A_TIME)]
+    parts = [whole.run(["scores", "depth"], {"image": pixels}) for pixels in slices]
+    scores, depth = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return Accuracy(
+        heads=tuple(float((each.argmax(axis=1) == kind.labels).mean()) for each in answers),
+        leaves=tuple(float((depth == number).mean()) for number in range(1, len(heads) + 1)),
+        overall=float((scores.argmax(axis=1) == kind.labels).mean()),
+    )
+
+
+def _both(part: Part, seed: int) -> Pictures:
+    """The digits of a part as they are, and distorted."""
+    kinds = [pictures(part, distorted=distorted, seed=seed) for distorted in (False, True)]
+    return Pictures(np.concatenate([kind.pixels for kind in kinds]), np.concatenate([kind.labels for kind in kinds]))
+
+
+def _features(stages: ort.InferenceSession, of: Pictures) -> list[Floats]:
+    """What every stage finds in each picture, [rows, features] each."""
+    starts = range(0, len(of.pixels), AT_A_TIME)
+    parts = [stages.run(None, {"image": of.pixels[start : start + AT_A_TIME]}) for start in starts]
+    return [np.concatenate(each).astype(np.float64) for each in zip(*parts, strict=True)]
+
+
+def _seen(features: Sequence[Floats], exit_: int) -> Floats:
+    """What the head at an exit sees: the features of its stage and of all before."""
+    return np.concatenate(features[: exit_ + 1], axis=1)
+
+
+def _session(model: onnx.ModelProto) -> ort.InferenceSession:
+    return ort.InferenceSession(model.SerializeToString(), _options())
+
+
+def _options() -> ort.SessionOptions:
+    """One thread: sums are taken in one order, so that the heads come out equal."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return options
