@@ -76,17 +76,21 @@ class FileRequests:
         Raises LoadTestError for an unknown model, a file that does not fit it or cannot be read, a folder without any,
         and more rows than the model takes.
         """
-        metadata = await connection.model_metadata(model)
-        config = await connection.model_config(model)
-        most = config.max_batch_size
+        most = (await connection.model_config(model)).max_batch_size
         if rows > max(most, 1):
             raise LoadTestError(f"model {model!r} takes at most {max(most, 1)} rows, not {rows}")
-        declared = {
-            tensor.name: (tensor.datatype, tuple(tensor.shape)[1:] if most else tuple(tensor.shape))
-            for tensor in metadata.inputs
-        }
-        files = read_applications(folder, model, declared, _optional(config))
+        files = await inputs_of_model(connection, model, folder)
         return cls(model, files, rows=rows if most else None, seed=seed)
+
+
+async def inputs_of_model(connection: AsksForModels, model: str, folder: Path) -> dict[str, list[Tensors]]:
+    """A folder's inputs by application, as the model takes them. Raises LoadTestError as `FileRequests.for_model`."""
+    metadata, config = await connection.model_metadata(model), await connection.model_config(model)
+    declared = {
+        tensor.name: (tensor.datatype, tuple(tensor.shape)[1:] if config.max_batch_size else tuple(tensor.shape))
+        for tensor in metadata.inputs
+    }
+    return read_applications(folder, model, declared, _optional(config))
 
 
 def read_applications(

@@ -1,0 +1,113 @@
+"""Poisson arrivals at a share of what one instance can do: all contenders in turn, and Tidegate beside the best."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench.dynamic_models.case import Case
+from bench.dynamic_models.contenders import Contender
+from bench.dynamic_models.measuring import Alone
+from tidegate.workload import Scenario
+from tidegate_loadtest.comparison.document import comparison_document
+from tidegate_loadtest.comparison.findings import ATTAINMENT, FIGURES, Contrast, contrast_of, interval_of
+from tidegate_loadtest.comparison.runs import Comparison, compare
+from tidegate_loadtest.comparison.targets import Target
+from tidegate_loadtest.live import Sending
+from tidegate_loadtest.progress_bar import progress_bar
+
+LATE_SHARE = 0.05
+"""A share of the SLO: a generator that is later than this, at its 99th percentile, fell behind."""
+TIMEOUT_S = 10.0
+"""What the generator waits for an answer."""
+BESIDE = ("attainment", "p50_ms", "p99_ms")
+"""What Tidegate is told by, beside the best of Triton's."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """One load, run."""
+
+    share: float
+    """The rate as a share of what one instance makes of these inputs one by one."""
+    rate_rps: float
+    comparison: Comparison
+    best: Target
+    """The Triton with the highest attainment, among equals that with the lowest median latency."""
+    contrasts: Sequence[Contrast]
+    """Each Tidegate against it, a contrast for each figure of BESIDE."""
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        against = [
+            {"target": contrast.target.name, "figure": contrast.figure.name, **asdict(contrast.difference)}
+            for contrast in self.contrasts
+        ]
+        comparison = comparison_document(self.comparison)
+        own = {"load": self.share, "rate_rps": self.rate_rps, "best_of_triton": self.best.name, "against_it": against}
+        return {**own, "comparison": comparison}
+
+
+def run_load(
+    console: Console,
+    case: Case,
+    chosen: Sequence[Contender],
+    targets: Sequence[Target],
+    folder: Path,
+    alone: Alone,
+    share: float,
+    *,
+    rounds: int,
+    duration_s: float,
+    warmup_s: float,
+) -> Load:
+    """Run it, with a bar on the terminal."""
+    rate_rps = share * 1e3 / alone.mean_ms
+    scenario = _scenario(case, alone.mean_ms, rate_rps, duration_s, warmup_s)
+    sending = Sending({}, timeout_s=TIMEOUT_S, lateness_limit_ms=LATE_SHARE * case.slo_ms, inputs={case.model: folder})
+    each_s = warmup_s + duration_s
+    with progress_bar(console, each_s * rounds * len(targets)) as show:
+        comparison = compare(
+            scenario,
+            targets,
+            sending,
+            rounds=rounds,
+            seed=1,
+            shown=lambda done, name, progress: show(done * each_s + progress.elapsed_ns / 1e9, f"{name}: {progress}"),
+        )
+    tritons = [target for target, contender in zip(targets, chosen, strict=True) if contender.batcher]
+    best = max(tritons, key=lambda target: _merit(comparison, target))
+    others = [target for target in targets if target not in tritons]
+    figures = [figure for figure in FIGURES if figure.name in BESIDE]
+    contrasts = [contrast_of(comparison, target, best, figure) for target in others for figure in figures]
+    return Load(share, rate_rps, comparison, best, [contrast for contrast in contrasts if contrast])
+
+
+def _merit(comparison: Comparison, target: Target) -> tuple[float, float]:
+    by_name = {figure.name: figure for figure in FIGURES}
+    attained = interval_of(comparison, target, ATTAINMENT)
+    p50_ms = interval_of(comparison, target, by_name["p50_ms"])
+    return attained.mean if attained else 0.0, -p50_ms.mean if p50_ms else float("-inf")
+
+
+def _scenario(case: Case, mean_ms: float, rate_rps: float, duration_s: float, warmup_s: float) -> Scenario:
+    """One worker, one model."""
+    model = {
+        "name": case.model,
+        "slo_ms": case.slo_ms,
+        "max_batch": case.max_batch,
+        "rows": case.rows,
+        "profile": {"points_ms": {case.rows: round(mean_ms, 3)}},
+    }
+    return Scenario.model_validate(
+        {
+            "name": case.model,
+            "warmup_s": warmup_s,
+            "duration_s": duration_s,
+            "workers": [{"count": 1}],
+            "models": [model],
+            "arrivals": {"rate_rps": round(rate_rps, 2)},
+        }
+    )

@@ -1,0 +1,90 @@
+"""rapidocr's recogniser of text and its classifier of directions: lines of text, wide and narrow.
+
+The lines are found in two photographs, cut to parts of random length, and prepared as rapidocr prepares them: 48 pixels
+high, padded on the right; for the recogniser to 320, 480, ..., for the classifier to 192, always.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+from pathlib import Path
+from random import Random
+from shutil import copyfile
+
+import cv2
+import numpy as np
+import rapidocr_onnxruntime
+from numpy.typing import NDArray
+from PIL import Image
+
+from bench.dynamic_models.case import Case, package_folder
+from demo.read_text import model_path
+
+PHOTOGRAPHS = ("page.png", "text.png")
+LINES, HEIGHT = 96, 48
+"""Pictures, and their height in pixels."""
+
+
+@dataclass(frozen=True)
+class Widths:
+    """What a model takes, in pixels."""
+
+    shortest: int
+    step: int
+    longest: int
+
+
+RECOGNISER, CLASSIFIER = Widths(320, 160, 960), Widths(192, 192, 192)
+
+
+def write_lines(folder: Path, widths: Widths, *, seed: int = 0) -> None:
+    """Write LINES pictures of text as the model takes them, [3, 48, width] each."""
+    crops = list(lines_of_text())
+    rng = Random(seed)
+    for number in range(LINES):
+        crop = crops[number % len(crops)]
+        part = max(1, round(crop.shape[1] * rng.uniform(0.3, 1.0)))
+        left = rng.randint(0, crop.shape[1] - part)
+        np.save(folder / f"{number:03}.npy", prepared(crop[:, left : left + part], widths))
+
+
+def photograph(name: str) -> NDArray[np.uint8]:
+    """One of scikit-image's, [height, width, 3], blue first as OpenCV has it."""
+    with Image.open(package_folder("skimage") / "data" / name) as opened:
+        return np.ascontiguousarray(np.asarray(opened.convert("RGB"))[:, :, ::-1])
+
+
+def lines_of_text() -> Iterator[NDArray[np.uint8]]:
+    """The lines of text that rapidocr's detector finds in the photographs."""
+    reader = rapidocr_onnxruntime.RapidOCR()
+    for name in PHOTOGRAPHS:
+        picture = photograph(name)
+        boxes, _ = reader.text_det(picture)
+        yield from reader.get_crop_img_list(picture, boxes)
+
+
+def prepared(crop: NDArray[np.uint8], widths: Widths) -> NDArray[np.float32]:
+    """A line as rapidocr prepares it: scaled to the height, -1 to 1, zeros on the right."""
+    width = min(widths.longest, ceil(crop.shape[1] * HEIGHT / crop.shape[0]))
+    padded = max(widths.shortest, -(-width // widths.step) * widths.step)
+    scaled = cv2.resize(crop, (width, HEIGHT)).astype(np.float32).transpose(2, 0, 1) / 127.5 - 1
+    return np.pad(scaled, ((0, 0), (0, 0), (0, padded - width)))
+
+
+CASES = (
+    Case(
+        "text_recognition",
+        "lines of text out of photographs, padded to one of five widths",
+        slo_ms=400,
+        write_model=partial(copyfile, model_path("text_recognition")),
+        write_inputs=partial(write_lines, widths=RECOGNISER),
+    ),
+    Case(
+        "text_direction",
+        "the same lines, cut to one width",
+        slo_ms=50,
+        write_model=partial(copyfile, model_path("text_direction")),
+        write_inputs=partial(write_lines, widths=CLASSIFIER),
+    ),
+)

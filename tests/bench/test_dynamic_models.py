@@ -1,0 +1,266 @@
+"""The dynamic models of the benchmark: their inputs are prepared as their authors do, and answered as they are."""
+
+import json
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import tritonclient.grpc as triton_grpc
+from google.protobuf import text_format
+from numpy.typing import NDArray
+from tritonclient.grpc import model_config_pb2
+from tritonclient.utils import np_to_triton_dtype
+
+from bench.dynamic_models import MODULES, NotInstalledError, find_case
+from bench.dynamic_models.__main__ import main
+from bench.dynamic_models.case import Case
+from bench.dynamic_models.contenders import contenders, write_repository
+from bench.dynamic_models.tables import tables
+from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_repo_generator.generate import generate_model
+
+Arrays = dict[str, NDArray[Any]]
+UNTRAINED = [name for name in MODULES if name != "digits"]
+"""tests/triton_models has the other one, which takes its time to be trained."""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """The ONNX file and the folder of inputs of every model."""
+    found = {}
+    for name in UNTRAINED:
+        folder = tmp_path_factory.mktemp(name)
+        found[name] = (folder / "model.onnx", folder / "inputs")
+        found[name][1].mkdir()
+        case = find_case(name)
+        case.write_model(found[name][0])
+        case.write_inputs(found[name][1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def triton(
+    written: dict[str, tuple[Path, Path]],
+    start_triton: Callable[..., EmbeddedTriton],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> EmbeddedTriton:
+    repository = tmp_path_factory.mktemp("repository")
+    for name, (onnx, _inputs) in written.items():
+        generate_model(
+            onnx, repository, name=name, max_batch=8
+        )  # without an SLO: on a busy machine nothing is given up
+    return start_triton([repository])
+
+
+def files(inputs: Path) -> list[Path]:
+    return sorted(path for path in inputs.rglob("*") if path.suffix in (".npy", ".npz"))
+
+
+def arrays(path: Path, session: ort.InferenceSession) -> Arrays:
+    """A file as a batch of one row."""
+    loaded = np.load(path)
+    tensors = {session.get_inputs()[0].name: loaded} if path.suffix == ".npy" else dict(loaded)
+    return {name: tensor[None] for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("name", UNTRAINED)
+def test_each_answers_through_triton_and_tidegate_what_onnxruntime_does(
+    written: dict[str, tuple[Path, Path]], triton: EmbeddedTriton, start_tidegate: Callable[..., Any], name: str
+) -> None:
+    onnx, inputs = written[name]
+    session = ort.InferenceSession(onnx)
+    every = files(inputs)
+    requests = [arrays(path, session) for path in every[:: len(every) // 6]]
+    requests += [{key: np.concatenate([tensor] * 2) for key, tensor in requests[0].items()}] * 2
+    tidegate = start_tidegate([triton], policy="symphony").address
+
+    def ask(address: str, request: Arrays) -> Arrays:
+        with triton_grpc.InferenceServerClient(address) as client:
+            tensors = []
+            for key, tensor in request.items():
+                tensors.append(triton_grpc.InferInput(key, tensor.shape, np_to_triton_dtype(tensor.dtype)))
+                tensors[-1].set_data_from_numpy(tensor)
+            answer = client.infer(name, tensors)
+        return {output.name: answer.as_numpy(output.name) for output in session.get_outputs()}
+
+    with ThreadPoolExecutor(8) as pool:
+        for address in (triton.grpc_address, tidegate):
+            for request, answer in zip(requests, pool.map(partial(ask, address), requests), strict=True):
+                right = dict(zip(answer, session.run(None, request), strict=True))
+                for key, tensor in right.items():
+                    assert answer[key].shape == tensor.shape
+                    # Sums are taken in another order in batches of another size.
+                    np.testing.assert_allclose(answer[key], tensor, atol=1e-3 * float(np.abs(tensor).max()))
+
+
+@pytest.mark.parametrize("name", UNTRAINED)
+def test_inputs_are_the_same_every_time(written: dict[str, tuple[Path, Path]], name: str, tmp_path: Path) -> None:
+    find_case(name).write_inputs(tmp_path)
+    before, again = files(written[name][1]), files(tmp_path)
+    assert [path.name for path in before] == [path.name for path in again]
+    assert all(one.read_bytes() == other.read_bytes() for one, other in zip(before, again, strict=True))
+
+
+def test_lines_and_photographs_are_prepared_as_rapidocr_does() -> None:
+    import rapidocr_onnxruntime
+    from rapidocr_onnxruntime.ch_ppocr_det.utils import DetPreProcess
+
+    from bench.dynamic_models import detector, ocr
+
+    reader = rapidocr_onnxruntime.RapidOCR()
+    for crop in list(ocr.lines_of_text())[::4]:
+        line = ocr.prepared(crop, ocr.RECOGNISER)
+        theirs = reader.text_rec.resize_norm_img(crop, line.shape[2] / line.shape[1])
+        np.testing.assert_allclose(line, theirs, atol=1e-6)
+        np.testing.assert_allclose(ocr.prepared(crop, ocr.CLASSIFIER), reader.text_cls.resize_norm_img(crop), atol=1e-6)
+    picture = ocr.photograph("text.png")
+    height, width = picture.shape[:2]
+    ours = detector.prepared(picture, width, height)
+    np.testing.assert_allclose(ours, DetPreProcess(limit_side_len=64)(picture)[0], atol=1e-6)
+    assert detector.prepared(picture, 3 * width, 2 * height).shape == (3, 352, 640), "the longer side is cut"
+
+
+def test_files_are_seen_as_magika_sees_them(written: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
+    from magika import Magika
+
+    from bench.dynamic_models.file_types import seen_of
+
+    onnx, _inputs = written["file_types"]
+    magika, session = Magika(), ort.InferenceSession(onnx)
+    short = tmp_path / "short.py"
+    short.write_text("  \nimport os\nprint(os.getcwd())\n\n")
+    for path in (Path(__file__), short, Path(sys.executable).resolve()):
+        (scores,) = session.run(None, {"bytes": seen_of(path)[None]})
+        theirs = magika.identify_path(path)
+        assert float(scores.max()) == pytest.approx(theirs.score, abs=1e-4), path
+
+
+def test_rows_of_recordings_are_heard_as_the_wheel_hears_each(written: dict[str, tuple[Path, Path]]) -> None:
+    from bench.dynamic_models.voice import FRAMES, MODEL
+
+    onnx, inputs = written["voice"]
+    ours, theirs = ort.InferenceSession(onnx), ort.InferenceSession(MODEL)
+    recordings = [arrays(path, ours) for path in files(inputs)]
+    assert [len(recording["audio"][0]) for recording in recordings] == [
+        length for length, count in FRAMES.items() for _ in range(count)
+    ]
+    shared = []
+    for length in FRAMES:
+        alike = [recording for recording in recordings if recording["audio"].shape[1] == length][:3]
+        rows = {key: np.concatenate([recording[key] for recording in alike]) for key in alike[0]}
+        speech, h_after, c_after = ours.run(["speech", "h_after", "c_after"], rows)
+        for number, recording in enumerate(alike):
+            feed = {"input": recording["audio"][0], "h": recording["h"], "c": recording["c"]}
+            right = theirs.run(None, feed)
+            for own, their in zip((speech, h_after, c_after), right, strict=True):
+                np.testing.assert_allclose(own[number].ravel(), their.ravel(), atol=1e-5)
+        shared.append((speech > 0.5).mean())
+    assert 0.3 < np.mean(shared) < 0.95, "somebody speaks, with pauses"
+    halves = np.split(recordings[-1]["audio"], 2, axis=1)
+    whole = ours.run(["speech"], recordings[-1])[0]
+    first, h, c = ours.run(["speech", "h_after", "c_after"], {**recordings[-1], "audio": halves[0]})
+    (second,) = ours.run(["speech"], {"audio": halves[1], "h": h, "c": c})
+    np.testing.assert_allclose(np.concatenate((first, second), axis=1), whole, atol=1e-5)
+
+
+CASE = Case("file_types", "files", 40, write_model=lambda path: path, write_inputs=lambda path: path, rows=2)
+
+
+def test_contenders_are_tritons_in_several_settings_and_tidegates(
+    written: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("policy: fifs\n")
+    chosen = contenders(CASE, (0.05, 0.5), ["orloj"], {"own": own})
+    assert [contender.name for contender in chosen] == [
+        "Triton",
+        "Triton, delay 2 ms",
+        "Triton, delay 20 ms",
+        "Triton, timeout",
+        "Triton, batch 1",
+        "Triton, batch 1, timeout",
+        "Tidegate",
+        "Tidegate orloj",
+        "Tidegate own",
+    ]
+    seen = []
+    for number, contender in enumerate(chosen[:7]):
+        repository = tmp_path / str(number)
+        write_repository(repository, written["file_types"][0], CASE, contender.batcher)
+        config = text_format.Parse(
+            (repository / "file_types" / "config.pbtxt").read_text(), model_config_pb2.ModelConfig()
+        )
+        queue = config.dynamic_batching
+        timeout_us = queue.default_queue_policy.default_timeout_microseconds
+        batches = config.HasField("dynamic_batching")
+        seen.append((config.max_batch_size, batches, queue.max_queue_delay_microseconds, timeout_us))
+    assert seen == [
+        (8, True, 0, 0),
+        (8, True, 2000, 0),
+        (8, True, 20000, 0),
+        (8, True, 0, 35000),
+        (2, True, 0, 0),
+        (2, True, 0, 35000),
+        (8, False, 0, 0),
+    ]
+    assert (chosen[6].flags, chosen[6].config) == ((), ""), "the default has no option at all"
+    assert (chosen[7].flags, chosen[7].config) == (("--policy", "orloj"), "app: {parameter: app}\n")
+    assert (chosen[8].flags, chosen[8].config) == (("--config", str(own)), "")
+
+
+def test_a_model_whose_package_is_missing_is_skipped_and_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import importlib.util
+
+    from bench.dynamic_models import case
+
+    def nowhere(name: str) -> ModuleSpec | None:
+        return None if name == "silero_vad" else importlib.util.find_spec(name)
+
+    monkeypatch.delitem(sys.modules, "bench.dynamic_models.voice", raising=False)
+    monkeypatch.setattr(case, "find_spec", nowhere)
+    with pytest.raises(NotInstalledError, match=r"voice: the package silero_vad is not installed: `make install`"):
+        find_case("voice")
+    monkeypatch.setattr(sys, "argv", ["dynamic_models", "--model", "voice"])
+    main()
+    assert "skipped: voice: the package silero_vad is not installed" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("start_triton")  # which skips where there is none
+def test_a_model_is_measured_alone_with_one_caller_and_under_load(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    short = ["--rounds", "2", "--seconds", "0.5", "--warmup", "0.2", "--requests", "5", "--loads", "0.3", "--delays"]
+    files = ["--json", str(tmp_path / "out.json"), "--pages", str(tmp_path / "pages")]
+    monkeypatch.setattr("bench.dynamic_models.measuring.ALONE_S", 0.2)
+    monkeypatch.setattr("bench.dynamic_models.measuring.BUDGET_S", 0.2)
+    monkeypatch.setattr(sys, "argv", ["dynamic_models", "--model", "text_direction", *short, *files])
+    main()
+    printed = capsys.readouterr().out
+    assert "Tidegate beside the best of Triton's" in printed
+    assert "One caller at a time" in printed
+    written = json.loads((tmp_path / "out.json").read_text())
+    report = written["models"]["text_direction"]
+    assert report["alone"]["by_shape"][""][0] == 96
+    (single,) = report["single_caller"]
+    assert single["p50_ms"].keys() == {"Triton", "Tidegate"}
+    (load,) = report["loads"]
+    assert load["rate_rps"] == pytest.approx(0.3 * 1e3 / report["alone"]["mean_ms"])
+    assert load["best_of_triton"].startswith("Triton")
+    assert {row["target"] for row in load["comparison"]["rows"]} == {
+        "Triton", "Triton, timeout", "Triton, batch 1", "Triton, batch 1, timeout", "Tidegate",
+    }  # fmt: skip
+    assert [each["figure"] for each in load["against_it"]] == ["attainment", "p50_ms", "p99_ms"]
+    lines = tables(written).splitlines()
+    assert sum(line.startswith("| ") for line in lines) == 2 + 1 + 2 + 5, "two tables: one shape, five contenders"
+    (best,) = (line for line in lines if "**" in line)
+    assert f"| **{load['best_of_triton']}** | " in best
+    assert (tmp_path / "pages" / "text_direction_30.html").stat().st_size > 10_000
