@@ -9,6 +9,7 @@ inference          what becomes of a request: scheduled, or sent on
   client             who waits for it; outcome: what that one is told
   heading            what many requests say alike, read once; form: requests that are written alike, not read at all
   passage            a request that cannot be scheduled, on its way to a Triton as it is; routing: to which
+  padding            shapes that are brought to common ones; resizing: the one copy that this takes
   shape              what varies in its tensors, in words; applications: of which it is; labels: short and few
   merging            gather envelopes into one request for Triton, scatter the answer; wire: protobuf, uncopied
   deadlines          when a request is due; headroom: what the way back takes
@@ -32,6 +33,7 @@ discovery          keeps the catalog true; catalog, signature: what the Tritons 
   starting_profiles  how long that is expected to take at first
   kinds              what kind of worker each Triton is; gpus: those of this machine, as NVML tells
   consent            whether a model's requests are merged, run alone or pass through; queue_delay: loaded without one
+  declared_padding   what the operator says of it, held against the model's config
   split_models       models in partitions, which clients see as one
 gpus               which GPUs and MIG instances this machine has, as NVML tells
 settings           what of the configuration may change while requests are under way: one value, swapped as a whole

@@ -1,6 +1,7 @@
 """What the Tritons serve: which models are scheduled, on which workers, and which pass straight through."""
 
 import asyncio
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,9 +13,11 @@ from tidegate.documents import Layout
 from tidegate_proxy.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.consent import Consent, consent_of
+from tidegate_proxy.declared_padding import PaddingError, padding_of
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.gpus import Gpu
 from tidegate_proxy.kinds import Place, places_of
+from tidegate_proxy.padding import PaddedAxis
 from tidegate_proxy.signature import Signature, instances_of
 from tidegate_proxy.split_models import VERSION, SplitModel, WorkerKey, find_layout
 from tidegate_proxy.variants import Agreement, Form, Variant, agree
@@ -34,6 +37,8 @@ class Catalog:
     """What batches run through, by its name; a model that is not split is one partition of its own name."""
     consents: dict[str, Consent] = field(default_factory=dict)
     """What happens to the requests of every model, scheduled or not, and why."""
+    unpadded: dict[str, str] = field(default_factory=dict)
+    """Models that the configuration would have padded, and cannot; with the reason."""
     versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The versions of every model that some Triton has ready."""
     ensembles: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
@@ -93,6 +98,11 @@ class Catalog:
             if backend.alive
         ]
         return takers or variants[0].backends
+
+    def check_padding(self) -> None:
+        """Raises BackendError where a model cannot be padded as the configuration says."""
+        if self.unpadded:
+            raise BackendError("; ".join(words for _, words in sorted(self.unpadded.items())))
 
     @property
     def disagreements(self) -> list[str]:
@@ -159,10 +169,13 @@ async def discover(
 
 
 def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
-    unknown = sorted(name for name, model in told.items() if model.batch and name not in catalog.consents)
-    if unknown:
+    batched = {name for name, model in told.items() if model.batch or model.merge.pad}
+    if unknown := sorted(batched.difference(catalog.consents)):
         served = ", ".join(sorted(catalog.consents)) or "none"
-        raise BackendError(f"batch is given for {', '.join(unknown)}, which no Triton has; these models are: {served}")
+        raise BackendError(
+            f"batch or merge is given for {', '.join(unknown)}, which no Triton has; these models are: {served}"
+        )
+    catalog.check_padding()
     unscheduled = sorted(name for name, model in told.items() if model.slo_ms and name not in catalog.models)
     if unscheduled:
         scheduled = ", ".join(sorted(catalog.models)) or "none"
@@ -244,12 +257,30 @@ def _add_model(catalog: Catalog, name: str, agreement: Agreement, said: ModelCon
             for step in config.ensemble_scheduling.step
         )
     catalog.consents[name] = agreement.consent
+    padding = _padding_of(catalog, name, config, said)
     if signature is None:
         return
+    signature = dataclasses.replace(signature, padding=padding)
     catalog.signatures[name] = catalog.partitions[name] = signature
     slo_ms = said.slo_ms or _slo_of(config, agreement.leading.backend)
     slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
     catalog.models[name] = Model(name, signature.max_rows, slo_ns, merge_limit=agreement.consent.merge_limit)
+
+
+def _padding_of(
+    catalog: Catalog, name: str, config: model_config_pb2.ModelConfig, said: ModelConfig
+) -> tuple[PaddedAxis, ...]:
+    """What is padded of a model; nothing, with a warning, where it is not such a one."""
+    consent = catalog.consents[name]
+    try:
+        return padding_of(config, consent, said.merge.pad)
+    except PaddingError as error:
+        catalog.unpadded[name] = str(error)
+        warning = f"nothing is padded: {error}"
+        catalog.consents[name] = dataclasses.replace(
+            consent, warning="; ".join(filter(None, (consent.warning, warning)))
+        )
+        return ()
 
 
 def _add_workers(
@@ -284,8 +315,9 @@ def _follow(catalog: Catalog, layout: Layout, told: Mapping[str, ModelConfig], k
         catalog.backend_of[worker.id] = backend
     for name, split in found.models.items():
         catalog.models[name] = split.model
-        catalog.signatures[name] = split.signature
         catalog.consents[name] = split.consent
+        padding = _padding_of(catalog, name, split.config, told.get(name, ModelConfig()))
+        catalog.signatures[name] = dataclasses.replace(split.signature, padding=padding)
         catalog.versions[name] = (VERSION,)
         ends = {name for path in split.model.paths for name in (path.partitions[0], path.partitions[-1])}
         catalog.hosts[name] = [backend for worker, backend in found.workers if ends.intersection(worker.hosts)]

@@ -69,6 +69,7 @@ class Discovery:
             await of_tritons.require_consent(living, config.restricted, over_http=self._over_http)
             await drop_delays(living, told)
             catalog = await discover(backends, told, before, layout=layout)
+            catalog.check_padding()
             self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured))
             self.backends[:] = backends
             self.told, self.layout, self._restricted = told, layout, config.restricted

@@ -1,6 +1,6 @@
 """What a request says of itself beside its id and its tensors: read once for all requests that say the same."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Final
@@ -12,6 +12,7 @@ from tidegate_proxy import wire
 from tidegate_proxy.deadlines import Times, times_in
 from tidegate_proxy.form import Form, form_of
 from tidegate_proxy.labels import label
+from tidegate_proxy.padding import Padded, padded
 from tidegate_proxy.shape import shape_of
 from tidegate_proxy.signature import ELEMENT_BYTES, Signature, split_elements
 from tidegate_proxy.wire import Buffer
@@ -51,7 +52,9 @@ class Heading:
     merge_key: str
     """Equal for requests that can share a batch."""
     shape: str
-    """What varies in its tensors beyond the batch, in words (`shape_of`)."""
+    """What varies in its tensors beyond the batch, as they run, in words (`shape_of`)."""
+    padded: Padded | None
+    """How its tensors are padded, and its outputs cut back; None: it runs as it came."""
     app: str
     """Its application, if it has the parameter that tells it; else empty."""
     private: frozenset[str]
@@ -68,6 +71,10 @@ class Heading:
     """When its client wants an answer."""
     merged: dict[tuple[int, tuple[str, ...]], bytes] = field(default_factory=dict, compare=False, repr=False)
     """What headers of batches that begin with such a request were made: by their rows and the outputs they ask for."""
+
+    def shape_run(self, name: str, shape: Sequence[int]) -> Sequence[int]:
+        """The shape in which an input runs that came in another, perhaps."""
+        return self.padded.shapes[name] if self.padded else shape
 
     def check_sizes(self, tensors: Sequence[Buffer]) -> None:
         """Raises NotSchedulable unless these are the contents of its inputs."""
@@ -153,15 +160,20 @@ def _read(header: service_pb2.ModelInferRequest, tensors: int, signature: Signat
     if any(output.parameters or output.name not in signature.outputs for output in header.outputs):
         raise NotSchedulable("an output goes to shared memory, is classified, or is unknown")
     rows, sizes = _check_inputs(header, tensors, signature)
-    names = [declared.name for declared in header.inputs]
+    shapes = {declared.name: tuple(declared.shape) for declared in header.inputs}
+    element_bytes = {declared.name: ELEMENT_BYTES.get(declared.datatype, 0) for declared in header.inputs}
+    as_padded = padded(signature.padding, shapes, element_bytes) if signature.padding else None
+    run_shapes = as_padded.shapes if as_padded else shapes
+    names = [*shapes]
     private = PRIVATE_PARAMETERS | {app_parameter} if app_parameter else PRIVATE_PARAMETERS
     return Heading(
         header,
         header.model_name,
         header.model_version,
         rows,
-        _merge_key(header, private),
-        shape_of(((declared.name, declared.shape) for declared in header.inputs), signature),
+        _merge_key(header, run_shapes, private),
+        shape_of(run_shapes.items(), signature),
+        as_padded,
         _text_of(header.parameters[app_parameter]) if app_parameter in header.parameters else "",
         private,
         sizes,
@@ -215,13 +227,15 @@ def _text_of(parameter: service_pb2.InferParameter) -> str:
     return label(str(getattr(parameter, kind))) if kind else ""
 
 
-def _merge_key(header: service_pb2.ModelInferRequest, private: Container[str]) -> str:
+def _merge_key(
+    header: service_pb2.ModelInferRequest, shapes: Mapping[str, Sequence[int]], private: Container[str]
+) -> str:
     """Equal for requests that can share a batch, and only for them: all that Triton sees but rows, tensors and outputs.
 
     The version, names, datatypes and shapes beyond the rows of the inputs, and the parameters that are not private. As
-    Python writes tuples: what is in a name stays between its quotes.
+    Python writes tuples: what is in a name stays between its quotes. `shapes`: those in which the inputs run.
     """
-    inputs = sorted([(declared.name, declared.datatype, *declared.shape[1:]) for declared in header.inputs])
+    inputs = sorted([(declared.name, declared.datatype, *shapes[declared.name][1:]) for declared in header.inputs])
     parameters = sorted(
         [(name, value.SerializeToString()) for name, value in header.parameters.items() if name not in private]
     )

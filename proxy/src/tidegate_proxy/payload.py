@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy import wire
+from tidegate_proxy import resizing, wire
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.merging import (
@@ -26,8 +26,8 @@ from tidegate_proxy.merging import (
     scatter,
 )
 from tidegate_proxy.regions import Region, Regions
+from tidegate_proxy.resizing import Piece, Resized
 from tidegate_proxy.signature import ELEMENT_BYTES, Signature
-from tidegate_proxy.wire import Buffer
 
 SHARED_FROM_BYTES: Final = 65536
 """Less is sent: copying it costs less than what sharing saves."""
@@ -94,6 +94,8 @@ class Payload:
         self.envelopes = envelopes
         self._rows = sum([envelope.rows for envelope in envelopes])
         self._bytes = sum([len(envelope.message) for envelope in envelopes])
+        self._as_it_is = len(envelopes) == 1 and envelopes[0].heading.padded is None
+        """Whether what is sent is what a single client sent, and what it is answered is Triton's answer."""
         self._sizes = sizes
         self._regions = regions
         self._outputs = outputs
@@ -121,7 +123,7 @@ class Payload:
         """
         self._drop_written()
         self._partition = stage.partition
-        as_it_came = stage.alone and len(self.envelopes) == 1
+        as_it_came = stage.alone and self._as_it_is
         expected = self._expected(stage) if share and self._regions else {}
         output_bytes = sum(map(_aligned, expected.values())) if expected else 0
         if stage.alone and (self._regions is None or max(self._bytes, output_bytes) < SHARED_FROM_BYTES):
@@ -143,7 +145,7 @@ class Payload:
                 header.parameters.pop(name, None)
         sent = self._add_inputs(header, inputs, into=self._written if shared_input else None, share=share)
         self._add_outputs(header, stage, expected if shared_output else {}, first_at=shared_input)
-        return wire.join(header.SerializeToString(), sent, wire.REQUEST_RAW_FIELD)
+        return resizing.join(header.SerializeToString(), sent, wire.REQUEST_RAW_FIELD)
 
     def answered(self, answer: bytes) -> None:
         """A leg has ended that is not the only one: what it gave is there for the next ones. Raises ScatterError."""
@@ -161,7 +163,7 @@ class Payload:
         if self._outputs:
             self.answered(answer)
             return self._from_live(read_answer(answer)[0])
-        as_it_is = not self._written_at and len(self.envelopes) == 1
+        as_it_is = not self._written_at and self._as_it_is
         if as_it_is and len(answer) < SHARED_FROM_BYTES:
             return [answer]
         header, tensors = self._open(answer)
@@ -175,7 +177,9 @@ class Payload:
                 raise ScatterError(f"no partition gave output {name!r}")
             tensor = self._live[name].tensor
             header.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
-            contents.append(memoryview(tensor.pieces[0]))
+            (piece,) = tensor.pieces
+            assert not isinstance(piece, Resized), "what clients sent is padded, not what partitions gave"
+            contents.append(memoryview(piece))
         return scatter(header, contents, self.envelopes)
 
     def sharing_broke(self, stage: Stage) -> None:
@@ -216,9 +220,9 @@ class Payload:
 
     def _add_inputs(
         self, header: service_pb2.ModelInferRequest, inputs: Sequence[_Live], into: Region | None, *, share: bool
-    ) -> list[Sequence[Buffer]]:
+    ) -> list[Sequence[Piece]]:
         """Declare the inputs; returns those that are sent. `into`: where the others are copied."""
-        sent: list[Sequence[Buffer]] = []
+        sent: list[Sequence[Piece]] = []
         at = 0
         for live in inputs:
             tensor = live.tensor

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy import reserved_names
+from tidegate_proxy import reserved_names, resizing
 from tidegate_proxy.backend import SERVICE, Backend
 from tidegate_proxy.lifeline import Lifeline, has_ended
+from tidegate_proxy.resizing import Piece
 from tidegate_proxy.settings import InForce
 from tidegate_proxy.transport import CallFailed
-from tidegate_proxy.wire import Buffer
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +51,9 @@ class Region:
         finally:
             os.close(descriptor)
 
-    def write(self, at: int, pieces: Iterable[Buffer]) -> int:
+    def write(self, at: int, pieces: Iterable[Piece]) -> int:
         """Copy the pieces there, one after the other; where they end."""
-        for piece in pieces:
-            self.memory[at : at + len(piece)] = piece
-            at += len(piece)
-        return at
+        return resizing.write(pieces, self.memory, at)
 
 
 class Regions:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from tritonclient.grpc import model_config_pb2
 
+from tidegate_proxy.padding import PaddedAxis
 from tidegate_proxy.wire import Buffer
 
 ELEMENT_BYTES = {
@@ -43,6 +44,8 @@ class Signature:
     inputs: dict[str, TensorSpec]
     outputs: frozenset[str]
     max_rows: int
+    padding: tuple[PaddedAxis, ...] = ()
+    """The sizes of inputs that are padded to common ones, so that requests share batches."""
 
     @property
     def has_strings(self) -> bool:

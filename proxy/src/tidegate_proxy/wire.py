@@ -4,9 +4,11 @@ ModelInferRequest and ModelInferResponse carry their tensors as repeated `bytes`
 leaves a small header to parse; joining a header with slices of the tensors of others copies every byte once.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
+from typing import TypeVar
 
 Buffer = bytes | memoryview
+PieceT = TypeVar("PieceT", bound=Sized)
 
 REQUEST_RAW_FIELD = 7
 """ModelInferRequest.raw_input_contents"""
@@ -125,13 +127,18 @@ def without_contents(header: bytes) -> bytes:
 
 def join(header: bytes, tensors: Iterable[Iterable[Buffer]], raw_field: int) -> bytes:
     """A message from a header and tensors, each given as the pieces it is concatenated from. Copies each byte once."""
+    return b"".join(pieces_of(header, tensors, raw_field))
+
+
+def pieces_of(header: bytes, tensors: Iterable[Iterable[PieceT]], raw_field: int) -> list[bytes | PieceT]:
+    """What a message is concatenated from; the pieces of tensors are anything that has a length in bytes."""
     raw_tag = bytes((raw_field << 3 | _LENGTH_DELIMITED,))
-    pieces: list[Buffer] = [header]
+    pieces: list[bytes | PieceT] = [header]
     for tensor in tensors:
         parts = list(tensor)
         pieces += (raw_tag, encode_varint(sum(map(len, parts))))
         pieces += parts
-    return b"".join(pieces)
+    return pieces
 
 
 def encode_varint(value: int) -> bytes:

@@ -64,6 +64,15 @@ def test_without_listen_all_three_are_served_and_with_it_those_that_are_named() 
     assert (named.grpc, named.http, named.metrics) == ("127.0.0.1:0", None, None)
 
 
+def test_padding_may_be_written_as_sizes_as_one_entry_or_as_several() -> None:
+    entries = [
+        _of(models={"m": {"merge": {"pad": pad}}}).models["m"].merge.pad
+        for pad in ([320, 640], {"to": [320, 640]}, [{"to": [320, 640]}])
+    ]
+    assert [[entry.to for entry in several] for several in entries] == [[(320, 640)]] * 3
+    assert _of(models={"m": {}}).models["m"].merge.pad == ()
+
+
 def test_sizes_may_have_units() -> None:
     assert _of(limits={"max_queue_bytes": "512MiB"}).limits.max_queue_bytes == 512 << 20
     assert _of().limits.max_message_bytes == 2**31 - 1
@@ -87,6 +96,20 @@ def test_sizes_may_have_units() -> None:
         ({"policy": {"nam": "x"}}, "policy.nam: there is no such field: misspelt, or in the wrong place?"),
         ({"models": {"m": {"slo_ms": 0}}}, "models.m.slo_ms: Input should be greater than 0"),
         ({"models": {"m": 5}}, "models.m: Input should be an object"),
+        *(
+            ({"models": {"m": {"merge": {"pad": pad}}}}, f"models.m.merge.pad{said}")
+            for pad, said in (
+                ([640, 320], ".0: to: 640, 320 do not ascend: put them in order, each once"),
+                ([320, 320], ".0: to: 320, 320 do not ascend"),
+                ([0], ".0.to.0: Input should be greater than or equal to 1"),
+                ([1.5], ".0: Input should be an object"),
+                ("320", ": Input should be a valid array"),
+                ({"to": []}, ".0.to: Tuple should have at least 1 item"),
+                ([{"to": [320], "axes": 1}], ".0.axes: there is no such field"),
+                ({"to": [3], "value": True}, ".0.value: Input should be a valid number"),
+                ({"to": [3], "outputs": {"y": {"per": 0}}}, ".0.outputs.y.per: Input should be greater than or equal"),
+            )
+        ),
         ({"profiles": "p.json"}, "profiles: there is no file "),
         ({"seed": "1"}, "seed: Input should be a valid integer"),
         ({"wait_s": 0}, "wait_s: Input should be greater than 0"),

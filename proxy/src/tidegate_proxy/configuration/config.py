@@ -16,6 +16,7 @@ from tidegate_proxy.configuration.access import AuthenticationConfig, Restrictio
 from tidegate_proxy.configuration.addresses import Address, ListenAddress, beside, host_of, listens_on, port_of
 from tidegate_proxy.configuration.clients import AppConfig, ClientsConfig
 from tidegate_proxy.configuration.limits import LimitsConfig
+from tidegate_proxy.configuration.padding import Merging
 from tidegate_proxy.configuration.section import BatchWord, HeaderName, InputFile, Name, OutputFile, Seconds, Section
 
 VERSION: Literal[1] = 1
@@ -122,6 +123,7 @@ class ModelConfig(Section):
         description="Its requests share batches (merge), run one by one (alone), or are not scheduled at all (pass). "
         "Replaces `tidegate_batch` of its config.pbtxt; default: merge only what Triton would merge",
     )
+    merge: Merging = Field(default=Merging(), description="How its requests share batches")
     load_without_delay: bool = Field(
         default=False,
         description="Have a Triton under explicit model control load it without `max_queue_delay_microseconds`",
