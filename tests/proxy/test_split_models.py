@@ -410,3 +410,28 @@ def test_tensors_go_around_partitions_that_do_not_take_them(
     for _ in range(3):
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(ask, range(24)))
+
+
+def test_a_split_model_is_padded_before_its_first_partition_and_cut_after_its_last(
+    tritons: dict[str, EmbeddedTriton], start_tidegate: Make, connect: Make, tmp_path: Path
+) -> None:
+    listen = {"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
+    said = {"m": {"merge": {"pad": {"to": [8, 30_000], "outputs": {"Y": {}}}}}}
+    tidegate = start_tidegate([], config=write_config(tmp_path, tritons, LAYOUT, models=said, listen=listen))
+    client = connect(tidegate)
+
+    def ask(number: int) -> None:
+        columns = (5, 8, 29_000)[number % 3]
+        x = np.full((1 + number % 2, columns), number + 1.0)
+        answer = infer(client, x)
+        np.testing.assert_array_equal(answer.as_numpy("Y"), x / 2 + 1)
+        np.testing.assert_array_equal(answer.as_numpy("SAID"), [[b"+"]] * len(x))
+
+    for _ in range(2):
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(ask, range(18)))
+    found = re.search(r"metrics +(\S+)\n", tidegate.output)
+    assert found, tidegate.output
+    with urllib.request.urlopen(f"http://{found[1].removesuffix('/metrics')}/models", timeout=60) as page:
+        (model,) = json.load(page)
+    assert {shape: told["requests"] for shape, told in model["shapes"].items()} == {"X:8": 24, "X:30000": 12}
