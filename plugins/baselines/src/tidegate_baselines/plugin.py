@@ -1,6 +1,7 @@
 """Registers the baselines."""
 
 from tidegate.api import PolicySpec, hookimpl
+from tidegate_baselines.clipper import Clipper
 from tidegate_baselines.clockwork import Clockwork
 from tidegate_baselines.eager import Eager
 from tidegate_baselines.fifs import Fifs
@@ -18,6 +19,7 @@ def tidegate_policies() -> list[PolicySpec]:
         PolicySpec("eager", "An idle worker takes at once what can still be in time", Eager),
         PolicySpec("timeout", "A batch starts a constant time after its oldest request came", Timeout),
         PolicySpec("clockwork", "A candidate per batch size; the most urgent runs first", Clockwork),
+        PolicySpec("clipper", "A batch size found by trial: more while in time, less when not", Clipper),
         PolicySpec("nexus", "A static plan, round robin, and a queue per worker", Nexus),
         PolicySpec("shepherd", "The largest batch first; small ones that run make way for it", Shepherd),
         PolicySpec("triton", "Triton's own dynamic batcher, to check the simulator against", Triton),

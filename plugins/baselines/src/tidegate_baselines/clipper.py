@@ -1,0 +1,127 @@
+"""Clipper: the batch size is not planned but found by trial (Crankshaw et al., *Clipper*, section 4.3.1)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from pydantic import Field
+
+from tidegate.api import (
+    AnyCommand,
+    BatchFailed,
+    Commands,
+    Drop,
+    LegFinished,
+    PolicyOptions,
+    Setup,
+    Worker,
+    WorkerLost,
+)
+from tidegate.toolkit import QueueingPolicy, RequestQueue
+
+SizeKey = tuple[int, str, str]
+"""What a batch size is found for: (worker, model, shape)."""
+
+
+class ClipperOptions(PolicyOptions):
+    """Options of `clipper`."""
+
+    increase_rows: float = Field(
+        default=1.0, gt=0, description="How many rows larger a full batch may be after one that met the SLO"
+    )
+    decrease: float = Field(default=0.1, gt=0, lt=1, description="The share taken off after one that did not")
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A batch on its worker."""
+
+    key: SizeKey
+    was_full: bool
+
+
+class Clipper(QueueingPolicy):
+    """An idle worker takes the oldest requests, as many as the batch size that it has found so far.
+
+    The size rises additively while full batches take no longer than the SLO, and falls by a factor when one does: each
+    worker finds its own for each model. What has waited beyond its deadline is dropped when a worker looks.
+    """
+
+    Options = ClipperOptions
+    options: ClipperOptions
+    best_effort: ClassVar[bool] = True
+
+    def __init__(self, setup: Setup, options: ClipperOptions) -> None:
+        super().__init__(setup, options)
+        self._sizes: dict[SizeKey, float] = {}
+        self._running: dict[int, _Running] = {}
+        """What runs, by batch id."""
+
+    def successor(self, setup: Setup) -> Self:
+        """The next one knows the sizes that were found, where worker and model are still there."""
+        follower = super().successor(setup)
+        workers = {worker.id for worker in setup.workers}
+        follower._sizes = {
+            key: rows for key, rows in self._sizes.items() if key[0] in workers and key[1] in follower.models
+        }
+        return follower
+
+    def batch_rows(self, queue: RequestQueue, worker: Worker) -> int:
+        """The rows of the batch that a worker would take now."""
+        return int(self._sizes.get((worker.id, queue.model.name, queue.shape), 1.0))
+
+    def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
+        """Run it if workers are idle."""
+        commands: list[AnyCommand] = []
+        while queue and (worker := self.idle.peek(queue.model.name)):
+            self._run(now_ns, queue, worker, commands)
+        return commands
+
+    def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
+        """Run the queue whose head waits longest."""
+        commands: list[AnyCommand] = []
+        while self.idle.is_idle(worker.id):
+            waiting = [queue for queue in self.queues.values() if queue.model.name in worker.hosts]
+            if not waiting:
+                break
+            oldest = min(waiting, key=lambda queue: (queue.head.arrival_ns, queue.head.id))
+            self._run(now_ns, oldest, worker, commands)
+        return commands
+
+    def on_leg_finished(self, event: LegFinished) -> Commands:
+        """Learn from how long it took."""
+        ran = self._running.pop(event.batch_id, None)
+        slo_ns = self.models[ran.key[1]].slo_ns if ran else None
+        if ran and slo_ns is not None and event.ended_ns - event.started_ns > slo_ns:
+            self._sizes[ran.key] = max(1.0, (1 - self.options.decrease) * self._sizes.get(ran.key, 1.0))
+        elif ran and ran.was_full:
+            most_rows = float(self.models[ran.key[1]].merged_rows)
+            self._sizes[ran.key] = min(most_rows, self._sizes.get(ran.key, 1.0) + self.options.increase_rows)
+        return ()
+
+    def on_batch_failed(self, event: BatchFailed) -> Commands:
+        """How long a failure took says nothing."""
+        self._running.pop(event.batch_id, None)
+        return ()
+
+    def on_worker_lost(self, event: WorkerLost) -> Commands:
+        """Should it come back, it begins anew."""
+        self._sizes = {key: rows for key, rows in self._sizes.items() if key[0] != event.worker_id}
+        return super().on_worker_lost(event)
+
+    def _run(self, now_ns: int, queue: RequestQueue, worker: Worker, commands: list[AnyCommand]) -> None:
+        late = [request for request in queue if request.deadline_ns < now_ns]
+        if late:
+            for request in late:
+                queue.remove(request.id)
+                del self._queue_of[request.id]
+            commands.extend(Drop(request.id, "deadline") for request in late)
+            self._forget_if_empty(queue)
+        if not queue:
+            return
+        size = self.batch_rows(queue, worker)
+        count, rows = queue.prefix_within(min(size, queue.model.merged_rows))
+        # Full is also what leaves less room than the next request needs.
+        was_full = rows >= size or count < len(queue)
+        dispatch = self.dispatch(now_ns, queue, count, worker)
+        self._running[dispatch.batch.id] = _Running((worker.id, queue.model.name, queue.shape), was_full)
+        commands.append(dispatch)
