@@ -6,9 +6,9 @@ from statistics import mean, stdev
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from tidegate.workload.distributions import AnyDistribution, Constant, LogNormal, Table, choosing_from
+from tidegate.workload.distributions import AnyDistribution, Constant, LogNormal, Normal, Table, choosing_from
 
-READ: TypeAdapter[Constant | LogNormal | Table] = TypeAdapter(AnyDistribution)
+READ: TypeAdapter[Constant | LogNormal | Normal | Table] = TypeAdapter(AnyDistribution)
 
 
 def test_a_number_is_a_constant() -> None:
@@ -24,6 +24,37 @@ def test_a_lognormal_has_the_mean_and_variation_of_its_own_numbers() -> None:
     drawn = [draw() for _ in range(40_000)]
     assert mean(drawn) == pytest.approx(40, rel=0.02)
     assert stdev(drawn) / mean(drawn) == pytest.approx(0.5, rel=0.03)
+
+
+def test_a_normal_is_a_bell_without_its_negative_part() -> None:
+    bell = READ.validate_python({"distribution": "normal", "mean": 40, "std": 5})
+    drawn = [draw() for draw in [bell.drawing_from(Random(1))] for _ in range(20_000)]
+    assert mean(drawn) == pytest.approx(40, rel=0.01)
+    assert stdev(drawn) == pytest.approx(5, rel=0.03)
+    wide = READ.validate_python({"distribution": "normal", "mean": 1, "std": 5})
+    draw = wide.drawing_from(Random(1))
+    assert min(draw() for _ in range(1000)) >= wide.smallest == 0
+    assert wide.largest == float("inf")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"distribution": "lognormal", "mean": 40, "cv": 0.5},
+        {"distribution": "normal", "mean": 40, "std": 5},
+        {"distribution": "normal", "mean": 1, "std": 5},
+        {"distribution": "table", "values": [64, 1, 8], "weights": [3, 1, 4]},
+        {"distribution": "table", "values": [3, 1, 2]},
+    ],
+)
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.9, 0.99])
+def test_a_quantile_is_what_that_share_of_the_draws_does_not_exceed(given: dict[str, object], share: float) -> None:
+    distribution = READ.validate_python(given)
+    draw = distribution.drawing_from(Random(2))
+    drawn = [draw() for _ in range(20_000)]
+    value = distribution.quantile(share)
+    assert sum(number <= value for number in drawn) / len(drawn) >= share - 0.01
+    assert sum(number < value for number in drawn) / len(drawn) <= share + 0.01
 
 
 def test_a_table_draws_by_weight() -> None:
@@ -54,7 +85,8 @@ def test_a_choice_never_runs_past_the_end() -> None:
         ({"distribution": "table", "values": [1, 2], "weights": [1]}, "2 values have 1 weights"),
         ({"distribution": "table", "values": [1, 2], "weights": [0, 0]}, "all weights are zero"),
         ({"distribution": "table", "values": []}, "at least 1 item"),
-        ({"distribution": "normal", "mean": 1}, "'constant', 'lognormal', 'table'"),
+        ({"distribution": "weibull", "mean": 1}, "'constant', 'lognormal', 'normal', 'table'"),
+        ({"distribution": "normal", "mean": 1}, "std"),
         ({"distribution": "lognormal", "mean": 1, "cv": 0}, "greater than 0"),
         (-1, "greater than or equal to 0"),
     ],

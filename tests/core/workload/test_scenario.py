@@ -118,6 +118,7 @@ MODEL = SMALL["models"][0]
         ({"models.0.rows": 0}, r"models\.0", "a request has 1 to max_batch"),
         ({"models.0.apps": [{"name": "a", "rows": 99}]}, r"models\.0", r"apps\.a\.rows"),
         ({"models.0.apps": [{"name": "a"}, {"name": "a"}]}, r"models\.0", "two have one name"),
+        ({"models.0.apps": [{"name": "a", "told": True}]}, "document", "told.*combine: padded in simulation.service"),
         ({"models_from": {"csv": "zoo.csv", "max_batch": 4}}, "document", r"zoo\.csv: No such file"),
         ({"arrivals.process": "weibull"}, "arrivals", "'poisson'"),
         ({"arrivals.process": "gamma"}, "arrivals", "a gamma process needs one"),

@@ -5,7 +5,18 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from tidegate.api import AnyEvent, Policy, Profile, RequestArrived, Setup, Worker, WorkerJoined, WorkerLost
+from tidegate.api import (
+    NS_PER_MS,
+    AnyEvent,
+    ExecutionTimes,
+    Policy,
+    Profile,
+    RequestArrived,
+    Setup,
+    Worker,
+    WorkerJoined,
+    WorkerLost,
+)
 from tidegate.documents import Mig, Mps, Whole
 from tidegate.engine import FIRST_LEAD_NS, Engine
 from tidegate.observation import Observer
@@ -20,6 +31,9 @@ from tidegate.workload.arrivals import NS_PER_S
 PATIENCE = 100_000
 """How often timers may fire in a row while nothing runs and requests wait."""
 
+TOLD_POINTS = 128
+"""How many points of an application's distribution policies are told."""
+
 
 def setup_of(scenario: Scenario, seed: int) -> Setup:
     """What a policy is told at the start."""
@@ -31,7 +45,37 @@ def setup_of(scenario: Scenario, seed: int) -> Setup:
         profiles=tuple(_with_shapes(scenario, profiles, told=True)),
         seed=seed,
         network=network,
+        execution_times=tuple(_told_times(scenario, profiles)),
     )
+
+
+def _told_times(scenario: Scenario, profiles: Iterable[Profile]) -> Iterator[ExecutionTimes]:
+    """The distributions of the applications that policies are told of, on every kind of worker.
+
+    A batch takes `c0 + k * max(row)`, with c0 the fixed cost of the model's true profile and for each request what its
+    row adds: the profile's slope and what it carries. Told are c1 = 1 - c0 / (mean stand-alone time) and times of
+    which c1 is what the rows add: stretched about the mean, so that the law of `ExecutionTimes` is exact.
+    """
+    apps = {model.name: (model, [app for app in model.apps if app.told]) for model in scenario.models}
+    for profile in true_profiles(scenario, profiles):
+        model, told = apps.get(profile.partition, (None, []))
+        if model is None or not told:
+            continue
+        fixed_ns = profile.fixed_cost_ns
+        slope_ns = profile.expected_ns(1) - fixed_ns
+        rows_ns = {
+            app.name: [
+                slope_ns + NS_PER_MS * (app.time_ms or model.time_ms).quantile((2 * point + 1) / (2 * TOLD_POINTS))
+                for point in range(TOLD_POINTS)
+            ]
+            for app in told
+        }
+        weight = sum(app.weight for app in told)
+        mean_ns = sum(app.weight * sum(rows_ns[app.name]) for app in told) / (TOLD_POINTS * weight)
+        scale = mean_ns / (fixed_ns + mean_ns)
+        for name, points_ns in rows_ns.items():
+            times_ns = tuple(max(1, round(row_ns / scale)) for row_ns in points_ns)
+            yield ExecutionTimes(model.name, name, profile.kind, times_ns, fixed_ns, scale)
 
 
 def _with_shapes(scenario: Scenario, profiles: Iterable[Profile], *, told: bool) -> Iterator[Profile]:

@@ -1,11 +1,12 @@
 """Distributions of what a request brings along: its rows, or the milliseconds that it takes beyond its batch."""
 
 from abc import abstractmethod
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from itertools import accumulate
-from math import log, sqrt
+from math import exp, log, sqrt
 from random import Random
+from statistics import NormalDist
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -21,6 +22,10 @@ class Distribution(BaseModel):
     @abstractmethod
     def drawing_from(self, rng: Random) -> Draw:
         """A function that draws the next number from this generator."""
+
+    @abstractmethod
+    def quantile(self, share: float) -> float:
+        """What this share of the draws does not exceed; 0 < share < 1."""
 
     @property
     @abstractmethod
@@ -42,6 +47,10 @@ class Constant(Distribution):
     def drawing_from(self, rng: Random) -> Draw:
         """Draws nothing from the generator."""
         return lambda: self.value
+
+    def quantile(self, share: float) -> float:
+        """The value."""
+        return self.value
 
     @property
     def smallest(self) -> float:
@@ -66,9 +75,49 @@ class LogNormal(Distribution):
         mu, sigma = lognormal_parameters(self.mean, self.cv)
         return lambda: rng.lognormvariate(mu, sigma)
 
+    def quantile(self, share: float) -> float:
+        """That of the logarithms, which are normal."""
+        mu, sigma = lognormal_parameters(self.mean, self.cv)
+        return exp(NormalDist(mu, sigma).inv_cdf(share))
+
     @property
     def smallest(self) -> float:
         """Zero is never reached, but approached."""
+        return 0.0
+
+    @property
+    def largest(self) -> float:
+        """There is none."""
+        return float("inf")
+
+
+class Normal(Distribution):
+    """A bell about its mean: one mode of a mixture. What would be negative is drawn anew."""
+
+    distribution: Literal["normal"]
+    mean: float = Field(gt=0)
+    std: float = Field(gt=0, description="Standard deviation, before the negative numbers are left out")
+
+    def drawing_from(self, rng: Random) -> Draw:
+        """One or more numbers of the generator for each draw."""
+        mean, std, gauss = self.mean, self.std, rng.gauss
+
+        def draw() -> float:
+            while (drawn := gauss(mean, std)) < 0:
+                pass
+            return drawn
+
+        return draw
+
+    def quantile(self, share: float) -> float:
+        """That of the part of the bell that is not negative."""
+        whole = NormalDist(self.mean, self.std)
+        negative = whole.cdf(0)
+        return max(0.0, whole.inv_cdf(negative + share * (1 - negative)))
+
+    @property
+    def smallest(self) -> float:
+        """Zero."""
         return 0.0
 
     @property
@@ -98,6 +147,13 @@ class Table(Distribution):
         choose = choosing_from(self.weights or [1.0] * len(values), rng)
         return lambda: values[choose()]
 
+    def quantile(self, share: float) -> float:
+        """The smallest value that, with those below it, has so much of the weight."""
+        weights = self.weights or [1.0] * len(self.values)
+        values, rising = zip(*sorted(zip(self.values, weights, strict=True)), strict=True)
+        bounds = list(accumulate(rising))
+        return float(values[min(bisect_left(bounds, share * bounds[-1]), len(values) - 1)])
+
     @property
     def smallest(self) -> float:
         """The smallest value, whatever its weight."""
@@ -114,7 +170,7 @@ def _from_number(given: object) -> object:
 
 
 AnyDistribution = Annotated[
-    Annotated[Constant | LogNormal | Table, Field(discriminator="distribution")], BeforeValidator(_from_number)
+    Annotated[Constant | LogNormal | Normal | Table, Field(discriminator="distribution")], BeforeValidator(_from_number)
 ]
 """A distribution as a field of a file: a number, or a section that names its `distribution`."""
 

@@ -50,6 +50,7 @@ class AppSpec(Section):
     weight: float = Field(default=1.0, ge=0)
     rows: AnyDistribution | None = Field(default=None, description="Rows per request; default: the model's")
     time_ms: AnyDistribution | None = Field(default=None, description="Carried milliseconds; default: the model's")
+    told: bool = Field(default=False, description="Policies are told how its stand-alone times are distributed")
 
 
 class ModelSpec(Section):
@@ -285,6 +286,13 @@ class Scenario(Section):
         if doubles := sorted({title for title in titles if titles.count(title) > 1}):
             raise ValueError(f"policies: {doubles[0]!r} is listed twice: give one of them a label")
         self.simulation.check_names(parts, nodes)
+        for model in self.models:
+            service = self.simulation.service.get(model.name)
+            if any(app.told for app in model.apps) and (service is None or service.combine != "padded"):
+                raise ValueError(
+                    f"models: apps: told: batches of {model.name!r} are not padded to their longest request: say so "
+                    "with combine: padded in simulation.service"
+                )
         return self
 
     def _check_workers(self) -> None:
