@@ -18,9 +18,6 @@ WIDER = 4.0
 """By what factor the multiplier is looked for outside of what is known."""
 PRECISION = 1.1
 
-Kind = tuple[str, str]
-"""(model, shape): requests of one kind take equally long, and have a rate and a target in common."""
-
 
 @dataclass(slots=True)
 class KindLoad:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from tidegate.api import NEVER, Model, Profile, QueueKey, Request
 from tidegate.toolkit import BatchTarget, Gathered, Gathering, RequestQueue
-from tidegate_symphony.batch_need import Kind
+
+Kind = tuple[str, str]
+"""(model, shape): requests of one kind take equally long, and have a rate and a target in common."""
 
 
 @dataclass(frozen=True, slots=True)

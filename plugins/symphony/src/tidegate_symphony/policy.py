@@ -26,8 +26,8 @@ from tidegate.api import (
 )
 from tidegate.toolkit import ArrivalRate, BatchTarget, Gathering, QueueingPolicy
 from tidegate_symphony.autoscaler import Autoscaler
-from tidegate_symphony.batch_need import BatchNeed, Kind, KindLoad
-from tidegate_symphony.model_thread import Candidate, ModelThread, Outlook
+from tidegate_symphony.batch_need import BatchNeed, KindLoad
+from tidegate_symphony.model_thread import Candidate, Kind, ModelThread, Outlook
 from tidegate_symphony.rank_thread import ReadyCandidates
 
 
