@@ -137,7 +137,14 @@ def main() -> None:
     """Run it for every model that is asked for and installed; a line for each that is not."""
     parser = argparse.ArgumentParser(prog="python -m bench.dynamic_models", description=__doc__)
     parser.add_argument("--model", nargs="+", choices=MODULES, default=list(MODULES), help="only these")
-    parser.add_argument("--loads", nargs="+", type=float, default=LOADS, metavar="SHARE", help="of what one makes")
+    parser.add_argument(
+        "--loads",
+        nargs="*",
+        type=float,
+        default=LOADS,
+        metavar="SHARE",
+        help="of what one makes; none: a single caller",
+    )
     parser.add_argument("--delays", nargs="*", type=float, default=DELAYS, metavar="SHARE", help="Triton's, of the SLO")
     parser.add_argument("--policy", nargs="+", default=[], help="a Tidegate for each, beside that with the default")
     parser.add_argument(

@@ -44,6 +44,8 @@ def _section(name: str, model: Report) -> Iterator[str]:
             for each in (base, target)
         )
         yield f"One caller at a time, p50: {waited}; apart {_interval(single['difference_ms'], '{:+.2f}')} ms.\n"
+    if not model["loads"]:
+        return
     yield _row(
         "load", "", "attainment %", "goodput /s", "p50 ms", "p99 ms", "mean batch", f"{DEFAULT} against it, points"
     )
