@@ -34,8 +34,11 @@ TOLD_APART = 1e-3
 """Legs tell what a batch costs from what its elements cost where the variance of their elements, rows included, is such
 a share of the mean square: 320 elements in batches of four rows and 640 in batches of two are one and the same."""
 SPREAD_GAIN = 0.05
-FAR, ALWAYS_NEAR = 4, 0.05
-"""An outlier is what strays by so many times the usual, and by such a share of the latency besides."""
+FAR, ALWAYS_NEAR = 5, 0.05
+"""An outlier is what strays by so many times the usual, and by such a share of the latency besides.
+
+Of an exponential delay one in a hundred is 4.9 times its mean deviation longer than its mean: such are none.
+"""
 TOO_SHORT, TOO_LONG = 0.001, 0.02
 """A profile is published anew when it was off by such a share: less would only disturb schedulers.
 
@@ -230,7 +233,9 @@ class ProfileLearner:
                     scale = self._published.expected_ns(1) / other.published.expected_ns(1)
                     above += [scale * stray for stray in other._strays()]
         above.sort()
-        return max(0.0, above[ceil(self._quantile * len(above)) - 1])
+        # The longest of n is exceeded by one leg in n + 1: the rank counts the next leg, too.
+        rank = min(len(above), ceil(self._quantile * (len(above) + 1)))
+        return max(0.0, above[rank - 1])
 
     def _corrected(self) -> Profile:
         return self._base.corrected(self._slope, self._offset, self._margin_ns())
