@@ -1,0 +1,149 @@
+"""Which workers are idle, or about to be: what a policy dispatches to."""
+
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from tidegate.api import Worker, WorkerReady
+
+
+@dataclass(slots=True)
+class _Pool:
+    """Workers that host the same and are equally fast."""
+
+    kind: str
+    hosts: frozenset[str]
+    members: set[int] = field(default_factory=set)
+    idle: set[int] = field(default_factory=set)
+    ready: dict[int, int] = field(default_factory=dict)
+    """The workers that are about to be idle, with the instant from which on a leg counts there."""
+    heap: list[int] = field(default_factory=list)
+    """The idle ones, and such as ceased to be: those go once they are at the top."""
+    listed: set[int] = field(default_factory=set)
+    """Who is in the heap."""
+
+    def release(self, worker_id: int) -> None:
+        self.idle.add(worker_id)
+        if worker_id not in self.listed:
+            self.listed.add(worker_id)
+            heappush(self.heap, worker_id)
+
+    def occupy(self, worker_id: int) -> None:
+        self.idle.discard(worker_id)
+        self.ready.pop(worker_id, None)
+
+    @property
+    def first(self) -> tuple[int, int] | None:
+        """When it can begin, and which: the idle one of the smallest id; else the one that is idle first; None."""
+        if self.idle:
+            while self.heap[0] not in self.idle:
+                self.listed.remove(heappop(self.heap))
+            return 0, self.heap[0]
+        if not self.ready:
+            return None
+        return min(((free_ns, worker_id) for worker_id, free_ns in self.ready.items()))
+
+
+class IdleWorkers:
+    """The idle workers, smallest id first among those that host a partition: O(pools + log workers).
+
+    One that is ready, since what it runs is about to end, counts as idle, and comes after those that are.
+    """
+
+    def __init__(self, workers: tuple[Worker, ...]) -> None:
+        self._workers: dict[int, Worker] = {}
+        self._pools: dict[tuple[tuple[str, ...], str], _Pool] = {}
+        self._pool_of: dict[int, _Pool] = {}
+        self._pools_of: dict[str, list[_Pool]] = {}
+        for worker in workers:
+            self.join(worker)
+
+    def join(self, worker: Worker) -> None:
+        """A worker appeared; it is idle."""
+        self._workers[worker.id] = worker
+        pool = self._pools.get((worker.hosts, worker.kind))
+        if pool is None:
+            pool = self._pools[worker.hosts, worker.kind] = _Pool(worker.kind, frozenset(worker.hosts))
+            for partition in worker.hosts:
+                self._pools_of.setdefault(partition, []).append(pool)
+        pool.members.add(worker.id)
+        self._pool_of[worker.id] = pool
+        pool.release(worker.id)
+
+    def leave(self, worker_id: int) -> None:
+        """A worker is gone."""
+        self.occupy(worker_id)
+        if self._workers.pop(worker_id, None):
+            self._pool_of.pop(worker_id).members.remove(worker_id)
+
+    def release(self, worker_id: int) -> None:
+        """A worker is idle; one that has left stays away."""
+        if pool := self._pool_of.get(worker_id):
+            pool.ready.pop(worker_id, None)
+            pool.release(worker_id)
+
+    def note(self, event: WorkerReady) -> Worker | None:
+        """A worker is idle, or about to be; returns it, unless it has left."""
+        if event.free_ns <= event.now_ns:
+            self.release(event.worker_id)
+        elif pool := self._pool_of.get(event.worker_id):
+            pool.ready[event.worker_id] = event.free_ns
+        return self._workers.get(event.worker_id)
+
+    def occupy(self, worker_id: int) -> None:
+        """Make a worker busy."""
+        if pool := self._pool_of.get(worker_id):
+            pool.occupy(worker_id)
+
+    def start_ns(self, now_ns: int, worker_id: int) -> int:
+        """The instant from which on a leg counts that is dispatched to an idle worker now: later if it is not yet."""
+        return max(now_ns, self._pool_of[worker_id].ready.get(worker_id, 0))
+
+    def peek(self, partition: str) -> Worker | None:
+        """The idle worker with the smallest id that hosts the partition."""
+        found = [first for pool in self._pools_of.get(partition, ()) if (first := pool.first)]
+        return self._workers[min(found)[1]] if found else None
+
+    def peek_each_kind(self, partition: str) -> list[Worker]:
+        """The idle workers that host the partition, of each kind the one with the smallest id; smallest id first."""
+        found: dict[str, tuple[int, int]] = {}
+        for pool in self._pools_of.get(partition, ()):
+            if first := pool.first:
+                found[pool.kind] = min(first, found.get(pool.kind, first))
+        return [self._workers[worker_id] for _, worker_id in sorted(found.values())]
+
+    def hosts(self, worker_id: int) -> frozenset[str]:
+        """What a worker that is here hosts: one set for all that host the same."""
+        return self._pool_of[worker_id].hosts
+
+    def is_idle(self, worker_id: int) -> bool:
+        """Whether this worker is here and idle."""
+        pool = self._pool_of.get(worker_id)
+        return pool is not None and (worker_id in pool.idle or worker_id in pool.ready)
+
+    def kinds_hosting(self, partition: str) -> set[str]:
+        """The kinds of the workers, busy or idle, that host the partition."""
+        return {pool.kind for pool in self._pools_of.get(partition, ()) if pool.members}
+
+    def count_hosting(self, partition: str) -> int:
+        """How many workers, busy or idle, host the partition."""
+        return sum(len(pool.members) for pool in self._pools_of.get(partition, ()))
+
+    def sharing(self, partition: str) -> tuple[frozenset[str], int]:
+        """What shares workers with a partition, be it by way of others, and how many workers that are."""
+        shared, pools = {partition}, [pool for pool in self._pools.values() if pool.members]
+        while found := [pool for pool in pools if not pool.hosts <= shared and pool.hosts & shared]:
+            for pool in found:
+                shared |= pool.hosts
+        return frozenset(shared), sum(len(pool.members) for pool in pools if pool.hosts & shared)
+
+    def count(self) -> int:
+        """How many workers there are, busy or idle."""
+        return len(self._workers)
+
+    def count_idle(self, partition: str) -> int:
+        """How many idle workers host the partition."""
+        return sum(len(pool.idle) + len(pool.ready) for pool in self._pools_of.get(partition, ()))
+
+    def get(self, worker_id: int) -> Worker | None:
+        """The worker of this id, busy or idle, while it is here."""
+        return self._workers.get(worker_id)
