@@ -49,9 +49,11 @@ def test_what_nobody_can_join_is_not_deferred(spec: PolicySpec, slo_ns: int | No
 
 
 def test_what_can_grow_is_deferred() -> None:
-    spec = Plugins.installed().policy("symphony")
-    (timer,) = make_policy(spec, setup(None), {}).handle(due_in_time(0))
+    spec, options = Plugins.installed().policy("symphony"), {"deferral": "frontrun"}
+    (timer,) = make_policy(spec, setup(None), options).handle(due_in_time(0))
     assert isinstance(timer, SetTimer)
+    at_once, _ = make_policy(spec, setup(1), options).handle(due_in_time(0))
+    assert isinstance(at_once, Dispatch), "nobody can join"
 
 
 @pytest.mark.parametrize("spec", EVERY_POLICY, ids=lambda spec: spec.name)

@@ -43,6 +43,7 @@ class Bench:
     def __init__(self) -> None:
         self.expectations = Expectations([TRUTH], learn=True)
         self.now_ns = 0
+        self.told_not_yet: list[Profile] = []
         self._batches = 0
 
     @property
@@ -52,8 +53,14 @@ class Bench:
     def start(self) -> Batch:
         self._batches += 1
         batch = Batch(self._batches, "m", (0,), (Leg(0, "m", self.now_ns, 0),))
-        self.expectations.leg_started(self.now_ns, batch, 0, "default", "")
+        if recalled := self.expectations.leg_started(self.now_ns, batch, 0, "default", ""):
+            self.told_not_yet.append(recalled)
         return batch
+
+    def tell(self) -> None:
+        """The policy hears of what is expected again."""
+        while self.told_not_yet:
+            self.expectations.recall(self.told_not_yet.pop())
 
     def end(self, batch: Batch) -> None:
         self.expectations.leg_ended(self.now_ns, batch.id)
@@ -61,6 +68,7 @@ class Bench:
     def run(self, legs: int, duration_ns: int) -> None:
         for _ in range(legs):
             batch = self.start()
+            self.tell()
             self.now_ns += duration_ns
             self.end(batch)
             self.expectations.observe("m", WORKER, "", 1, duration_ns)
@@ -117,6 +125,8 @@ def test_one_probe_is_let_through() -> None:
     bench.now_ns += PATIENCE_NS
     assert bench.drop()
     probe = bench.start()
+    assert bench.expected_ns == TRUTH.planned_ns(1), "a policy that has not been told yet may plan with it"
+    bench.tell()
     assert bench.expected_ns == slow_ns, "the next one waits for what comes of it"
     bench.now_ns += PATIENCE_NS
     assert not bench.drop(idle=()), "its worker is busy"

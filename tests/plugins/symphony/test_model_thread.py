@@ -10,9 +10,8 @@ from tidegate.api import NEVER, Model, Profile, Request
 from tidegate.toolkit import Gathering
 from tidegate_symphony.model_thread import ModelThread, Outlook
 
-OUTLOOK = Outlook(
-    Profile("m", "default", tuple(rows + 5 for rows in range(1, 9))), workers=2, fixed_cost_ns=5, most_rows=8
-)
+EXACT = Profile("m", "default", tuple(rows + 5 for rows in range(1, 9)))
+OUTLOOK = Outlook(EXACT, EXACT.without_margin(), workers=2, fixed_cost_ns=5, most_rows=8)
 Plan = tuple[int, int, int, int, int]
 """(start, count, rows, exec, latest) of a candidate."""
 

@@ -29,7 +29,7 @@ def test_staggered_execution_and_its_recovery(gathering: str, missing: tuple[int
     """Figures 4 and 5b: batches of four, three t apart, worker after worker; a gap in the load is a pause, no more."""
     arrivals = [(number, round(0.75 * (number - 1) * T)) for number in range(1, 49) if number not in missing]
     requests = [Request(number, "m", 1, at_ns, at_ns + SLO) for number, at_ns in arrivals]
-    engine, effects = simulate(setup(*workers(3)), requests, gathering=gathering)
+    engine, effects = simulate(setup(*workers(3)), requests, gathering=gathering, deferral="frontrun")
     starts = [
         (at_ns / T, effect.batch.legs[0].worker_id, effect.rows)
         for at_ns, effect in effects

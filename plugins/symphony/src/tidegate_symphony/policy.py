@@ -63,9 +63,10 @@ class SymphonyOptions(PolicyOptions):
 
 
 class Symphony(QueueingPolicy[ModelThread]):
-    """A batch starts when one more request could no longer join it in time, on the idle worker of the smallest id.
+    """A batch starts when it is as large as the load needs, or when one more request could no longer join it in time, on
+    the idle worker of the smallest id.
 
-    A request is dropped once it would be late even alone. Models without an SLO are served as soon as a worker is idle.
+    A request is dropped once it is expected to be late even alone. Models without an SLO are served as soon as a worker is idle.
     """
 
     Options = SymphonyOptions
@@ -97,6 +98,8 @@ class Symphony(QueueingPolicy[ModelThread]):
         for kind, load in self._loads.items():
             if kind[0] in follower.models:
                 follower._count(kind, load.rate)
+                if known := follower._loads.get(kind):
+                    known.needed_rows = load.needed_rows
         follower._autoscaler = self._autoscaler
         return follower
 
