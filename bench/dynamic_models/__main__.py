@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.dynamic_models import MODULES, NotInstalledError, find_case
+from bench.dynamic_models import MODULES, ON_REQUEST, NotInstalledError, find_case
 from bench.dynamic_models.case import Case
 from bench.dynamic_models.contenders import DELAYS, contenders, running, write_repository
 from bench.dynamic_models.loads import Load, run_load
@@ -136,7 +136,7 @@ def _named_file(text: str) -> tuple[str, Path]:
 def main() -> None:
     """Run it for every model that is asked for and installed; a line for each that is not."""
     parser = argparse.ArgumentParser(prog="python -m bench.dynamic_models", description=__doc__)
-    parser.add_argument("--model", nargs="+", choices=MODULES, default=list(MODULES), help="only these")
+    parser.add_argument("--model", nargs="+", choices=[*MODULES, *ON_REQUEST], default=list(MODULES), help="only these")
     parser.add_argument(
         "--loads",
         nargs="*",

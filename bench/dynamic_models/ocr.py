@@ -36,6 +36,8 @@ class Widths:
 
 
 RECOGNISER, CLASSIFIER = Widths(320, 160, 960), Widths(192, 192, 192)
+AS_THEY_ARE = Widths(320, 1, 960)
+"""The recogniser's, where clients pad no lines but those that are narrower than it was trained for."""
 
 
 def write_lines(folder: Path, widths: Widths, *, seed: int = 0) -> None:
@@ -86,5 +88,12 @@ CASES = (
         slo_ms=50,
         write_model=partial(copyfile, model_path("text_direction")),
         write_inputs=partial(write_lines, widths=CLASSIFIER),
+    ),
+    Case(
+        "text_lines",
+        "lines of text as wide as they are, for the recogniser",
+        slo_ms=400,
+        write_model=partial(copyfile, model_path("text_recognition")),
+        write_inputs=partial(write_lines, widths=AS_THEY_ARE),
     ),
 )

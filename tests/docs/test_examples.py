@@ -14,6 +14,7 @@ DOCUMENTS = sorted(
 )
 NEEDS_THE_READERS_MODEL = {
     "docs/how-to/generate.md",
+    "docs/how-to/pad.md",
     "docs/how-to/split-models.md",
     "repo_generator/README.md",
     "triton_models/README.md",

@@ -6,6 +6,7 @@ from tidegate.api import Model, Worker
 from tidegate.documents import Device, Layout, ModelProfile, Point, ProfileFile
 from tidegate_proxy.catalog import Catalog
 from tidegate_proxy.labels import label
+from tidegate_proxy.padding import PaddedAxis
 from tidegate_proxy.signature import Signature, TensorSpec
 from tidegate_proxy.starting_profiles import misfits, starting_profiles
 
@@ -101,3 +102,13 @@ def test_a_measured_shape_that_no_request_can_have_is_named(shape: str, fits: bo
     remedy = "what varies in them is mask:-1; x:3,-1,-1; measure it anew with `tidegate profile`"
     said = f"no request of 'wide' has the shape {shape!r}, which was measured: {remedy}"
     assert misfits(catalog, measured) == ([] if fits else [said])
+
+
+def test_a_measured_shape_that_is_padded_is_named_with_the_one_in_which_it_runs() -> None:
+    catalog = _catalog("default")
+    width = PaddedAxis("x", 2, (320, 480), 0, ())
+    catalog.signatures["wide"] = Signature("wide", {"x": TensorSpec("FP32", (3, -1))}, frozenset(), 4, (width,))
+    measured = ProfileFile(profiles=[_measured("wide", 1, shape=f"x:3,{size}") for size in (320, 321, 480, 481)])
+    remedy = "are padded to 'x:3,480': measure that with `tidegate profile`"
+    said = f"requests of 'wide' with the shape 'x:3,321', which was measured, {remedy}"
+    assert misfits(catalog, measured) == [said]

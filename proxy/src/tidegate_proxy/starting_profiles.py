@@ -4,6 +4,8 @@ from tidegate.api import Profile
 from tidegate.documents import DEFAULT_KIND, ProfileFile, read_shape
 from tidegate_proxy.catalog import Catalog
 from tidegate_proxy.labels import label
+from tidegate_proxy.padding import padded
+from tidegate_proxy.shape import shape_of
 
 
 def starting_profiles(catalog: Catalog, measured: ProfileFile) -> tuple[Profile, ...]:
@@ -35,7 +37,7 @@ def hosted(catalog: Catalog) -> list[tuple[str, str]]:
 
 
 def misfits(catalog: Catalog, measured: ProfileFile) -> list[str]:
-    """A line for each measured shape that no request can have, as the model is another one than was measured."""
+    """A line for each measured shape that no request runs in: the model is another one, or they are padded."""
     lines = []
     for profile in measured.profiles:
         signature = catalog.signatures.get(profile.model)
@@ -48,6 +50,12 @@ def misfits(catalog: Catalog, measured: ProfileFile) -> list[str]:
             and all(name in sizes or spec.optional for name, spec in varying.items())
             and all(varying[name].accepts(varying[name].datatype, (1, *given)) for name, given in sizes.items())
         ):
+            shapes = {name: (1, *given) for name, given in sizes.items()}
+            if as_run := padded(signature.padding, shapes, dict.fromkeys(shapes, 1)):
+                lines.append(
+                    f"requests of {profile.model!r} with the shape {profile.shape!r}, which was measured, are padded "
+                    f"to {shape_of(as_run.shapes.items(), signature)!r}: measure that with `tidegate profile`"
+                )
             continue
         has = "; ".join(f"{name}:{','.join(map(str, spec.dims))}" for name, spec in sorted(varying.items()))
         lines.append(
