@@ -2,7 +2,7 @@
 
     python -m bench.padding [--seeds N]
 
-The lines are those of `bench.ocr_comparison`, of as many widths. A line of 320 pixels takes as long as a picture takes
+The lines are those of `bench.dynamic_models`, of as many widths. A line of 320 pixels takes as long as a picture takes
 ResNet50 on a 1080Ti (Table 2 of the Symphony paper: 1.053 ms, and 5.072 ms for each batch); the time of each row grows
 with its width, that of each batch does not. Two workers, SLO 50 ms, Poisson arrivals, at most one request of a hundred
 late or dropped.
@@ -12,13 +12,13 @@ import argparse
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bench.ocr_comparison import CASES, HEIGHT, write_lines
+from bench.dynamic_models.ocr import AS_THEY_ARE, HEIGHT, write_lines
 from tidegate.sim.goodput import Goodput, Question, search_goodput, summarise_searches
 from tidegate.sim.run import Run, choose_policies
 from tidegate.workload import Scenario
@@ -38,12 +38,11 @@ def padded(widths: Mapping[int, int], step: int | None) -> Counter[int]:
 
 def scenario_of(widths: Mapping[int, int], *, duration_s: float = 20) -> Scenario:
     """Lines that run in these widths."""
-    shortest = CASES[0].shortest
     shapes = [
         {
             "shape": f"x:3,{HEIGHT},{width}",
             "share": lines,
-            "profile": {"alpha_ms": ALPHA_MS * width / shortest, "beta_ms": BETA_MS},
+            "profile": {"alpha_ms": ALPHA_MS * width / AS_THEY_ARE.shortest, "beta_ms": BETA_MS},
         }
         for width, lines in sorted(widths.items())
     ]
@@ -76,7 +75,8 @@ def main() -> None:
     seeds = parser.parse_args().seeds
     table = Table("widths every", "widths", "mean width", "goodput /s", "least", "most", title=f"{seeds} seeds")
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
-        widths = write_lines(Path(folder) / "lines", replace(CASES[0], natural=True))
+        write_lines(Path(folder), AS_THEY_ARE)
+        widths = Counter(int(np.load(path, mmap_mode="r").shape[2]) for path in Path(folder).iterdir())
     for step in STEPS:
         run = padded(widths, step)
         found = goodput_of(scenario_of(run), seeds, precision=0.02)

@@ -5,8 +5,9 @@
 `ocr`, `detector`, `voice`, `file_types` and `digits` each say what a model is and what its inputs are (`case`);
 `contenders` are the ways to serve it; `measuring` has one caller ask, one request at a time; `loads` sends Poisson
 arrivals to all of them in turn. Text lines as wide as they are, for a Tidegate that pads them, are only measured where
-they are named: `--model text_lines --tidegate padded=bench/dynamic_models/padded_lines.yaml`. Each contender has a tritonserver of its own with one instance of the model; only one
-contender has load at a time. Nothing else should run meanwhile: generator, Tidegate and tritonserver share the machine.
+they are named: `--model text_lines --tidegate padded=bench/dynamic_models/padded_lines.yaml`. Each contender has a
+tritonserver of its own with one instance of the model; only one contender has load at a time. Nothing else should run
+meanwhile: generator, Tidegate and tritonserver share the machine.
 """
 
 from importlib import import_module
