@@ -14,8 +14,8 @@ The map of the house (arrows of import point down):
     api          the contract: what a plugin has to know
 
 Beside this distribution: `tidegate-proxy` (drives the same engine live, in front of Triton), `tidegate-baselines`,
-`tidegate-symphony` and `tidegate-ppipe` (policies), `tidegate-repo-generator`, `tidegate-triton-models`,
-`tidegate-loadtest`.
+`tidegate-symphony`, `tidegate-ppipe` and `tidegate-orloj` (policies), `tidegate-repo-generator`,
+`tidegate-triton-models`, `tidegate-loadtest`.
 
 Glossary, one meaning each:
 

@@ -1,0 +1,217 @@
+"""Orloj beside Clipper, Nexus, Clockwork and Symphony, on the workloads of its paper (Tables 2 to 5), simulated.
+
+    python -m bench.orloj --json orloj.json
+
+Finish rates beside the published ones; then how the readings of Algorithm 1 differ, how little b matters (figure 11),
+and how long an insertion takes with thousands of requests pending (figure 10). About 20 minutes on two cores.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any, Final
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from bench.orloj_paper import SYSTEMS, published
+from bench.orloj_workloads import CASES, LOAD, SLOS, STATIC_MS, Workload
+from tidegate.api import ExecutionTimes, Model, Profile, Request, RequestArrived, Setup, Worker, WorkerReady, ms_to_ns
+from tidegate.host import Plugins
+from tidegate.sim.parallel import run_parallel
+from tidegate.sim.run import Run, simulate
+from tidegate.workload import PolicyChoice
+
+SEED: Final = 1
+COMPARED: Final = tuple(PolicyChoice(name=name) for name in (*SYSTEMS, "symphony"))
+READINGS: Final = tuple(
+    PolicyChoice(name="orloj", options={"choice": choice}, label=choice)
+    for choice in ("alike", "worth", "earliest", "latest")
+)
+DELAY_RATES: Final = tuple(
+    PolicyChoice(name="orloj", options={"delay_rate": rate}, label=f"{rate:g}")
+    for rate in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+)
+READINGS_OF: Final = ("two-modal", "eight-modal", "resnet-imagenet", "bart-cnn")
+PENDING: Final = (100, 1000, 5000, 10_000)
+PARTS: Final = ("tables", "readings", "delay_rate", "insertion")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A workload under a policy."""
+
+    workload: Workload
+    policy: PolicyChoice
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What came of it."""
+
+    cell: Cell
+    finish_rate: float
+    mean_batch_rows: float
+    row: dict[str, Any] = field(default_factory=dict)
+
+
+def run_cell(cell: Cell) -> Finished:
+    """Simulate it."""
+    total = simulate(Run(cell.workload.scenario(cell.policy), cell.policy, SEED)).total
+    row = {
+        **asdict(cell.workload),
+        "policy": cell.policy.title,
+        "finish_rate": total.attainment,
+        "mean_batch_rows": total.mean_batch_rows,
+        "p50_ms": total.p50_ms,
+        "accepted": total.accepted,
+    }
+    return Finished(cell, total.attainment, total.mean_batch_rows or 0.0, row)
+
+
+def bench_insertion(pending: int, insertions: int = 500) -> dict[str, float]:
+    """How long a request takes to be queued behind so many, and a batch to be chosen of them, in ms."""
+    times = [
+        ExecutionTimes("m", f"mode {mode}", "default", tuple(ms_to_ns(10 + 20 * mode + at) for at in range(64)))
+        for mode in range(3)
+    ]
+    setup = Setup(
+        models=(Model("m", 16, slo_ns=ms_to_ns(1e6)),),
+        workers=(Worker(0, "w0", ("m",)),),
+        profiles=(Profile.linear("m", alpha_ms=40, beta_ms=10, max_rows=16),),
+        execution_times=tuple(times),
+    )
+    policy = Plugins.installed().make_policy("orloj", setup, {})
+
+    def arrive(number: int) -> float:
+        now_ns = ms_to_ns(number / 100)
+        due_ns = now_ns + ms_to_ns(1e5 + number % 977)
+        event = RequestArrived(now_ns, Request(number, "m", 1, now_ns, due_ns, app=f"mode {number % 3}"))
+        started_ns = perf_counter_ns()
+        policy.handle(event)
+        return (perf_counter_ns() - started_ns) / 1e6
+
+    for number in range(pending + 1):  # the first one occupies the worker
+        arrive(number)
+    inserted_ms = [arrive(pending + 1 + number) for number in range(insertions)]
+    chosen_ms = []
+    for number in range(insertions // 10):
+        now_ns = ms_to_ns((pending + insertions) / 100 + number)
+        started_ns = perf_counter_ns()
+        policy.handle(WorkerReady(now_ns, 0, now_ns))
+        chosen_ms.append((perf_counter_ns() - started_ns) / 1e6)
+    return {
+        "pending": pending,
+        "insertion_p50_ms": float(np.quantile(inserted_ms, 0.5)),
+        "insertion_p99_ms": float(np.quantile(inserted_ms, 0.99)),
+        "choice_p50_ms": float(np.quantile(chosen_ms, 0.5)),
+        "choice_p99_ms": float(np.quantile(chosen_ms, 0.99)),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Simulate, print tables, write figures."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.orloj", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    parser.add_argument("--only", choices=PARTS, help="one of the parts")
+    parser.add_argument("--cases", nargs="+", choices=CASES, metavar="CASE", help="of the tables; default: all")
+    parser.add_argument("--requests", type=int, default=5000, help="in each cell; default 5000")
+    parser.add_argument("--load", type=float, default=LOAD, help=f"requests in the mean time; default {LOAD:g}")
+    parser.add_argument("--jobs", type=int, default=-1, help="cells at once; default: as many as cores")
+    options = parser.parse_args(arguments)
+    console = Console(width=None if os.isatty(1) else 140)
+    parts = [options.only] if options.only else list(PARTS)
+    found: dict[str, Any] = {"load": options.load, "requests": options.requests}
+
+    def run(cases: Sequence[str], policies: Sequence[PolicyChoice]) -> list[Finished]:
+        workloads = [Workload(case, slo, options.load, requests=options.requests) for case in cases for slo in SLOS]
+        cells = [Cell(workload, policy) for workload in workloads for policy in policies]
+        return list(_with_progress(console, run_parallel(run_cell, cells, jobs=options.jobs), len(cells)))
+
+    cases = options.cases or CASES
+    show: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "tables": lambda: _tables(console, run(cases, COMPARED)),
+        "readings": lambda: _rates(console, "Readings of Algorithm 1", run(READINGS_OF, READINGS)),
+        "delay_rate": lambda: _rates(console, "b, per ms", run(["three-modal"], DELAY_RATES)),
+        "insertion": lambda: _insertions(console),
+    }
+    for part in parts:
+        found[part] = show[part]()
+        if options.json:
+            options.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def _tables(console: Console, results: Sequence[Finished]) -> list[dict[str, Any]]:
+    """Ours beside the paper's, in the order of its tables; a cell of Orloj that is below the paper's is marked."""
+    paper = published()
+    ours = {(each.cell.workload.case, each.cell.workload.slo, each.cell.policy.name): each for each in results}
+    titles = [choice.name for choice in COMPARED]
+    table = Table("case", "SLO", *titles, *(f"paper's {name}" for name in SYSTEMS), "", title="Finish rate")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    rows, below = [], 0
+    for case, slo in dict.fromkeys((each.cell.workload.case, each.cell.workload.slo) for each in results):
+        theirs = paper[case][SLOS.index(slo)]
+        rates = [ours[case, slo, name].finish_rate for name in titles]
+        short = theirs["orloj"] - round(ours[case, slo, "orloj"].finish_rate, 2)
+        below += short > 0
+        mark = f"-{short:.2f}" if short > 0 else ""
+        table.add_row(
+            case if slo == SLOS[0] else "",
+            f"{slo:g}",
+            *(f"{rate:.2f}" for rate in rates),
+            *(f"{theirs[name]:.2f}" for name in SYSTEMS),
+            mark,
+            end_section=slo == SLOS[-1],
+        )
+        rows += [{**ours[case, slo, name].row, "published": theirs.get(name)} for name in titles]
+    console.print(table)
+    console.print(f"{below} of {len(rows) // len(titles)} cells in which Orloj is below the paper's")
+    dynamic = [each for each in results if each.cell.workload.case not in STATIC_MS]
+    for name in titles:
+        mean = np.mean([each.finish_rate for each in dynamic if each.cell.policy.name == name])
+        console.print(f"  {name}: {mean:.3f} on average of the dynamic models")
+    return rows
+
+
+def _rates(console: Console, title: str, results: Sequence[Finished]) -> list[dict[str, Any]]:
+    policies = list(dict.fromkeys(each.cell.policy.title for each in results))
+    table = Table("case", "SLO", *policies, title=title)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    by_cell: dict[tuple[str, float], list[Finished]] = {}
+    for each in results:
+        by_cell.setdefault((each.cell.workload.case, each.cell.workload.slo), []).append(each)
+    for (case, slo), members in by_cell.items():
+        table.add_row(case, f"{slo:g}", *(f"{each.finish_rate:.3f}" for each in members))
+    means = [np.mean([each.finish_rate for each in results if each.cell.policy.title == name]) for name in policies]
+    table.add_row("mean", "", *(f"{mean:.3f}" for mean in means))
+    console.print(table)
+    return [each.row for each in results]
+
+
+def _insertions(console: Console) -> list[dict[str, Any]]:
+    rows = [bench_insertion(pending) for pending in PENDING]
+    table = Table(*(name.replace("_", " ") for name in rows[0]), title="Milliseconds")
+    for row in rows:
+        table.add_row(*(f"{value:g}" if name == "pending" else f"{value:.3f}" for name, value in row.items()))
+    console.print(table)
+    return rows
+
+
+def _with_progress(console: Console, results: Iterator[Finished], total: int) -> Iterator[Finished]:
+    columns = (TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        yield from progress.track(results, total=total)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""The waiting requests of one queue, in arrays: what is asked of thousands of them at a time takes microseconds."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import exp
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.api import NEVER, NS_PER_MS, Model, QueueKey, Request
+from tidegate.toolkit import RequestQueue
+from tidegate_orloj.applications import OWN_ROWS, Applications, Size
+from tidegate_orloj.batch_latency import Floats
+from tidegate_orloj.priority import Cost
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+FIRST_CAPACITY = 16
+MOST_EXPONENT = 100.0
+"""The base of instants is reset when `b * (t - base)` has reached this: exp() overflows at 709."""
+
+
+@dataclass(slots=True)
+class _Lines:
+    """What the priorities of all requests are in batches of one size: `alpha * exp(b*t) + beta` until the milestone."""
+
+    alpha: Floats
+    beta: Floats
+    milestone_ms: Floats
+
+
+class Pending(RequestQueue):
+    """A queue whose n requests have places 0 to n-1 in arrays; the last one takes the place of one that leaves."""
+
+    __slots__ = (
+        "_app",
+        "_arrival_ns",
+        "_b",
+        "_base_ns",
+        "_due_ns",
+        "_ids",
+        "_lines",
+        "_patience_ns",
+        "_place",
+        "_rows",
+        "_steps",
+        "_steps_ns",
+        "_version",
+        "applications",
+        "wake_ns",
+    )
+
+    def __init__(
+        self,
+        key: QueueKey,
+        model: Model,
+        applications: Applications,
+        steps: tuple[Cost, ...],
+        *,
+        b: float,
+        patience_ns: int,
+    ) -> None:
+        """`steps`: what missing a deadline costs more, each at a multiple of the time from arrival to it, rising.
+
+        `b`: see `Curve`. `patience_ns`: how long a request without a deadline waits for those that have one.
+        """
+        super().__init__(key, model)
+        self.applications = applications
+        self.wake_ns = NEVER
+        """When the next of its requests cannot be in time any more, as far as a timer is set."""
+        self._steps = steps
+        self._b = b
+        self._patience_ns = patience_ns
+        self._place: dict[int, int] = {}
+        self._ids: Ints = np.zeros(FIRST_CAPACITY, np.int64)
+        self._arrival_ns: Ints = np.zeros(FIRST_CAPACITY, np.int64)
+        self._due_ns: Ints = np.zeros(FIRST_CAPACITY, np.int64)
+        self._steps_ns: Ints = np.zeros((len(steps), FIRST_CAPACITY), np.int64)
+        self._app: NDArray[np.intp] = np.zeros(FIRST_CAPACITY, np.intp)
+        self._rows: Ints = np.zeros(FIRST_CAPACITY, np.int64)
+        self._lines: dict[Size, _Lines] = {}
+        self._base_ns = 0
+        self._version = applications.version
+
+    @property
+    def app(self) -> NDArray[np.intp]:
+        """The number of each request's application."""
+        return self._app[: len(self)]
+
+    @property
+    def due_ns(self) -> Ints:
+        """The last instant at which the answer to each is worth anything; NEVER: at any."""
+        return self._due_ns[: len(self)]
+
+    @property
+    def rows_each(self) -> Ints:
+        """The rows of each request."""
+        return self._rows[: len(self)]
+
+    def request_at(self, place: int) -> Request:
+        """The request of a place."""
+        return self._requests[int(self._ids[place])]
+
+    def push(self, request: Request) -> None:
+        """Queue a request: O(1)."""
+        super().push(request)
+        place = self._place[request.id] = len(self._place)
+        if place == len(self._ids):
+            self._grow()
+        self._ids[place] = request.id
+        self._arrival_ns[place] = request.arrival_ns
+        self._app[place] = self.applications.number_of(request)
+        self._rows[place] = request.rows
+        if request.deadline_ns == NEVER:
+            self._steps_ns[:, place] = request.arrival_ns + self._patience_ns
+            self._due_ns[place] = NEVER
+        else:
+            given_ns = request.deadline_ns - request.arrival_ns
+            for step, (multiple, _) in enumerate(self._steps):
+                self._steps_ns[step, place] = request.arrival_ns + round(multiple * given_ns)
+            self._due_ns[place] = self._steps_ns[-1, place]
+        for lines in self._lines.values():
+            lines.milestone_ms[place] = -np.inf
+
+    def remove(self, request_id: int) -> None:
+        """Take one request out, wherever it stands: O(1)."""
+        super().remove(request_id)
+        place = self._place.pop(request_id, None)
+        last = len(self._place)
+        if place is None or place == last:
+            return
+        self._place[int(self._ids[last])] = place
+        for array in self._arrays():
+            array[..., place] = array[..., last]
+
+    def pop(self, count: int, start: int = 0) -> list[Request]:
+        """Take `count` requests, the oldest first, after the oldest `start`."""
+        taken = list(self)[start : start + count]
+        for request in taken:
+            self.remove(request.id)
+        return taken
+
+    def expected_ns(self, size: Size) -> Ints:
+        """What a batch of this size is expected to take with each of the requests in it."""
+        if size.rows != OWN_ROWS:
+            return self.applications.expected_ns(size)[self.app]
+        alone_ns = np.zeros(len(self), np.int64)
+        for rows, places in self._by_rows(np.arange(len(self))):
+            alone_ns[places] = self.applications.expected_ns(size._replace(rows=rows))[self._app[places]]
+        return alone_ns
+
+    def scores(self, size: Size, now_ns: int) -> Floats:
+        """The priority of each request in a batch of this size (Equation 2); infinite where patience is at an end."""
+        count = len(self)
+        self._refresh(now_ns)
+        lines = self._lines.get(size)
+        if lines is None:
+            capacity = len(self._ids)
+            unknown = np.full(capacity, -np.inf)
+            lines = self._lines[size] = _Lines(np.zeros(capacity), np.zeros(capacity), unknown)
+        now_ms = (now_ns - self._base_ns) / NS_PER_MS
+        past = np.flatnonzero(lines.milestone_ms[:count] <= now_ms)
+        if len(past):
+            self._update(lines, size, past, now_ms)
+        scores: Floats = lines.alpha[:count] * exp(self._b * now_ms) + lines.beta[:count]
+        if self._due_ns[:count].max() == NEVER:
+            scores[(self._due_ns[:count] == NEVER) & (self._steps_ns[-1, :count] <= now_ns)] = np.inf
+        return scores
+
+    def best(self, scores: Floats, among: Mask, most_rows: int) -> NDArray[np.intp]:
+        """The places of the highest scores, of equal ones the oldest, as many as fit into so many rows."""
+        places = np.flatnonzero(among)
+        if len(places) > most_rows:  # each has a row at least
+            least = np.partition(scores[places], len(places) - most_rows)[len(places) - most_rows]
+            places = places[scores[places] >= least]
+        ranked = places[np.lexsort((self._ids[places], self._arrival_ns[places], -scores[places]))]
+        fits = np.cumsum(self._rows[ranked]) <= most_rows
+        fits[:1] = True  # a single request may be larger
+        chosen: NDArray[np.intp] = ranked[fits]
+        return chosen
+
+    def _refresh(self, now_ns: int) -> None:
+        """All lines are to be drawn anew where the distributions have moved, or instants are too far from the base."""
+        far = self._b * (now_ns - self._base_ns) / NS_PER_MS > MOST_EXPONENT
+        if far:
+            self._base_ns = now_ns
+        if far or self._version != self.applications.version:
+            self._version = self.applications.version
+            self._lines.clear()
+
+    def _update(self, lines: _Lines, size: Size, places: NDArray[np.intp], now_ms: float) -> None:
+        groups = self._by_rows(places) if size.rows == OWN_ROWS else [(size.rows, places)]
+        for rows, members in groups:
+            curve = self.applications.curve(size._replace(rows=rows))
+            steps = []
+            before = 0.0
+            for step, (_, cost) in enumerate(self._steps):
+                steps.append(((self._steps_ns[step, members] - self._base_ns) / NS_PER_MS, cost - before))
+                before = cost
+            drawn = curve.lines_of_steps(self._app[members], steps, now_ms)
+            lines.alpha[members], lines.beta[members], lines.milestone_ms[members] = drawn
+
+    def _by_rows(self, places: NDArray[np.intp]) -> Iterator[tuple[int, NDArray[np.intp]]]:
+        """These places, by the rows of their requests."""
+        if self.rows == len(self):
+            yield 1, places
+            return
+        rows = self._rows[places]
+        for each in np.unique(rows):
+            yield int(each), places[rows == each]
+
+    def _arrays(self) -> Iterator[NDArray[np.int64] | NDArray[np.float64]]:
+        """All arrays by place, which is their last index."""
+        yield from (self._ids, self._arrival_ns, self._due_ns, self._steps_ns, self._app, self._rows)
+        for lines in self._lines.values():
+            yield from (lines.alpha, lines.beta, lines.milestone_ms)
+
+    def _grow(self) -> None:
+        """Twice as many places; the lines are drawn anew."""
+        self._lines.clear()
+        self._ids, self._arrival_ns, self._due_ns, self._app, self._rows = (
+            np.concatenate((array, np.zeros_like(array)))
+            for array in (self._ids, self._arrival_ns, self._due_ns, self._app, self._rows)
+        )
+        self._steps_ns = np.concatenate((self._steps_ns, np.zeros_like(self._steps_ns)), axis=1)

@@ -1,0 +1,12 @@
+"""Registers Orloj."""
+
+from tidegate.api import PolicySpec, hookimpl
+from tidegate_orloj.policy import Orloj
+
+
+@hookimpl
+def tidegate_policies() -> list[PolicySpec]:
+    """Offer Orloj by name."""
+    return [
+        PolicySpec("orloj", "Batches by the distributions of requests' times, for times that depend on data", Orloj)
+    ]

@@ -1,0 +1,307 @@
+"""Orloj's scheduler (Algorithm 1): a batch size by what is urgent and what there is, and the requests of most worth."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat, model_validator
+
+from tidegate.api import (
+    NEVER,
+    AnyCommand,
+    Batch,
+    CancelTimer,
+    Commands,
+    Dispatch,
+    Drop,
+    ExecutionTimesUpdated,
+    Leg,
+    Model,
+    PolicyOptions,
+    ProfileUpdated,
+    QueueKey,
+    Request,
+    RequestArrived,
+    SetTimer,
+    Setup,
+    Worker,
+    ms_to_ns,
+)
+from tidegate.toolkit import QueueingPolicy
+from tidegate_orloj.applications import ANY, OWN_ROWS, Applications, Size, alone
+from tidegate_orloj.pending import Ints, Mask, Pending
+from tidegate_orloj.priority import Cost
+
+ONE_STEP: tuple[Cost, ...] = ((1.0, 1.0),)
+"""A request that misses its deadline costs 1."""
+
+
+class CostStep(PolicyOptions):
+    """A step of a cost function."""
+
+    after: PositiveFloat = Field(description="A multiple of the time from a request's arrival to its deadline")
+    cost: PositiveFloat = Field(description="What the request has cost from then on")
+
+
+class OrlojOptions(PolicyOptions):
+    """Options of `orloj`."""
+
+    delay_rate: float = Field(
+        default=1e-4, ge=1e-9, le=1, description="b: of the anticipated delay, exponentially distributed, per ms"
+    )
+    batch_sizes: list[Annotated[int, Field(ge=1)]] = Field(
+        default=[],
+        description="Rows of the batches that are considered; default: 2, 3, 4, 6, 8, 12, ... and the largest",
+    )
+    choice: Literal["alike", "worth", "earliest", "latest"] = Field(
+        default="alike",
+        description="Of the batches that can be filled: worth: that whose requests are worth most per time; alike: "
+        "also of those without the applications that take longest; earliest, latest: that with such a first deadline",
+    )
+    costs: dict[str, list[CostStep]] = Field(
+        default={}, description="By model: what lateness costs, in steps; else 1 from the deadline on"
+    )
+
+    @model_validator(mode="after")
+    def _rise(self) -> Self:
+        for model, steps in self.costs.items():
+            if not steps or any(b.after <= a.after or b.cost <= a.cost for a, b in pairwise(steps)):
+                raise ValueError(f"costs: {model!r} needs steps, of which `after` and `cost` rise")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What a queue would run on a worker."""
+
+    places: NDArray[np.intp]
+    """Of its requests in the queue."""
+    worth: float
+    """The sum of the priorities."""
+
+
+class Orloj(QueueingPolicy[Pending]):
+    """An idle worker takes at once the requests that it is worth most to run, in a batch size that leaves them time.
+
+    A request is dropped once it is expected to be late even alone on the quickest worker.
+    """
+
+    Options = OrlojOptions
+    options: OrlojOptions
+    best_effort = True
+
+    def __init__(self, setup: Setup, options: OrlojOptions) -> None:
+        super().__init__(setup, options)
+        self._times = {(times.model, times.kind, times.app): times for times in setup.execution_times}
+        self._applications: dict[tuple[str, str], Applications] = {}
+        self._rows = {model.name: self._rows_of(model) for model in setup.models}
+        """The rows of the batches of several requests that are considered, by model."""
+        self._steps = {name: tuple((step.after, step.cost) for step in steps) for name, steps in options.costs.items()}
+        self._kinds: dict[str, list[str]] = {}
+        """The kinds of the workers that host a model, as far as they were asked for."""
+
+    def successor(self, setup: Setup) -> Self:
+        """The next one knows how often applications come, and the distributions that were told since."""
+        follower = super().successor(setup)
+        follower._times = {**self._times, **follower._times}
+        for (model, shape), known in self._applications.items():
+            if model in follower.models and any(profile.partition == model for profile in setup.profiles):
+                follower._applications_of(model, shape).inherit(known)
+        return follower
+
+    def new_queue(self, key: QueueKey, model: Model) -> Pending:
+        """An empty one, of the applications of its model and shape."""
+        return Pending(
+            key,
+            model,
+            self._applications_of(model.name, key[1]),
+            self._steps.get(model.name, ONE_STEP),
+            b=self.options.delay_rate,
+            patience_ns=self.setup.patience_ns,
+        )
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        """Count it towards its application's share, and let an idle worker run it."""
+        request = event.request
+        counted = self.arrives_anew(request)
+        queue = self.enqueue(request)
+        applications = queue.applications
+        if not counted:
+            applications.count(applications.number_of(request))
+        if self.idle.peek(request.model):
+            return self.queue_changed(event.now_ns, queue)
+        kinds = self._kinds_of(request.model)
+        if kinds and request.deadline_ns != NEVER:
+            last_ns = int(queue.due_ns[-1]) - applications.alone_ns(kinds, request)
+            if last_ns < queue.wake_ns:
+                queue.wake_ns = last_ns
+                return [SetTimer(queue.key, max(event.now_ns, last_ns + 1))]
+        return ()
+
+    def on_execution_times_updated(self, event: ExecutionTimesUpdated) -> Commands:
+        """Batches of the model take as these times say from now on."""
+        times = event.times
+        self._times[times.model, times.kind, times.app] = times
+        for (model, _), applications in self._applications.items():
+            if model == times.model:
+                applications.tell_times(times)
+        return self._look_again(event.now_ns, (times.model,))
+
+    def on_profile_updated(self, event: ProfileUpdated) -> Commands:
+        """Requests without an application take as it says."""
+        known = self._applications.get((event.profile.partition, event.profile.shape))
+        if known:
+            known.tell_profile(event.profile)
+        return super().on_profile_updated(event)
+
+    def forget_plans(self) -> None:
+        """The workers have changed."""
+        super().forget_plans()
+        self._kinds.clear()
+
+    def queue_changed(self, now_ns: int, queue: Pending) -> Commands:
+        """Run what idle workers can run in time, drop the hopeless, and ask to be woken for the next of those."""
+        commands = self._drop_hopeless(now_ns, queue)
+        granted = True
+        while granted and queue:
+            granted = False
+            for worker in self.idle.peek_each_kind(queue.model.name):
+                if candidate := self._candidate(now_ns, queue, worker):
+                    commands.append(self._run(now_ns, queue, candidate, worker))
+                    granted = True
+                    break
+        return [*commands, *self._wake(queue)]
+
+    def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
+        """Run the batch of most worth."""
+        commands: list[AnyCommand] = []
+        found: list[tuple[float, int, QueueKey, Candidate]] = []
+        for queue in [queue for queue in self.queues.values() if queue.model.name in worker.hosts]:
+            commands += self._drop_hopeless(now_ns, queue)
+            if queue and (candidate := self._candidate(now_ns, queue, worker)):
+                found.append((-candidate.worth, queue.head.arrival_ns, queue.key, candidate))
+        if not found:
+            return commands
+        _, _, key, candidate = min(found, key=lambda entry: entry[:3])
+        queue = self.queues[key]
+        commands.append(self._run(now_ns, queue, candidate, worker))
+        return [*commands, *self.queue_changed(now_ns, queue)]
+
+    # Algorithm 1 ----------------------------------------------------------------------------------------------------
+
+    def _candidate(self, now_ns: int, queue: Pending, worker: Worker) -> Candidate | None:
+        """The batch that a queue would run on an idle worker; None where nothing would be in time there."""
+        start_ns, choice = self.start_ns(now_ns, worker), self.options.choice
+        found = []
+        for size in self._sizes_for(queue, worker.kind):
+            feasible = self._feasible(queue, size, start_ns)
+            if feasible.any() and int(queue.rows_each[feasible].sum()) >= size.rows:
+                found.append((size, feasible))
+        if not found:
+            return None
+        if choice in ("alike", "worth"):
+            candidates = [self._of_size(queue, start_ns, *each) for each in found]
+            return max(candidates, key=lambda each: (each.worth, len(each.places)))
+        sign = 1 if choice == "earliest" else -1
+        chosen = min(found, key=lambda each: (sign * int(queue.due_ns[each[1]].min()), -each[0].rows))
+        return self._of_size(queue, start_ns, *chosen)
+
+    def _sizes_for(self, queue: Pending, kind: str) -> Iterator[Size]:
+        """What batches of a queue may be like: a single request, and of so many rows those of any or alike ones."""
+        longest = [ANY]
+        if self.options.choice == "alike":
+            present = np.flatnonzero(np.bincount(queue.app))
+            longest = [int(number) for number in present]
+        yield alone(kind)
+        for rows in self._rows[queue.model.name]:
+            for number in longest:
+                yield Size(kind, rows, rows - 1, number)
+
+    @staticmethod
+    def _feasible(queue: Pending, size: Size, start_ns: int) -> Mask:
+        """Which requests are expected to be in time in a batch of this size that starts then."""
+        feasible: Mask = queue.due_ns - queue.expected_ns(size) >= start_ns
+        if size.rows != OWN_ROWS:
+            feasible &= queue.rows_each <= size.rows
+        if size.longest != ANY:
+            ranks = queue.applications.ranks(size.kind)
+            feasible &= ranks[queue.app] <= ranks[size.longest]
+        return feasible
+
+    @staticmethod
+    def _of_size(queue: Pending, start_ns: int, size: Size, feasible: Mask) -> Candidate:
+        scores = queue.scores(size, start_ns)
+        places = queue.best(scores, feasible, max(size.rows, 1))
+        return Candidate(places, float(scores[places].sum()))
+
+    def _last_starts_ns(self, queue: Pending) -> Ints:
+        """The instant after which each request is expected to be late even alone on the quickest worker."""
+        kinds = self._kinds_of(queue.model.name)
+        quickest_ns: Ints = np.min([queue.expected_ns(alone(kind)) for kind in kinds], axis=0)
+        return queue.due_ns - quickest_ns
+
+    def _drop_hopeless(self, now_ns: int, queue: Pending) -> list[AnyCommand]:
+        if not queue or not self._kinds_of(queue.model.name):
+            return []
+        late = [queue.request_at(place) for place in np.flatnonzero(self._last_starts_ns(queue) < now_ns)]
+        self._take(queue, late)
+        return [Drop(request.id, "deadline") for request in late]
+
+    def _run(self, now_ns: int, queue: Pending, candidate: Candidate, worker: Worker) -> Dispatch:
+        """Dispatch it, planned to take what a batch of these very requests is expected to."""
+        requests = [queue.request_at(place) for place in candidate.places]
+        members = [int(queue.app[place]) for place in candidate.places]
+        size = Size(worker.kind, sum(request.rows for request in requests), len(requests) - 1)
+        planned_ns = ms_to_ns(queue.applications.latency(size).expected_of(members))
+        leg = Leg(worker.id, queue.model.name, self.start_ns(now_ns, worker), max(1, planned_ns))
+        self._take(queue, requests)
+        self.idle.occupy(worker.id)
+        ids = tuple(request.id for request in requests)
+        return Dispatch(Batch(self.new_batch_id(), queue.model.name, ids, (leg,)))
+
+    def _wake(self, queue: Pending) -> Commands:
+        """Set the timer for when the next of what waits is hopeless."""
+        last_ns = NEVER
+        if queue and self._kinds_of(queue.model.name):
+            dated = queue.due_ns < NEVER
+            if dated.any():
+                last_ns = int(self._last_starts_ns(queue)[dated].min())
+        if last_ns == queue.wake_ns:
+            return ()
+        queue.wake_ns = last_ns
+        return [CancelTimer(queue.key) if last_ns == NEVER else SetTimer(queue.key, last_ns + 1)]
+
+    # Books ----------------------------------------------------------------------------------------------------------
+
+    def _take(self, queue: Pending, requests: Iterable[Request]) -> None:
+        for request in requests:
+            queue.remove(request.id)
+            del self._queue_of[request.id]
+        self._forget_if_empty(queue)
+
+    def _kinds_of(self, model: str) -> list[str]:
+        kinds = self._kinds.get(model)
+        if kinds is None:
+            kinds = self._kinds[model] = sorted(self.idle.kinds_hosting(model))
+        return kinds
+
+    def _applications_of(self, model: str, shape: str) -> Applications:
+        known = self._applications.get((model, shape))
+        if known is None:
+            known = self._applications[model, shape] = Applications(model, shape, self.options.delay_rate)
+            for profile in self.profiles.values():
+                if (profile.partition, profile.shape) == (model, shape):
+                    known.tell_profile(profile)
+            for times in self._times.values():
+                if times.model == model:
+                    known.tell_times(times)
+        return known
+
+    def _rows_of(self, model: Model) -> list[int]:
+        """The rows that batches may have: those that were asked for, or about half as much again each time."""
+        largest = model.merged_rows
+        usual = [rows for power in range(1, largest.bit_length()) for rows in (1 << power, 3 << (power - 1))]
+        return sorted({rows for rows in [*(self.options.batch_sizes or [*usual, largest])] if 1 < rows <= largest})

@@ -1,0 +1,143 @@
+"""The waiting requests in arrays: whatever comes and goes, each has the priority that Equation 2 gives it."""
+
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.plugins.orloj.test_priority import equation_2
+from tidegate.api import NEVER, ExecutionTimes, Model, Profile, Request, ms_to_ns
+from tidegate_orloj.applications import Applications, Size, alone
+from tidegate_orloj.pending import MOST_EXPONENT, Pending
+from tidegate_orloj.priority import Cost
+
+MODEL = Model("m", 8, ms_to_ns(200))
+PROFILE = Profile.linear("m", alpha_ms=8, beta_ms=12, max_rows=8)
+
+
+def applications(b: float = 1e-4) -> Applications:
+    known = Applications("m", "", b)
+    known.tell_profile(PROFILE)
+    for app, times_ms in (("quick", (5, 6, 7, 8)), ("slow", (40, 50, 70))):
+        known.tell_times(ExecutionTimes("m", app, "default", tuple(map(ms_to_ns, times_ms)), ms_to_ns(10), 0.5))
+    return known
+
+
+def pending(b: float = 1e-4, steps: Sequence[Cost] = ((1.0, 1.0),), known: Applications | None = None) -> Pending:
+    key = ("m", "", "")
+    return Pending(key, MODEL, known or applications(b), tuple(steps), b=b, patience_ns=ms_to_ns(100))
+
+
+def request(number: int, at_ms: float = 0, slo_ms: float | None = 200, app: str = "", rows: int = 1) -> Request:
+    due_ns = NEVER if slo_ms is None else ms_to_ns(at_ms + slo_ms)
+    return Request(number, "m", rows, ms_to_ns(at_ms), due_ns, app=app)
+
+
+APPS = ("", "quick", "slow", "not known")
+SIZES = (alone("default"), Size("default", 2, 1), Size("default", 4, 3, 1))
+
+
+@given(st.data(), st.sampled_from([1e-6, 1e-4, 1e-2, 0.1]))
+def test_whatever_comes_and_goes_each_has_the_priority_of_equation_2(data: st.DataObject, b: float) -> None:
+    known = applications(b)
+    queue = pending(b, [(0.5, 1.0), (1.0, 3.0)], known)
+    waiting: dict[int, Request] = {}
+    now_ms = data.draw(st.sampled_from([0.0, 1e6]))
+    for number in range(data.draw(st.integers(1, 25))):
+        now_ms += data.draw(st.floats(0, 50))
+        leaves = data.draw(st.booleans())
+        if waiting and leaves:
+            gone = data.draw(st.sampled_from(sorted(waiting)))
+            del waiting[gone]
+            queue.remove(gone)
+        new = request(
+            number, now_ms, data.draw(st.floats(1, 400)), data.draw(st.sampled_from(APPS)), data.draw(st.integers(1, 3))
+        )
+        waiting[number] = new
+        queue.push(new)
+        size = data.draw(st.sampled_from(SIZES))
+        scores = queue.scores(size, ms_to_ns(now_ms))
+        assert len(scores) == len(queue) == len(waiting)
+        for place, score in enumerate(scores):
+            one = queue.request_at(place)
+            assert waiting[one.id] == one
+            latency = known.latency(size if size.rows else size._replace(rows=one.rows))
+            app = known.number_of(one)
+            arrived_ms, given_ms = one.arrival_ns / 1e6, (one.deadline_ns - one.arrival_ns) / 1e6
+            expected = sum(
+                equation_2(latency, app, arrived_ms + multiple * given_ms - now_ms, 0.0, b, cost)
+                for multiple, cost in ((0.5, 1.0), (1.0, 2.0))
+            )
+            assert score == pytest.approx(expected, rel=1e-4, abs=1e-7)
+
+
+def test_the_base_of_instants_is_reset_before_anything_overflows() -> None:
+    b = 1e-2
+    queue = pending(b)
+    limit_ms = MOST_EXPONENT / b
+    for number, at_ms in enumerate((0.0, 0.9 * limit_ms, 8 * limit_ms, 80 * limit_ms)):
+        queue.push(request(number, at_ms, app="slow"))
+        scores = queue.scores(alone("default"), ms_to_ns(at_ms))
+        assert scores[-1] == pytest.approx(float(queue.scores(alone("default"), ms_to_ns(at_ms))[-1]))
+        assert scores[-1] > 0
+        assert np.isfinite(scores).all()
+    fresh = pending(b)
+    fresh.push(request(9, 80 * limit_ms, app="slow"))
+    assert queue.scores(alone("default"), ms_to_ns(80 * limit_ms))[-1] == pytest.approx(
+        fresh.scores(alone("default"), ms_to_ns(80 * limit_ms))[0], rel=1e-9
+    )
+
+
+def test_scores_follow_when_a_distribution_moves() -> None:
+    known = applications()
+    queue = pending(known=known)
+    queue.push(request(0, slo_ms=100, app="quick"))
+    before = queue.scores(alone("default"), 0)[0]
+    known.tell_times(ExecutionTimes("m", "quick", "default", (ms_to_ns(300),)))
+    assert before > 0
+    assert queue.scores(alone("default"), 0)[0] == 0
+
+
+def test_the_best_are_those_of_the_highest_scores_and_of_equal_ones_the_oldest() -> None:
+    queue = pending()
+    for number, at_ms in enumerate((3, 1, 2, 0, 4)):
+        queue.push(request(number, at_ms))
+    scores = np.array([1.0, 2.0, 1.0, 1.0, 5.0])
+    among = np.array([True, True, True, True, False])
+    assert [queue.request_at(place).id for place in queue.best(scores, among, 3)] == [1, 3, 2]
+    assert [queue.request_at(place).id for place in queue.best(scores, among, 8)] == [1, 3, 2, 0]
+
+
+def test_what_does_not_fit_ends_the_batch_and_a_single_request_may_be_larger() -> None:
+    queue = pending()
+    for number, rows in enumerate((2, 2, 1)):
+        queue.push(request(number, rows=rows))
+    scores = np.array([3.0, 2.0, 1.0])
+    assert list(queue.best(scores, np.full(3, True), 3)) == [0]
+    assert list(queue.best(scores, np.full(3, True), 4)) == [0, 1]
+    assert list(queue.best(scores, np.full(3, True), 1)) == [0]
+
+
+def test_without_a_deadline_a_request_waits_until_patience_is_at_an_end() -> None:
+    queue = pending()
+    queue.push(request(0, slo_ms=None))
+    queue.push(request(1, at_ms=50, slo_ms=60))
+    score, dated = queue.scores(alone("default"), ms_to_ns(50))
+    assert 0 < score < inf
+    assert dated > 0
+    assert queue.scores(alone("default"), ms_to_ns(100))[0] == inf
+
+
+def test_applications_that_come_more_often_weigh_more() -> None:
+    known = applications()
+    before_ms = known.latency(Size("default", 4, 3)).mean_ms[1]
+    for _ in range(1000):
+        known.count(2)
+    after_ms = known.latency(Size("default", 4, 3)).mean_ms[1]
+    assert after_ms > before_ms
+    follower = applications()
+    follower.inherit(known)
+    assert follower.latency(Size("default", 4, 3)).mean_ms[1] == pytest.approx(after_ms, rel=0.02)

@@ -1,0 +1,202 @@
+"""Orloj, event by event: which requests run together, and when, by the distributions of their times."""
+
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+from pydantic import ValidationError
+
+from tidegate.api import (
+    CancelTimer,
+    Dispatch,
+    Drop,
+    ExecutionTimes,
+    ExecutionTimesUpdated,
+    Model,
+    PolicySpec,
+    Profile,
+    ProfileUpdated,
+    Request,
+    RequestArrived,
+    SetTimer,
+    Setup,
+    TimerFired,
+    Worker,
+    WorkerReady,
+    ms_to_ns,
+)
+from tidegate.testing import Playbook, PolicyConformance, check_policy
+from tidegate_orloj.policy import Orloj, OrlojOptions
+
+SLO_MS = 200
+QUICK = ExecutionTimes("m", "quick", "default", tuple(map(ms_to_ns, (9, 10, 11))), ms_to_ns(5), 0.5)
+SLOW = ExecutionTimes("m", "slow", "default", tuple(map(ms_to_ns, (90, 100, 110))), ms_to_ns(5), 0.5)
+SETUP = Setup(
+    models=(Model("m", 4, slo_ns=ms_to_ns(SLO_MS)),),
+    workers=(Worker(0, "w0", ("m",)),),
+    profiles=(Profile.linear("m", alpha_ms=10, beta_ms=5, max_rows=4),),
+    execution_times=(QUICK, SLOW),
+)
+
+
+def playbook(**options: Any) -> Playbook:  # noqa: ANN401
+    return Playbook(Orloj(SETUP, OrlojOptions.model_validate(options)))
+
+
+def arrived(number: int, at_ms: float = 0, app: str = "", slo_ms: float = SLO_MS) -> RequestArrived:
+    at_ns = ms_to_ns(at_ms)
+    return RequestArrived(at_ns, Request(number, "m", 1, at_ns, at_ns + ms_to_ns(slo_ms), app=app))
+
+
+def freed(at_ms: float) -> WorkerReady:
+    return WorkerReady(ms_to_ns(at_ms), 0, ms_to_ns(at_ms))
+
+
+def dispatched(playbook: Playbook) -> tuple[int, ...]:
+    """The requests of the one batch among the commands that answer the last event, by id; empty: none."""
+    return next((each.batch.request_ids for each in playbook.commands() if isinstance(each, Dispatch)), ())
+
+
+def busy(*waiting: RequestArrived, **options: Any) -> Playbook:  # noqa: ANN401
+    """The worker runs request 99, and these wait."""
+    started = playbook(**options) >> arrived(99)
+    started.commands()
+    for event in waiting:
+        started >>= event
+        started.commands()
+    return started
+
+
+def test_an_idle_worker_runs_a_request_at_once_for_as_long_as_is_expected() -> None:
+    (dispatch,) = (playbook() >> arrived(0, app="slow")).commands()
+    assert isinstance(dispatch, Dispatch)
+    (leg,) = dispatch.batch.legs
+    assert leg.duration_ns == pytest.approx(ms_to_ns(5 + 0.5 * 100), rel=0.01)
+
+
+def test_alike_requests_run_together_and_not_with_slower_ones() -> None:
+    mixed = [arrived(number, app=("quick", "slow")[number % 2]) for number in range(4)]
+    assert dispatched(busy(*mixed) >> freed(10)) == (0, 2)
+
+
+def test_a_batch_of_any_may_be_what_the_paper_forms() -> None:
+    mixed = [arrived(number, app=("quick", "slow")[number % 2]) for number in range(4)]
+    assert len(dispatched(busy(*mixed, choice="latest", batch_sizes=[2, 4]) >> freed(10))) == 2
+    # Of four rows a batch takes 5 + 0.5 * 4 * 104 ms, if one of them is slow: too long for all.
+    alike = [arrived(number, app="quick") for number in range(4)]
+    setup = [QUICK, ExecutionTimes("m", "slow", "default", QUICK.times_ns, ms_to_ns(5), 0.5)]
+    started = busy(*alike, choice="earliest")
+    for times in setup:
+        started >>= ExecutionTimesUpdated(ms_to_ns(1), times)
+        started.commands()
+    assert len(dispatched(started >> freed(10))) == 4
+
+
+def test_a_batch_leaves_its_requests_time() -> None:
+    """Three quick ones: 5 + 0.5 * 3 * 10.5 ms; with 15 ms left they run as two and one."""
+    waiting = [arrived(number, app="quick", slo_ms=30) for number in range(3)]
+    started = busy(*waiting) >> ExecutionTimesUpdated(0, SLOW)
+    started.commands()
+    assert len(dispatched(started >> freed(5))) == 3
+    started = busy(*waiting)
+    assert len(dispatched(started >> freed(13))) == 2
+
+
+def test_a_request_is_dropped_once_it_is_expected_to_be_late_even_alone() -> None:
+    story = busy()
+    story >>= arrived(0, app="slow", slo_ms=100)
+    (timer,) = story.commands()
+    assert isinstance(timer, SetTimer)
+    assert timer.at_ns == pytest.approx(ms_to_ns(100 - 55), rel=0.01)
+    assert story >> TimerFired(timer.at_ns, timer.key) << Drop(0, "deadline") << CancelTimer(timer.key)
+
+
+def test_requests_without_an_application_take_what_the_profile_of_their_shape_says() -> None:
+    story = busy()
+    story >>= arrived(0, slo_ms=100)
+    (timer,) = story.commands()
+    assert isinstance(timer, SetTimer)
+    assert timer.at_ns == pytest.approx(ms_to_ns(100 - 15), rel=0.01)
+    slower = Profile.linear("m", alpha_ms=60, beta_ms=5, max_rows=4)
+    story >>= ProfileUpdated(ms_to_ns(1), slower)
+    (timer,) = story.commands()
+    assert isinstance(timer, SetTimer)
+    assert timer.at_ns == pytest.approx(ms_to_ns(100 - 65), rel=0.01)
+
+
+def test_a_request_whose_chance_is_fading_comes_after_one_that_is_sure_to_be_in_time() -> None:
+    arrivals = [arrived(0, app="slow", slo_ms=66), arrived(1, app="slow", slo_ms=150)]
+    assert dispatched(busy(*arrivals, batch_sizes=[1]) >> freed(10)) == (1,)
+
+
+@pytest.mark.parametrize(("costs", "first"), [({}, 0), ({"dear": [{"after": 1, "cost": 5}]}, 1)])
+def test_a_model_whose_lateness_costs_more_runs_first(costs: dict[str, Any], first: int) -> None:
+    names = ("m", "dear")
+    setup = Setup(
+        models=tuple(Model(name, 1, slo_ns=ms_to_ns(SLO_MS)) for name in names),
+        workers=(Worker(0, "w0", tuple(sorted(names))),),
+        profiles=tuple(Profile.linear(name, alpha_ms=10, beta_ms=5, max_rows=1) for name in names),
+    )
+    story = Playbook(Orloj(setup, OrlojOptions.model_validate({"costs": costs}))) >> arrived(99)
+    story.commands()
+    for number, name in enumerate(names):
+        story >>= RequestArrived(number, Request(number, name, 1, number, ms_to_ns(SLO_MS)))
+        story.commands()
+    assert dispatched(story >> freed(10)) == (first,)
+
+
+def test_a_deadline_that_has_passed_may_not_be_the_last() -> None:
+    steps = {"m": [{"after": 1.0, "cost": 1.0}, {"after": 3.0, "cost": 2.0}]}
+    story = busy(costs=steps)
+    story >>= arrived(0, app="slow", slo_ms=100)
+    (timer,) = story.commands()
+    assert isinstance(timer, SetTimer)
+    assert timer.at_ns == pytest.approx(ms_to_ns(300 - 55), rel=0.01)
+    assert dispatched(story >> freed(150)) == (0,)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"costs": {"m": []}}, "needs steps"),
+        ({"costs": {"m": [{"after": 2, "cost": 1}, {"after": 1, "cost": 2}]}}, "of which `after` and `cost` rise"),
+        ({"costs": {"m": [{"after": 1, "cost": 1}, {"after": 2, "cost": 1}]}}, "of which `after` and `cost` rise"),
+        ({"delay_rate": 0}, "greater than or equal"),
+        ({"batch_sizes": [0]}, "greater than or equal to 1"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        OrlojOptions.model_validate(options)
+
+
+def test_a_successor_knows_what_was_told_since_and_how_often_applications_come() -> None:
+    story = busy(*[arrived(number, app="slow") for number in range(300)])
+    moved = ExecutionTimes("m", "slow", "default", (ms_to_ns(50),))
+    story >>= ExecutionTimesUpdated(ms_to_ns(1), moved)
+    story.commands()
+    policy = story.policy
+    assert isinstance(policy, Orloj)
+    follower = policy.successor(msgspec.structs.replace(SETUP, execution_times=()))
+    shares = follower._applications["m", ""]._shares
+    assert shares[2] > 0.9
+    assert follower._times["m", "default", "slow"] == moved
+
+
+@pytest.mark.parametrize("choice", ["worth", "earliest", "latest"])
+def test_every_reading_of_the_algorithm_conforms(choice: str) -> None:
+    check_policy(PolicySpec("orloj", "Orloj", Orloj), worlds=12, options={"choice": choice})
+
+
+class TestOrloj(PolicyConformance):
+    spec = PolicySpec("orloj", "Orloj", Orloj)
+    worlds = 40
+
+
+class TestCostlyOrloj(PolicyConformance):
+    spec = PolicySpec("orloj", "Orloj", Orloj)
+    options: ClassVar = {
+        "costs": {f"model{number}": [{"after": 1, "cost": 1}, {"after": 2, "cost": 3}] for number in range(3)},
+        "delay_rate": 0.1,
+    }
+    worlds = 16
