@@ -34,9 +34,12 @@ READINGS: Final = tuple(
     PolicyChoice(name="orloj", options={"choice": choice}, label=choice)
     for choice in ("alike", "worth", "earliest", "latest")
 )
-DELAY_RATES: Final = tuple(
-    PolicyChoice(name="orloj", options={"delay_rate": rate}, label=f"{rate:g}")
-    for rate in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+DELAY_RATES: Final = (
+    PolicyChoice(name="orloj", label="default"),
+    *(
+        PolicyChoice(name="orloj", options={"delay_rate": rate}, label=f"{rate:g}")
+        for rate in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+    ),
 )
 READINGS_OF: Final = ("two-modal", "eight-modal", "resnet-imagenet", "bart-cnn")
 PENDING: Final = (100, 1000, 5000, 10_000)
@@ -140,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     show: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "tables": lambda: _tables(console, run(cases, COMPARED)),
         "readings": lambda: _rates(console, "Readings of Algorithm 1", run(READINGS_OF, READINGS)),
-        "delay_rate": lambda: _rates(console, "b, per ms", run(["three-modal"], DELAY_RATES)),
+        "delay_rate": lambda: _rates(console, "b, per ms", run(["three-modal", "rdinet-cifar"], DELAY_RATES)),
         "insertion": lambda: _insertions(console),
     }
     for part in parts:

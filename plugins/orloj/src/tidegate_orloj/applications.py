@@ -10,6 +10,8 @@ from tidegate.api import ExecutionTimes, Profile, Request
 from tidegate_orloj.batch_latency import BatchLatency, Law, law_of_profile, law_of_times
 from tidegate_orloj.priority import Curve
 
+USUAL_DELAY = 0.1
+"""The rate of the anticipated delay, per mean time of a request alone: it has to suit models of 3 ms and of 700 ms."""
 ANY = -1
 """The application that stands for all of them."""
 OWN_ROWS = 0
@@ -46,13 +48,14 @@ class Applications:
     when it is asked for, and kept until one of them moves.
     """
 
-    def __init__(self, model: str, shape: str, b: float) -> None:
-        """`b`: see `Curve`."""
+    def __init__(self, model: str, shape: str, b: float | None = None) -> None:
+        """`b`: see `Curve`; None: USUAL_DELAY over the mean time of a request alone."""
         self.model = model
         self.shape = shape
         self.version = 0
         """Another number whenever a law or a share has moved: what was derived from them is to be derived anew."""
-        self._b = b
+        self._given_b = b
+        self._b: float | None = b
         self._numbers: dict[str, int] = {}
         self._profiles: dict[str, Law] = {}
         self._times: dict[tuple[str, str], Law] = {}
@@ -64,6 +67,14 @@ class Applications:
         self._latencies: dict[Size, BatchLatency] = {}
         self._curves: dict[Size, Curve] = {}
         self._ranks: dict[str, NDArray[np.intp]] = {}
+
+    @property
+    def b(self) -> float:
+        """How soon a request that is not run now is expected to, per ms; another one only with another version."""
+        if self._b is None:
+            alone = [self.latency(Size(kind, 1, 0)).mean_ms @ self._shares for kind in self._profiles]
+            self._b = USUAL_DELAY / float(min(alone))
+        return self._b
 
     def tell_profile(self, profile: Profile) -> None:
         """What requests of this shape take on a kind of worker."""
@@ -126,7 +137,7 @@ class Applications:
         """The priority of requests in batches of a size."""
         known = self._curves.get(size)
         if known is None:
-            known = self._curves[size] = Curve(self.latency(size), self._b)
+            known = self._curves[size] = Curve(self.latency(size), self.b)
         return known
 
     def expected_ns(self, size: Size) -> NDArray[np.int64]:
@@ -143,6 +154,7 @@ class Applications:
         self._forget()
 
     def _forget(self) -> None:
+        self._b = self._given_b
         self._latencies.clear()
         self._ranks.clear()
         self._curves.clear()

@@ -35,7 +35,6 @@ class Pending(RequestQueue):
     __slots__ = (
         "_app",
         "_arrival_ns",
-        "_b",
         "_base_ns",
         "_due_ns",
         "_ids",
@@ -57,19 +56,17 @@ class Pending(RequestQueue):
         applications: Applications,
         steps: tuple[Cost, ...],
         *,
-        b: float,
         patience_ns: int,
     ) -> None:
         """`steps`: what missing a deadline costs more, each at a multiple of the time from arrival to it, rising.
 
-        `b`: see `Curve`. `patience_ns`: how long a request without a deadline waits for those that have one.
+        `patience_ns`: how long a request without a deadline waits for those that have one.
         """
         super().__init__(key, model)
         self.applications = applications
         self.wake_ns = NEVER
         """When the next of its requests cannot be in time any more, as far as a timer is set."""
         self._steps = steps
-        self._b = b
         self._patience_ns = patience_ns
         self._place: dict[int, int] = {}
         self._ids: Ints = np.zeros(FIRST_CAPACITY, np.int64)
@@ -162,7 +159,7 @@ class Pending(RequestQueue):
         past = np.flatnonzero(lines.milestone_ms[:count] <= now_ms)
         if len(past):
             self._update(lines, size, past, now_ms)
-        scores: Floats = lines.alpha[:count] * exp(self._b * now_ms) + lines.beta[:count]
+        scores: Floats = lines.alpha[:count] * exp(self.applications.b * now_ms) + lines.beta[:count]
         if self._due_ns[:count].max() == NEVER:
             scores[(self._due_ns[:count] == NEVER) & (self._steps_ns[-1, :count] <= now_ns)] = np.inf
         return scores
@@ -181,7 +178,7 @@ class Pending(RequestQueue):
 
     def _refresh(self, now_ns: int) -> None:
         """All lines are to be drawn anew where the distributions have moved, or instants are too far from the base."""
-        far = self._b * (now_ns - self._base_ns) / NS_PER_MS > MOST_EXPONENT
+        far = self.applications.b * (now_ns - self._base_ns) / NS_PER_MS > MOST_EXPONENT
         if far:
             self._base_ns = now_ns
         if far or self._version != self.applications.version:

@@ -49,8 +49,11 @@ class CostStep(PolicyOptions):
 class OrlojOptions(PolicyOptions):
     """Options of `orloj`."""
 
-    delay_rate: float = Field(
-        default=1e-4, ge=1e-9, le=1, description="b: of the anticipated delay, exponentially distributed, per ms"
+    delay_rate: float | None = Field(
+        default=None,
+        ge=1e-9,
+        le=1,
+        description="b: of the anticipated delay, exponentially distributed, per ms; default: 0.1 per mean time alone",
     )
     batch_sizes: list[Annotated[int, Field(ge=1)]] = Field(
         default=[],
@@ -119,7 +122,6 @@ class Orloj(QueueingPolicy[Pending]):
             model,
             self._applications_of(model.name, key[1]),
             self._steps.get(model.name, ONE_STEP),
-            b=self.options.delay_rate,
             patience_ns=self.setup.patience_ns,
         )
 
