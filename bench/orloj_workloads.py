@@ -27,7 +27,7 @@ finishes there what the paper's does."""
 MAX_BATCH: Final = 16
 """Clockwork's, on which Orloj is built."""
 SLOS: Final = (1.5, 2.0, 3.0, 4.0, 5.0)
-POINTS = 200
+POINTS = 1000
 """Of a distribution that is given by its moments."""
 
 MOMENTS_MS: Final = {

@@ -27,7 +27,7 @@ class Size(NamedTuple):
     others: int
     """How many requests are in it besides the one that is asked about."""
     longest: int = ANY
-    """Of no application are requests in it that take longer alone than this one's; ANY: it may have any."""
+    """The application whose requests take longest alone, of those that it may hold; ANY: it may hold all."""
 
 
 def alone(kind: str) -> Size:
@@ -38,13 +38,14 @@ def alone(kind: str) -> Size:
 LOOK_EVERY = 256
 """After so many requests it is seen whether applications come as often as was thought."""
 MOVED = 0.05
-"""By how much the share of one has to have moved for that to count."""
+"""The least by which the share of one has to have moved for that to count."""
 
 
 class Applications:
-    """Of one model and shape. Number 0 is all requests whose application has no distribution of its own.
+    """The applications of one model and shape, by number.
 
-    Those are told apart by their shape, for which there is a profile. What follows from laws and shares is computed
+    Number 0 is all requests whose application has no distribution of its own: those are told apart by their shape, for
+    which there is a profile. What follows from laws and shares is computed
     when it is asked for, and kept until one of them moves.
     """
 

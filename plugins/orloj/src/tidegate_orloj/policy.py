@@ -81,7 +81,7 @@ class Candidate:
     """What a queue would run on a worker."""
 
     places: NDArray[np.intp]
-    """Of its requests in the queue."""
+    """Its requests, by their places in the queue."""
     worth: float
     """The sum of the priorities."""
 
