@@ -2,8 +2,9 @@
 
     python -m bench.orloj --json orloj.json
 
-Finish rates beside the published ones; then how the readings of Algorithm 1 differ, how little b matters (figure 11),
-and how long an insertion takes with thousands of requests pending (figure 10). About 20 minutes on two cores.
+Finish rates beside the published ones; then how the readings of Algorithm 1 differ, what it costs to learn the
+distributions, how much b matters (figure 11), and how long an insertion takes with thousands of requests pending
+(figure 10). About 20 minutes on two cores.
 """
 
 import argparse
@@ -34,6 +35,9 @@ READINGS: Final = tuple(
     PolicyChoice(name="orloj", options={"choice": choice}, label=choice)
     for choice in ("alike", "worth", "earliest", "latest")
 )
+TOLD: Final = PolicyChoice(name="orloj", label="told")
+LEARNED: Final = PolicyChoice(name="orloj", label="learned")
+LEARNED_OF: Final = ("two-modal", "eight-modal", "bart-cnn", "rdinet-cifar")
 DELAY_RATES: Final = (
     PolicyChoice(name="orloj", label="default"),
     *(
@@ -43,7 +47,7 @@ DELAY_RATES: Final = (
 )
 READINGS_OF: Final = ("two-modal", "eight-modal", "resnet-imagenet", "bart-cnn")
 PENDING: Final = (100, 1000, 5000, 10_000)
-PARTS: Final = ("tables", "readings", "delay_rate", "insertion")
+PARTS: Final = ("tables", "readings", "learning", "delay_rate", "insertion")
 
 
 @dataclass(frozen=True)
@@ -135,14 +139,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found: dict[str, Any] = {"load": options.load, "requests": options.requests}
 
     def run(cases: Sequence[str], policies: Sequence[PolicyChoice]) -> list[Finished]:
-        workloads = [Workload(case, slo, options.load, requests=options.requests) for case in cases for slo in SLOS]
-        cells = [Cell(workload, policy) for workload in workloads for policy in policies]
+        cells = [
+            Cell(
+                Workload(case, slo, options.load, requests=options.requests, told=policy.title != LEARNED.title), policy
+            )
+            for case in cases
+            for slo in SLOS
+            for policy in policies
+        ]
         return list(_with_progress(console, run_parallel(run_cell, cells, jobs=options.jobs), len(cells)))
 
     cases = options.cases or CASES
     show: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "tables": lambda: _tables(console, run(cases, COMPARED)),
         "readings": lambda: _rates(console, "Readings of Algorithm 1", run(READINGS_OF, READINGS)),
+        "learning": lambda: _rates(console, "Distributions", run(LEARNED_OF, [TOLD, LEARNED])),
         "delay_rate": lambda: _rates(console, "b, per ms", run(["three-modal", "rdinet-cifar"], DELAY_RATES)),
         "insertion": lambda: _insertions(console),
     }

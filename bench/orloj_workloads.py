@@ -71,6 +71,8 @@ class Workload:
     scale: float = SCALE
     requests: int = 5000
     """About how many arrive in the measured window."""
+    told: bool = True
+    """Whether policies are told how the times are distributed; else the engine learns it, beginning with nothing."""
 
     def scenario(self, policy: PolicyChoice) -> Scenario:
         """The experiment; the engine corrects the profile only for the policies that are to be as they are live."""
@@ -85,7 +87,7 @@ class Workload:
             # What those expect who know only the mean.
             "profile": {"alpha_ms": self.scale * mean_ms, "beta_ms": fixed_ms, "max_batch": MAX_BATCH},
             "apps": [
-                {"name": f"mode {number}", "told": True, "time_ms": _times(each, self.scale)}
+                {"name": f"mode {number}", "told": self.told, "time_ms": _times(each, self.scale)}
                 for number, each in enumerate(times)
             ],
         }
@@ -97,7 +99,7 @@ class Workload:
                 "workers": [{"count": 1}],
                 "models": [model],
                 "arrivals": {"process": "poisson", "rate_rps": rate_rps},
-                "simulation": {"learn": policy.name == "symphony", "service": {"m": truth}},
+                "simulation": {"learn": policy.name == "symphony" or not self.told, "service": {"m": truth}},
             }
         )
 

@@ -19,7 +19,7 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.engine import Engine
-from tidegate.engine.alone import FIRST, MOST_APPS, POINTS, WINDOW, AloneTimes
+from tidegate.engine.alone import BATCHES, EVERY, FIRST, GIVEN, MOST_APPS, POINTS, WINDOW, AloneTimes
 from tidegate.observation import PlanChanged, StartLeg
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.workers import taking
@@ -100,3 +100,70 @@ def test_clients_cannot_make_it_grow() -> None:
         for _ in range(FIRST):
             alone.observe(of_app(f"app{number}"), "gpu", 1000, PROFILE)
     assert len(alone.known) == MOST_APPS
+
+
+def learned_alone(rng: random.Random, quick_ns: int = 10_000, slow_ns: int = 50_000) -> AloneTimes:
+    """What is known once some requests of two applications ran alone: half to one and a half times of that."""
+    alone = AloneTimes(())
+    for _ in range(WINDOW):
+        alone.observe(of_app("quick"), "gpu", round(quick_ns * rng.uniform(0.5, 1.5)), PROFILE)
+        alone.observe(of_app("slow"), "gpu", round(slow_ns * rng.uniform(0.5, 1.5)), PROFILE)
+    return alone
+
+
+@pytest.mark.parametrize("fixed_ns", [0, 2_000, 4_000])
+def test_batches_of_several_tell_what_their_requests_share(fixed_ns: int) -> None:
+    """Whatever the profile says, the law that is told is the one by which batches were padded."""
+    rng = random.Random(2)
+    alone = learned_alone(rng)
+    for _ in range(EVERY * 1000):
+        apps = [rng.choice(("quick", "quick", "slow")) for _ in range(rng.randint(2, 6))]
+        times_ns = [{"quick": 10_000, "slow": 50_000}[app] * rng.uniform(0.5, 1.5) for app in apps]
+        took_ns = round(fixed_ns + len(apps) * (max(times_ns) - fixed_ns))
+        alone.observe_batch([of_app(app, number) for number, app in enumerate(apps)], "gpu", took_ns)
+    for _ in range(WINDOW):
+        alone.observe(of_app("quick"), "gpu", round(10_500 * rng.uniform(0.5, 1.5)), PROFILE)
+    quick = next(times for times in alone.known if times.app == "quick")
+    assert quick.fixed_ns == pytest.approx(fixed_ns, abs=1000)
+    assert quick.mean_ns == pytest.approx(10_500, rel=0.05)
+    longest_ns = 10_500 * (0.5 + 4 / 5)
+    assert quick.expected_batch_ns(4) == pytest.approx(fixed_ns + 4 * (longest_ns - fixed_ns), rel=0.07)
+
+
+def test_until_enough_batches_were_seen_the_profile_tells_the_law() -> None:
+    alone = AloneTimes(())
+    for _ in range(FIRST):
+        alone.observe(of_app("chat"), "gpu", 1000, PROFILE)
+    for _ in range(BATCHES - 1):
+        alone.observe_batch([of_app("chat", 0), of_app("chat", 1)], "gpu", 1500)
+    for _ in range(WINDOW):
+        alone.observe(of_app("chat"), "gpu", 2000, PROFILE)
+    (times,) = alone.known
+    assert times.fixed_ns == PROFILE.fixed_cost_ns
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        [of_app("chat", 0), of_app("nobody knows it", 1)],
+        [of_app("chat", 0), Request(1, "m", 2, 0, app="chat")],
+        [of_app("chat", 0), of_app("", 1)],
+    ],
+    ids=["an unknown application", "several rows", "untagged"],
+)
+def test_batches_of_which_not_all_is_known_tell_nothing(batch: list[Request]) -> None:
+    alone = AloneTimes(())
+    for _ in range(FIRST):
+        alone.observe(of_app("chat"), "gpu", 1000, PROFILE)
+    for _ in range(EVERY * BATCHES):
+        alone.observe_batch(batch, "gpu", 1500)
+    for _ in range(WINDOW):
+        alone.observe(of_app("chat"), "gpu", 2000, PROFILE)
+    (times,) = alone.known
+    assert times.fixed_ns == PROFILE.fixed_cost_ns
+
+
+def test_what_was_given_counts_until_more_is_known_than_a_few_legs_say() -> None:
+    alone = AloneTimes([ExecutionTimes("m", "chat", "gpu", (1000,))])
+    told = [alone.observe(of_app("chat"), "gpu", 3000, PROFILE) for _ in range(GIVEN)]
+    assert [number for number, times in enumerate(told, 1) if times] == [GIVEN]

@@ -1,7 +1,14 @@
-"""What requests of each application take where they run alone: learned from the batches of one request."""
+"""What requests of each application take where they run alone: learned from the batches of one request.
 
-from collections import deque
-from collections.abc import Iterable
+No request is run a second time to learn this. A scheduler knows of a request's time nothing but its application, so
+that those of an application that happen to run alone take what all of them do. Batches of several tell what requests
+share: one of k that is padded to its longest takes `c0 + k * (longest - c0)`, of which all but c0 is known then.
+"""
+
+from bisect import bisect_right
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tidegate.api import ExecutionTimes, Profile, Request
 
@@ -12,8 +19,18 @@ POINTS = 64
 FIRST = 8
 """It is told for the first time when so many legs were seen, then at every doubling, then every FURTHER."""
 FURTHER = 64
+GIVEN = 64
+"""What was told by others counts until so many legs were seen."""
 MOVED = 0.02
-"""It is told anew where its mean, or a tenth of it at either end, moved by such a share."""
+"""It is told anew where its mean, a tenth of it at either end, or what a batch takes, moved by such a share."""
+BATCHES = 16
+"""So many batches tell what their requests share; before, the profile does."""
+EVERY = 8
+"""Of the batches after these, one in so many is looked at."""
+LARGEST_SHARE = 0.95
+"""The most of the shortest time that may be c0."""
+FADE = 0.998
+"""What the batches before a batch count beside it."""
 MOST_APPS = 128
 """The most applications of a model on one kind of worker; of further ones nothing is learned, as clients name them."""
 
@@ -28,11 +45,42 @@ class _Seen:
         self.count = 0
         self.latest_ns: deque[int] = deque(maxlen=WINDOW)
         self.told: ExecutionTimes | None = None
+        self.points_ns: tuple[int, ...] = ()
+        """As many of the latest, sorted, as were told; empty before that."""
+        self.first = FIRST
 
     @property
     def is_look(self) -> bool:
         """Whether to see if the distribution has moved."""
-        return self.count % FURTHER == 0 or (FIRST <= self.count < FURTHER and self.count & (self.count - 1) == 0)
+        if self.count < self.first:
+            return False
+        return self.count % FURTHER == 0 or (self.count < FURTHER and self.count & (self.count - 1) == 0)
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What batches of a model share on a kind of worker, by least squares: `(k - 1) * c0 = k * longest - duration`."""
+
+    seen: int = 0
+    weight: float = 0.0
+    total_ns: float = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to look at the next batch."""
+        self.seen += 1
+        return self.seen <= BATCHES or self.seen % EVERY == 0
+
+    def observe(self, requests: int, longest_ns: float, duration_ns: int) -> None:
+        """A batch took so long, of so many requests of which the longest is expected to take that alone."""
+        others = requests - 1
+        self.total_ns = FADE * self.total_ns + others * (requests * longest_ns - duration_ns)
+        self.weight = FADE * self.weight + others * others
+
+    @property
+    def fixed_ns(self) -> float | None:
+        """The c0 that fits them; None before enough of them were seen."""
+        return max(0.0, self.total_ns / self.weight) if self.seen >= BATCHES and self.weight else None
 
 
 class AloneTimes:
@@ -41,10 +89,13 @@ class AloneTimes:
     def __init__(self, given: Iterable[ExecutionTimes]) -> None:
         self._seen: dict[Key, _Seen] = {}
         self._apps: dict[tuple[str, str], int] = {}
+        self._shared: dict[tuple[str, str], _Shared] = {}
+        """What batches share, by (model, kind of worker)."""
         for times in given:
             seen = self._see((times.model, times.app, times.kind))
             if seen:
                 seen.told = times
+                seen.first = GIVEN
 
     @property
     def known(self) -> tuple[ExecutionTimes, ...]:
@@ -69,6 +120,20 @@ class AloneTimes:
         seen.told = times
         return times
 
+    def observe_batch(self, requests: Sequence[Request], kind: str, duration_ns: int) -> None:
+        """Several requests, of a row each and of applications, ran together: what they share is told with the next."""
+        shared = self._shared.setdefault((requests[0].model, kind), _Shared())
+        if not shared.is_due:
+            return
+        counts: Counter[tuple[int, ...]] = Counter()
+        for request in requests:
+            seen = self._seen.get((request.model, request.app, kind))
+            if seen is None or not seen.points_ns or request.rows != 1:
+                shared.seen -= 1
+                return
+            counts[seen.points_ns] += 1
+        shared.observe(len(requests), _longest_ns(counts), duration_ns)
+
     def _see(self, key: Key) -> _Seen | None:
         seen = self._seen.get(key)
         if seen is None:
@@ -79,20 +144,42 @@ class AloneTimes:
             seen = self._seen[key] = _Seen()
         return seen
 
-    @staticmethod
-    def _told(request: Request, kind: str, latest_ns: list[int], profile: Profile) -> ExecutionTimes:
+    def _told(self, request: Request, kind: str, latest_ns: list[int], profile: Profile) -> ExecutionTimes:
+        """The distribution that these times make, which it is written into `_seen` as, too.
+
+        Told are c1 = 1 - c0 / mean, and times of which c1 is what is beyond c0: stretched about the mean, so that
+        `c0 + c1 * k * max` is what batches take.
+        """
         count = len(latest_ns)
         points = min(POINTS, count)
-        times_ns = tuple(latest_ns[(2 * rank + 1) * count // (2 * points)] for rank in range(points))
-        alone_ns = profile.expected_ns(1)
-        return ExecutionTimes(
-            request.model, request.app, kind, times_ns, profile.fixed_cost_ns, 1 - profile.fixed_cost_ns / alone_ns
-        )
+        alone_ns = tuple(latest_ns[(2 * rank + 1) * count // (2 * points)] for rank in range(points))
+        self._seen[request.model, request.app, kind].points_ns = alone_ns
+        shared = self._shared.get((request.model, kind))
+        fixed_ns = shared.fixed_ns if shared else None
+        if fixed_ns is None:
+            scale = 1 - profile.fixed_cost_ns / profile.expected_ns(1)
+            return ExecutionTimes(request.model, request.app, kind, alone_ns, profile.fixed_cost_ns, scale)
+        fixed_ns = min(fixed_ns, LARGEST_SHARE * alone_ns[0])
+        scale = 1 - fixed_ns / (sum(alone_ns) / points)
+        times_ns = tuple(max(1, round((time_ns - fixed_ns) / scale)) for time_ns in alone_ns)
+        return ExecutionTimes(request.model, request.app, kind, times_ns, fixed_ns, scale)
+
+
+def _longest_ns(counts: Mapping[tuple[int, ...], int]) -> float:
+    """The expected maximum of independent times: so many of each of these distributions, as sorted points."""
+    expected_ns = before = 0.0
+    for time_ns in sorted({time_ns for points_ns in counts for time_ns in points_ns}):
+        share = 1.0
+        for points_ns, count in counts.items():
+            share *= (bisect_right(points_ns, time_ns) / len(points_ns)) ** count
+        expected_ns += time_ns * (share - before)
+        before = share
+    return expected_ns
 
 
 def _moved(told: ExecutionTimes, now: ExecutionTimes) -> bool:
     def figures(times: ExecutionTimes) -> tuple[float, ...]:
         tenth = len(times.times_ns) // 10
-        return times.mean_ns, times.times_ns[tenth], times.times_ns[-1 - tenth]
+        return times.mean_ns, times.times_ns[tenth], times.times_ns[-1 - tenth], times.expected_batch_ns(FIRST)
 
     return any(abs(new / old - 1) > MOVED for old, new in zip(figures(told), figures(now), strict=True))

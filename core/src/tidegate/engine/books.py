@@ -31,7 +31,12 @@ class Flight:
     @property
     def ran_alone(self) -> bool:
         """Whether it is of one request, which still waits for it, and of one leg."""
-        return len(self.batch.request_ids) == len(self.requests) == len(self.batch.legs) == 1
+        return self.is_whole and len(self.requests) == 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of its requests still wait for it, and it is of one leg."""
+        return len(self.batch.request_ids) == len(self.requests) and len(self.batch.legs) == 1
 
     def runs(self, leg: Leg) -> bool:
         """Whether this leg of its batch runs."""

@@ -128,11 +128,15 @@ class Intake:
             learned = state.expectations.observe(partition, worker, flight.shape, flight.rows, duration_ns)
             if learned is not None:
                 self._policy.inform(ProfileUpdated(event.now_ns, learned))
-            if flight.ran_alone and flight.requests[0].app and state.settings.learn:
+            if not (state.settings.learn and flight.requests and flight.requests[0].app):
+                return
+            if flight.ran_alone:
                 profile = state.expectations.profiles[partition, worker.kind, flight.shape]
                 times = state.alone.observe(flight.requests[0], worker.kind, duration_ns, profile)
                 if times is not None:
                     self._policy.inform(ExecutionTimesUpdated(event.now_ns, times))
+            elif flight.is_whole:
+                state.alone.observe_batch(flight.requests, worker.kind, duration_ns)
 
     def _fail_flight(self, flight: Flight, event: BatchFailed) -> None:
         state = self._state

@@ -256,7 +256,7 @@ class Orloj(QueueingPolicy[Pending]):
         """Dispatch it, planned to take what a batch of these very requests is expected to."""
         requests = [queue.request_at(place) for place in candidate.places]
         members = [int(queue.app[place]) for place in candidate.places]
-        size = Size(worker.kind, sum(request.rows for request in requests), len(requests) - 1)
+        size = Size(worker.kind, sum(request.rows for request in requests), 0)
         planned_ns = ms_to_ns(queue.applications.latency(size).expected_of(members))
         leg = Leg(worker.id, queue.model.name, self.start_ns(now_ns, worker), max(1, planned_ns))
         self._take(queue, requests)
