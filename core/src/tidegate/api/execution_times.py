@@ -9,7 +9,7 @@ class ExecutionTimes(msgspec.Struct, frozen=True):
     """The stand-alone execution times of one application's requests to a model, on one kind of worker.
 
     A batch of k requests is padded to its longest: it takes `fixed_ns + scale * k * max(times)` (Orloj, section 4.1,
-    with c0 and c1).
+    with c0 and c1). Where c0 is known, times are stretched about their mean, so that this law is what batches take.
     """
 
     model: str

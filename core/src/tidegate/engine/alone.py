@@ -26,7 +26,7 @@ MOVED = 0.02
 BATCHES = 16
 """So many batches tell what their requests share; before, the profile does."""
 EVERY = 8
-"""Of the batches after these, one in so many is looked at."""
+"""After these, one batch in so many is looked at."""
 LARGEST_SHARE = 0.95
 """The most of the shortest time that may be c0."""
 FADE = 0.998
@@ -68,12 +68,12 @@ class _Shared:
     @property
     def is_due(self) -> bool:
         """Whether to look at the next batch."""
-        self.seen += 1
-        return self.seen <= BATCHES or self.seen % EVERY == 0
+        return self.seen < BATCHES or self.seen % EVERY == 0
 
     def observe(self, requests: int, longest_ns: float, duration_ns: int) -> None:
         """A batch took so long, of so many requests of which the longest is expected to take that alone."""
         others = requests - 1
+        self.seen += 1
         self.total_ns = FADE * self.total_ns + others * (requests * longest_ns - duration_ns)
         self.weight = FADE * self.weight + others * others
 
@@ -124,12 +124,12 @@ class AloneTimes:
         """Several requests, of a row each and of applications, ran together: what they share is told with the next."""
         shared = self._shared.setdefault((requests[0].model, kind), _Shared())
         if not shared.is_due:
+            shared.seen += 1
             return
         counts: Counter[tuple[int, ...]] = Counter()
         for request in requests:
             seen = self._seen.get((request.model, request.app, kind))
             if seen is None or not seen.points_ns or request.rows != 1:
-                shared.seen -= 1
                 return
             counts[seen.points_ns] += 1
         shared.observe(len(requests), _longest_ns(counts), duration_ns)
