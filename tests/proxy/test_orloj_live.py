@@ -15,13 +15,15 @@ from tidegate.observation import read_log
 from tidegate.sim.replay import replay
 
 Make = Callable[..., Any]
-QUICK_MS, SLOW_MS = 2.0, 40.0
-LESSONS = 12
-"""The engine tells of a distribution for the first time when eight requests have run alone."""
+APPS_MS = {"quick": 2.0, "slow": 20.0}
+FEW, MANY = 12, 80
+"""The engine tells of a distribution for the first time when eight requests have run alone, and again after 64."""
+AT_ONCE = 120
+"""What is sent at once runs in batches of up to four: more than the sixteen that tell what requests share."""
 
 
 class Dynamic:
-    """Takes as many milliseconds as the largest number in a batch says; at a zero it waits until it is let go on."""
+    """Takes as many milliseconds for each row as the largest number says; at a zero it waits until it is let go on."""
 
     def __init__(self) -> None:
         self.batches: list[list[float]] = []
@@ -36,7 +38,7 @@ class Dynamic:
             assert self.go_on.wait(120)
         elif self.entered.is_set():
             self.batches.append(numbers.tolist())
-        time.sleep(float(numbers.max()) / 1000)
+        time.sleep(len(numbers) * float(numbers.max()) / 1000)
         return echo(request)
 
 
@@ -59,26 +61,32 @@ def test_applications_are_learned_and_run_apart(
         record=log,
     )
 
-    def asked(app: str, number_ms: float) -> Any:  # noqa: ANN401
-        message = request_of("echo", {"X": np.full((1, 3), number_ms, np.float32)})
+    def asked(app: str, number_ms: float | None = None) -> Any:  # noqa: ANN401
+        message = request_of(
+            "echo", {"X": np.full((1, 3), APPS_MS[app] if number_ms is None else number_ms, np.float32)}
+        )
         message.parameters["app"].string_param = app
         return message
 
-    for app, number_ms in (("quick", QUICK_MS), ("slow", SLOW_MS)):
-        for _ in range(LESSONS):
-            assert call(proxy, "ModelInfer", asked(app, number_ms))[0] is grpc.StatusCode.OK
+    def ask_alone(times: int) -> None:
+        for app in sorted(APPS_MS) * times:
+            assert call(proxy, "ModelInfer", asked(app))[0] is grpc.StatusCode.OK
+
+    ask_alone(FEW)
+    crowd = [start_call(proxy, "ModelInfer", asked(app)) for app in sorted(APPS_MS) * (AT_ONCE // 2)]
+    assert all(outcome(each)[0] is grpc.StatusCode.OK for each in crowd)
+    ask_alone(MANY)
     first = start_call(proxy, "ModelInfer", asked("quick", 0))
     assert model.entered.wait(120)
-    mixed = [("slow", SLOW_MS), ("quick", QUICK_MS), ("slow", SLOW_MS), ("quick", QUICK_MS)]
-    calls = [start_call(proxy, "ModelInfer", asked(*each)) for each in mixed]
+    calls = [start_call(proxy, "ModelInfer", asked(app)) for app in ("slow", "quick") * 2]
     eventually(lambda: proxy.engine.queued == len(calls), "them to queue")
     model.go_on.set()
     assert all(outcome(each)[0] is grpc.StatusCode.OK for each in (first, *calls))
-    assert [number for batch in model.batches for number in batch] == [QUICK_MS] * 2 + [SLOW_MS] * 2
+    ran_ms = [number for batch in model.batches for number in batch]
+    assert ran_ms == [APPS_MS["quick"]] * 2 + [APPS_MS["slow"]] * 2
     assert all(len(set(batch)) == 1 for batch in model.batches), "none is padded to a slower one"
-    policy = proxy.engine.policy
-    told_ms = {app: times.mean_ns / 1e6 for (_, _, app), times in policy._times.items()}
-    assert QUICK_MS <= told_ms["quick"] < SLOW_MS <= told_ms["slow"]
+    told_ms = {app: times.mean_ns / 1e6 for (_, _, app), times in proxy.engine.policy._times.items()}
+    assert APPS_MS["quick"] * 0.5 < told_ms["quick"] < APPS_MS["slow"] * 0.8 < told_ms["slow"]
     proxy.stop()
     with log.open("rb") as lines:
         header, read = read_log(lines)
