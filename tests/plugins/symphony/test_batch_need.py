@@ -79,7 +79,8 @@ counts = st.integers(1, 64)
 
 
 @pytest.mark.parametrize(
-    ("rows_per_s", "rows"), [(0, 1), (100, 1), (579, 1), (581, 2), (1000, 3), (2000, 7), (2500, 13), (2900, 26), (3100, inf)]
+    ("rows_per_s", "rows"),
+    [(0, 1), (100, 1), (579, 1), (581, 2), (1000, 3), (2000, 7), (2500, 13), (2900, 26), (3100, inf)],
 )
 def test_what_four_workers_need(rows_per_s: float, rows: float) -> None:
     (needed,) = sizes(4, [RESNET.load(rows_per_s)])

@@ -9,6 +9,8 @@ from typing import Self
 import msgspec
 
 NS_PER_MS = 1_000_000
+SURPRISE = 4
+"""What is expected may be wrong by such a factor: of legs that vary, and of what was learned from too few."""
 WORTHWHILE = 1.02
 """How much longer per row a batch may take than the quickest one: measured tables are not smooth."""
 
@@ -146,6 +148,10 @@ class Profile(msgspec.Struct, frozen=True):
     def planned_ns(self, rows: int) -> int:
         """What may be promised of a batch of so many rows. Raises IndexError above `max_rows`."""
         return self.planned[rows - 1]
+
+    def least_ns(self, rows: int) -> int:
+        """What a batch of so many rows takes at least, as far as anybody can exclude: who has less time is lost."""
+        return self.expected[rows - 1] // SURPRISE
 
     def largest_rows_within(self, budget_ns: int) -> int:
         """The most rows of which may be promised that they finish within the budget; 0 where not even one does."""

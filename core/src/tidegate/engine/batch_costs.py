@@ -60,9 +60,9 @@ class BatchCosts:
         return request.deadline_ns != NEVER and not self._is_best_effort()
 
     def hopeless_ns(self, request: Request) -> int:
-        """The instant from which on a request is expected to be late even alone, as `Gathering.is_hopeless` says."""
+        """The instant from which on a request is late even alone, however little that takes (`Profile.least_ns`)."""
         along = self._cost_of(request.model, request.shape).along
-        return request.deadline_ns - along.expected_ns(min(request.rows, along.max_rows)) + 1
+        return request.deadline_ns - along.least_ns(min(request.rows, along.max_rows)) + 1
 
     def stale_ns(self, request: Request) -> int:
         """The instant from which on a request is in no batch of the size that the load needs."""

@@ -16,7 +16,7 @@ class Outlook:
     profile: Profile
     """The best profile that any of the workers could have: plans are made with what may be promised by it."""
     bare: Profile
-    """The same without its margin: it decides that all is lost, and what runs where nothing can be promised."""
+    """The same without its margin: it decides what runs where nothing can be promised."""
     workers: int
     fixed_cost_ns: float
     """What a batch costs besides its rows, in ns: beta."""
@@ -39,6 +39,8 @@ class Candidate:
     """Dispatch no earlier: until then one more request could still join (the frontrun moment, or now)."""
     latest_ns: int = NEVER
     """Dispatch no later: a start after this breaks the earliest deadline."""
+    in_time: bool = True
+    """Whether it is expected to be in time; else it is tried, where nobody else wants the worker."""
 
 
 class ModelThread(RequestQueue):
@@ -84,10 +86,13 @@ class ModelThread(RequestQueue):
         return True
 
     def count_hopeless(self, outlook: Outlook, now_ns: int) -> int:
-        """How many requests at the head are expected to be late even if they ran now and alone."""
+        """How many requests at the head are late even if they run now, alone, and in much less time than expected.
+
+        What is expected is no reason to give up: an idle worker loses nothing by trying, and it may be wrong.
+        """
         count = 0
         for request in self:
-            if not self._gathering.is_hopeless(request, outlook.bare, now_ns):
+            if now_ns + outlook.profile.least_ns(request.rows) <= self._gathering.due_ns(request):
                 break
             count += 1
         return count
@@ -102,10 +107,10 @@ class ModelThread(RequestQueue):
         return self.candidate
 
     def gather(self, profile: Profile, bare: Profile, now_ns: int) -> Gathered | None:
-        """The batch that would start now; None where not even the head is expected to be in time.
+        """The batch that would start now; None where the head is lost.
 
-        It has room for what may be promised under the profile. Where that is nothing, whoever is expected to be in time
-        is tried all the same: nobody else wants the worker. `bare`: the profile without its margin.
+        It has room for what may be promised under the profile. Where that is nothing, it has room for what is expected
+        to be in time; where that is nothing either, for the head. `bare`: the profile without its margin.
         """
         gathering, most_rows = self._gathering, self.outlook.most_rows
         if self._target is not None and self.model.slo_ns is not None:
@@ -114,7 +119,10 @@ class ModelThread(RequestQueue):
             batch = gathering.window(self, profile, now_ns, min(target, most_rows), most_rows=most_rows)
         else:
             batch = gathering.keep_head(self, profile, now_ns, most_rows=most_rows)
-        return batch or gathering.keep_head(self, bare, now_ns, most_rows=most_rows)
+        if batch := batch or gathering.keep_head(self, bare, now_ns, most_rows=most_rows):
+            return batch
+        head, due_ns = self.head, gathering.due_ns(self.head)
+        return Gathered(0, 1, head.rows, due_ns) if now_ns + profile.least_ns(head.rows) <= due_ns else None
 
     def _time(self, candidate: Candidate, now_ns: int, enough_rows: float) -> None:
         rows, due_ns, planned_ns = candidate.rows, candidate.due_ns, self.outlook.profile.planned_ns
@@ -122,7 +130,10 @@ class ModelThread(RequestQueue):
         if due_ns != NEVER:
             candidate.latest_ns = due_ns - planned_ns(rows)
             if candidate.latest_ns < now_ns:
-                candidate.latest_ns = due_ns - self.outlook.bare.planned_ns(rows)
+                candidate.latest_ns = due_ns - self.outlook.profile.expected_ns(rows)
+            candidate.in_time = candidate.latest_ns >= now_ns
+            if not candidate.in_time:
+                candidate.latest_ns = due_ns - self.outlook.profile.least_ns(rows)
             waits = self.model.slo_ns is not None and rows < enough_rows and rows < self.outlook.most_rows
             if waits and self.head.deferrable:  # of its queue all are, or none
                 # Without an SLO there is nothing to defer towards; nobody can join what is full.

@@ -30,6 +30,9 @@ from tidegate_symphony.batch_need import BatchNeed, KindLoad
 from tidegate_symphony.model_thread import Candidate, Kind, ModelThread, Outlook
 from tidegate_symphony.rank_thread import ReadyCandidates
 
+TRIED_NS = NEVER // 4
+"""What can only be tried is ranked so much later than what may be promised, and before what has no deadline."""
+
 
 class SymphonyOptions(PolicyOptions):
     """Options of `symphony`."""
@@ -63,10 +66,10 @@ class SymphonyOptions(PolicyOptions):
 
 
 class Symphony(QueueingPolicy[ModelThread]):
-    """A batch starts when it is as large as the load needs, or when one more request could no longer join it in time, on
-    the idle worker of the smallest id.
+    """A batch starts when it is as large as the load needs, or when one more request could no longer join it in time.
 
-    A request is dropped once it is expected to be late even alone. Models without an SLO are served as soon as a worker is idle.
+    It starts on the idle worker of the smallest id. A request is dropped once it would be late even alone and much
+    quicker than expected. Models without an SLO are served as soon as a worker is idle.
     """
 
     Options = SymphonyOptions
@@ -203,7 +206,8 @@ class Symphony(QueueingPolicy[ModelThread]):
 
     def _await_worker(self, thread: ModelThread, candidate: Candidate) -> Commands:
         """Let a candidate be schedulable until it ceases to be valid."""
-        if not self._ready.put(thread.key, candidate.latest_ns):
+        after_others_ns = 0 if candidate.in_time else TRIED_NS
+        if not self._ready.put(thread.key, candidate.latest_ns + after_others_ns):
             return ()
         expires = candidate.latest_ns < NEVER
         return (SetTimer(thread.key, candidate.latest_ns + 1) if expires else CancelTimer(thread.key),)
