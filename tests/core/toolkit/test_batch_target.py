@@ -1,10 +1,14 @@
 """The batch size that the load asks for, against the numbers of Symphony's paper."""
 
+from math import e
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidegate.api import Profile, ms_to_ns
 from tidegate.toolkit import ArrivalRate, BatchTarget, staggered_target
-from tidegate.toolkit.batch_target import REFRESH_NS
+from tidegate.toolkit.batch_target import LEAST_MASS_NS, MEMORY_NS, REFRESH_NS
 
 RESNET = Profile.linear("resnet50", alpha_ms=1.053, beta_ms=5.072, max_rows=64)
 INCEPTION = Profile.linear("inceptionresnetv2", alpha_ms=5.090, beta_ms=18.368, max_rows=64)
@@ -34,6 +38,37 @@ def test_the_rate_is_right_from_the_start_and_follows_the_load() -> None:
     for number in range(1, 5001):
         rate.observe(100_000_000 + number * 2_000_000, rows=1)
     assert rate.rows_per_ns == pytest.approx(1 / 2_000_000, rel=0.01)
+
+
+def test_the_rate_fades_while_nothing_arrives_and_the_first_few_make_no_crowd() -> None:
+    rate = ArrivalRate(0)
+    assert rate.rows_per_ns_at(0) == rate.rows_per_ns_at(10**12) == 0
+    rate.observe(0, rows=8)
+    assert rate.rows_per_ns_at(0) == 8 / LEAST_MASS_NS
+    rate.observe(1, rows=8)
+    assert rate.rows_per_ns > 1, "sixteen in a nanosecond"
+    assert rate.rows_per_ns_at(1) == pytest.approx(16 / LEAST_MASS_NS)
+    for number in range(1, 5001):
+        rate.observe(number * 1_000_000, rows=1)
+    assert rate.rows_per_ns_at(5_000_000_000) == pytest.approx(rate.rows_per_ns)
+    assert rate.rows_per_ns_at(5_000_000_000 + MEMORY_NS) == pytest.approx(rate.rows_per_ns / e, rel=0.01)
+    assert rate.rows_per_ns_at(10**12) == pytest.approx(0)
+    assert rate.rows_per_ns == pytest.approx(1 / 1_000_000, rel=0.01), "asking changes nothing"
+
+
+@given(st.lists(st.tuples(st.integers(0, 2_000_000_000), st.integers(1, 64)), max_size=20), st.integers(0, 10**11))
+def test_a_faded_rate_is_what_it_was_at_the_last_arrival_and_no_more_later(
+    arrivals: list[tuple[int, int]], idle_ns: int
+) -> None:
+    rate, now_ns = ArrivalRate(0), 0
+    for gap_ns, rows in arrivals:
+        now_ns += gap_ns
+        rate.observe(now_ns, rows)
+    at_once = rate.rows_per_ns_at(now_ns)
+    assert 0 <= at_once <= rate.rows_per_ns * (1 + 1e-9) or now_ns == 0
+    if now_ns >= MEMORY_NS:
+        assert at_once == pytest.approx(rate.rows_per_ns)
+    assert rate.rows_per_ns_at(now_ns + idle_ns) <= at_once * (1 + 1e-9)
 
 
 def test_a_target_holds_for_a_while_unless_the_world_changes() -> None:

@@ -202,3 +202,31 @@ def test_a_queue_is_a_list_in_the_order_of_arrival(steps: list[tuple[str, int, i
         assert (len(queue), queue.rows) == (len(model), sum(request.rows for request in model))
         if model:
             assert queue.head == model[0]
+
+
+def test_what_shares_workers_by_way_of_others_shares_them() -> None:
+    hosts = [("a", "b"), ("b", "c"), ("c",), ("d",), ("d", "e"), ("e",), ("e",)]
+    idle = IdleWorkers(tuple(Worker(number, f"w{number}", hosted) for number, hosted in enumerate(hosts)))
+    assert idle.sharing("a") == idle.sharing("c") == (frozenset("abc"), 3)
+    assert idle.sharing("d") == (frozenset("de"), 4)
+    assert idle.sharing("nobody's") == (frozenset(["nobody's"]), 0)
+    idle.occupy(1)
+    assert idle.sharing("a") == (frozenset("abc"), 3), "one that is busy is there"
+    idle.leave(1)
+    assert idle.sharing("a") == (frozenset("ab"), 1), "the bridge is gone"
+    assert idle.sharing("c") == (frozenset("c"), 1)
+
+
+@given(st.lists(st.sets(st.sampled_from("abcdef"), min_size=1, max_size=3), max_size=8), st.sets(st.integers(0, 7)))
+def test_sharing_is_an_equivalence_that_no_worker_crosses(hosts: list[set[str]], left: set[int]) -> None:
+    members = {number: Worker(number, f"w{number}", tuple(sorted(hosted))) for number, hosted in enumerate(hosts)}
+    idle = IdleWorkers(tuple(members.values()))
+    for number in left:
+        idle.leave(number)
+        members.pop(number, None)
+    parts = {partition: idle.sharing(partition) for partition in "abcdef"}
+    for partition, (shared, count) in parts.items():
+        assert partition in shared
+        assert all(parts[other] == (shared, count) for other in shared)
+        assert count == sum(not shared.isdisjoint(worker.hosts) for worker in members.values())
+        assert all(shared.issuperset(worker.hosts) or shared.isdisjoint(worker.hosts) for worker in members.values())

@@ -472,12 +472,21 @@ def test_what_is_expected_to_be_late_is_dropped_and_not_before() -> None:
     assert play >> TimerFired(6 * T + 1, KEY) << Drop(2, "deadline") << CancelTimer(KEY)
 
 
-def test_nobody_joins_who_would_make_what_was_promised_late() -> None:
-    """Two are planned to take 14 of 12, one 12: the second waits for another worker."""
+def test_nobody_joins_who_would_break_a_promise_and_everybody_does_where_there_is_none() -> None:
+    """One is planned to take 12 of the 12 that there are, two 14."""
     play = doubtful(*workers(2, "m"), planned=2)
     assert answers(play, arrived(1, 0), arrived(2, 0)) == [(1,), (2,)]
-    assert play >> arrived(3, 1) << timer(7, after=True) >> arrived(4, 1)
-    assert play >> freed(1, 0) << run(2, [3], 0, 1, times=2) << timer(7, after=True)
+    assert (
+        play
+        >> arrived(3, 1)
+        << timer(1, after=True)
+        >> arrived(4, 1)
+        >> TimerFired(T + 1, KEY)
+        << timer(6, after=True)  # 13 - 7: two are expected to be in time until then
+        >> freed(5, 0)
+        << run(2, [3, 4], 0, 5, times=2)
+        << CancelTimer(KEY)
+    )
 
 
 def test_a_strange_timer_is_ignored() -> None:

@@ -1,0 +1,76 @@
+"""Nobody is worse off behind the default policy than behind Triton's own batcher: simulated, with times that scatter."""
+
+import pytest
+
+from tidegate.sim.result import RunResult
+from tidegate.sim.run import Run, simulate
+from tidegate.workload import PolicyChoice, Scenario
+
+DEFAULT = PolicyChoice(name="symphony")
+TRITON = PolicyChoice(name="triton")
+CONSOLIDATED = PolicyChoice(name="symphony", label="consolidated", options={"consolidate": True})
+
+TRUE = {"alpha_ms": 2.0, "beta_ms": 8.0, "max_batch": 32}
+PEAK_RPS = 400.0
+"""Of one worker: batches of sixteen, 40 ms each, half of the SLO."""
+
+
+def scenario(
+    load: float, *, models: int = 4, workers: int = 4, told: dict[str, float] = TRUE, shape: float = 0
+) -> Scenario:
+    rate_rps = load * workers * PEAK_RPS
+    arrivals = {"process": "gamma", "shape": shape} if shape else {"process": "poisson"}
+    names = [f"m{number}" for number in range(models)]
+    return Scenario.model_validate(
+        {
+            "warmup_s": 1,
+            "duration_s": max(4.0, 1500 / rate_rps),
+            "workers": [{"count": workers}],
+            "models": [{"name": name, "slo_ms": 80, "profile": told} for name in names],
+            "arrivals": {**arrivals, "rate_rps": rate_rps},
+            "simulation": {"service": {name: {"profile": TRUE} for name in names}, "jitter": {"cv": 0.2}},
+        }
+    )
+
+
+def runs(of: Scenario, seed: int, *choices: PolicyChoice) -> list[RunResult]:
+    return [simulate(Run(of, choice, seed)) for choice in choices]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("models", "workers"), [(1, 1), (1, 4), (4, 4), (12, 4)])
+def test_at_a_fifth_of_the_load_answers_come_as_soon_as_tritons(models: int, workers: int, seed: int) -> None:
+    ours, tritons = runs(scenario(0.2, models=models, workers=workers), seed, DEFAULT, TRITON)
+    assert ours.total.p50_ms <= 1.05 * tritons.total.p50_ms
+    assert ours.total.attainment >= tritons.total.attainment - 0.005
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("load", [1.1, 1.5])
+def test_under_too_much_load_far_more_are_in_time(load: float, seed: int) -> None:
+    ours, tritons = runs(scenario(load), seed, DEFAULT, TRITON)
+    assert ours.total.attainment > tritons.total.attainment + 0.1
+
+
+def test_to_consolidate_costs_what_the_readme_says() -> None:
+    """Fewer workers are busy, and answers take most of the SLO."""
+    ours, consolidated = runs(scenario(0.2, workers=16), 1, DEFAULT, CONSOLIDATED)
+    assert consolidated.total.busy_share < 0.8 * ours.total.busy_share
+    assert consolidated.total.p50_ms > 3 * ours.total.p50_ms
+    assert consolidated.total.attainment >= 0.99
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"alpha_ms": 0.05, "beta_ms": 0.5, "max_batch": 32},  # what the proxy begins with
+        {"alpha_ms": 4.0, "beta_ms": 60.0, "max_batch": 32},  # much too long, and yet less than the SLO
+    ],
+    ids=["nothing", "too much"],
+)
+def test_nothing_is_dropped_on_a_guess(told: dict[str, float], seed: int) -> None:
+    """Nobody measured the models; what is expected at first is wrong, and the load is light."""
+    (ours,) = runs(scenario(0.1, told=told), seed, DEFAULT)
+    assert sum(ours.total.dropped.values()) == 0
+    assert ours.total.attainment >= 0.995
