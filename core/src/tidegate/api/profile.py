@@ -9,7 +9,7 @@ from typing import Self
 import msgspec
 
 NS_PER_MS = 1_000_000
-SURPRISE = 4
+SURPRISE = 2
 """What is expected may be wrong by such a factor: of legs that vary, and of what was learned from too few."""
 WORTHWHILE = 1.02
 """How much longer per row a batch may take than the quickest one: measured tables are not smooth."""
