@@ -129,11 +129,11 @@ def _run(console: Console, options: Options) -> None:
             triton = stack.enter_context(EmbeddedTriton([folder / "models"], log=folder / "triton.log"))
             address = triton.grpc_address
             if not batcher:
-                (folder / "tidegate.yaml").write_text(f"models: {{{MODEL}: {{slo_ms: {SLO_MS:g}}}}}\n")
+                (folder / "tidegate.yaml").write_text(f"models: {{{MODEL}: {{slo_ms: {SLO_MS:g}, batch: merge}}}}\n")
                 command = ["serve", "--triton", address, "--listen", "127.0.0.1:0"]
                 command += ["--config", str(folder / "tidegate.yaml")]
                 address = stack.enter_context(serving_command(*command, log=folder / "tidegate.log"))
-                kinds = re.findall(r"workers of kind '([^']+)'", (folder / "tidegate.log").read_text())
+                kinds = re.findall(r"workers are of the kind\s+(\S+)", (folder / "tidegate.log").read_text())
                 console.print(f"GPUs here: {gpus_here()}\nkind of the workers: {', '.join(sorted(set(kinds)))}")
             targets.append(Target(name, address))
         for rate_rps in options.rates:
