@@ -58,7 +58,7 @@ def test_what_hardly_moves_is_not_told() -> None:
 
 
 def test_a_slack_that_keeps_everybody_from_waiting_falls() -> None:
-    """20 ms is more than an SLO of 15 ms leaves: the paper's Symphony starts everything at once, and nothing shows that it errs."""
+    """20 ms is more than an SLO of 15 ms leaves: symphony waits for nobody, and nothing shows that it errs."""
     slo_ns = ms_to_ns(15)
     profile = Profile.linear("m", alpha_ms=0.1, beta_ms=2, max_rows=8)
     setup = Setup((Model("m", 8, slo_ns),), (Worker(0, "w0", ("m",)),), (profile,), wake_slack_ns=ms_to_ns(20))

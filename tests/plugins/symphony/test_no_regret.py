@@ -1,4 +1,4 @@
-"""Nobody is worse off behind the default policy than behind Triton's own batcher: simulated, with times that scatter."""
+"""Nobody is worse off behind the default policy than behind Triton's batcher: simulated, with times that scatter."""
 
 import pytest
 

@@ -19,7 +19,7 @@ WIDER = 4.0
 PRECISION = 1.1
 LEAST = 1.0
 """Of the multiplier, where batches of one do not bear the load. Bursts need the room that it leaves: without it up to
-nine points of attainment are lost to them, and nothing is gained elsewhere."""
+nine points of attainment were lost to them, and hardly anything was gained elsewhere."""
 
 
 @dataclass(slots=True)
