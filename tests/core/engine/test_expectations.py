@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tidegate.api import Batch, Leg, Model, Profile, Request, RequestArrived, Setup, Worker, ms_to_ns
+from tidegate.api.profile import SURPRISE
 from tidegate.engine import Engine, StartLeg
 from tidegate.engine.expectations import PATIENCE_LEGS, PATIENCE_NS, PROBES, Expectations
 from tidegate.engine.learner import LATEST, PUBLISH_EVERY
@@ -286,7 +287,10 @@ def test_what_is_truly_too_slow_is_tried_now_and_then(policy: str, leg_ms: float
     taught_s, end_s = 15, 75
     service = Service(policy, spell_of([leg_ms], 0, 1e9), seconds=end_s, base=base, workers=workers, rate_rps=40)
     assert not service.in_time
-    assert 0 < service.share(service.tried, taught_s, end_s) < 0.2
+    tried = service.share(service.tried, taught_s, end_s)
+    assert 0 < tried
+    # Symphony lets idle workers try what may be in time all the same.
+    assert tried < 0.2 or (policy == "symphony" and ms_to_ns(leg_ms) < 1.5 * SURPRISE * SLO_NS)
 
 
 @every_dropping_policy

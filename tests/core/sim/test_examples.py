@@ -22,13 +22,14 @@ def test_symphony_carries_what_fifs_does_not(path: Path) -> None:
     assert symphony.accepted == fifs.accepted
 
 
-def test_symphony_leaves_workers_idle_in_proportion_to_the_load_that_is_missing() -> None:
+def test_symphony_that_consolidates_leaves_workers_idle_in_proportion_to_the_load_that_is_missing() -> None:
     """Section 3.5: (p-o)/p of their time, at an offered load o below the peak p; eager batching leaves none."""
     peak_rps = 5359
     for share in (0.25, 0.5):
         changes = {"warmup_s": 1, "duration_s": 3, "arrivals.rate_rps": share * peak_rps}
         scenario = read_scenario(SCENARIOS / "resnet50.yaml", changes)
-        symphony, eager = (simulate(Run(scenario, PolicyChoice(name=name), 1)).total for name in ("symphony", "eager"))
+        choices = PolicyChoice(name="symphony", options={"consolidate": True}), PolicyChoice(name="eager")
+        symphony, eager = (simulate(Run(scenario, choice, 1)).total for choice in choices)
         assert symphony.busy_share == pytest.approx(share, abs=0.05)
         assert symphony.touched_workers in range(2, 8)
         assert eager.touched_workers == 8

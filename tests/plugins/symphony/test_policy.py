@@ -211,7 +211,8 @@ def test_a_candidate_before_its_moment_leaves_a_freed_worker_idle() -> None:
     )
 
 
-def test_a_head_that_would_be_late_even_alone_is_dropped_and_the_rest_goes_on() -> None:
+def test_a_head_that_cannot_be_in_time_is_dropped_and_the_rest_goes_on() -> None:
+    """Nobody takes less than a quarter of what is expected: of 6, 1.5."""
     assert (
         playbook(*workers(1))
         >> arrived(1, 0, model="bulk")
@@ -223,10 +224,12 @@ def test_a_head_that_would_be_late_even_alone_is_dropped_and_the_rest_goes_on() 
         << timer(6, after=True)
         >> arrived(3, 5.5)
         >> TimerFired(6 * T + 1, KEY)
-        << Drop(2, "deadline")
-        << timer(5.5 + 12 - 7)
+        << timer(5.5 + 12 - 7)  # 2 is expected to be late, and skipped
         >> arrived(4, 7, due=12)
-        << timer(10.5)  # 4 is hopeless, but behind 3: it is not looked at before it is the head
+        << timer(10.5)
+        >> TimerFired(round(10.5 * T) + 1, KEY)
+        << Drop(2, "deadline")
+        << timer(17.5 - 6, after=True)  # 4 is hopeless, but behind 3: it is not looked at before it is the head
     )
 
 
@@ -465,11 +468,25 @@ def test_what_can_be_promised_to_nobody_runs_on_an_idle_worker_all_the_same() ->
     )
 
 
-def test_what_is_expected_to_be_late_is_dropped_and_not_before() -> None:
-    play = doubtful(*workers(1, "m"), planned=3)
-    assert play >> arrived(1, 0) << run(0, [1], 0, 0, times=3) << CancelTimer(KEY)
-    assert play >> arrived(2, 0) << timer(6, after=True) >> fires(6)
-    assert play >> TimerFired(6 * T + 1, KEY) << Drop(2, "deadline") << CancelTimer(KEY)
+def test_what_is_expected_to_be_late_is_tried_and_dropped_only_when_it_cannot_be_in_time() -> None:
+    for tried in (True, False):
+        play = doubtful(*workers(1, "m"), planned=3)
+        assert play >> arrived(1, 0) << run(0, [1], 0, 0, times=3) << CancelTimer(KEY)
+        assert play >> arrived(2, 0) << timer(6, after=True) >> fires(6)
+        assert play >> TimerFired(6 * T + 1, KEY) << timer(12 - 1.5, after=True)
+        if tried:
+            assert play >> freed(10, 0) << run(1, [2], 0, 10, times=3) << CancelTimer(KEY)
+        else:
+            assert play >> TimerFired(round(10.5 * T) + 1, KEY) << Drop(2, "deadline") << CancelTimer(KEY)
+
+
+def test_what_can_only_be_tried_comes_after_what_is_expected_to_be_in_time() -> None:
+    play = playbook(*workers(1, "m", "n"), deferral="adaptive")
+    assert play >> arrived(1, 0) << run(0, [1], 0, 0) << CancelTimer(KEY)
+    assert play >> arrived(2, 0) << timer(6, after=True)
+    assert play >> TimerFired(6 * T + 1, KEY) << timer(12 - 1.5, after=True)
+    assert play >> arrived(3, 7, model="n") << timer(13, OTHER, after=True)
+    assert play >> freed(8, 0) << run(1, [3], 0, 8, model="n") << CancelTimer(OTHER)
 
 
 def test_nobody_joins_who_would_break_a_promise_and_everybody_does_where_there_is_none() -> None:

@@ -66,7 +66,8 @@ def test_goodput_of_resnet50_on_eight_gpus(rate_rps: float, gathering: str, leas
     instants = Poisson(rate_rps).instants_ns(seconds * 10**9, random.Random(1))
     requests = [Request(number, "resnet50", 1, at, at + ms_to_ns(25)) for number, at in enumerate(instants)]
     tally = simulate(RESNET_WORLD, requests, gathering=gathering)[0].tally
-    assert tally.late == tally.failed == 0
+    assert tally.failed == 0
+    assert tally.late <= 0.001 * tally.accepted, "what can only be tried"
     assert tally.answered + tally.dropped["deadline"] == tally.accepted
     least_share = least_goodput_rps / rate_rps
     assert tally.answered >= least_share * tally.accepted

@@ -15,10 +15,10 @@ REFRESH_NS = 10_000_000
 LOADS_PER_REFRESH = 32
 """They hold so much longer for each such number of loads, as looking at them takes that much longer."""
 WIDER = 4.0
-"""By what factor the multiplier is looked for outside of what is known."""
+"""The factor by which the multiplier is looked for outside of what is known."""
 PRECISION = 1.1
 LEAST = 1.0
-"""Of the multiplier, where batches of one do not bear the load. Bursts need the room that it leaves: without it up to
+"""The least multiplier, where batches of one do not bear the load. Bursts need the room that it leaves: without it up to
 nine points of attainment were lost to them, and hardly anything was gained elsewhere."""
 
 

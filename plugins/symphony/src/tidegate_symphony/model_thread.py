@@ -106,11 +106,12 @@ class ModelThread(RequestQueue):
         self._time(self.candidate, now_ns, enough_rows)
         return self.candidate
 
-    def gather(self, profile: Profile, bare: Profile, now_ns: int) -> Gathered | None:
+    def gather(self, profile: Profile, bare: Profile, now_ns: int, *, tries: bool = True) -> Gathered | None:
         """The batch that would start now; None where the head is lost.
 
         It has room for what may be promised under the profile. Where that is nothing, it has room for what is expected
-        to be in time; where that is nothing either, for the head. `bare`: the profile without its margin.
+        to be in time; where that is nothing either, for the head, if anything is tried. `bare`: the profile without its
+        margin. `tries`: False where another worker may bring the head in time.
         """
         gathering, most_rows = self._gathering, self.outlook.most_rows
         if self._target is not None and self.model.slo_ns is not None:
@@ -121,6 +122,8 @@ class ModelThread(RequestQueue):
             batch = gathering.keep_head(self, profile, now_ns, most_rows=most_rows)
         if batch := batch or gathering.keep_head(self, bare, now_ns, most_rows=most_rows):
             return batch
+        if not tries:
+            return None
         head, due_ns = self.head, gathering.due_ns(self.head)
         return Gathered(0, 1, head.rows, due_ns) if now_ns + profile.least_ns(head.rows) <= due_ns else None
 

@@ -221,8 +221,9 @@ class Symphony(QueueingPolicy[ModelThread]):
             # Where all workers are of one kind, the candidate is what would be gathered again.
             foreseen = profile is thread.outlook.profile
             bare = thread.outlook.bare if foreseen else profile.without_margin()
-            batch = candidate if foreseen and start_ns == now_ns else thread.gather(profile, bare, start_ns)
-            if batch is not None and start_ns > now_ns and batch != thread.gather(profile, bare, now_ns):
+            tries = not candidate.in_time
+            batch = candidate if foreseen and start_ns == now_ns else thread.gather(profile, bare, start_ns, tries=tries)
+            if batch is not None and start_ns > now_ns and batch != thread.gather(profile, bare, now_ns, tries=tries):
                 continue  # once the worker is idle, which may be sooner than planned, more may be in time
             if batch is not None:
                 commands.append(self.dispatch(now_ns, thread, batch.count, worker, start=batch.start))
