@@ -288,7 +288,7 @@ def test_what_is_truly_too_slow_is_tried_now_and_then(policy: str, leg_ms: float
     service = Service(policy, spell_of([leg_ms], 0, 1e9), seconds=end_s, base=base, workers=workers, rate_rps=40)
     assert not service.in_time
     tried = service.share(service.tried, taught_s, end_s)
-    assert 0 < tried
+    assert tried > 0
     # Symphony lets idle workers try what may be in time all the same.
     assert tried < 0.2 or (policy == "symphony" and ms_to_ns(leg_ms) < 1.5 * SURPRISE * SLO_NS)
 

@@ -18,8 +18,8 @@ WIDER = 4.0
 """The factor by which the multiplier is looked for outside of what is known."""
 PRECISION = 1.1
 LEAST = 1.0
-"""The least multiplier, where batches of one do not bear the load. Bursts need the room that it leaves: without it up to
-nine points of attainment were lost to them, and hardly anything was gained elsewhere."""
+"""The least multiplier where batches of one do not bear the load. Bursts need the room that it leaves: without it up
+to nine points of attainment were lost to them, and hardly anything was gained elsewhere."""
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate.toolkit import ArrivalRate, BatchTarget, Gathering, QueueingPolicy
+from tidegate.toolkit import ArrivalRate, BatchTarget, Gathered, Gathering, QueueingPolicy
 from tidegate_symphony.autoscaler import Autoscaler
 from tidegate_symphony.batch_need import BatchNeed, KindLoad
 from tidegate_symphony.model_thread import Candidate, Kind, ModelThread, Outlook
@@ -219,10 +219,11 @@ class Symphony(QueueingPolicy[ModelThread]):
             profile = self.profile(model, worker, thread.shape)
             start_ns = self.start_ns(now_ns, worker)
             # Where all workers are of one kind, the candidate is what would be gathered again.
-            foreseen = profile is thread.outlook.profile
+            foreseen, tries = profile is thread.outlook.profile, not candidate.in_time
             bare = thread.outlook.bare if foreseen else profile.without_margin()
-            tries = not candidate.in_time
-            batch = candidate if foreseen and start_ns == now_ns else thread.gather(profile, bare, start_ns, tries=tries)
+            batch: Gathered | Candidate | None = candidate
+            if not foreseen or start_ns > now_ns:
+                batch = thread.gather(profile, bare, start_ns, tries=tries)
             if batch is not None and start_ns > now_ns and batch != thread.gather(profile, bare, now_ns, tries=tries):
                 continue  # once the worker is idle, which may be sooner than planned, more may be in time
             if batch is not None:
