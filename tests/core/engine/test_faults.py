@@ -179,7 +179,8 @@ def eventful(world: World) -> None:
         event = arrived(
             number, world.now_ns, model="mn"[number % 2], due_ns=world.now_ns + 200 if number % 4 else NEVER
         )
-        request = replace(event.request, client="abc"[number % 3], shape=("", "x:320", "x:640", "short")[number % 4])
+        shape = ("", "x:320", "x:640", "short")[number % 4]
+        request = replace(event.request, client="abc"[number % 3], shape=shape, app="x")
         world.happens(RequestArrived(event.now_ns, request))
         if number % 9 == 0:
             world.passes(world.now_ns + 4)
@@ -194,7 +195,8 @@ def eventful(world: World) -> None:
     world.happens(ProfileUpdated(world.now_ns, PROFILES[0]))
     world.happens(PlanChanged(world.now_ns, MODELS, SETUP.workers, PROFILES))
     for number in range(20, 30):
-        world.happens(arrived(number, world.now_ns))
+        event = arrived(number, world.now_ns)
+        world.happens(RequestArrived(event.now_ns, replace(event.request, app="x")))
         world.cancels(number if number == 25 else -1)  # it runs
         world.passes(world.now_ns + 3)
     world.passes(world.now_ns + 400)
