@@ -204,8 +204,12 @@ def test_8_deadline_honesty(spec: PolicySpec, rng: random.Random) -> None:
         batch = dispatch.batch
         taken = [requests[request_id] for request_id in batch.request_ids]
         rows = sum(request.rows for request in taken)
-        expected_ns = sum(profiles[leg.partition, kinds[leg.worker_id]].planned_ns(rows) for leg in batch.legs)
-        assert batch.legs[0].start_ns + expected_ns <= min(request.deadline_ns for request in taken)
+        along = [profiles[leg.partition, kinds[leg.worker_id]] for leg in batch.legs]
+        booked = zip(batch.legs, along, strict=True)
+        assert all(leg.duration_ns >= profile.planned_ns(rows) for leg, profile in booked)
+        planned_ns = sum(profile.planned_ns(rows) for profile in along[:-1])
+        soonest_ns = batch.legs[0].start_ns + planned_ns + along[-1].least_ns(rows)
+        assert soonest_ns <= min(request.deadline_ns for request in taken)
 
 
 @every_policy
