@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from bench.no_regret.workloads import Workload, draw_workload, scenario_of
+from bench.no_regret.workloads import draw_workload, scenario_of
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
@@ -12,7 +12,6 @@ DEFAULT = "tidegate"
 TRITON = "triton"
 DELAYS = (0.0, 0.05, 0.1, 0.2, 0.4)
 """Of Triton's batcher, as shares of the median SLO: 0 is `dynamic_batching {}`."""
-SIMPLE = ("fifs", "eager", "eager window")
 SEED = 1
 """Of the arrivals: the same for every contender, so that luck divides out."""
 
@@ -79,6 +78,3 @@ def verdict(row: dict[str, Any]) -> dict[str, Any]:
         "best": best,
         "median_ratio": ours["p50_ms"] / plain_ms if ours["p50_ms"] and plain_ms else None,
     }
-
-
-__all__ = ["DEFAULT", "SIMPLE", "Task", "Workload", "contenders", "measure", "verdict"]

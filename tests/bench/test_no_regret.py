@@ -1,0 +1,55 @@
+"""Whether anybody is worse off behind Tidegate: scenarios are what they say, verdicts follow from figures."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.no_regret.__main__ import main, missed, summary
+from bench.no_regret.contenders import DEFAULT, contenders, verdict
+from bench.no_regret.workloads import draw_workload, scenario_of
+
+
+def _row(load: float = 0.2, **attainment: float) -> dict[str, Any]:
+    names = {DEFAULT: 0.9, "triton 0%": 0.9, "triton 10%": 0.8, "eager": 0.9, **attainment}
+    figures = {name: {"attainment": share, "p50_ms": 10.0} for name, share in names.items()}
+    row = {"number": 0, "load": load, "figures": figures}
+    return {**row, "verdict": verdict(row)}
+
+
+def test_a_sample_is_the_same_whenever_it_is_drawn_and_another_for_another_seed() -> None:
+    assert [draw_workload(2, number) for number in range(5)] == [draw_workload(2, number) for number in range(5)]
+    assert draw_workload(2, 0) != draw_workload(3, 0)
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_every_workload_is_a_scenario_with_the_load_that_it_names(number: int) -> None:
+    workload = draw_workload(2, number)
+    scenario = scenario_of(workload, 2, 1000)
+    assert sum(pool.count for pool in scenario.workers) == workload.workers
+    assert len(scenario.models) == workload.models
+    assert all(len(model.shapes) == (workload.shapes if workload.shapes > 1 else 0) for model in scenario.models)
+    told = {model.profile.beta_ms for model in scenario.models if model.profile}
+    assert (told == {0.5}) == (workload.profiles == "none")
+    assert contenders(scenario)[0].title == DEFAULT
+
+
+def test_whoever_is_worse_is_found() -> None:
+    fine, worse, slow = _row(), _row(**{DEFAULT: 0.885}), _row(**{"eager": 0.95})
+    assert [met for _, _, met in summary([fine])] == [True, True, False, True]
+    assert missed([fine, worse, slow]) == [slow, worse]
+    assert [met for _, _, met in summary([fine, worse])][:2] == [False, True]
+    late = _row()
+    late["figures"][DEFAULT]["p50_ms"] = 12.0
+    late = {**late, "verdict": verdict(late)}
+    assert missed([late]) == [late]
+    assert not summary([late])[3][2]
+
+
+def test_a_short_run_writes_figures_that_a_later_one_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, again = tmp_path / "first.json", tmp_path / "again.json"
+    main(["--count", "2", "--requests", "60", "--jobs", "1", "--json", str(first)])
+    main(["--count", "2", "--requests", "60", "--jobs", "1", "--json", str(again), "--again", str(first)])
+    assert json.loads(first.read_text()) == json.loads(again.read_text())
+    assert "none more than 1 point below the best of Triton's" in capsys.readouterr().out
