@@ -34,7 +34,7 @@ lint: .venv/installed  ## ruff, strict mypy, import contracts
 	$(BIN)/mypy $(SOURCES) demo bench tests
 	PYTHONPATH=plugins/template/src $(BIN)/lint-imports
 
-# Half an hour and more, or in need of the papers' data, so not among them: python -m bench.synthetic_workloads, bench.faults,
+# Half an hour and more, or in need of the papers' data, so not among them: python -m bench.synthetic_workloads, bench.no_regret, bench.faults,
 # bench.ppipe_planner, bench.ppipe_simulated, bench.orloj, bench.dynamic_models
 bench: .venv/installed  ## Benchmarks: Tidegate beside Triton in one run (run nothing else meanwhile)
 	$(BIN)/python -m bench

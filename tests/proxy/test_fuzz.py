@@ -8,8 +8,8 @@ from rich.console import Console
 from bench.fuzz import fuzz
 from bench.fuzz_inputs import make_input
 
-ITS_OWN = "GRPC_CALL_ERROR_TOO_MANY_OPERATIONS"
-"""Of what Triton 2.51 aborts now and then, presumably when two of its threads end one stream at a time."""
+ITS_OWN = ("GRPC_CALL_ERROR_TOO_MANY_OPERATIONS", "HandleCancellation called even when the context was not cancelled")
+"""What Triton 2.51 says when it aborts or crashes now and then, presumably as two of its threads end one stream."""
 
 
 @pytest.mark.parametrize("inputs", [1000, pytest.param(3000, marks=pytest.mark.slow)])
@@ -17,7 +17,7 @@ ITS_OWN = "GRPC_CALL_ERROR_TOO_MANY_OPERATIONS"
 def test_malformed_input_is_answered_or_closed(inputs: int) -> None:
     seed = int.from_bytes(os.urandom(3), "big")
     findings = fuzz(inputs, seed, Console(quiet=True))
-    if any(wrong.startswith("Triton died") and ITS_OWN in wrong for wrong in findings.wrong):
+    if any(wrong.startswith("Triton died") and any(own in wrong for own in ITS_OWN) for wrong in findings.wrong):
         findings = fuzz(inputs, seed, Console(quiet=True))
     assert not findings.wrong, f"python -m bench.fuzz --seed {seed} --inputs {inputs}: {findings.wrong}"
     assert sum(findings.outcomes.values()) >= inputs

@@ -10,7 +10,23 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tidegate.api import Batch, Leg, Model, Profile, Request, RequestArrived, Setup, Worker, ms_to_ns
+from tidegate.api import (
+    NEVER,
+    Batch,
+    Commands,
+    Drop,
+    Leg,
+    LegFinished,
+    Model,
+    PolicyOptions,
+    Profile,
+    ProfileUpdated,
+    Request,
+    RequestArrived,
+    Setup,
+    Worker,
+    ms_to_ns,
+)
 from tidegate.api.profile import SURPRISE
 from tidegate.engine import Engine, StartLeg
 from tidegate.engine.expectations import PATIENCE_LEGS, PATIENCE_NS, PROBES, Expectations
@@ -20,6 +36,7 @@ from tidegate.observation import Recorder, read_log
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.replay import replay
 from tidegate.sim.workers import taking
+from tidegate.toolkit import FirstComeFirstServed, RequestQueue
 from tidegate.workload import Poisson
 
 PLUGINS = Plugins.installed()
@@ -168,6 +185,46 @@ def test_what_stays_slow_is_probed_less_often_where_others_need_the_worker() -> 
     bench.run(2 * PUBLISH_EVERY, ms_to_ns(460))
     bench.now_ns += PATIENCE_NS
     assert bench.drop(idle=[shared]), "once it was fast again all begins anew"
+
+
+class OneForTwo(FirstComeFirstServed):
+    """Drops the request that waits, where another one has come besides, and runs that in the same answer."""
+
+    best_effort = False
+    told: Profile = TRUTH
+
+    def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
+        if len(queue) < 2:
+            return super().queue_changed(now_ns, queue) if queue and queue.head.deadline_ns == NEVER else ()
+        (dropped,) = self.take(queue, 1)
+        return [Drop(dropped.id, "deadline"), *super().queue_changed(now_ns, queue)]
+
+    def on_profile_updated(self, event: ProfileUpdated) -> Commands:
+        self.told = event.profile
+        return super().on_profile_updated(event)
+
+
+def test_a_policy_is_told_last_what_is_expected_though_the_probe_leaves_with_the_doubt() -> None:
+    policy = OneForTwo(Setup((Model("m", 16, SLO_NS),), (WORKER,), (TRUTH,)), PolicyOptions())
+    engine = Engine(policy, name="one for two", strict=True)
+    now_ns = 0
+    for number in range(1 + PUBLISH_EVERY):  # taught that it is slow
+        (start,) = (
+            effect
+            for effect in engine.handle(RequestArrived(now_ns, Request(number, "m", 1, now_ns)))
+            if isinstance(effect, StartLeg)
+        )
+        began_ns, now_ns = now_ns, now_ns + ms_to_ns(460)
+        engine.handle(LegFinished(now_ns, start.batch.id, 0, 0, began_ns, now_ns))
+    slow_ns = policy.told.planned_ns(1)
+    assert slow_ns > SLO_NS
+    now_ns += PATIENCE_NS
+    for number in (100, 101):
+        engine.handle(RequestArrived(now_ns, Request(number, "m", 1, now_ns, now_ns + SLO_NS)))
+    assert engine.in_flight == 1, "the probe"
+    assert engine.queued == 1, "the one that was dropped for what was expected"
+    assert policy.told == engine.expectations.profiles["m", "default", ""]
+    assert policy.told.planned_ns(1) == slow_ns
 
 
 # A service ------------------------------------------------------------------------------------------------------------

@@ -91,7 +91,8 @@ class PolicyRunner:
         if state.reprieved:
             request, profiles = state.reprieved.pop(0)
             for profile in profiles:
-                self.inform(ProfileUpdated(state.now_ns, profile))
+                # Not what the doubt brought: a batch that left with it was the probe already.
+                self.inform(ProfileUpdated(state.now_ns, state.expectations.profiles[profile.key]))
             state.enqueue_again(request)
             self.inform(RequestArrived(state.now_ns, request))
 
