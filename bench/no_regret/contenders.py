@@ -6,6 +6,7 @@ from typing import Any
 from bench.no_regret.workloads import draw_workload, scenario_of
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario
+from tidegate_proxy.configuration.config import PolicyChoice as ServedPolicy
 
 DEFAULT = "tidegate"
 """The policy of `tidegate serve` as it comes."""
@@ -31,7 +32,7 @@ def contenders(scenario: Scenario) -> list[PolicyChoice]:
     slos = sorted(model.slo_ms or 0.0 for model in scenario.models)
     median_ms = slos[len(slos) // 2]
     return [
-        PolicyChoice(name="symphony", label=DEFAULT),
+        PolicyChoice(name=ServedPolicy().name, label=DEFAULT),
         *(
             PolicyChoice(
                 name="triton", label=f"{TRITON} {share:.0%}", options={"max_queue_delay_ms": share * median_ms}

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import log
 from random import Random
 from typing import Any
 
@@ -127,7 +126,7 @@ def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scen
 def _arrivals(kind: str, rate_rps: float, duration_s: float) -> dict[str, Any]:
     if kind == "poisson":
         return {"process": "poisson", "rate_rps": rate_rps}
-    if kind == "step":  # half the load, then more than that by as much, so that the mean stays
+    if kind == "step":  # to three times the rate and back; the mean is the load
         third = duration_s / 3
         steps = [(0.0, 0.6), (third, 1.8), (2 * third, 0.6)]
         return {
@@ -153,4 +152,4 @@ def _cost_ms(true: dict[str, float], times: float, slo_ms: float, workers: int) 
 
 
 def _log_uniform(draw: Random, least: float, most: float) -> float:
-    return least * float((most / least) ** draw.random()) if log(most / least) else least
+    return least * float((most / least) ** draw.random())

@@ -14,6 +14,8 @@ from tidegate.api import (
     LegFinished,
     Model,
     PolicyOptions,
+    Profile,
+    ProfileKey,
     QueueKey,
     RequestArrived,
     SetTimer,
@@ -89,6 +91,8 @@ class Symphony(QueueingPolicy[ModelThread]):
         """What decides that, by model: one for all that share workers."""
         self._outlooks: dict[Kind, Outlook] = {}
         """What the workers promise, by model and shape."""
+        self._bare: dict[ProfileKey, Profile] = {}
+        """The profiles of kinds of workers, without their margins, as far as they were asked for."""
         self._ready = ReadyCandidates()
         self._autoscaler = Autoscaler(round(options.advice_every_s * 1e9), options.tolerated_loss)
 
@@ -181,6 +185,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         """The workers or their profiles changed: no candidate and no target stands."""
         super().forget_plans()
         self._outlooks.clear()
+        self._bare.clear()
         for thread in self.queues.values():
             thread.candidate = None
         for target in self._targets.values():
@@ -220,7 +225,7 @@ class Symphony(QueueingPolicy[ModelThread]):
             start_ns = self.start_ns(now_ns, worker)
             # Where all workers are of one kind, the candidate is what would be gathered again.
             foreseen, tries = profile is thread.outlook.profile, not candidate.in_time
-            bare = thread.outlook.bare if foreseen else profile.without_margin()
+            bare = thread.outlook.bare if foreseen else self._without_margin(profile)
             batch: Gathered | Candidate | None = candidate
             if not foreseen or start_ns > now_ns:
                 batch = thread.gather(profile, bare, start_ns, tries=tries)
@@ -283,3 +288,10 @@ class Symphony(QueueingPolicy[ModelThread]):
             if load := self._loads.get(kind):
                 load.profile, load.fixed_cost_ns, load.most_rows = fastest, outlook.fixed_cost_ns, most_rows
         return outlook
+
+    def _without_margin(self, profile: Profile) -> Profile:
+        """The profile without its margin, made once: batches are gathered by it often."""
+        bare = self._bare.get(profile.key)
+        if bare is None:
+            bare = self._bare[profile.key] = profile.without_margin()
+        return bare
