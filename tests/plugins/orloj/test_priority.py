@@ -1,7 +1,7 @@
 """The priority of a request: Equation 2 as the paper writes it, bin by bin, and what follows from it."""
 
 from itertools import pairwise
-from math import exp
+from math import exp, expm1
 
 import numpy as np
 import pytest
@@ -24,14 +24,15 @@ def latency_of(edges_ms: list[float]) -> BatchLatency:
 
 
 def equation_2(latency: BatchLatency, app: int, due_ms: float, now_ms: float, b: float, cost: float = 1.0) -> float:
-    """As it is printed, with h a density, and exp(-b*D) * exp(b*t) taken together, as they overflow apart."""
+    """As it is printed, with h a density, exp(-b*D) * exp(b*t) taken together, as they overflow apart,
+    and the difference of two nearly equal powers by `expm1`."""
     total = 0.0
     factor = cost / (latency.mean_ms[app] * b)
     for (low_ms, high_ms), density in zip(pairwise(latency.edges_ms), latency.density[app], strict=True):
         if now_ms < due_ms - high_ms:
-            total += density * factor * (exp(b * (high_ms - due_ms + now_ms)) - exp(b * (low_ms - due_ms + now_ms)))
+            total += density * factor * exp(b * (low_ms - due_ms + now_ms)) * expm1(b * (high_ms - low_ms))
         elif now_ms < due_ms - low_ms:
-            total += density * factor * (1 - exp(b * (low_ms - due_ms + now_ms)))
+            total -= density * factor * expm1(b * (low_ms - due_ms + now_ms))
     return total
 
 

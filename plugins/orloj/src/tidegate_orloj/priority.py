@@ -26,9 +26,11 @@ class Curve:
         factor = 1 / (latency.mean_ms * b)[:, None]
         count, bins = latency.density.shape
         sums = np.zeros((count, bins + 1))
-        fades = np.exp(-b * np.diff(self.edges_ms))
+        widths_ms = np.diff(self.edges_ms)
+        # In a narrow bin exp(-b*w) is nearly 1: taken from 1, it would leave rounding errors alone.
+        fades, gains = np.exp(-b * widths_ms), -np.expm1(-b * widths_ms)
         for at in range(bins):
-            sums[:, at + 1] = sums[:, at] * fades[at] + latency.density[:, at] * (1 - fades[at])
+            sums[:, at + 1] = sums[:, at] * fades[at] + latency.density[:, at] * gains[at]
         density = np.hstack((latency.density, np.zeros((count, 1))))
         # Column 0 is of those whose time is below every edge: they have no chance left.
         none = np.zeros((count, 1))
