@@ -95,8 +95,22 @@ class Bench:
         """Whether the expectation fell for it."""
         dropped = Request(0, "m", 1, self.now_ns, self.now_ns + due_in_ns)
         doubted = self.expectations.doubt(self.now_ns, dropped, lambda partition, kind: idle)
-        assert doubted in ([], [TRUTH])
+        told = [self.expectations.expect_after_doubt(key) for key in doubted]
+        assert told in ([], [TRUTH])
         return bool(doubted)
+
+
+def test_what_is_doubted_is_expected_until_the_policy_is_told() -> None:
+    """A policy may give up a request and dispatch another in one answer: that is judged by what it knew."""
+    bench = Bench()
+    bench.run(1 + 3 * PUBLISH_EVERY, ms_to_ns(460))
+    slow_ns = bench.expected_ns
+    bench.now_ns += PATIENCE_NS
+    dropped = Request(0, "m", 1, bench.now_ns, bench.now_ns + SLO_NS)
+    (key,) = bench.expectations.doubt(bench.now_ns, dropped, lambda partition, kind: [WORKER])
+    assert bench.expected_ns == slow_ns > TRUTH.planned_ns(1)
+    assert bench.expectations.expect_after_doubt(key) == TRUTH
+    assert bench.expected_ns == TRUTH.planned_ns(1)
 
 
 def test_the_first_leg_on_a_worker_teaches_nothing() -> None:
@@ -219,8 +233,8 @@ def test_a_policy_is_told_last_what_is_expected_though_the_probe_leaves_with_the
     slow_ns = policy.told.planned_ns(1)
     assert slow_ns > SLO_NS
     now_ns += PATIENCE_NS
-    for number in (100, 101):
-        engine.handle(RequestArrived(now_ns, Request(number, "m", 1, now_ns, now_ns + SLO_NS)))
+    for number, due_in_ns in ((100, SLO_NS), (101, 3 * slow_ns)):
+        engine.handle(RequestArrived(now_ns, Request(number, "m", 1, now_ns, now_ns + due_in_ns)))
     assert engine.in_flight == 1, "the probe"
     assert engine.queued == 1, "the one that was dropped for what was expected"
     assert policy.told == engine.expectations.profiles["m", "default", ""]

@@ -68,6 +68,17 @@ def test_a_base_that_is_a_little_short_is_corrected_at_once_and_a_little_long_is
     assert off_by(1 - 2 * TOO_LONG) != []
 
 
+def test_a_shape_borrows_no_margin_out_of_all_proportion() -> None:
+    """Of a shape whose legs were all large it may be believed that a row takes next to nothing."""
+    rng, others = random.Random(6), dict[str, ProfileLearner]()
+    for shape in ("x:1", "x:2"):
+        others[shape] = ProfileLearner(BASE.of_shape(shape), others=others)
+    for _ in range(40):
+        others["x:1"].observe(MAX_ROWS, ms_to_ns(rng.choice((2, 40))))
+    assert others["x:1"].published.expected_ns(1) < 1000
+    assert teach(others["x:2"], TRUTH, rng, legs=16)[-1].planned_ns(MAX_ROWS) < ms_to_ns(1000)
+
+
 def test_a_transient_is_forgotten() -> None:
     """The first legs are far from what is expected; they must not keep the margin wide once the correction is known."""
     learned = teach(ProfileLearner(BASE), TRUTH, random.Random(7), legs=64)[-1]

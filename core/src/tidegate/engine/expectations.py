@@ -179,8 +179,11 @@ class Expectations:
         """Forget a lost worker: should it come back, it starts cold."""
         self._warm.pop(worker_id, None)
 
-    def doubt(self, now_ns: int, dropped: Request, idle: Callable[[str, str], Sequence[Worker]]) -> list[Profile]:
-        """What is expected instead where too long an expectation may be why a request is dropped; none where not.
+    def doubt(self, now_ns: int, dropped: Request, idle: Callable[[str, str], Sequence[Worker]]) -> list[ProfileKey]:
+        """The keys of which too long an expectation may be why a request is dropped.
+
+        Something else is expected of them once the policy is told (`expect_after_doubt`): until then it plans with what
+        it knows.
 
         `idle(partition, kind)` gives the workers that could run a leg now.
         """
@@ -203,9 +206,15 @@ class Expectations:
             if tracked.learner.doubt(tracked.base):
                 tracked.active_ns, tracked.awaits_probe, tracked.probing = now_ns, True, True
                 tracked.probes += 1
-                self._expect(key, tracked.base)
-                doubted.append(tracked.base)
+                doubted.append(key)
         return doubted
+
+    def expect_after_doubt(self, key: ProfileKey) -> Profile:
+        """Expect what lets the probe through, unless it has left already; returns that: the policy is told so now."""
+        tracked = self._tracked[key]
+        if tracked.awaits_probe:
+            self._expect(key, tracked.base)
+        return self.profiles[key]
 
     def _patience_ns(self, key: ProfileKey, idle: Sequence[Worker]) -> int:
         """A worker that hosts nothing else has nothing better to do than to probe."""

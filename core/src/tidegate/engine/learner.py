@@ -230,7 +230,8 @@ class ProfileLearner:
         if len(above) < ENOUGH:
             for other in self._others.values():
                 if other is not self:
-                    scale = self._published.expected_ns(1) / other.published.expected_ns(1)
+                    most_rows = min(self._base.max_rows, other._base.max_rows)  # a row alone may take next to nothing
+                    scale = self._published.expected_ns(most_rows) / other.published.expected_ns(most_rows)
                     above += [scale * stray for stray in other._strays()]
         above.sort()
         # The longest of n is exceeded by one leg in n + 1: the rank counts the next leg, too.

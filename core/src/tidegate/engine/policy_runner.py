@@ -89,10 +89,9 @@ class PolicyRunner:
                 state.expectations.recall(news.profile)
             self.inform(news)
         if state.reprieved:
-            request, profiles = state.reprieved.pop(0)
-            for profile in profiles:
-                # Not what the doubt brought: a batch that left with it was the probe already.
-                self.inform(ProfileUpdated(state.now_ns, state.expectations.profiles[profile.key]))
+            request, doubted = state.reprieved.pop(0)
+            for key in doubted:
+                self.inform(ProfileUpdated(state.now_ns, state.expectations.expect_after_doubt(key)))
             state.enqueue_again(request)
             self.inform(RequestArrived(state.now_ns, request))
 

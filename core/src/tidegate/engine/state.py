@@ -53,7 +53,7 @@ class State:
         """What the driver has to do because of the latest event, in order."""
         self.commands: list[AnyCommand] = []
         """What the policy wanted because of it, and was carried out."""
-        self.reprieved: list[tuple[Request, list[Profile]]] = []
+        self.reprieved: list[tuple[Request, list[ProfileKey]]] = []
         """Dropped in this event because of expectations that are doubted, which give them another chance."""
         self.learned: list[ProfileUpdated | WakeSlackUpdated] = []
         """What legs that start teach: told at the end of this event, as the policy's commands are not all applied."""

@@ -62,7 +62,8 @@ class Turns:
     def _is_doubted(self, hopeless: Request) -> bool:
         """Whether too long an expectation may be why a request is hopeless: the policy is told what is expected now."""
         doubted = self._state.expectations.doubt(self._state.now_ns, hopeless, self._state.fleet.idle)
-        for profile in doubted:
+        for key in doubted:
+            profile = self._state.expectations.expect_after_doubt(key)
             self._policy.inform(ProfileUpdated(self._state.now_ns, profile))
         return bool(doubted)
 
