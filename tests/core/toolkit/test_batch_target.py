@@ -72,7 +72,7 @@ def test_a_faded_rate_is_what_it_was_at_the_last_arrival_and_no_more_later(
 
 
 def test_a_target_holds_for_a_while_unless_the_world_changes() -> None:
-    target = BatchTarget(0)
+    target = BatchTarget(ArrivalRate(0))
     target.rate.observe(1, rows=1000)
     assert target.rows(1, RESNET, ms_to_ns(25), 8) == 16
     assert target.rows(REFRESH_NS, RESNET, ms_to_ns(25), 1) == 16

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from tidegate.api import Profile, ms_to_ns
 from tidegate.toolkit import ArrivalRate
-from tidegate_symphony.batch_need import LOADS_PER_REFRESH, REFRESH_NS, ROOM, BatchNeed, KindLoad
+from tidegate_symphony.batch_need import LOADS_PER_REFRESH, REFRESH_NS, ROOM, BatchNeed
+from tidegate_symphony.kind_load import KindLoad
+from tidegate_symphony.outlook import Outlook, Promises
 
 MOST_ROWS = 32
 
@@ -27,6 +29,10 @@ class Rate(ArrivalRate):
         return self.rows_per_s / 1e9
 
 
+def outlook_of(profile: Profile, fixed_cost_ns: float, most_rows: int) -> Outlook:
+    return Outlook(Promises.of(profile, 0.99), workers=1, fixed_cost_ns=fixed_cost_ns, most_rows=most_rows)
+
+
 @dataclass(frozen=True)
 class Kind:
     """What arrives of a kind: rows per second at `alpha_ms` each, with `beta_ms` for each batch."""
@@ -38,7 +44,7 @@ class Kind:
     def load(self, factor: float = 1.0) -> KindLoad:
         profile = Profile.linear("m", alpha_ms=self.alpha_ms, beta_ms=self.beta_ms, max_rows=MOST_ROWS)
         most_rows = min(MOST_ROWS, profile.worthwhile_rows)
-        return KindLoad(Rate(factor * self.rows_per_s), profile, profile.fixed_cost_ns, most_rows)
+        return KindLoad(Rate(factor * self.rows_per_s), outlook_of(profile, profile.fixed_cost_ns, most_rows))
 
 
 def sizes(workers: int, loads: Sequence[KindLoad], now_ns: int = 0) -> list[float]:
@@ -51,14 +57,14 @@ def sizes(workers: int, loads: Sequence[KindLoad], now_ns: int = 0) -> list[floa
 def asked(loads: Sequence[KindLoad], rows: Sequence[float]) -> float:
     """How many workers the loads keep busy in batches of these sizes."""
     return sum(
-        load.rate.rows_per_ns_at(0) * load.profile.expected_ns(int(each)) / each
+        load.rate.rows_per_ns_at(0) * load.outlook.profile.expected_ns(int(each)) / each
         for load, each in zip(loads, rows, strict=True)
     )
 
 
 def least_rows(load: KindLoad) -> float:
     """The size at which a batch's requests wait, in sum, as long as workers are spared; nobody who waits waits less."""
-    return min(load.most_rows, sqrt(2 * load.rate.rows_per_ns_at(0) * load.fixed_cost_ns))
+    return min(load.outlook.most_rows, sqrt(2 * load.rate.rows_per_ns_at(0) * load.outlook.fixed_cost_ns))
 
 
 def capacity(workers: int) -> float:
@@ -102,10 +108,12 @@ def test_batches_of_one_suffice_where_they_bear_the_load_and_no_size_where_the_l
     found = sizes(workers, loads)
     if asked(loads, [1] * len(loads)) <= capacity(workers):
         assert found == [1] * len(loads)
-    elif asked(loads, [load.most_rows if load.fixed_cost_ns else 1 for load in loads]) > capacity(workers):
+    elif asked(loads, [load.outlook.most_rows if load.outlook.fixed_cost_ns else 1 for load in loads]) > capacity(
+        workers
+    ):
         assert found == [inf] * len(loads)
     else:
-        assert all(1 <= rows <= load.most_rows for load, rows in zip(loads, found, strict=True))
+        assert all(1 <= rows <= load.outlook.most_rows for load, rows in zip(loads, found, strict=True))
 
 
 @given(counts, several)
@@ -134,11 +142,14 @@ def test_a_larger_load_needs_larger_batches(workers: int, several: list[Kind], f
         st.builds(
             KindLoad,
             rate=st.one_of(st.sampled_from([0.0, 1e-300, 1e-30, 1e30, 1e300]), st.floats(0, 1e9)).map(Rate),
-            profile=st.lists(st.integers(1, 10**11), min_size=4, max_size=4).map(
-                lambda table: Profile("m", "default", tuple(sorted(table)))
+            outlook=st.builds(
+                outlook_of,
+                profile=st.lists(st.integers(1, 10**11), min_size=4, max_size=4).map(
+                    lambda table: Profile("m", "default", tuple(sorted(table)))
+                ),
+                fixed_cost_ns=st.one_of(st.sampled_from([0.0, 1e-9, 1e15]), st.floats(0, 1e9)),
+                most_rows=st.integers(1, 4),
             ),
-            fixed_cost_ns=st.one_of(st.sampled_from([0.0, 1e-9, 1e15]), st.floats(0, 1e9)),
-            most_rows=st.integers(1, 4),
         ),
         min_size=1,
         max_size=5,
@@ -154,7 +165,9 @@ def test_larger_batches_that_spare_much_but_have_no_fixed_cost() -> None:
     profile = Profile("m", "default", (10_000_000, 11_000_000, 12_000_000, 100_000_000))
     assert profile.fixed_cost_ns == 0
     assert profile.worthwhile_rows == 3
-    assert sizes(1, [KindLoad(Rate(150), profile, 0.0, 3)]) == [inf], "waiting is not known to spare anything"
+    assert sizes(1, [KindLoad(Rate(150), outlook_of(profile, 0.0, 3))]) == [inf], (
+        "waiting is not known to spare anything"
+    )
 
 
 def test_it_is_looked_at_every_few_milliseconds_and_less_often_where_there_are_many() -> None:
@@ -182,8 +195,7 @@ def test_a_rate_that_has_come_to_an_end_needs_nothing() -> None:
     for at_ms in range(1000):
         ended.observe(ms_to_ns(at_ms), 1)
         goes_on.observe(ms_to_ns(at_ms), 1) if at_ms % 20 == 0 else None
-    profile = RESNET.load().profile
-    loads = [KindLoad(rate, profile, profile.fixed_cost_ns, MOST_ROWS) for rate in (ended, goes_on)]
+    loads = [KindLoad(rate, RESNET.load().outlook) for rate in (ended, goes_on)]
     at_once = sizes(4, loads, ms_to_ns(1000))
     assert at_once[0] > 1
     assert sizes(4, loads, ms_to_ns(4000)) == [1, 1]

@@ -8,16 +8,17 @@ from hypothesis import strategies as st
 
 from tidegate.api import NEVER, Model, Profile, Request
 from tidegate.toolkit import Gathering
-from tidegate_symphony.model_thread import ModelThread, Outlook
+from tidegate_symphony.model_thread import ModelThread
+from tidegate_symphony.outlook import Outlook, Promises
 
 EXACT = Profile("m", "default", tuple(rows + 5 for rows in range(1, 9)))
-OUTLOOK = Outlook(EXACT, EXACT.without_margin(), workers=2, fixed_cost_ns=5, most_rows=8)
+OUTLOOK = Outlook(Promises.of(EXACT, 0.99), workers=2, fixed_cost_ns=5, most_rows=8)
 Plan = tuple[int, int, int, int, int]
 """(start, count, rows, exec, latest) of a candidate."""
 
 
 def thread_of(*deadlines: int, rows: int = 1, slo_ns: int | None = 12) -> ModelThread:
-    thread = ModelThread(("m", "", ""), Model("m", 8, slo_ns), Gathering(reserve_ns=0), target=None)
+    thread = ModelThread(("m", "", ""), Model("m", 8, slo_ns), Gathering(reserve_ns=0))
     for number, due_ns in enumerate(deadlines):
         thread.push(Request(number, "m", rows, arrival_ns=number, deadline_ns=due_ns))
     return thread
@@ -55,6 +56,26 @@ def test_without_an_slo_or_a_deadline_there_is_nothing_to_wait_for() -> None:
 def test_enough_is_enough() -> None:
     assert thread_of(30, 30, 30).update(OUTLOOK, 0, enough_rows=4).exec_ns == 30 - 9
     assert thread_of(30, 30, 30).update(OUTLOOK, 0, enough_rows=3).exec_ns == 0
+
+
+def test_a_promise_to_the_head_does_not_keep_a_batch_small() -> None:
+    """Two rows could be promised; eight are expected to take 27, which is in time for all, and hardly longer."""
+    steep = Profile("m", "default", tuple(range(20, 28)), tuple(range(30, 46, 2)))
+    outlook = Outlook(Promises.of(steep, 0.99), workers=1, fixed_cost_ns=20, most_rows=8)
+    waiting = (32, 40, 41, 42, 43, 44, 45, 46)
+    assert thread_of(*waiting, slo_ns=50).update(outlook, 0, inf).rows == 8
+
+
+def test_what_is_less_sure_has_to_bring_more_rows_in_time() -> None:
+    """Two rows take twice as long as one: nothing is gained by risking the first."""
+    profile = Profile("m", "default", (10, 20, 30, 40), (12, 25, 38, 50))
+    outlook = Outlook(Promises.of(profile, 0.99), workers=1, fixed_cost_ns=0, most_rows=4)
+    assert thread_of(21, 22, 23, 24, slo_ns=50).update(outlook, 0, inf).rows == 1
+
+
+def test_what_can_only_be_tried_is_tried_with_all_that_might_be_in_time() -> None:
+    """An expectation may be wrong: of batches of one row alone nobody learns that."""
+    assert plan_of(thread_of(5, 6, 6, 6))[:3] == (0, 4, 4)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(6, 40)), min_size=1, max_size=12))

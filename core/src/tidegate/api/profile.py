@@ -151,7 +151,7 @@ class Profile(msgspec.Struct, frozen=True):
 
     def least_ns(self, rows: int) -> int:
         """What a batch of so many rows takes at least, as far as anybody can exclude: who has less time is lost."""
-        return self.expected[rows - 1] // SURPRISE
+        return max(1, self.expected[rows - 1] // SURPRISE)
 
     def largest_rows_within(self, budget_ns: int) -> int:
         """The most rows of which may be promised that they finish within the budget; 0 where not even one does."""
@@ -177,9 +177,18 @@ class Profile(msgspec.Struct, frozen=True):
         )
         return msgspec.structs.replace(self, expected=expected, planned=planned)
 
-    def without_margin(self) -> Self:
-        """This profile promising no more than what is expected."""
-        return msgspec.structs.replace(self, planned=self.expected)
+    def with_margin(self, share: float) -> Self:
+        """This profile promising what is expected and a share of its margin: 0 is what is expected, 1 the profile."""
+        planned = tuple(
+            taken_ns + round(share * (promised_ns - taken_ns))
+            for taken_ns, promised_ns in zip(self.expected, self.planned, strict=True)
+        )
+        return msgspec.structs.replace(self, planned=planned)
+
+    def at_least(self) -> Self:
+        """A profile that expects and promises what nobody can exclude: `least_ns`."""
+        least = tuple(map(self.least_ns, range(1, self.max_rows + 1)))
+        return msgspec.structs.replace(self, expected=least, planned=least)
 
     def of_shape(self, shape: str) -> Self:
         """The same, said of another shape."""

@@ -49,8 +49,9 @@ class BatchTarget:
 
     __slots__ = ("_computed_ns", "_rows", "rate")
 
-    def __init__(self, now_ns: int) -> None:
-        self.rate = ArrivalRate(now_ns)
+    def __init__(self, rate: ArrivalRate) -> None:
+        """`rate`: at which its rows arrive; several targets may have one."""
+        self.rate = rate
         self.forget()
 
     def forget(self) -> None:

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field
 
 from tidegate.api import NEVER, Commands, PolicyOptions, Profile, RequestArrived, Setup
-from tidegate.toolkit import BatchTarget, Gathered, RequestQueue
+from tidegate.toolkit import ArrivalRate, BatchTarget, Gathered, RequestQueue
 from tidegate_baselines.early_drop import GATHERING, EarlyDrop
 
 
@@ -61,7 +61,7 @@ class Eager(EarlyDrop):
             key = event.request.model, event.request.shape
             target = self._targets.get(key)
             if target is None:
-                target = self._targets[key] = BatchTarget(event.now_ns)
+                target = self._targets[key] = BatchTarget(ArrivalRate(event.now_ns))
             target.rate.observe(event.now_ns, event.request.rows)
         return super().on_request_arrived(event)
 

@@ -2,7 +2,9 @@
 
 policy         glue: events to the two threads below, their decisions to commands
 model_thread   what concerns one queue only: the candidate, and when it may start
+outlook        what workers promise a kind of requests, and what may be hoped for beyond that
 batch_need     how large batches have to be for the workers to bear the load
+  kind_load, eager_merging              what arrives of a kind, and whether it merges where no batch waits
 rank_thread    what concerns all: which candidate meets which worker, and when
 autoscaler     how many workers the load wants (section 3.5)
 subclusters    the planner: models among sub-clusters (Appendix A); subclusters_random is its baseline

@@ -1,11 +1,10 @@
 """How large batches have to be for the workers to bear the load: waiting for larger ones buys nothing."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import inf, sqrt
 
-from tidegate.api import Profile
-from tidegate.toolkit import ArrivalRate
+from tidegate_symphony.eager_merging import merges_by_itself
+from tidegate_symphony.kind_load import KindLoad
 
 ROOM = 0.3
 """N workers are loaded up to `N / (1 + ROOM / sqrt(N))`: so many of them have to be spare for chance (square-root
@@ -22,32 +21,20 @@ LEAST = 1.0
 to nine points of attainment were lost to them, and hardly anything was gained elsewhere."""
 
 
-@dataclass(slots=True)
-class KindLoad:
-    """What arrives of one kind, and what that costs."""
-
-    rate: ArrivalRate
-    profile: Profile
-    fixed_cost_ns: float
-    """What a batch costs besides its rows: beta."""
-    most_rows: int
-    """The largest batch that is worth forming."""
-    needed_rows: float = 1.0
-    """The size that its batches need; inf: no size carries the load."""
-
-
 class BatchNeed:
     """The smallest batch sizes that carry the load of all kinds that share workers.
 
-    If batches of one row do, nobody needs more. Else batches of b rows let a kind's requests wait `b / 2` in sum per
-    time, and take `rate * beta / b` of fixed costs: with mu as what workers' time is worth in waiting, the least of
-    `b / 2 + mu * rate * beta / b` is at `b = sqrt(2 * mu * rate * beta)`. There is one mu for all kinds, the smallest
-    with which the workers bear the load, and at least 1: where time is short, nobody's waiting is worth more than it.
+    If batches of one row do, or what merges where no batch waits (`merges_by_itself`), nobody needs more. Else batches
+    of b rows let a kind's requests wait `b / 2` in sum per time, and take `rate * beta / b` of fixed costs: with mu as
+    what workers' time is worth in waiting, the least of `b / 2 + mu * rate * beta / b` is at `b = sqrt(2 * mu * rate *
+    beta)`. There is one mu for all kinds, the smallest with which the workers bear the load, and at least 1: where time
+    is short, nobody's waiting is worth more than it.
     """
 
     def __init__(self, workers: int) -> None:
         """`workers`: how many the kinds share, at least 1; all count as if they were as fast as the fastest."""
         self.loads: list[KindLoad] = []
+        self._workers = workers
         self._capacity = workers / (1 + ROOM / sqrt(workers))
         self._multiplier = LEAST
         """Where the next search begins."""
@@ -60,7 +47,7 @@ class BatchNeed:
             return
         self._computed_ns = now_ns
         rates = [(load, load.rate.rows_per_ns_at(now_ns)) for load in self.loads]
-        if self._bears(rates, 0.0):
+        if self._bears(rates, 0.0) or merges_by_itself(rates, self._workers):
             multiplier = 0.0
         elif self._bears(rates, inf):
             multiplier = self._multiplier = self._smallest(rates)
@@ -91,14 +78,14 @@ class BatchNeed:
         asked = 0.0
         for load, rate in rates:
             rows = _rows(load, rate, multiplier)
-            asked += rate * load.profile.expected_ns(rows) / rows
+            asked += rate * load.outlook.profile.expected_ns(rows) / rows
         return asked <= self._capacity
 
 
 def _rows(load: KindLoad, rate: float, multiplier: float) -> int:
     """The batch size of a load, at least 1. `rate`: its rows per nanosecond."""
-    if not load.fixed_cost_ns:
+    if not load.outlook.fixed_cost_ns:
         return 1  # waiting spares nothing, as far as is known, however much the workers lack
     if multiplier == inf:
-        return load.most_rows
-    return max(1, int(min(load.most_rows, sqrt(2 * multiplier * rate * load.fixed_cost_ns))))
+        return load.outlook.most_rows
+    return max(1, int(min(load.outlook.most_rows, sqrt(2 * multiplier * rate * load.outlook.fixed_cost_ns))))

@@ -1,27 +1,15 @@
 """The model-local half of Symphony (Appendix D, ModelThread): one queue, its candidate batch, and what it drops."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from tidegate.api import NEVER, Model, Profile, QueueKey, Request
 from tidegate.toolkit import BatchTarget, Gathered, Gathering, RequestQueue
+from tidegate_symphony.outlook import Outlook, Promises
 
 Kind = tuple[str, str]
 """(model, shape): requests of one kind take equally long, and have a rate and a target in common."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What the workers that host a model promise it."""
-
-    profile: Profile
-    """The best profile that any of the workers could have: plans are made with what may be promised by it."""
-    bare: Profile
-    """The same without its margin: it decides what runs where nothing can be promised."""
-    workers: int
-    fixed_cost_ns: float
-    """What a batch costs besides its rows, in ns: beta."""
-    most_rows: int
-    """The largest batch worth forming: where rows do not run faster together, they had better run apart."""
 
 
 @dataclass(slots=True)
@@ -46,18 +34,18 @@ class Candidate:
 class ModelThread(RequestQueue):
     """A queue and its candidate."""
 
-    __slots__ = ("_gathering", "_target", "candidate", "kind", "outlook", "slack_ns")
+    __slots__ = ("_gathering", "_targets", "candidate", "kind", "outlook", "slack_ns")
 
     def __init__(
         self,
         key: QueueKey,
         model: Model,
         gathering: Gathering,
-        target: BatchTarget | None,
+        targets: Sequence[BatchTarget] = (),
         *,
         slack_ns: int = 0,
     ) -> None:
-        """`target`: gather by window towards this size; None: keep the head.
+        """`targets`: gather by window towards these sizes, one for each degree of promises; none: keep the head.
 
         `slack_ns`: a timer may fire so late, so a batch waits that much less.
         """
@@ -67,14 +55,14 @@ class ModelThread(RequestQueue):
         self.outlook: Outlook
         """The outlook of the last update."""
         self._gathering = gathering
-        self._target = target
+        self._targets = targets
         self.slack_ns = slack_ns
         """The slack of wake-ups in ns; a change of it counts from the next update on."""
 
     def joins(self, request: Request, now_ns: int, enough_rows: float) -> bool:
         """Let the newest request join the candidate if it can: O(1). False: the candidate has to be gathered anew."""
         candidate = self.candidate
-        if candidate is None or now_ns > candidate.latest_ns:
+        if candidate is None or now_ns > candidate.latest_ns or not candidate.in_time:
             return False
         if candidate.start + candidate.count + 1 < len(self._requests):
             return True  # others wait before it that could not join either
@@ -100,32 +88,47 @@ class ModelThread(RequestQueue):
     def update(self, outlook: Outlook, now_ns: int, enough_rows: float) -> Candidate:
         """Gather the candidate anew; one of `enough_rows` does not wait for more. The head must not be hopeless."""
         self.outlook = outlook
-        batch = self.gather(outlook.profile, outlook.bare, now_ns)
+        batch = self.gather(outlook.promises, now_ns)
         assert batch is not None, "a head that is not hopeless is a batch by itself"
         self.candidate = Candidate(batch.start, batch.count, batch.rows, batch.due_ns)
         self._time(self.candidate, now_ns, enough_rows)
         return self.candidate
 
-    def gather(self, profile: Profile, bare: Profile, now_ns: int, *, tries: bool = True) -> Gathered | None:
+    def gather(self, promises: Promises, now_ns: int, *, tries: bool = True) -> Gathered | None:
         """The batch that would start now; None where the head is lost.
 
-        It has room for what may be promised under the profile. Where that is nothing, it has room for what is expected
-        to be in time; where that is nothing either, for the head, if anything is tried. `bare`: the profile without its
-        margin. `tries`: False where another worker may bring the head in time.
+        It is one that may be promised, unless that leaves requests behind that a larger one had taken along: of such a
+        batch less may be promised, which is better if more of its rows are expected to be in time per time that it
+        takes. Where nothing is expected to be in time, the head is tried, with what might be in time besides. `tries`:
+        False where another worker may bring the head in time.
         """
-        gathering, most_rows = self._gathering, self.outlook.most_rows
-        if self._target is not None and self.model.slo_ns is not None:
-            slo_ns = self.model.slo_ns - gathering.reserve_ns
-            target = self._target.rows(now_ns, profile, slo_ns, self.outlook.workers)
-            batch = gathering.window(self, profile, now_ns, min(target, most_rows), most_rows=most_rows)
-        else:
-            batch = gathering.keep_head(self, profile, now_ns, most_rows=most_rows)
-        if batch := batch or gathering.keep_head(self, bare, now_ns, most_rows=most_rows):
-            return batch
-        if not tries:
-            return None
-        head, due_ns = self.head, gathering.due_ns(self.head)
-        return Gathered(0, 1, head.rows, due_ns) if now_ns + profile.least_ns(head.rows) <= due_ns else None
+        best = self._gather_with(promises.profile, 0, now_ns)
+        if best is None or best.rows < min(self.outlook.most_rows, self.rows):
+            most = self._rate_in_time(best, promises, now_ns) if best else 0.0
+            for degree, profile in enumerate(promises.less_sure, 1):
+                larger = self._gather_with(profile, degree, now_ns)
+                if larger is None or (best and larger.rows <= best.rows):
+                    continue
+                rate = self._rate_in_time(larger, promises, now_ns)
+                if rate > most:
+                    best, most = larger, rate
+        if best is None and tries:
+            best = self._gathering.keep_head(self, promises.least, now_ns, most_rows=self.outlook.most_rows)
+        return best
+
+    def _gather_with(self, profile: Profile, degree: int, now_ns: int) -> Gathered | None:
+        """The batch in time under a profile that promises more or less."""
+        gathering, most_rows, slo_ns = self._gathering, self.outlook.most_rows, self.model.slo_ns
+        if not self._targets or slo_ns is None:
+            return gathering.keep_head(self, profile, now_ns, most_rows=most_rows)
+        target = self._targets[degree].rows(now_ns, profile, slo_ns - gathering.reserve_ns, self.outlook.workers)
+        return gathering.window(self, profile, now_ns, min(target, most_rows), most_rows=most_rows)
+
+    def _rate_in_time(self, batch: Gathered, promises: Promises, now_ns: int) -> float:
+        """How many rows of a batch that starts now are expected to be in time, per nanosecond that it takes."""
+        due_ns = self._gathering.due_ns
+        left = [(each.rows, due_ns(each) - now_ns) for each in islice(self, batch.start, batch.start + batch.count)]
+        return promises.in_time(batch.rows, left) / promises.profile.expected_ns(batch.rows)
 
     def _time(self, candidate: Candidate, now_ns: int, enough_rows: float) -> None:
         rows, due_ns, planned_ns = candidate.rows, candidate.due_ns, self.outlook.profile.planned_ns

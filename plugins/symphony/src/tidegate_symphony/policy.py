@@ -28,8 +28,10 @@ from tidegate.api import (
 )
 from tidegate.toolkit import ArrivalRate, BatchTarget, Gathered, Gathering, QueueingPolicy
 from tidegate_symphony.autoscaler import Autoscaler
-from tidegate_symphony.batch_need import BatchNeed, KindLoad
-from tidegate_symphony.model_thread import Candidate, Kind, ModelThread, Outlook
+from tidegate_symphony.batch_need import BatchNeed
+from tidegate_symphony.kind_load import KindLoad
+from tidegate_symphony.model_thread import Candidate, Kind, ModelThread
+from tidegate_symphony.outlook import LESS_SURE, Outlook, Promises
 from tidegate_symphony.rank_thread import ReadyCandidates
 
 TRIED_NS = NEVER // 4
@@ -83,25 +85,27 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._contention = options.contention if options.deferral == "adaptive" else 0.0
         self._consolidates = options.consolidate
         self._slack_ns = setup.wake_slack_ns
-        self._targets: dict[tuple[str, str], BatchTarget] = {}
-        """The sizes that batches should have, by model and shape: what can share batches."""
+        self._rates: dict[Kind, ArrivalRate] = {}
+        """What arrives, by model and shape: what can share batches."""
+        self._targets: dict[Kind, tuple[BatchTarget, ...]] = {}
+        """The sizes that batches should have, for each degree of promises."""
         self._loads: dict[Kind, KindLoad] = {}
-        """What arrives, and how large batches it needs."""
+        """How large batches it needs."""
         self._needs: dict[str, BatchNeed] = {}
         """What decides that, by model: one for all that share workers."""
         self._outlooks: dict[Kind, Outlook] = {}
         """What the workers promise, by model and shape."""
-        self._bare: dict[ProfileKey, Profile] = {}
-        """The profiles of kinds of workers, without their margins, as far as they were asked for."""
+        self._promises: dict[ProfileKey, Promises] = {}
+        """What kinds of workers promise, as far as it was asked for."""
         self._ready = ReadyCandidates()
         self._autoscaler = Autoscaler(round(options.advice_every_s * 1e9), options.tolerated_loss)
 
     def successor(self, setup: Setup) -> Self:
         """The next one knows the rates of the models that it has, too, and what it would have advised."""
         follower = super().successor(setup)
-        follower._targets = {kind: target for kind, target in self._targets.items() if kind[0] in follower.models}
-        for target in follower._targets.values():
-            target.forget()
+        for kind, rate in self._rates.items():
+            if kind[0] in follower.models:
+                follower._observe(kind, rate)
         for kind, load in self._loads.items():
             if kind[0] in follower.models:
                 follower._count(kind, load.rate)
@@ -112,8 +116,8 @@ class Symphony(QueueingPolicy[ModelThread]):
 
     def new_queue(self, key: QueueKey, model: Model) -> ModelThread:
         """A thread of its model and shape: all of those share a target."""
-        target = self._targets[key[:2]] if self._by_window else None
-        return ModelThread(key, model, self._gathering, target, slack_ns=self._slack_ns)
+        targets = self._targets[key[:2]] if self._by_window else ()
+        return ModelThread(key, model, self._gathering, targets, slack_ns=self._slack_ns)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards the rate of its model and shape; it joins the candidate, or there is a new one."""
@@ -121,11 +125,11 @@ class Symphony(QueueingPolicy[ModelThread]):
         if not self.arrives_anew(request):
             self._autoscaler.arrived()
             kind = request.model, request.shape
-            target = self._targets.get(kind)
-            if target is None:
-                target = self._targets[kind] = BatchTarget(now_ns)
-            target.rate.observe(now_ns, request.rows)
-            if self._contention and (need := self._count(kind, target.rate)):
+            rate = self._rates.get(kind)
+            if rate is None:
+                rate = self._observe(kind, ArrivalRate(now_ns))
+            rate.observe(now_ns, request.rows)
+            if self._contention and (need := self._count(kind, rate)):
                 need.refresh(now_ns)
         thread = self.enqueue(request)
         if not thread.joins(request, now_ns, self._enough_rows(thread)):
@@ -185,11 +189,12 @@ class Symphony(QueueingPolicy[ModelThread]):
         """The workers or their profiles changed: no candidate and no target stands."""
         super().forget_plans()
         self._outlooks.clear()
-        self._bare.clear()
+        self._promises.clear()
         for thread in self.queues.values():
             thread.candidate = None
-        for target in self._targets.values():
-            target.forget()
+        for targets in self._targets.values():
+            for target in targets:
+                target.forget()
 
     def _update(self, now_ns: int, thread: ModelThread, commands: list[AnyCommand]) -> None:
         """Dispatch what is schedulable now; leave a candidate that waits for its moment, or for a worker."""
@@ -225,11 +230,11 @@ class Symphony(QueueingPolicy[ModelThread]):
             start_ns = self.start_ns(now_ns, worker)
             # Where all workers are of one kind, the candidate is what would be gathered again.
             foreseen, tries = profile is thread.outlook.profile, not candidate.in_time
-            bare = thread.outlook.bare if foreseen else self._without_margin(profile)
+            promises = thread.outlook.promises if foreseen else self._promises_of(profile)
             batch: Gathered | Candidate | None = candidate
             if not foreseen or start_ns > now_ns:
-                batch = thread.gather(profile, bare, start_ns, tries=tries)
-            if batch is not None and start_ns > now_ns and batch != thread.gather(profile, bare, now_ns, tries=tries):
+                batch = thread.gather(promises, start_ns, tries=tries)
+            if batch is not None and start_ns > now_ns and batch != thread.gather(promises, now_ns, tries=tries):
                 continue  # once the worker is idle, which may be sooner than planned, more may be in time
             if batch is not None:
                 commands.append(self.dispatch(now_ns, thread, batch.count, worker, start=batch.start))
@@ -254,7 +259,13 @@ class Symphony(QueueingPolicy[ModelThread]):
         need = self._needs.get(thread.model.name)
         others = len(need.loads) - 1 if need else 0
         kappa = self._contention * others / max(1, self.idle.count_idle(thread.model.name))
-        return min(load.needed_rows, max(1.0, load.rate.rows_per_ns * load.fixed_cost_ns / max(1.0, kappa)))
+        return min(load.needed_rows, max(1.0, load.rate.rows_per_ns * load.outlook.fixed_cost_ns / max(1.0, kappa)))
+
+    def _observe(self, kind: Kind, rate: ArrivalRate) -> ArrivalRate:
+        """Take notice of what arrives of a kind; returns its rate."""
+        self._rates[kind] = rate
+        self._targets[kind] = tuple(BatchTarget(rate) for _ in (1, *LESS_SURE))
+        return rate
 
     def _count(self, kind: Kind, rate: ArrivalRate) -> BatchNeed | None:
         """Take a kind into account; returns what it shares workers in, None while no worker hosts it."""
@@ -262,8 +273,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         if need is None:
             need = self._share(kind[0])
         if kind not in self._loads and need and (outlook := self._outlook(kind)):
-            load = KindLoad(rate, outlook.profile, outlook.fixed_cost_ns, outlook.most_rows)
-            self._loads[kind] = load
+            load = self._loads[kind] = KindLoad(rate, outlook)
             need.loads.append(load)
         return need
 
@@ -282,16 +292,16 @@ class Symphony(QueueingPolicy[ModelThread]):
         outlook, (model, shape) = self._outlooks.get(kind), kind
         if outlook is None and (fastest := self.fastest_profile(model, shape)):
             most_rows = min(self.models[model].merged_rows, fastest.worthwhile_rows)
-            bare = fastest.without_margin()
-            outlook = Outlook(fastest, bare, self.idle.count_hosting(model), fastest.fixed_cost_ns, most_rows)
+            promises, workers = self._promises_of(fastest), self.idle.count_hosting(model)
+            outlook = Outlook(promises, workers, fastest.fixed_cost_ns, most_rows, self.models[model].slo_ns)
             self._outlooks[kind] = outlook
             if load := self._loads.get(kind):
-                load.profile, load.fixed_cost_ns, load.most_rows = fastest, outlook.fixed_cost_ns, most_rows
+                load.outlook = outlook
         return outlook
 
-    def _without_margin(self, profile: Profile) -> Profile:
-        """The profile without its margin, made once: batches are gathered by it often."""
-        bare = self._bare.get(profile.key)
-        if bare is None:
-            bare = self._bare[profile.key] = profile.without_margin()
-        return bare
+    def _promises_of(self, profile: Profile) -> Promises:
+        """What a profile promises, made once: batches are gathered by it often."""
+        promises = self._promises.get(profile.key)
+        if promises is None or promises.profile is not profile:
+            promises = self._promises[profile.key] = Promises.of(profile, self.quantile)
+        return promises

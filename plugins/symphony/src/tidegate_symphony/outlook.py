@@ -1,0 +1,62 @@
+"""What workers promise a kind of requests, and what may be hoped for beyond that."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import erfc, sqrt
+from statistics import NormalDist
+from typing import Self
+
+from tidegate.api import Profile
+
+LESS_SURE = (0.5, 0.0)
+"""Shares of a profile's margin that batches are gathered with where its whole margin keeps them too small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """A profile, and the same with less of its margin: the surer a batch is to be in time, the smaller it has to be."""
+
+    profile: Profile
+    less_sure: Sequence[Profile]
+    """The same with the shares `LESS_SURE` of its margin."""
+    least: Profile
+    """The same promising what nobody can exclude: for what can only be tried."""
+    deviations: float
+    """How many standard deviations a margin is."""
+
+    @classmethod
+    def of(cls, profile: Profile, quantile: float) -> Self:
+        """`quantile`: of a batch's time, that the profile plans with."""
+        less_sure = [profile.with_margin(share) for share in LESS_SURE]
+        return cls(profile, less_sure, profile.at_least(), NormalDist().inv_cdf(quantile))
+
+    def in_time(self, rows: int, rows_left_ns: Sequence[tuple[int, int]]) -> float:
+        """How many rows of a batch of `rows` will be in time, on average, as if times were distributed normally.
+
+        `rows_left_ns`: of each request its rows, and how long from the batch's start its deadline is away.
+        """
+        expected_ns = self.profile.expected_ns(rows)
+        spread_ns = sqrt(2) * (self.profile.planned_ns(rows) - expected_ns) / self.deviations
+        if spread_ns <= 0:
+            return sum(each for each, left_ns in rows_left_ns if left_ns >= expected_ns)
+        return sum(each * 0.5 * erfc((expected_ns - left_ns) / spread_ns) for each, left_ns in rows_left_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What the workers that host a model promise one shape of it."""
+
+    promises: Promises
+    """By the best profile that any of the workers could have."""
+    workers: int
+    fixed_cost_ns: float
+    """What a batch costs besides its rows, in ns: beta."""
+    most_rows: int
+    """The largest batch worth forming: where rows do not run faster together, they had better run apart."""
+    slo_ns: int | None = None
+    """Of the model."""
+
+    @property
+    def profile(self) -> Profile:
+        """The best profile that any of the workers could have: plans are made with what may be promised by it."""
+        return self.promises.profile
