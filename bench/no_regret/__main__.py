@@ -1,12 +1,13 @@
 """Is whoever puts Tidegate in front ever worse off? Random scenarios, simulated.
 
-    python -m bench.no_regret [--count N] [--seed S] [--requests N] [--jobs N] [--json FILE] [--again FILE]
+    python -m bench.no_regret [--count N] [--seed S] [--requests N] [--jobs N] [--json FILE] [--again FILE] [--tight]
 
 Scenarios are drawn at random (`bench/no_regret/workloads.py`): workers, models, how well batching pays, shapes, jitter,
 stalls, bursts, load, right and wrong profiles and none. In each the default policy of `tidegate serve` gets the same
 requests as Triton's batcher with each of several delays and as the simple policies. The sample of seed 1 is the one
 that the policy was tuned on: ask for another. `--again` takes the others' figures from a file that `--json` wrote, and
-measures only the default: for those who change it.
+measures only the default: for those who change it. `--tight` draws few workers, whose times scatter as those of a real
+GPU behind a busy host do, and short SLOs.
 """
 
 import argparse
@@ -41,11 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=-1, help="at once; default: as many as there are cores")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--again", type=Path, help="a file that --json wrote: measure only the default anew")
+    parser.add_argument("--tight", action="store_true", help="few workers, times that scatter, short SLOs")
     options = parser.parse_args(arguments)
     before = _read(options.again) if options.again else {}
     console = Console(width=None if os.isatty(1) else 160)
     tasks = [
-        Task(options.seed, number, options.requests, only_default=number in before) for number in range(options.count)
+        Task(options.seed, number, options.requests, only_default=number in before, tight=options.tight)
+        for number in range(options.count)
     ]
     rows = []
     for row in _with_progress(console, run_parallel(measure, tasks, jobs=options.jobs), len(tasks)):

@@ -25,6 +25,7 @@ class Task:
     number: int
     requests: int
     only_default: bool = False
+    tight: bool = False
 
 
 def contenders(scenario: Scenario) -> list[PolicyChoice]:
@@ -47,7 +48,7 @@ def contenders(scenario: Scenario) -> list[PolicyChoice]:
 
 def measure(task: Task) -> dict[str, Any]:
     """The attainment and the median latency of every contender under one workload."""
-    workload = draw_workload(task.seed, task.number)
+    workload = draw_workload(task.seed, task.number, tight=task.tight)
     scenario = scenario_of(workload, task.seed, task.requests)
     figures = {}
     for choice in contenders(scenario):

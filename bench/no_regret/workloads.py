@@ -1,7 +1,7 @@
 """Scenarios drawn at random, from what is harmless to what no paper has: jitter, stalls, bursts, wrong profiles."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Any
 
@@ -39,6 +39,8 @@ class Workload:
     """Of what the workers could bear with batches as large as the SLOs allow."""
     profiles: str
     """`good`, `wrong` or `none`."""
+    tight: bool = False
+    """Whether SLOs are 2.5 to 4 times what a request takes alone, rather than 3 to 10 times."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -46,9 +48,25 @@ class Workload:
         return asdict(self)
 
 
-def draw_workload(seed: int, number: int) -> Workload:
-    """The workload of a number in the sample of a seed."""
-    draw = stream(seed, "no regret", number)
+def draw_workload(seed: int, number: int, *, tight: bool = False) -> Workload:
+    """The workload of a number in the sample of a seed.
+
+    `tight`: of few workers, whose legs scatter as those of a real GPU behind a busy host do, under short SLOs.
+    """
+    draw = stream(seed, "tight" if tight else "no regret", number)
+    if tight:
+        return replace(
+            _drawn(draw, number),
+            workers=round(_log_uniform(draw, 1, 4)),
+            models=round(_log_uniform(draw, 1, 4)),
+            cv=draw.choice((0.2, 0.35, 0.5)),
+            load=round(draw.uniform(0.2, 1.2), 3),
+            tight=True,
+        )
+    return _drawn(draw, number)
+
+
+def _drawn(draw: Random, number: int) -> Workload:
     workers = round(_log_uniform(draw, 1, 64))
     arrivals = draw.choice(("poisson", "poisson", f"gamma {draw.uniform(0.1, 0.25):.2f}", "step"))
     return Workload(
@@ -70,6 +88,7 @@ def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scen
     """The workload as a scenario. `seed`: of the sample; what is not a fact of the workload is drawn by it, too."""
     draw = stream(seed, "models of no regret", workload.number)
     models, service, shares = [], {}, _shares(workload)
+    slo_times = (2.5, 4.0) if workload.tight else (3.0, 10.0)
     mean_ms = 0.0
     """Of a worker's time, what a request of the mix costs in batches as large as the SLOs allow."""
     for index in range(workload.models):
@@ -78,7 +97,7 @@ def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scen
         alone_ms, ratio = _log_uniform(draw, 2, 50), _log_uniform(draw, least, most)
         true = {"alpha_ms": alone_ms / (1 + ratio), "beta_ms": alone_ms * ratio / (1 + ratio)}
         widths = [100] if workload.shapes == 1 else sorted(draw.sample(range(100, 301), workload.shapes))
-        slo_ms = max(10.0, alone_ms * widths[-1] / 100 * draw.uniform(3, 10))
+        slo_ms = max(10.0, alone_ms * widths[-1] / 100 * draw.uniform(*slo_times))
         wrong = draw.uniform(0.5, 2.0), draw.uniform(0.5, 2.0)
         told = {
             "good": true,
