@@ -47,14 +47,14 @@ class Outlook:
     """What the workers that host a model promise one shape of it."""
 
     promises: Promises
-    """By the best profile that any of the workers could have."""
+    """What the best profile promises that any of the workers could have."""
     workers: int
     fixed_cost_ns: float
     """What a batch costs besides its rows, in ns: beta."""
     most_rows: int
     """The largest batch worth forming: where rows do not run faster together, they had better run apart."""
     slo_ns: int | None = None
-    """Of the model."""
+    """The SLO of the model; None: it has none."""
 
     @property
     def profile(self) -> Profile:
