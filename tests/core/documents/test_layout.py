@@ -89,3 +89,38 @@ def test_what_does_not_add_up_is_named(document: dict[str, Any], message: str, t
     (tmp_path / "layout.json").write_text(json.dumps(document))
     with pytest.raises(DocumentError, match=message):
         read_document(tmp_path / "layout.json", Layout)
+
+
+def cut(product: str, *instances: tuple[str, int]) -> dict[str, Any]:
+    """One GPU in MIG instances, each with a worker that hosts everything."""
+    device = {"node": "one", "id": 0, "product": product}
+    slices = [{"type": "mig", "profile": profile, "start": start} for profile, start in instances]
+    document = changed(
+        "workers",
+        to=[
+            {"name": f"w{number}", "device": device, "slice": each, "hosts": ["a", "b"], "kind": "P4"}
+            for number, each in enumerate(slices)
+        ],
+    )
+    document["partitions"][1]["latency_ms"] = {"P4": [1, 1.5]}
+    return document
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (cut("A100", ("3g.20gb", 0), ("4g.20gb", 0)), r"3g.20gb at 0 has 4 memory slices, and 4g.20gb at 0 begins"),
+        (cut("A100", ("3g.40gb", 2)), "device 0 of node 'one': on A100-80GB 3g.40gb begins at memory slice 0, 4, not"),
+        (cut("A30", ("3g.20gb", 0)), "A30-24GB has no MIG profile '3g.20gb': it has 1g.6gb"),
+    ],
+)
+def test_a_gpu_that_cannot_be_cut_so_is_named(document: dict[str, Any], message: str, tmp_path: Path) -> None:
+    (tmp_path / "layout.json").write_text(json.dumps(document))
+    with pytest.raises(DocumentError, match=message):
+        read_document(tmp_path / "layout.json", Layout)
+
+
+def test_mig_instances_may_be_shared_and_gpus_unknown() -> None:
+    shared = ("3g.20gb", 4)
+    assert Layout.model_validate(cut("A100", ("4g.20gb", 0), shared, shared))
+    assert Layout.model_validate(cut("Next", ("9g.9gb", 3), ("9g.9gb", 4)))

@@ -11,6 +11,7 @@ block_profile  how long the blocks of a model run, as measured: what planners of
 """
 
 from tidegate.api.device import DEFAULT_KIND, Device, Mig, Mps, Slice, Whole
+from tidegate.api.mig import MIG_GEOMETRIES, MigGeometry, MigProfile, mig_geometries
 from tidegate.documents.block_profile import BlockLatencies, BlockProfile
 from tidegate.documents.deployment import (
     DEPLOYMENT_FILE,
@@ -40,6 +41,7 @@ __all__ = [
     "DEFAULT_KIND",
     "DEPLOYMENT_FILE",
     "LAYOUT_FILE",
+    "MIG_GEOMETRIES",
     "PROXY_FILE",
     "RUN_FOLDER",
     "STATE_FILE",
@@ -57,6 +59,8 @@ __all__ = [
     "LayoutPipeline",
     "LayoutWorker",
     "Mig",
+    "MigGeometry",
+    "MigProfile",
     "ModelProfile",
     "Mps",
     "Point",
@@ -65,6 +69,7 @@ __all__ = [
     "Slice",
     "Whole",
     "WrongField",
+    "mig_geometries",
     "read_deployment",
     "read_document",
     "read_profiles",

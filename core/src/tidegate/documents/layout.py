@@ -12,7 +12,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tidegate.api import Document, Model, Network, Pipeline, Profile, Worker, ms_to_ns
-from tidegate.api.device import Device, Whole
+from tidegate.api.device import Device, Mig, Whole
+from tidegate.api.mig import mig_geometries
 from tidegate.documents.struct_field import DeviceField, SliceField
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -122,8 +123,9 @@ class Layout(Document):
         return self
 
     def _check_devices(self) -> None:
-        """A device is the same wherever it is named."""
+        """A device is the same wherever it is named, and has no more MIG instances than it can be cut into."""
         known: dict[tuple[str, int | str], Device] = {}
+        instances: dict[Device, set[Mig]] = {}
         for worker in self.workers:
             device = worker.device
             if known.setdefault((device.node, device.id), device) != device:
@@ -131,6 +133,14 @@ class Layout(Document):
                     f"workers: {worker.name!r}: device {device.id} of node {device.node!r} is of another product or "
                     "size than at a worker before it: say the same of it everywhere"
                 )
+            if isinstance(worker.slice, Mig):
+                instances.setdefault(device, set()).add(worker.slice)
+        for device, placed in instances.items():
+            names = {instance.profile for instance in placed}
+            geometries = mig_geometries(device.product, device.memory_mib)
+            if geometries and not any(geometry.is_legal(placed) for geometry in geometries):
+                likely = max(geometries, key=lambda each: len(names & {profile.name for profile in each.profiles}))
+                raise ValueError(f"workers: device {device.id} of node {device.node!r}: {likely.why_not(placed)}")
 
     def _check_pipeline(
         self, model: LayoutModel, pipeline: LayoutPipeline, parts: Mapping[str, LayoutPartition], hosted: set[str]

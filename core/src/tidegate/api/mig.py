@@ -1,0 +1,245 @@
+"""MIG geometry: into which instances NVIDIA cuts a GPU, and where in its memory each may begin.
+
+The facts are those of NVIDIA's MIG user guide and of what `nvidia-smi mig -lgip` and `-lgipp` list on such GPUs; where
+no listing of a GPU was at hand, its geometry says what was inferred.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import combinations
+
+import msgspec
+
+from tidegate.api.device import Mig
+
+
+class MigProfile(msgspec.Struct, frozen=True):
+    """One size of MIG instances on one GPU product."""
+
+    name: str
+    """What NVIDIA calls it, e.g. `3g.20gb`; `+me` has the media engines."""
+    id: int
+    """Its number in `nvidia-smi mig -lgip`."""
+    nvml: str
+    """Its name in NVML, after `NVML_GPU_INSTANCE_PROFILE_`."""
+    compute_slices: int
+    """How many GPCs it has."""
+    memory_slices: int
+    """How many memory slices it has, one after another."""
+    starts: tuple[int, ...]
+    """Which memory slices may be its first."""
+    most: int
+    """How many of them a GPU has room for."""
+    memory_gib: float | None
+    """Its memory as the driver reports it, give or take some MiB between drivers; None: not known."""
+    multiprocessors: int | None
+    """Its streaming multiprocessors, which are not proportional to its slices on every product; None: not known."""
+
+    @property
+    def has_media(self) -> bool:
+        """Whether it has the media engines, of which a GPU has one set."""
+        return self.name.endswith("+me")
+
+
+Placed = tuple[Mig, ...]
+"""The MIG instances of one GPU, by their first memory slice."""
+
+
+class MigGeometry(msgspec.Struct, frozen=True):
+    """What instances one GPU product can be cut into."""
+
+    product: str
+    """The GPU with its memory, e.g. `A100-40GB`."""
+    compute_slices: int
+    memory_slices: int
+    multiprocessors: int
+    """What the whole GPU has with MIG off."""
+    profiles: tuple[MigProfile, ...]
+    """From small to large, the plain one before its variants."""
+    inferred: str = ""
+    """What no listing of such a GPU has confirmed; empty: nothing."""
+
+    def profile(self, name: str) -> MigProfile:
+        """The profile of this name. Raises ValueError, which lists what there is."""
+        for profile in self.profiles:
+            if profile.name == name:
+                return profile
+        known = ", ".join(profile.name for profile in self.profiles)
+        raise ValueError(f"{self.product} has no MIG profile {name!r}: it has {known}")
+
+    def plain(self, compute_slices: int) -> MigProfile | None:
+        """The plain profile with so many GPCs, neither with media engines nor with more memory; None: there is none."""
+        sized = (profile for profile in self.profiles if profile.compute_slices == compute_slices)
+        return next(sized, None)
+
+    @property
+    def plain_names(self) -> tuple[str, ...]:
+        """The plain profiles, one for each number of GPCs, from small to large."""
+        first = {profile.compute_slices: profile.name for profile in reversed(self.profiles)}
+        return tuple(first[gpcs] for gpcs in sorted(first))
+
+    def why_not(self, placed: Iterable[Mig]) -> str | None:
+        """Why a GPU cannot have these instances at once, and what it could; None: it can."""
+        instances = sorted(placed, key=lambda instance: (instance.start, instance.profile))
+        try:
+            profiles = [self.profile(instance.profile) for instance in instances]
+        except ValueError as error:
+            return str(error)
+        for instance, profile in zip(instances, profiles, strict=True):
+            if instance.start not in profile.starts:
+                starts = ", ".join(map(str, profile.starts))
+                return f"on {self.product} {profile.name} begins at memory slice {starts}, not at {instance.start}"
+        for (first, its), (second, _) in combinations(zip(instances, profiles, strict=True), 2):
+            if second.start < first.start + its.memory_slices:
+                return (
+                    f"{first.profile} at {first.start} has {its.memory_slices} memory slices, and {second.profile} "
+                    f"at {second.start} begins within them: place it elsewhere, or leave one of them out"
+                )
+        if sum(profile.has_media for profile in profiles) > 1:
+            return f"{self.product} has one set of media engines: let one instance have a profile with +me"
+        if (spent := sum(profile.compute_slices for profile in profiles)) > self.compute_slices:
+            return f"they have {spent} GPCs together, and {self.product} has {self.compute_slices}"
+        return None
+
+    def is_legal(self, placed: Iterable[Mig]) -> bool:
+        """Whether a GPU can have these instances at once."""
+        return self.why_not(placed) is None
+
+    def configurations(self, names: Iterable[str] | None = None) -> tuple[Placed, ...]:
+        """Every legal set of instances of these profiles to which none of them can be added.
+
+        `names`: default, the plain ones. Raises ValueError for a profile that there is not.
+        """
+        chosen = self.plain_names if names is None else tuple(sorted(set(names)))
+        return _configurations(self, chosen)
+
+    def place(self, names: Iterable[str]) -> Placed | None:
+        """Instances of these profiles, one for each mention, on one GPU; None where they do not fit together.
+
+        It is exact: 3g and 4g fit only as 4g at 0 and 3g at 4, which first-fit misses. Raises ValueError for a profile
+        that there is not.
+        """
+        wanted = Counter(names)
+        for placed in self.configurations(wanted):
+            if wanted <= Counter(instance.profile for instance in placed):
+                left = wanted.copy()
+                taken = []
+                for instance in placed:
+                    if left[instance.profile]:
+                        left[instance.profile] -= 1
+                        taken.append(instance)
+                return tuple(taken)
+        return None
+
+
+@cache
+def _configurations(geometry: MigGeometry, names: tuple[str, ...]) -> tuple[Placed, ...]:
+    profiles = [geometry.profile(name) for name in names]
+
+    def filled(start: int) -> Iterator[Placed]:
+        """Everything that may stand at this memory slice and behind it."""
+        if start == geometry.memory_slices:
+            yield ()
+            return
+        for profile in profiles:
+            if start in profile.starts:
+                for rest in filled(start + profile.memory_slices):
+                    yield Mig(profile.name, start), *rest
+        yield from filled(start + 1)
+
+    def is_full(placed: Placed) -> bool:
+        return not any(
+            geometry.is_legal((*placed, Mig(profile.name, start))) for profile in profiles for start in profile.starts
+        )
+
+    return tuple(placed for placed in filled(0) if geometry.is_legal(placed) and is_full(placed))
+
+
+def _of_eight(
+    product: str,
+    labels: tuple[str, str, str, str],
+    multiprocessors: tuple[int, int, int, int | None, int, int, int],
+    memory_gib: tuple[float, float, float | None, float | None],
+    inferred: str = "",
+) -> MigGeometry:
+    """A GPU of seven GPCs and eight memory slices.
+
+    `labels` and `memory_gib`: of one, two, four and eight memory slices. `multiprocessors`: of 1g, 1g with two memory
+    slices, 2g, 3g, 4g, 7g, and of the whole GPU.
+    """
+    one, two, half, whole = labels
+    one_gib, two_gib, half_gib, whole_gib = memory_gib
+    m1, m1_double, m2, m3, m4, m7, m_all = multiprocessors
+    anywhere, pairs = tuple(range(7)), (0, 2, 4, 6)
+    profiles = (
+        MigProfile(f"1g.{one}", 19, "1_SLICE", 1, 1, anywhere, 7, one_gib, m1),
+        MigProfile(f"1g.{one}+me", 20, "1_SLICE_REV1", 1, 1, anywhere, 1, one_gib, m1),
+        MigProfile(f"1g.{two}", 15, "1_SLICE_REV2", 1, 2, pairs, 4, two_gib, m1_double),
+        MigProfile(f"2g.{two}", 14, "2_SLICE", 2, 2, pairs[:3], 3, two_gib, m2),
+        MigProfile(f"3g.{half}", 9, "3_SLICE", 3, 4, (0, 4), 2, half_gib, m3),
+        MigProfile(f"4g.{half}", 5, "4_SLICE", 4, 4, (0,), 1, half_gib, m4),
+        MigProfile(f"7g.{whole}", 0, "7_SLICE", 7, 8, (0,), 1, whole_gib, m7),
+    )
+    return MigGeometry(product, 7, 8, m_all, profiles, inferred)
+
+
+_A30 = MigGeometry(
+    "A30-24GB",
+    4,
+    4,
+    56,
+    (
+        MigProfile("1g.6gb", 14, "1_SLICE", 1, 1, (0, 1, 2, 3), 4, 5.81, 14),
+        MigProfile("1g.6gb+me", 21, "1_SLICE_REV1", 1, 1, (0, 1, 2, 3), 1, 5.81, 14),
+        MigProfile("2g.12gb", 5, "2_SLICE", 2, 2, (0, 2), 2, 11.69, 28),
+        MigProfile("2g.12gb+me", 6, "2_SLICE_REV1", 2, 2, (0, 2), 1, 11.69, 28),
+        MigProfile("4g.24gb", 0, "4_SLICE", 4, 4, (0,), 1, 23.44, 56),
+    ),
+)
+_AMPERE = (14, 14, 28, 42, 56, 98, 108)
+_HOPPER = (16, 26, 32, 60, 64, 132, 132)
+_LIKE_H100 = "the placements, which are taken to be those of an H100"
+
+MIG_GEOMETRIES: dict[str, MigGeometry] = {
+    geometry.product: geometry
+    for geometry in (
+        _A30,
+        _of_eight("A100-40GB", ("5gb", "10gb", "20gb", "40gb"), _AMPERE, (4.75, 9.62, 19.5, 39.25)),
+        _of_eight("A100-80GB", ("10gb", "20gb", "40gb", "80gb"), _AMPERE, (9.62, 19.5, 39.25, 78.5)),
+        _of_eight("H100-80GB", ("10gb", "20gb", "40gb", "80gb"), _HOPPER, (9.75, 19.62, 39.5, 79.25)),
+        _of_eight("GH200-96GB", ("12gb", "24gb", "48gb", "96gb"), _HOPPER, (11.0, 23.0, 46.5, 93.0), _LIKE_H100),
+        _of_eight("H200-141GB", ("18gb", "35gb", "71gb", "141gb"), _HOPPER, (16.0, 32.25, 69.5, 139.75), _LIKE_H100),
+        _of_eight(
+            "B200-180GB",
+            ("23gb", "45gb", "90gb", "180gb"),
+            (18, 30, 36, None, 72, 148, 148),
+            (20.5, 44.25, None, None),
+            "the placements, from the user guide's fractions of memory; the multiprocessors of 4g and 7g",
+        ),
+    )
+}
+"""Every product of which the geometry is known, by name."""
+
+_TOLERANCE = 0.1
+"""How far a size that was read may be from the product's: in GB or GiB, with or without what the driver keeps."""
+
+
+def mig_geometries(product: str, memory_mib: int | None = None) -> tuple[MigGeometry, ...]:
+    """The geometries that a GPU of this product may have: none where it is not known, several where memory decides.
+
+    `product`: a name of `MIG_GEOMETRIES` or what the driver calls it, e.g. `NVIDIA A100-SXM4-40GB`. `memory_mib`: what
+    the GPU has, for names that do not say it. Of an H100 PCIe the profiles hold, its multiprocessors are fewer.
+    """
+    words = set(re.findall(r"[A-Z0-9]+", product.upper()))
+    said = re.search(r"(\d+) ?GB", product.upper())
+    # The name of a GH200 says the memory of its CPU.
+    gigabytes = float(said[1]) if said and "GH200" not in words else memory_mib and memory_mib / 1024
+    found = []
+    for geometry in MIG_GEOMETRIES.values():
+        family, _, size = geometry.product.partition("-")
+        size_gb = float(size.removesuffix("GB"))
+        if family in words and (not gigabytes or abs(gigabytes / size_gb - 1) <= _TOLERANCE):
+            found.append(geometry)
+    return tuple(found)
