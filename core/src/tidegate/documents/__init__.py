@@ -5,6 +5,7 @@ layout         what is loaded where: planners make it, the generator, the simula
 deployment     what the generator wrote: model repositories and the processes that serve them
 profile_file   how long models run, as measured
 struct_field   nouns of the contract as fields of a document
+request_sizes  how many requests have how many rows, as observed
 shape_text     the shapes of requests, by which profiles are kept, in words
 wrong_fields   what is wrong with a document, field by field, in words
 block_profile  how long the blocks of a model run, as measured: what planners of partitions read
@@ -34,6 +35,7 @@ from tidegate.documents.profile_file import (
     read_profiles,
     write_profile,
 )
+from tidegate.documents.request_sizes import RequestSizes
 from tidegate.documents.shape_text import read_shape, shape_text
 from tidegate.documents.wrong_fields import WrongField, wrong_fields
 
@@ -66,6 +68,7 @@ __all__ = [
     "Point",
     "ProfileFile",
     "ProfileFileError",
+    "RequestSizes",
     "Slice",
     "Whole",
     "WrongField",

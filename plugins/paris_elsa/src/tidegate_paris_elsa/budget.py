@@ -1,0 +1,124 @@
+"""How many GPCs slices can spend: what is legal on each GPU, added up over all of them."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from tidegate.api import PlanningError
+from tidegate_paris_elsa.problem import GpuPool, MigProblem
+from tidegate_paris_elsa.slices import Kind
+
+Cut = tuple[int, ...]
+"""How many slices of each kind one GPU is cut into: one number for each of the problem's kinds."""
+
+
+def cuts_of(pool: int, gpus: GpuPool, kinds: Sequence[Kind], usable: Sequence[int]) -> tuple[Cut, ...]:
+    """The ways to cut a GPU of this pool into usable kinds (by number) that leave no room for one more."""
+    mine = [kind.mig.name for number, kind in enumerate(kinds) if number in usable and kind.pool == pool]
+    found = set()
+    for placed in gpus.geometry.configurations(mine) if mine else ():
+        names = Counter(instance.profile for instance in placed)
+        found.add(tuple(names[kind.mig.name] if kind.pool == pool else 0 for kind in kinds))
+    return tuple(sorted(found, reverse=True))
+
+
+def parts_of(cuts: Sequence[Cut]) -> tuple[Cut, ...]:
+    """The cuts, and all that is left of them when slices are left out; nothing at all is one of them."""
+    found: set[Cut] = set()
+
+    def leave_out(cut: Cut) -> None:
+        if cut in found:
+            return
+        found.add(cut)
+        for place, count in enumerate(cut):
+            if count:
+                leave_out((*cut[:place], count - 1, *cut[place + 1 :]))
+
+    for cut in cuts:
+        leave_out(cut)
+    return tuple(sorted(found))
+
+
+def spent(cut: Cut, kinds: Sequence[Kind]) -> int:
+    """The GPCs of its slices."""
+    return sum(count * kind.gpcs for count, kind in zip(cut, kinds, strict=True))
+
+
+class Budget:
+    """How many GPCs can be spent on the GPUs of a problem, by slices of some kinds only."""
+
+    def __init__(self, problem: MigProblem, kinds: Sequence[Kind], usable: Sequence[int]) -> None:
+        """`usable`: the numbers of those kinds."""
+        self._problem = problem
+        self._kinds = kinds
+        self.cuts = [cuts_of(number, pool, kinds, usable) for number, pool in enumerate(problem.gpus)]
+        """The ways to cut a GPU of each pool that leave no room for one more slice."""
+        self._parts = [parts_of(cuts) if cuts else ((0,) * len(kinds),) for cuts in self.cuts]
+        self._sums = [sorted({spent(part, kinds) for part in parts}) for parts in self._parts]
+        self._reach = [1]
+        """Of the last n GPUs, as bits: which sums of GPCs they can spend; bit 0 is always set."""
+        for pool in reversed(self._pools()):
+            before = self._reach[-1]
+            reached = 0
+            for gpcs in self._sums[pool]:
+                reached |= before << gpcs
+            self._reach.append(reached)
+
+    @property
+    def most(self) -> int:
+        """The most GPCs that can be spent."""
+        return self._reach[-1].bit_length() - 1
+
+    @property
+    def gpcs(self) -> int:
+        """What is to be spent: what the problem says, else the most. Raises PlanningError where no cut spends that."""
+        wanted = self._problem.gpcs
+        if wanted is None:
+            return self.most
+        if self._can_spend(wanted):
+            return wanted
+        every = [gpcs for gpcs in range(1, self.most + 1) if self._can_spend(gpcs)]
+        below, above = [gpcs for gpcs in every if gpcs < wanted], [gpcs for gpcs in every if gpcs > wanted]
+        nearest = " or ".join(map(str, [*below[-1:], *above[:1]])) or "no number at all"
+        names = ", ".join(sorted({kind.mig.name for place, kind in enumerate(self._kinds) if self._is_used(place)}))
+        have = ", ".join(f"{pool.count} {pool.product}" for pool in self._problem.gpus)
+        raise PlanningError(
+            f"gpcs: no legal layout of {have} spends {wanted} GPCs with slices of {names or 'none'}: {nearest} would do"
+        )
+
+    def draw(self, rng: Random) -> Counter[tuple[int, Cut]]:
+        """Random cuts that spend the budget: so many GPUs of a pool are cut so, by (pool, cut).
+
+        Every GPU in turn is cut in any of the ways that leave the others a way to spend the rest, each as likely.
+        """
+        left, drawn = self.gpcs, Counter[tuple[int, Cut]]()
+        for after, pool in zip(range(len(self._reach) - 2, -1, -1), self._pools(), strict=True):
+            ways = [
+                part
+                for part in self._parts[pool]
+                if (rest := left - spent(part, self._kinds)) >= 0 and self._reach[after] >> rest & 1
+            ]
+            part = rng.choice(ways)
+            drawn[pool, part] += 1
+            left -= spent(part, self._kinds)
+        return drawn
+
+    def _pools(self) -> list[int]:
+        """The pool of every GPU."""
+        return [number for number, pool in enumerate(self._problem.gpus) for _ in range(pool.count)]
+
+    def _can_spend(self, gpcs: int) -> bool:
+        return bool(self._reach[-1] >> gpcs & 1)
+
+    def _is_used(self, kind: int) -> bool:
+        return any(cut[kind] for cuts in self.cuts for cut in cuts)
+
+
+def gpus_cut(problem: MigProblem, chosen: Counter[tuple[int, Cut]]) -> Iterator[tuple[int, int, Cut]]:
+    """(pool, number of the GPU in it, cut) for every GPU that is cut, those of each pool from 0 on."""
+    for number in range(len(problem.gpus)):
+        index = 0
+        for (pool, cut), count in sorted(chosen.items(), reverse=True):
+            for _ in range(count if pool == number and any(cut) else 0):
+                yield pool, index, cut
+                index += 1

@@ -1,0 +1,48 @@
+"""Knees: from how many rows on a slice is busy, so that more of them only take longer (PARIS, step A)."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Literal
+
+from tidegate_paris_elsa.problem import SliceProfile
+
+KneeSource = Literal["utilisation", "latency", "slo"]
+"""What a knee was found by; `slo`: with more rows a request would be late."""
+
+
+def knee_of(profile: SliceProfile, *, utilisation: float, gain: float) -> tuple[int, KneeSource]:
+    """The rows at which a slice's utilisation, or its throughput, bends, and by which of the two that was found.
+
+    By utilisation, where it was measured: the first rows with the share `utilisation` of the slice's own highest one,
+    for what the host takes keeps that of some below 1. Else the first rows of which twice as many bring less than
+    `gain` more throughput. Where there are none such it is the largest number that was measured.
+    """
+    if profile.utilisation is not None:
+        enough = utilisation * max(profile.utilisation)
+        measured = zip(profile.rows, profile.utilisation, strict=True)
+        return next(rows for rows, used in measured if used >= enough), "utilisation"
+    for rows in profile.rows:
+        if 2 * rows > profile.rows[-1]:
+            break
+        throughput, doubled = rows / latency_ms(profile, rows), 2 * rows / latency_ms(profile, 2 * rows)
+        if doubled < (1 + gain) * throughput:
+            return rows, "latency"
+    return profile.rows[-1], "latency"
+
+
+def latency_ms(profile: SliceProfile, rows: int) -> float:
+    """The latency of a request of so many rows, on a straight line between those measured; rows within them."""
+    points = list(zip(profile.rows, profile.latency_ms, strict=True))
+    above = next(index for index, known in enumerate(profile.rows) if known >= rows)
+    right, right_ms = points[above]
+    if right == rows or above == 0:
+        return right_ms
+    left, left_ms = points[above - 1]
+    return left_ms + (right_ms - left_ms) * (rows - left) / (right - left)
+
+
+def segments_of(knees: Sequence[int], most_rows: int) -> list[tuple[int, int]]:
+    """(B_{k-1} + 1, B_k) for slices from small to large; the last one takes everything above, some may be empty."""
+    ends = [min(end, most_rows) for end in accumulate(knees, max)]
+    ends[-1] = most_rows
+    return [(before + 1, end) for before, end in zip([0, *ends], ends, strict=False)]

@@ -1,0 +1,51 @@
+"""Where slices are: every slice of a plan on a GPU, at a start slot that is legal, for one model."""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
+
+from tidegate.documents import Device
+from tidegate_paris_elsa.budget import gpus_cut
+from tidegate_paris_elsa.plan import PlannedGpu, PlannedSlice
+from tidegate_paris_elsa.problem import GpuPool, MigProblem
+from tidegate_paris_elsa.program import Counts
+from tidegate_paris_elsa.slices import Kind
+
+
+def place(problem: MigProblem, kinds: Sequence[Kind], counts: Counts) -> tuple[PlannedGpu, ...]:
+    """The GPUs that have slices, those of each pool from the first one on.
+
+    Slices of one kind go round the models, so that what a machine or a GPU that is lost takes along is of several.
+    """
+    waiting: defaultdict[int, deque[int]] = defaultdict(deque)
+    for kind in range(len(kinds)):
+        left = +Counter({model: count for (model, its), count in counts.slices.items() if its == kind})
+        while left:
+            for model in sorted(left):
+                waiting[kind].append(model)
+            left -= Counter(dict.fromkeys(left, 1))
+    gpus = []
+    for pool, number, cut in gpus_cut(problem, counts.cuts):
+        owners = {
+            kind: [waiting[kind].popleft() for _ in range(count) if waiting[kind]] for kind, count in enumerate(cut)
+        }
+        names = [kinds[kind].mig.name for kind, mine in owners.items() for _ in mine]
+        placed = problem.gpus[pool].geometry.place(names)
+        assert placed is not None, "what is left of a legal cut is legal"
+        by_name = {kinds[kind].mig.name: iter(mine) for kind, mine in owners.items() if mine}
+        slices = tuple(
+            PlannedSlice(
+                profile=instance.profile,
+                start=instance.start,
+                model=problem.models[next(by_name[instance.profile])].name,
+            )
+            for instance in placed
+        )
+        if slices:
+            gpus.append(PlannedGpu(device=device_of(problem.gpus[pool], number), slices=slices))
+    return tuple(gpus)
+
+
+def device_of(pool: GpuPool, number: int) -> Device:
+    """One of a pool's GPUs, in its node."""
+    node, index = divmod(number, pool.per_node)
+    return Device(f"{pool.product}-node-{node}", index, pool.product, pool.memory_mib)

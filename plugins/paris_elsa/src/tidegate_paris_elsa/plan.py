@@ -1,0 +1,104 @@
+"""The plan: how every GPU is cut, which model each slice serves, and why so many of each."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tidegate.api import Plan
+from tidegate.documents.struct_field import DeviceField
+from tidegate_paris_elsa.knees import KneeSource
+
+Amount = Annotated[float, Field(ge=0)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class PlannedSegment(_Part):
+    """What PARIS wants of one kind of slice for one model."""
+
+    kind: str
+    """E.g. `A100-40GB/3g.20gb`."""
+    knee: int
+    """B_k: from so many rows on it is busy."""
+    knee_from: KneeSource
+    rows: tuple[int, int]
+    """The segment: the sizes of the requests that it is meant for, first and last; none where the last is less."""
+    work_s: Amount
+    """R_k: seconds of such a slice, for each request of the model."""
+    wanted: Amount
+    """N_k: how many of it, in parts of slices."""
+
+
+class PlannedModel(_Part):
+    """One model."""
+
+    name: str
+    rate_rps: Amount
+    """Requests per second that its slices bear."""
+    slices: dict[str, int]
+    """How many of each kind it has."""
+    segments: tuple[PlannedSegment, ...] = ()
+    """From the slowest kind to the fastest; empty for planners that want nothing."""
+
+
+class PlannedSlice(_Part):
+    """One MIG instance."""
+
+    profile: str
+    start: int = Field(ge=0)
+    """Its first memory slice."""
+    model: str
+
+
+class PlannedGpu(_Part):
+    """One GPU."""
+
+    device: DeviceField
+    slices: tuple[PlannedSlice, ...] = Field(min_length=1)
+
+
+class MigPlan(Plan):
+    """GPUs in slices. `objective`: the load, requests/s of every model relative to its weight; more is better."""
+
+    kind: Literal["mig_plan"] = "mig_plan"
+    gpcs: int
+    """How many GPCs are spent."""
+    models: tuple[PlannedModel, ...]
+    gpus: tuple[PlannedGpu, ...]
+
+    @property
+    def summary(self) -> str:
+        """The rates, and what they take."""
+        rates = ", ".join(f"{model.name} {model.rate_rps:,.0f}/s" for model in self.models)
+        slices = sum(len(gpu.slices) for gpu in self.gpus)
+        return f"{rates}; {self.gpcs} GPCs in {slices} slices of {len(self.gpus)} GPUs"
+
+    @property
+    def table(self) -> list[dict[str, str]]:
+        """A row per model and kind of slice."""
+        rows = []
+        for model in self.models:
+            segments = {segment.kind: segment for segment in model.segments}
+            for kind in [*segments, *(kind for kind in model.slices if kind not in segments)]:
+                segment = segments.get(kind)
+                rows.append(
+                    {
+                        "model": model.name,
+                        "slices": kind,
+                        "rows": _rows(segment),
+                        "knee": "-" if segment is None else f"{segment.knee} by {segment.knee_from}",
+                        "R ms": "-" if segment is None else f"{1000 * segment.work_s:.3f}",
+                        "wanted": "-" if segment is None else f"{segment.wanted:.2f}",
+                        "count": str(model.slices.get(kind, 0)),
+                    }
+                )
+        return rows
+
+
+def _rows(segment: PlannedSegment | None) -> str:
+    if segment is None:
+        return "any"
+    first, last = segment.rows
+    return f"{first}-{last}" if last >= first else "none"

@@ -1,0 +1,200 @@
+"""The planner `paris`, and those that it is judged by: equal slices everywhere, the best of these, random ones."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from tidegate.api import PlanningError, Progress
+from tidegate_paris_elsa.budget import Budget
+from tidegate_paris_elsa.counts import instances, work_s
+from tidegate_paris_elsa.knees import KneeSource, knee_of, segments_of
+from tidegate_paris_elsa.placing import place
+from tidegate_paris_elsa.plan import MigPlan, PlannedModel, PlannedSegment
+from tidegate_paris_elsa.problem import MigModel, MigProblem, Size
+from tidegate_paris_elsa.program import Counts, Demand, share_out, solve
+from tidegate_paris_elsa.slices import Kind, Offers, Speed, offers_of
+
+SIZES: tuple[Size, ...] = (1, 2, 3, 7)
+"""The sizes of equal slices among which `homogeneous-max` looks for the best, as the paper does."""
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What PARIS wants for one model, from the slowest of its kinds to the fastest."""
+
+    speeds: Sequence[Speed]
+    segments: Sequence[PlannedSegment]
+    demands: Sequence[Demand]
+
+
+def plan_paris(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
+    """Slices of unlike sizes, each for the sizes of requests at which it is busy and no more. Raises PlanningError."""
+    offers = offers_of(problem)
+    budget = Budget(problem, offers.kinds, offers.usable)
+    wishes = _wishes(problem, offers, budget.gpcs)
+    wanted = {
+        (number, speed.kind): segment.wanted
+        for number, wish in enumerate(wishes)
+        for speed, segment in zip(wish.speeds, wish.segments, strict=True)
+    }
+    demands = [demand for wish in wishes for demand in wish.demands]
+    # N_k instances that are busy R_k seconds for each request: what PARIS wants bears this many.
+    most_rps = max(
+        segment.wanted / (segment.work_s * model.weight)
+        for model, wish in zip(problem.models, wishes, strict=True)
+        for segment in wish.segments
+        if segment.work_s > 0
+    )
+    counts = solve(
+        problem, offers, demands, budget, wanted, most_rps=most_rps, time_limit_s=time_limit_s, progress=progress
+    )
+    return _plan_of(problem, offers.kinds, counts, [wish.segments for wish in wishes])
+
+
+def plan_homogeneous(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
+    """Slices of one size, the problem's `size`: as many as fit, or as spend its GPCs. Raises PlanningError."""
+    if problem.size is None:
+        raise PlanningError("size: `homogeneous` needs one: 1, 2, 3, 4 or 7 GPCs")
+    return _homogeneous(problem, problem.size, time_limit_s, progress)
+
+
+def plan_max(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
+    """The best of the plans with slices of one size, by the load that they bear in time. Raises PlanningError."""
+    plans: list[tuple[bool, MigPlan]] = []
+    reasons = []
+    for size in SIZES:
+        try:
+            plan = _homogeneous(problem, size, time_limit_s, progress)
+        except PlanningError as error:
+            reasons.append(f"size {size}: {error}")
+        else:
+            plans.append((_is_in_time(problem, plan), plan))
+    if not plans:
+        raise PlanningError("; ".join(reasons))
+    return max(plans, key=lambda rated: (rated[0], rated[1].objective))[1]
+
+
+def plan_random(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
+    """Every GPU cut at random, by the problem's `seed`, into slices that spend its GPCs. Raises PlanningError."""
+    every = offers_of(problem)
+    offers = every.only(set.intersection(*({speed.kind for speed in mine} for mine in every.speeds)))
+    drawn = Budget(problem, offers.kinds, offers.usable).draw(Random(problem.seed))
+    demands = _anywhere(problem, offers)
+    counts = share_out(problem, offers, demands, drawn, time_limit_s=time_limit_s, progress=progress)
+    return _plan_of(problem, offers.kinds, counts, [() for _ in problem.models])
+
+
+def _homogeneous(problem: MigProblem, size: Size, time_limit_s: float, progress: Progress) -> MigPlan:
+    every = offers_of(problem)
+    equal = [pool.geometry.plain(size) for pool in problem.gpus]
+    sized = [number for number, kind in enumerate(every.kinds) if kind.mig == equal[kind.pool]]
+    if not sized:
+        have = ", ".join(pool.product for pool in problem.gpus)
+        raise PlanningError(f"size: {have} have no slices of {size} GPCs: give another size")
+    offers = every.only(sized)
+    for model, mine in zip(problem.models, offers.speeds, strict=True):
+        if not mine:
+            names = ", ".join(every.kinds[number].name for number in sized)
+            raise PlanningError(f"model {model.name!r}: it was not measured on {names}: measure it there")
+    budget = Budget(problem, offers.kinds, offers.usable)
+    demands = _anywhere(problem, offers)
+    counts = solve(problem, offers, demands, budget, {}, time_limit_s=time_limit_s, progress=progress)
+    return _plan_of(problem, offers.kinds, counts, [() for _ in problem.models])
+
+
+def _wishes(problem: MigProblem, offers: Offers, gpcs: int) -> list[_Wish]:
+    """Algorithm 1 for every model, with one C for all of them."""
+    kinds, speeds = offers.kinds, offers.speeds
+    cut = [_segments(problem, model, mine) for model, mine in zip(problem.models, speeds, strict=True)]
+    works = [
+        [work_s(model.shares, rows, speed.throughput_rps) for speed, (_, _, rows) in zip(mine, segments, strict=True)]
+        for model, mine, segments in zip(problem.models, speeds, cut, strict=True)
+    ]
+    sizes = [kinds[speed.kind].gpcs for mine in speeds for speed in mine]
+    weighted = [model.weight * work for model, mine in zip(problem.models, works, strict=True) for work in mine]
+    wanted = iter(instances(sizes, weighted, gpcs))
+    wishes = []
+    for number, (model, mine, segments) in enumerate(zip(problem.models, speeds, cut, strict=True)):
+        planned, demands = [], []
+        for place_of, (speed, (knee, source, rows)) in enumerate(zip(mine, segments, strict=True)):
+            planned.append(
+                PlannedSegment(
+                    kind=kinds[speed.kind].name,
+                    knee=knee,
+                    knee_from=source,
+                    rows=rows,
+                    work_s=works[number][place_of],
+                    wanted=next(wanted),
+                )
+            )
+            larger = {each.kind: work_s(model.shares, rows, each.throughput_rps) for each in mine[place_of:]}
+            if works[number][place_of] > 0:
+                demands.append(Demand(number, larger))
+        wishes.append(_Wish(mine, planned, demands))
+    return wishes
+
+
+def _segments(
+    problem: MigProblem, model: MigModel, speeds: Sequence[Speed]
+) -> list[tuple[int, KneeSource, tuple[int, int]]]:
+    """(B_k, what it was found by, the segment) of every kind. Raises PlanningError where large ones are always late."""
+    knees: list[tuple[int, KneeSource]] = []
+    most_rows = model.most_rows
+    for speed in speeds:
+        knee, source = knee_of(speed.profile, utilisation=problem.utilisation, gain=problem.gain)
+        budget_ms = None if model.slo_ms is None else model.slo_ms * (problem.within or 1)
+        in_time = most_rows if budget_ms is None else speed.most_rows_within(budget_ms, most_rows)
+        knees.append((in_time, "slo") if problem.within is not None or in_time < knee else (knee, source))
+    fastest_ms = speeds[-1].latency_ms(most_rows)
+    if model.slo_ms is not None and fastest_ms > model.slo_ms:
+        raise PlanningError(
+            f"model {model.name!r}: {most_rows} rows take {fastest_ms:g} ms on its fastest slice, and its slo_ms is "
+            f"{model.slo_ms:g}: a longer slo_ms, smaller requests, or larger slices"
+        )
+    segments = segments_of([knee for knee, _ in knees], most_rows)
+    return [(knee, source, rows) for (knee, source), rows in zip(knees, segments, strict=True)]
+
+
+def _anywhere(problem: MigProblem, offers: Offers) -> list[Demand]:
+    """All requests of each model, on any kind."""
+    return [
+        Demand(
+            number,
+            {speed.kind: work_s(model.shares, (1, model.most_rows), speed.throughput_rps) for speed in mine},
+        )
+        for number, (model, mine) in enumerate(zip(problem.models, offers.speeds, strict=True))
+    ]
+
+
+def _is_in_time(problem: MigProblem, plan: MigPlan) -> bool:
+    """Whether every model's largest requests are in time on each of its slices."""
+    offers = offers_of(problem)
+    for number, (model, planned) in enumerate(zip(problem.models, plan.models, strict=True)):
+        speeds = offers.by_name(number)
+        slowest_ms = max(speeds[name].latency_ms(model.most_rows) for name in planned.slices)
+        if model.slo_ms is not None and slowest_ms > model.slo_ms:
+            return False
+    return True
+
+
+def _plan_of(
+    problem: MigProblem, kinds: Sequence[Kind], counts: Counts, segments: Sequence[Sequence[PlannedSegment]]
+) -> MigPlan:
+    models = tuple(
+        PlannedModel(
+            name=model.name,
+            rate_rps=round(counts.load * model.weight, 3),
+            slices={
+                kind.name: count for place, kind in enumerate(kinds) if (count := counts.slices.get((number, place), 0))
+            },
+            segments=tuple(segments[number]),
+        )
+        for number, model in enumerate(problem.models)
+    )
+    return MigPlan(
+        objective=counts.load,
+        bound=counts.bound,
+        gpcs=sum(count * kinds[kind].gpcs for (_, kind), count in counts.slices.items()),
+        models=models,
+        gpus=place(problem, kinds, counts),
+    )

@@ -1,0 +1,182 @@
+"""The problem of the planners of MIG slices: which GPUs there are, which models they serve, requests of which sizes."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tidegate.api import Document, PlanningError
+from tidegate.documents import (
+    MIG_GEOMETRIES,
+    MigGeometry,
+    ProfileFileError,
+    RequestSizes,
+    mig_geometries,
+    read_document,
+    read_profiles,
+)
+
+Positive = Annotated[float, Field(gt=0, lt=1e12)]
+Amount = Annotated[float, Field(ge=0, lt=1e12)]
+Rows = Annotated[int, Field(ge=1, le=65536)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Size = Literal[1, 2, 3, 4, 7]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class GpuPool(_Part):
+    """Equal GPUs."""
+
+    product: Name = Field(description="With its memory, e.g. `A100-40GB`, or what the driver calls it")
+    count: int = Field(ge=1, le=100_000)
+    per_node: int = Field(default=8, ge=1, description="GPUs of a machine")
+    memory_mib: int | None = Field(default=None, ge=1, description="Of a GPU, where the product's name does not say it")
+
+    @model_validator(mode="after")
+    def _is_known(self) -> Self:
+        found = [geometry.product for geometry in mig_geometries(self.product, self.memory_mib)]
+        if len(found) != 1:
+            known = ", ".join(MIG_GEOMETRIES)
+            raise ValueError(
+                f"product: {self.product!r} may be {' or '.join(found)}: say which, or give memory_mib"
+                if found
+                else f"product: the MIG geometry of {self.product!r} is not known; known are {known}"
+            )
+        return self
+
+    @cached_property
+    def geometry(self) -> MigGeometry:
+        """Into which slices such a GPU can be cut."""
+        (geometry,) = mig_geometries(self.product, self.memory_mib)
+        return geometry
+
+
+class SliceProfile(_Part):
+    """How long a model runs on one kind of slice, as measured."""
+
+    kind: Name = Field(description="A MIG profile, `3g.20gb`, or with its product, `A100-40GB/3g.20gb`")
+    rows: tuple[Rows, ...] = Field(min_length=1, description="Rising")
+    latency_ms: tuple[Positive, ...] = Field(description="Of a request of so many rows")
+    utilisation: tuple[Amount, ...] | None = Field(
+        default=None, description="Of the slice's compute units meanwhile, 0 to 1, e.g. DCGM's GR_ENGINE_ACTIVE"
+    )
+
+    @model_validator(mode="after")
+    def _pairs(self) -> Self:
+        if list(self.rows) != sorted(set(self.rows)):
+            raise ValueError(f"rows: {list(self.rows)} do not rise")
+        for name, values in (("latency_ms", self.latency_ms), ("utilisation", self.utilisation)):
+            if values is not None and len(values) != len(self.rows):
+                raise ValueError(
+                    f"{name}: {len(values)} values for {len(self.rows)} numbers of rows: give one for each"
+                )
+        if self.utilisation is not None and not max(self.utilisation) > 0:
+            raise ValueError("utilisation: all of it is zero: measure it under load, or leave it out")
+        return self
+
+
+class MigModel(_Part):
+    """A model to serve."""
+
+    name: Name
+    slo_ms: Positive | None = Field(default=None, description="No slice is planned for rows that take it longer")
+    weight: Positive = Field(default=1.0, description="Its part of the load: rates are compared relative to it")
+    memory_mib: Positive | None = Field(default=None, description="Slices with less are not used for it")
+    sizes: dict[Rows, Amount] | str = Field(
+        description="{rows: so many requests}; or the path of a file that `tidegate sizes` wrote"
+    )
+    profiles: tuple[SliceProfile, ...] | str = Field(description="... or the path of a file by `tidegate profile`")
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        if isinstance(self.sizes, dict):
+            _check_sizes(self.name, self.sizes)
+        if not isinstance(self.profiles, str):
+            kinds = [profile.kind for profile in self.profiles]
+            if doubles := sorted({kind for kind in kinds if kinds.count(kind) > 1}):
+                raise ValueError(f"profiles: {doubles[0]!r} is listed twice")
+        return self
+
+    @cached_property
+    def shares(self) -> dict[int, float]:
+        """{rows: its share of the requests}, rising, without what never comes. Raises DocumentError, PlanningError."""
+        sizes = self.sizes
+        if isinstance(sizes, str):
+            known = read_document(Path(sizes), RequestSizes).models
+            if self.name not in known:
+                raise PlanningError(f"{sizes}: knows nothing of model {self.name!r}, but of {', '.join(known)}")
+            sizes = known[self.name]
+        total = sum(sizes.values())
+        return {rows: sizes[rows] / total for rows in sorted(sizes) if sizes[rows] > 0}
+
+    @property
+    def most_rows(self) -> int:
+        """The size of its largest requests."""
+        return max(self.shares)
+
+    @cached_property
+    def measured(self) -> tuple[SliceProfile, ...]:
+        """The profiles, those of a file by median. Raises PlanningError."""
+        if not isinstance(self.profiles, str):
+            return self.profiles
+        try:
+            file = read_profiles(Path(self.profiles))
+        except ProfileFileError as error:
+            raise PlanningError(str(error)) from error
+        return tuple(
+            SliceProfile(
+                kind=profile.kind,
+                rows=tuple(point.rows for point in profile.points),
+                latency_ms=tuple(point.median_ms for point in profile.points),
+            )
+            for profile in file.profiles
+            if profile.model == self.name and profile.shape == ""
+        )
+
+
+class MigProblem(Document):
+    """The document."""
+
+    kind: Literal["mig_problem"] = "mig_problem"
+    gpus: tuple[GpuPool, ...] = Field(min_length=1, max_length=6)
+    models: tuple[MigModel, ...] = Field(min_length=1)
+    gpcs: int | None = Field(
+        default=None, ge=1, description="To be spent, no more and no less; default: all that slices can have"
+    )
+    utilisation: float = Field(
+        default=0.8, gt=0, le=1, description="Of a slice's own highest one: with more rows it gains little"
+    )
+    gain: float = Field(
+        default=0.5, gt=0, le=1, description="Where none was measured: twice the rows bring less more throughput"
+    )
+    within: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="In place of knees: a slice is meant for what takes it no longer than this share of the SLO",
+    )
+    size: Size | None = Field(default=None, description="GPCs of each slice, for the planner `homogeneous`")
+    seed: int = Field(default=0, ge=0, description="For the planner `heterogeneous-random`")
+    gap: float = Field(default=0.001, ge=0, lt=1, description="Good enough: so far from the best possible")
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        for what, names in (
+            ("gpus", [pool.product for pool in self.gpus]),
+            ("models", [model.name for model in self.models]),
+        ):
+            if doubles := sorted({name for name in names if names.count(name) > 1}):
+                raise ValueError(f"{what}: {doubles[0]!r} is listed twice")
+        for model in self.models:
+            if self.within is not None and model.slo_ms is None:
+                raise ValueError(f"models: {model.name!r} needs an slo_ms: `within` is a share of it")
+        return self
+
+
+def _check_sizes(name: str, sizes: dict[int, float]) -> None:
+    if not sum(sizes.values()) > 0:
+        raise ValueError(f"sizes: those of {name!r} sum to nothing: say how many requests have how many rows")

@@ -1,0 +1,241 @@
+"""The integer program: how many slices of each kind each model gets, and how every GPU is cut. HiGHS solves it.
+
+PARIS leaves open how parts of slices become whole ones that fit GPUs. Here whole slices bear as much as they can of the
+load that the parts would bear, a segment being served by larger slices, too, as ELSA does it. Of all counts that bear
+as much those are taken that are nearest to what PARIS wants. How a GPU may be cut is listed (`budget`), so that every
+answer can be placed.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_matrix
+
+from tidegate.api import PlanningError, Progress
+from tidegate_paris_elsa.budget import Budget, Cut, spent
+from tidegate_paris_elsa.problem import MigProblem
+from tidegate_paris_elsa.slices import Offers
+
+SLACK = 1e-6
+"""The share of itself by which the load may be missed in the second stage: solvers round."""
+LOAD_SHARE = 0.7
+"""The share of the time for the first stage."""
+LEAST_S = 0.2
+"""A search gets so much however late it is: with less it would hardly begin."""
+INFEASIBLE = 2
+"""One of the solver's statuses."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Requests of some sizes of one model."""
+
+    model: int
+    works_s: Mapping[int, float]
+    """By the number of a kind that may serve them: seconds of a slice, for each request of the model of any size."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many slices."""
+
+    load: float
+    """What every model bears, relative to its weight, in requests per second."""
+    bound: float | None
+    """No counts bear more; None: not known."""
+    slices: Mapping[tuple[int, int], int]
+    """By (model, kind)."""
+    cuts: Counter[tuple[int, Cut]]
+    """How many GPUs are cut how, by (pool, cut); they may have more slices than are needed."""
+
+
+Row = tuple[dict[int, float], float, float]
+"""A constraint: coefficients by variable, least, most."""
+
+
+class Program:
+    """The variables in order: load; slices by (model, kind); GPUs by (pool, cut); loads by (demand, kind)."""
+
+    def __init__(
+        self,
+        problem: MigProblem,
+        offers: Offers,
+        demands: Sequence[Demand],
+        cuts: Sequence[tuple[int, Cut]],
+        gpcs: int,
+        *,
+        most_of_each: Sequence[int],
+        most_rps: float = np.inf,
+    ) -> None:
+        """`most_of_each`: so many GPUs at most are cut in each of the ways. `most_rps`: no higher load is sought."""
+        self._problem = problem
+        self._kinds = offers.kinds
+        self._cuts = cuts
+        self._most_of_each = most_of_each
+        self._gpcs = gpcs
+        usable = sorted({kind for _, cut in cuts for kind, count in enumerate(cut) if count})
+        self._slices = [
+            (number, speed.kind) for number, mine in enumerate(offers.speeds) for speed in mine if speed.kind in usable
+        ]
+        self._flows = [
+            (number, kind) for number, demand in enumerate(demands) for kind in demand.works_s if kind in usable
+        ]
+        self._first_cut = 1 + len(self._slices)
+        self._first_flow = self._first_cut + len(cuts)
+        self._size = self._first_flow + len(self._flows)
+        weights = [model.weight for model in problem.models]
+        self._unit_rps = gpcs / sum(
+            weights[demand.model] * min(work * self._kinds[kind].gpcs for kind, work in demand.works_s.items())
+            for demand in demands
+        )
+        """The load that parts of slices would bear: of its size are all loads, which is what solvers like."""
+        self._most_load = most_rps / self._unit_rps
+        self._rows = self._served(demands, weights) + self._cut() + [self._spent()]
+
+    def search(self, wanted: Mapping[tuple[int, int], float], time_limit_s: float, progress: Progress) -> Counts:
+        """The counts that bear most, then the nearest to those that are wanted, by GPCs. Raises PlanningError."""
+        goal = np.zeros(self._size)
+        goal[0] = -1.0
+        most = self._run(goal, self._rows, self._gap, (time_limit_s - progress()) * LOAD_SHARE)
+        if most.values is None:
+            raise self._nothing(most.infeasible, time_limit_s)
+        load = float(most.values[0])
+        bound = None if most.bound is None else max(-most.bound, load) * self._unit_rps
+        progress(objective=load * self._unit_rps, bound=bound)
+        if load <= SLACK:
+            raise PlanningError(
+                f"gpus: {self._gpcs} GPCs are too few for {len(self._problem.models)} models: no two share a slice, "
+                "and each needs some that are large enough: more GPCs, or fewer models"
+            )
+        near = self._nearest(wanted, load, time_limit_s - progress()) if wanted else most
+        values = most.values if near.values is None else near.values
+        slices = {key: round(float(values[1 + place])) for place, key in enumerate(self._slices)}
+        cuts = Counter(
+            {
+                cut: count
+                for place, cut in enumerate(self._cuts)
+                if (count := round(float(values[self._first_cut + place])))
+            }
+        )
+        return Counts(load * self._unit_rps, bound, slices, cuts)
+
+    @property
+    def _gap(self) -> float:
+        return self._problem.gap
+
+    def _nearest(self, wanted: Mapping[tuple[int, int], float], load: float, time_limit_s: float) -> "_Answer":
+        """Of the counts that bear as much those that differ least: one more variable for each difference."""
+        goal = np.zeros(self._size + len(self._slices))
+        rows: list[Row] = [*self._rows, ({0: 1.0}, load * (1 - SLACK), np.inf)]
+        for place, (model, kind) in enumerate(self._slices):
+            ideal, count, far = wanted.get((model, kind), 0.0), 1 + place, self._size + place
+            goal[far] = self._kinds[kind].gpcs
+            rows += [({far: 1.0, count: -1.0}, -ideal, np.inf), ({far: 1.0, count: 1.0}, ideal, np.inf)]
+        return self._run(goal, rows, 1e-4, time_limit_s)
+
+    def _served(self, demands: Sequence[Demand], weights: Sequence[float]) -> list[Row]:
+        """Every demand bears the load, and slices do no more than they can."""
+        rows: list[Row] = []
+        busy: dict[tuple[int, int], dict[int, float]] = {key: {1 + n: -1.0} for n, key in enumerate(self._slices)}
+        of_demand: list[dict[int, float]] = [{0: -1.0} for _ in demands]
+        for place, (number, kind) in enumerate(self._flows, start=self._first_flow):
+            demand = demands[number]
+            of_demand[number][place] = 1.0
+            busy[demand.model, kind][place] = demand.works_s[kind] * weights[demand.model] * self._unit_rps
+        rows += [(row, 0.0, np.inf) for row in of_demand]
+        rows += [(row, -np.inf, 0.0) for row in busy.values()]
+        return rows
+
+    def _cut(self) -> list[Row]:
+        """GPUs are cut into no fewer slices than there are, and there are no more GPUs."""
+        rows: list[Row] = []
+        for kind in range(len(self._kinds)):
+            there = {self._first_cut + n: -float(cut[kind]) for n, (_, cut) in enumerate(self._cuts) if cut[kind]}
+            used = {1 + place: 1.0 for place, (_, its) in enumerate(self._slices) if its == kind}
+            if used:
+                rows.append(({**there, **used}, -np.inf, 0.0))
+        for number, pool in enumerate(self._problem.gpus):
+            mine = {self._first_cut + n: 1.0 for n, (its, _) in enumerate(self._cuts) if its == number}
+            if mine:
+                rows.append((mine, 0.0, float(pool.count)))
+        return rows
+
+    def _spent(self) -> Row:
+        gpcs = float(self._gpcs)
+        return {1 + n: float(self._kinds[kind].gpcs) for n, (_, kind) in enumerate(self._slices)}, gpcs, gpcs
+
+    def _run(self, goal: NDArray[np.float64], rows: Sequence[Row], gap: float, time_limit_s: float) -> "_Answer":
+        places = [(number, place, value) for number, (row, _, _) in enumerate(rows) for place, value in row.items()]
+        across, down, values = zip(*places, strict=True)
+        matrix = csr_matrix((values, (across, down)), shape=(len(rows), len(goal)))
+        integral = np.zeros(len(goal), dtype=np.int64)
+        integral[1 : self._first_flow] = 1
+        most = np.full(len(goal), np.inf)
+        most[0] = self._most_load
+        most[self._first_cut : self._first_flow] = self._most_of_each
+        result = milp(
+            goal,
+            integrality=integral,
+            bounds=Bounds(np.zeros(len(goal)), most),
+            constraints=LinearConstraint(matrix, [low for _, low, _ in rows], [high for _, _, high in rows]),
+            options={"time_limit": max(LEAST_S, time_limit_s), "mip_rel_gap": gap},
+        )
+        bound = None if result.mip_dual_bound is None else float(result.mip_dual_bound)
+        return _Answer(result.x, bound, result.status == INFEASIBLE)
+
+    def _nothing(self, infeasible: bool, time_limit_s: float) -> PlanningError:
+        if infeasible:
+            return PlanningError(
+                f"gpcs: {self._gpcs} cannot be spent with slices on which the models were measured: measure more, or "
+                "give another number"
+            )
+        return PlanningError(f"found no plan in {time_limit_s:g} s, and no proof that there is none: give more time")
+
+
+@dataclass(frozen=True)
+class _Answer:
+    values: NDArray[np.float64] | None
+    bound: float | None
+    infeasible: bool
+
+
+def solve(
+    problem: MigProblem,
+    offers: Offers,
+    demands: Sequence[Demand],
+    budget: Budget,
+    wanted: Mapping[tuple[int, int], float],
+    *,
+    most_rps: float = np.inf,
+    time_limit_s: float,
+    progress: Progress,
+) -> Counts:
+    """The counts of a problem, and how its GPUs are cut: the nearest to those that are wanted, by (model, kind).
+
+    `most_rps`: the load that those would bear; no higher one is sought. Raises PlanningError.
+    """
+    cuts = [(pool, cut) for pool, mine in enumerate(budget.cuts) for cut in mine]
+    most = [problem.gpus[pool].count for pool, _ in cuts]
+    program = Program(problem, offers, demands, cuts, budget.gpcs, most_of_each=most, most_rps=most_rps)
+    return program.search(wanted, time_limit_s, progress)
+
+
+def share_out(
+    problem: MigProblem,
+    offers: Offers,
+    demands: Sequence[Demand],
+    cuts: Counter[tuple[int, Cut]],
+    *,
+    time_limit_s: float,
+    progress: Progress,
+) -> Counts:
+    """The counts of a problem whose GPUs are cut already: every slice goes to one model. Raises PlanningError."""
+    once = [(pool, tuple(count * number for number in cut)) for (pool, cut), count in cuts.items()]
+    gpcs = sum(spent(cut, offers.kinds) for _, cut in once)
+    program = Program(problem, offers, demands, once, gpcs, most_of_each=[1] * len(once))
+    counts = program.search({}, time_limit_s, progress)
+    return Counts(counts.load, counts.bound, counts.slices, cuts)

@@ -1,0 +1,141 @@
+"""Which kinds of slices a problem's GPUs offer its models, and how fast each model is there."""
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+from tidegate.api import PlanningError
+from tidegate.api.mig import MigProfile
+from tidegate_paris_elsa.knees import latency_ms
+from tidegate_paris_elsa.problem import GpuPool, MigModel, MigProblem, SliceProfile
+
+MIB_PER_GIB = 1024
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One size of slices of one pool of GPUs."""
+
+    pool: int
+    """Which of the problem's pools."""
+    product: str
+    mig: MigProfile
+
+    @property
+    def name(self) -> str:
+        """What profiles and workers call it, e.g. `A100-40GB/3g.20gb`."""
+        return f"{self.product}/{self.mig.name}"
+
+    @property
+    def gpcs(self) -> int:
+        """How many GPCs one spends."""
+        return self.mig.compute_slices
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast a model is on one kind of slice."""
+
+    kind: int
+    """Which of the kinds."""
+    profile: SliceProfile
+
+    def latency_ms(self, rows: int) -> float:
+        """The latency of a request of so many rows."""
+        return latency_ms(self.profile, rows)
+
+    def throughput_rps(self, rows: int) -> float:
+        """So many such requests are answered in a second, one after another."""
+        return 1000 / self.latency_ms(rows)
+
+    def most_rows_within(self, budget_ms: float, most_rows: int) -> int:
+        """The most rows that take no longer; 0: even one does."""
+        return next((rows for rows in range(most_rows, 0, -1) if self.latency_ms(rows) <= budget_ms), 0)
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What the GPUs of a problem offer its models."""
+
+    kinds: Sequence[Kind]
+    """Every kind of slice that the GPUs have, plain or not."""
+    speeds: Sequence[Sequence[Speed]]
+    """By model: the kinds that can serve every request of it, from the slowest for its largest ones to the fastest."""
+
+    @property
+    def usable(self) -> list[int]:
+        """The numbers of the kinds that can serve any of the models."""
+        return sorted({speed.kind for mine in self.speeds for speed in mine})
+
+    def only(self, usable: Container[int]) -> "Offers":
+        """The same with no other kinds than these, by number."""
+        return Offers(self.kinds, [[speed for speed in mine if speed.kind in usable] for mine in self.speeds])
+
+    def by_name(self, model: int) -> dict[str, Speed]:
+        """How fast a model is, by the name of the kind."""
+        return {self.kinds[speed.kind].name: speed for speed in self.speeds[model]}
+
+
+def offers_of(problem: MigProblem) -> Offers:
+    """What the GPUs of a problem offer its models, in slices of no more GPCs than are to be spent.
+
+    Raises PlanningError where that is nothing for one of them, and for a profile of a slice that no GPU has.
+    """
+    kinds = _kinds_of(problem)
+    most = problem.gpcs or max(kind.gpcs for kind in kinds)
+    offers = Offers(kinds, [_speeds_of(problem, kinds, model) for model in problem.models])
+    within = offers.only([number for number, kind in enumerate(kinds) if kind.gpcs <= most])
+    for model, mine in zip(problem.models, within.speeds, strict=True):
+        if not mine:
+            raise PlanningError(f"gpcs: {most} are fewer than any slice has on which model {model.name!r} was measured")
+    return within
+
+
+def _kinds_of(problem: MigProblem) -> tuple[Kind, ...]:
+    return tuple(
+        Kind(number, pool.product, profile)
+        for number, pool in enumerate(problem.gpus)
+        for profile in pool.geometry.profiles
+    )
+
+
+def _speeds_of(problem: MigProblem, kinds: Sequence[Kind], model: MigModel) -> tuple[Speed, ...]:
+    if not isinstance(model.profiles, str):
+        _check_known(problem, kinds, model)
+    by_kind = {profile.kind: profile for profile in model.measured}
+    most_rows = model.most_rows
+    found, too_short, too_small = [], [], []
+    for number, kind in enumerate(kinds):
+        profile = by_kind.get(kind.name) or by_kind.get(kind.mig.name)
+        if profile is None:
+            continue
+        if profile.rows[-1] < most_rows:
+            too_short.append(f"{kind.name} up to {profile.rows[-1]}")
+        elif model.memory_mib and (kind.mig.memory_gib or 0) * MIB_PER_GIB < model.memory_mib:
+            too_small.append(f"{kind.name} has {(kind.mig.memory_gib or 0) * MIB_PER_GIB:.0f}")
+        else:
+            found.append(Speed(number, profile))
+    if not found:
+        whats = [
+            *([f"its requests have up to {most_rows} rows, measured are {', '.join(too_short)}"] if too_short else []),
+            *([f"it takes {model.memory_mib:g} MiB, {', '.join(too_small)}"] if too_small else []),
+        ]
+        have = ", ".join(kind.name for kind in kinds)
+        raise PlanningError(
+            f"model {model.name!r}: no slice can serve it: {'; '.join(whats)}: measure more, or plan for smaller ones"
+            if whats
+            else f"model {model.name!r}: it was not measured on any slice of these GPUs, which have {have}: "
+            "`tidegate profile --kind` measures it on one"
+        )
+    return tuple(sorted(found, key=lambda speed: (-speed.latency_ms(most_rows), kinds[speed.kind].gpcs)))
+
+
+def _check_known(problem: MigProblem, kinds: Sequence[Kind], model: MigModel) -> None:
+    known = {kind.name for kind in kinds} | {kind.mig.name for kind in kinds}
+    if strangers := [profile.kind for profile in model.measured if profile.kind not in known]:
+        raise PlanningError(
+            f"model {model.name!r}: {strangers[0]!r} is no slice of these GPUs: {'; '.join(map(_offers, problem.gpus))}"
+        )
+
+
+def _offers(pool: GpuPool) -> str:
+    return f"{pool.product} has {', '.join(profile.name for profile in pool.geometry.profiles)}"
