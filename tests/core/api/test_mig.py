@@ -72,6 +72,20 @@ def test_multisets_with_media_engines_and_double_memory_are_placed_the_same_way(
 
 
 @given(data=st.data())
+def test_every_way_to_place_slices_is_found_once(data: st.DataObject) -> None:
+    geometry = MIG_GEOMETRIES[data.draw(st.sampled_from(sorted(MIG_GEOMETRIES)))]
+    names = sorted(data.draw(st.lists(st.sampled_from([each.name for each in geometry.profiles]), max_size=4)))
+    placements = geometry.placements(names)
+    tried = {
+        tuple(sorted(placed, key=lambda instance: instance.start))
+        for starts in product(*(geometry.profile(name).starts for name in names))
+        if geometry.is_legal(placed := [Mig(name, start) for name, start in zip(names, starts, strict=True)])
+    }
+    assert set(placements) == tried
+    assert len(placements) == len(tried)
+
+
+@given(data=st.data())
 def test_placed_slices_are_legal_just_where_none_shares_a_memory_slice(data: st.DataObject) -> None:
     geometry = MIG_GEOMETRIES[data.draw(st.sampled_from(sorted(MIG_GEOMETRIES)))]
     some = st.builds(

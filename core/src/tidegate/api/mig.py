@@ -121,17 +121,35 @@ class MigGeometry(msgspec.Struct, frozen=True):
         It is exact: 3g and 4g fit only as 4g at 0 and 3g at 4, which first-fit misses. Raises ValueError for a profile
         that there is not.
         """
-        wanted = Counter(names)
-        for placed in self.configurations(wanted):
-            if wanted <= Counter(instance.profile for instance in placed):
-                left = wanted.copy()
-                taken = []
-                for instance in placed:
-                    if left[instance.profile]:
-                        left[instance.profile] -= 1
-                        taken.append(instance)
-                return tuple(taken)
-        return None
+        return next(iter(self.placements(names)), None)
+
+    def placements(self, names: Iterable[str]) -> tuple[Placed, ...]:
+        """Every way to have instances of these profiles, one for each mention, on one GPU at once.
+
+        Raises ValueError for a profile that there is not.
+        """
+        return _placements(self, tuple(sorted(names)))
+
+
+@cache
+def _placements(geometry: MigGeometry, names: tuple[str, ...]) -> tuple[Placed, ...]:
+    profiles = [geometry.profile(name) for name in sorted(set(names))]
+    if sum(geometry.profile(name).memory_slices for name in names) > geometry.memory_slices:
+        return ()
+
+    def filled(start: int, left: Counter[str]) -> Iterator[Placed]:
+        """All that is left, at this memory slice and behind it."""
+        if not left:
+            yield ()
+            return
+        for profile in profiles:
+            if left[profile.name] and start in profile.starts:
+                for rest in filled(start + profile.memory_slices, left - Counter([profile.name])):
+                    yield Mig(profile.name, start), *rest
+        if start < geometry.memory_slices:
+            yield from filled(start + 1, left)
+
+    return tuple(placed for placed in filled(0, Counter(names)) if geometry.is_legal(placed))
 
 
 @cache

@@ -1,9 +1,13 @@
 """Registers PARIS and ELSA."""
 
 from importlib import import_module
+from types import ModuleType
 from typing import cast
 
-from tidegate.api import Planner, PlannerSpec, PlanningError, PolicySpec, Progress, hookimpl
+from tidegate.api import Document, Plan, Planner, PlannerSpec, PlanningError, PolicySpec, Progress, hookimpl
+from tidegate.documents import Layout
+from tidegate_paris_elsa.change_plan import Reconfiguration
+from tidegate_paris_elsa.change_problem import ReconfigurationProblem
 from tidegate_paris_elsa.layout import layout_of
 from tidegate_paris_elsa.plan import MigPlan
 from tidegate_paris_elsa.problem import MigProblem
@@ -17,26 +21,45 @@ def tidegate_policies() -> list[PolicySpec]:
 
 @hookimpl
 def tidegate_planners() -> list[PlannerSpec]:
-    """Offer PARIS, and those that it is judged by."""
+    """Offer PARIS, those that it is judged by, and what leads from one layout to another."""
     offered = [
         ("paris", "Cuts GPUs into MIG slices of unlike sizes, by the sizes of requests", "plan_paris"),
         ("homogeneous", "MIG slices of one size: the baseline for paris", "plan_homogeneous"),
         ("homogeneous-max", "The best MIG slices of one size: the other baseline", "plan_max"),
         ("heterogeneous-random", "MIG slices of random sizes", "plan_random"),
     ]
-    return [PlannerSpec(name, words, MigProblem, MigPlan, _later(run), layout_of) for name, words, run in offered]
+    planners = [
+        PlannerSpec(name, words, MigProblem, MigPlan, _later("planners", function), layout_of)
+        for name, words, function in offered
+    ]
+    reconfigure = PlannerSpec(
+        "reconfigure",
+        "From the MIG slices that serve to planned ones, at least cost and with capacity kept",
+        ReconfigurationProblem,
+        Reconfiguration,
+        _later("reconfigure", "plan_reconfiguration"),
+        _new_layout,
+    )
+    return [*planners, reconfigure]
 
 
-def _later(function: str) -> Planner:
+def _new_layout(problem: ReconfigurationProblem, plan: Reconfiguration) -> Layout:
+    """The layout of a change."""
+    return cast("Layout", _module("reconfigure").new_layout(problem, plan))
+
+
+def _later(module: str, function: str) -> Planner:
     """Import a planner when it runs: policies need neither numpy nor scipy."""
 
-    def run(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
-        try:
-            planners = import_module("tidegate_paris_elsa.planners")
-        except ModuleNotFoundError as error:
-            raise PlanningError(
-                f'the planner needs {error.name}: pip install "tidegate-paris-elsa[planner]"'
-            ) from error
-        return cast("MigPlan", getattr(planners, function)(problem, time_limit_s=time_limit_s, progress=progress))
+    def run(problem: Document, /, *, time_limit_s: float, progress: Progress) -> Plan:
+        planner = getattr(_module(module), function)
+        return cast("Plan", planner(problem, time_limit_s=time_limit_s, progress=progress))
 
     return run
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return import_module(f"tidegate_paris_elsa.{name}")
+    except ModuleNotFoundError as error:
+        raise PlanningError(f'the planner needs {error.name}: pip install "tidegate-paris-elsa[planner]"') from error

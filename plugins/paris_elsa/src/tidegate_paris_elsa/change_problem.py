@@ -1,0 +1,42 @@
+"""The problem of the planner `reconfigure`: what serves now, what is to serve, and what a change takes."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tidegate.api import Document
+from tidegate.documents import Layout, read_document
+
+Seconds = Annotated[float, Field(ge=0, lt=1e9)]
+
+
+class ReconfigurationProblem(Document):
+    """The document."""
+
+    kind: Literal["mig_reconfiguration_problem"] = "mig_reconfiguration_problem"
+    present: Layout | str = Field(description="The layout that serves now, or its path")
+    planned: Layout | str = Field(description="A planner's layout, or its path; which of its GPUs is which is open")
+    keep: float = Field(default=0.5, ge=0, le=1, description="Share of each model's capacity that serves all the time")
+    cut_s: Seconds = Field(default=5.0, description="To destroy instances and to make others in their place")
+    load_s: Seconds | dict[str, Seconds] = Field(default=30.0, description="To load a model, or by model")
+    horizon_s: Seconds = Field(default=3600.0, description="How long the planned layout is expected to serve")
+    rates_rps: dict[str, Annotated[float, Field(ge=0)]] | None = Field(
+        default=None, description="What clients ask of each model; default: more than either layout bears"
+    )
+
+    @cached_property
+    def layouts(self) -> tuple[Layout, Layout]:
+        """Present and planned. Raises DocumentError."""
+        return _read(self.present), _read(self.planned)
+
+    def load_time_s(self, model: str) -> float:
+        """The seconds that loading a model takes; one that is not listed takes as long as the slowest that is."""
+        if isinstance(self.load_s, dict):
+            return self.load_s.get(model, max(self.load_s.values(), default=0.0))
+        return self.load_s
+
+
+def _read(layout: Layout | str) -> Layout:
+    return read_document(Path(layout), Layout) if isinstance(layout, str) else layout

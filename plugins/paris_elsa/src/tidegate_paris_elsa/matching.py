@@ -1,0 +1,80 @@
+"""Which planned GPU is which of those that there are, so that least has to change."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from tidegate.api import PlanningError
+from tidegate.api.device import Device
+from tidegate_paris_elsa.instances import Gpu
+
+SAME = 1e-6
+"""The share of the largest cost by which a GPU that has its number already is preferred."""
+NOTHING: Gpu = ()
+
+
+@dataclass(frozen=True)
+class Change:
+    """One GPU, now and then."""
+
+    device: Device
+    present: Gpu
+    planned: Gpu
+
+
+def match(
+    present: Mapping[Device, Gpu],
+    planned: Mapping[Device, Gpu],
+    nearest: Callable[[Device, Gpu, Gpu], tuple[float, Gpu]],
+) -> list[Change]:
+    """Every GPU with what it is to serve, so that the sum of the costs is the least there is.
+
+    `nearest`: the cost of a change of one GPU, and the planned instances where they cost that. GPUs of one product are
+    taken for each other. Raises PlanningError where the planned layout has more of a product than there can be.
+    """
+    changes = []
+    for product in sorted({device.product for device in (*present, *planned)}):
+        devices = _devices(product, present, planned)
+        wanted = [device for device in planned if device.product == product]
+        cells = [planned[device] for device in wanted] + [NOTHING] * (len(devices) - len(wanted))
+        costs = np.zeros((len(devices), len(cells)))
+        known: dict[tuple[Gpu, Gpu], tuple[float, Gpu]] = {}
+        for row, device in enumerate(devices):
+            before = present.get(device, NOTHING)
+            for column, after in enumerate(cells):
+                if (before, after) not in known:
+                    known[before, after] = nearest(device, before, after)
+                costs[row, column] = known[before, after][0]
+        same = SAME * (costs.max() or 1.0)
+        for column, device in enumerate(wanted):
+            if device in devices:
+                costs[devices.index(device), column] -= same
+        for row, column in zip(*linear_sum_assignment(costs), strict=True):
+            before = present.get(devices[row], NOTHING)
+            changes.append(Change(devices[row], before, known[before, cells[column]][1]))
+    return changes
+
+
+def _devices(product: str, present: Mapping[Device, Gpu], planned: Mapping[Device, Gpu]) -> list[Device]:
+    """The GPUs that there are; where more are planned, as many of those that only the plan names."""
+    there = [device for device in present if device.product == product]
+    wanted = [device for device in planned if device.product == product]
+    new = [device for device in wanted if device not in present]
+    missing = len(wanted) - len(there)
+    if missing > len(new):
+        raise PlanningError(f"planned: it has {len(wanted)} {product}, of which some are the same: number them apart")
+    return [*there, *new[: max(0, missing)]]
+
+
+def in_order(present: Mapping[Device, Gpu], planned: Mapping[Device, Gpu]) -> list[Change]:
+    """What one does who does not look: planned GPUs one after another on those that there are, as they are listed."""
+    changes: list[Change] = []
+    for product in sorted({device.product for device in (*present, *planned)}):
+        devices = _devices(product, present, planned)
+        cells: Sequence[Gpu] = [gpu for device, gpu in planned.items() if device.product == product]
+        for number, device in enumerate(devices):
+            after = cells[number] if number < len(cells) else NOTHING
+            changes.append(Change(device, present.get(device, NOTHING), after))
+    return changes

@@ -1,0 +1,98 @@
+"""In which order steps are done, and which at once, so that every model keeps a share of its capacity."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+TOLERANCE = 1e-9
+MOST_TRIED = 20_000
+"""So many sets of done steps are tried where the straight way is blocked."""
+
+Amounts = Mapping[str, float]
+"""Capacity by partition."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a step does to capacity."""
+
+    lost: Amounts
+    """While it runs."""
+    gained: Amounts
+    """Once it is done."""
+
+
+def waves_of(moves: Sequence[Move], capacity: Amounts, needed: Amounts) -> list[list[int]] | None:
+    """Moves, by number, in waves: those of a wave run at once, and what is needed is there all the time.
+
+    The moves that take least of what they give back come first. Where that leads nowhere, every order of single moves
+    is looked for, as far as `MOST_TRIED` goes; None: there is none, or none was found.
+    """
+    left = sorted(range(len(moves)), key=lambda number: (_net(moves[number], capacity), number))
+    have = dict(capacity)
+    waves: list[list[int]] = []
+    while left:
+        wave, spare = [], dict(have)
+        for number in left:
+            if _bears(spare, moves[number].lost, needed):
+                wave.append(number)
+                spare = _less(spare, moves[number].lost)
+        if not wave:
+            single = _single_moves(moves, capacity, needed)
+            return None if single is None else [[number] for number in single]
+        have = spare
+        for number in wave:
+            have = _less(have, moves[number].gained, -1)
+        waves.append(sorted(wave))
+        left = [number for number in left if number not in wave]
+    return waves
+
+
+def least_kept(moves: Sequence[Move], waves: Sequence[Sequence[int]], capacity: Amounts, shared: Amounts) -> float:
+    """The least share of any partition's capacity in the whole course; `shared`: what counts as all of it."""
+    have, least = dict(capacity), 1.0
+    for wave in waves:
+        for number in wave:
+            have = _less(have, moves[number].lost)
+        least = min([least, *(have.get(name, 0.0) / whole for name, whole in shared.items() if whole > 0)])
+        for number in wave:
+            have = _less(have, moves[number].gained, -1)
+    return max(0.0, least)
+
+
+def _single_moves(moves: Sequence[Move], capacity: Amounts, needed: Amounts) -> list[int] | None:
+    """An order of single moves: what is there when some are done does not depend on their order."""
+    seen: set[frozenset[int]] = set()
+    stack: list[tuple[list[int], dict[str, float]]] = [([], dict(capacity))]
+    while stack and len(seen) < MOST_TRIED:
+        done, have = stack.pop()
+        if len(done) == len(moves):
+            return done
+        for number in reversed([number for number in range(len(moves)) if number not in done]):
+            after = frozenset([*done, number])
+            if after not in seen and _bears(have, moves[number].lost, needed):
+                seen.add(after)
+                stack.append(([*done, number], _less(_less(have, moves[number].lost), moves[number].gained, -1)))
+    return None
+
+
+def _net(move: Move, capacity: Amounts) -> float:
+    """How much of any partition it takes for good, as a share; what loses nothing comes first of all."""
+    if not any(move.lost.values()):
+        return float("-inf")
+    names = move.lost.keys() | move.gained.keys()
+    return max((move.lost.get(n, 0.0) - move.gained.get(n, 0.0)) / max(capacity.get(n, 0.0), 1e-12) for n in names)
+
+
+def _bears(have: Amounts, lost: Amounts, needed: Amounts) -> bool:
+    return all(
+        have.get(name, 0.0) - amount >= needed.get(name, 0.0) * (1 - TOLERANCE) - TOLERANCE
+        for name, amount in lost.items()
+        if amount > 0
+    )
+
+
+def _less(have: Amounts, amounts: Amounts, sign: int = 1) -> dict[str, float]:
+    changed = dict(have)
+    for name, amount in amounts.items():
+        changed[name] = changed.get(name, 0.0) - sign * amount
+    return changed

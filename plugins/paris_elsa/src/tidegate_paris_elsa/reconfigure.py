@@ -1,0 +1,274 @@
+"""The planner `reconfigure`: from the layout that serves to a planned one, at least cost, with capacity kept."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tidegate.api import PlanningError, Progress
+from tidegate.api.device import Device, Slice
+from tidegate.api.mig import MigGeometry, mig_geometries
+from tidegate.documents import Layout, LayoutWorker
+from tidegate_paris_elsa.change_plan import ChangeCost, PlannedStep, Reconfiguration
+from tidegate_paris_elsa.change_problem import ReconfigurationProblem
+from tidegate_paris_elsa.instances import Capacities, Gpu, gpu_of, gpus_of, slots
+from tidegate_paris_elsa.matching import Change, in_order, match
+from tidegate_paris_elsa.ordering import Move, least_kept, waves_of
+from tidegate_paris_elsa.steps import Step, loaded, nearest, steps_between
+
+HALVINGS = 20
+"""How closely the share is found that could be kept, where the one that is asked for cannot."""
+
+
+def plan_reconfiguration(
+    problem: ReconfigurationProblem, /, *, time_limit_s: float, progress: Progress
+) -> Reconfiguration:
+    """The change at least cost, in an order that keeps the problem's share of every model's capacity.
+
+    Raises PlanningError where no such order was found, with the share that can be kept.
+    """
+    del time_limit_s  # it takes a second for a thousand GPUs
+    change = _Changes(problem)
+    waves = waves_of(change.moves, change.present, change.needed(problem.keep))
+    if waves is None:
+        raise _cannot_keep(problem, change)
+    plan = change.plan(waves)
+    progress(objective=plan.objective)
+    return plan
+
+
+def new_layout(problem: ReconfigurationProblem, plan: Reconfiguration) -> Layout:
+    """The planned layout on the GPUs that there are, with the names of the workers that stay."""
+    planned = problem.layouts[1]
+    try:
+        return Layout.model_validate(planned.model_copy(update={"workers": plan.workers}).model_dump())
+    except ValueError as error:
+        raise PlanningError(f"the plan is not of this problem: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The steps of all GPUs, and what they do to capacity."""
+
+    of_gpu: Sequence[tuple[Change, Step]]
+    moves: Sequence[Move]
+
+    @property
+    def steps(self) -> list[Step]:
+        """Without their GPUs."""
+        return [step for _, step in self.of_gpu]
+
+
+class _Changes:
+    """A problem, with its GPUs matched."""
+
+    def __init__(self, problem: ReconfigurationProblem) -> None:
+        self._problem = problem
+        self._before, self._after = problem.layouts
+        self._capacities = Capacities.of(self._before, self._after)
+        self._model_of = {part.name: part.model for layout in problem.layouts for part in layout.partitions}
+        self._now = {device: gpu_of(instances) for device, instances in gpus_of(self._before).items()}
+        self._then = {device: gpu_of(instances) for device, instances in gpus_of(self._after).items()}
+        self._geometries: dict[tuple[str, int | None], MigGeometry | None] = {}
+        self.present = self._sum(self._now)
+        """Rows per second of each partition that the present layout does."""
+        self._planned = self._sum(self._then)
+        self._changes = match(self._now, self._then, self._nearest)
+        self._chosen = self._steps(self._changes)
+        self.moves = self._chosen.moves
+
+    def needed(self, keep: float) -> dict[str, float]:
+        """What every partition must have all the time: of what it has, or is to have, whichever is less."""
+        return {name: keep * whole for name, whole in self._shared.items()}
+
+    def plan(self, waves: Sequence[Sequence[int]]) -> Reconfiguration:
+        """The document."""
+        cost = self._cost(self._chosen, waves)
+        naive = self._steps(in_order(self._now, self._then), whole=True)
+        gained_rps, lost = self._gained_rps(), self._lost_requests()
+        known = gained_rps is not None and lost is not None
+        workers = self._workers()
+        return Reconfiguration(
+            objective=cost.away_s,
+            bound=None,
+            cost=cost,
+            naive=self._cost(naive, [[number] for number in range(len(naive.steps))]),
+            gained_rps=gained_rps,
+            lost_requests=lost,
+            worth=(gained_rps or 0.0) * (self._problem.horizon_s - cost.seconds) > (lost or 0.0) if known else None,
+            horizon_s=self._problem.horizon_s,
+            steps=self._documents(waves, workers),
+            workers=tuple(worker for mine in workers.values() for its in mine.values() for worker in its),
+        )
+
+    @property
+    def _shared(self) -> dict[str, float]:
+        names = self.present.keys() & self._planned.keys()
+        return {name: min(self.present[name], self._planned[name]) for name in sorted(names)}
+
+    # One GPU --------------------------------------------------------------------------------------------------------
+
+    def _nearest(self, device: Device, present: Gpu, planned: Gpu) -> tuple[float, Gpu]:
+        geometry = self._geometry(device, present, planned)
+
+        def cost(way: Gpu) -> float:
+            return sum(self._away_s(device, step) for step in self._steps_of(present, way, geometry))
+
+        way = nearest(present, planned, geometry, cost)
+        return cost(way), way
+
+    def _steps_of(self, present: Gpu, planned: Gpu, geometry: MigGeometry | None) -> tuple[Step, ...]:
+        return steps_between(present, planned, geometry, cut_s=self._problem.cut_s, load_s=self._load_s)
+
+    def _load_s(self, partition: str) -> float:
+        return self._problem.load_time_s(self._model_of[partition])
+
+    def _geometry(self, device: Device, *gpus: Gpu) -> MigGeometry | None:
+        """The geometry of a GPU whose instances these may be; None where it is not known."""
+        for geometry in mig_geometries(device.product, device.memory_mib):
+            known = {profile.name for profile in geometry.profiles}
+            if all(getattr(part, "profile", None) in known for gpu in gpus for part, _ in gpu):
+                return geometry
+        return None
+
+    def _away_s(self, device: Device, step: Step) -> float:
+        move = self._move(device, step)
+        total = 0.0
+        for amounts in (move.lost, move.gained):
+            for name, amount in amounts.items():
+                whole = max(self.present.get(name, 0.0), self._planned.get(name, 0.0))
+                total += step.seconds * amount / whole if whole > 0 else 0.0
+        return total
+
+    def _move(self, device: Device, step: Step) -> Move:
+        lost, gained = Counter[str](), Counter[str]()
+        for amounts, instances in ((lost, step.leaving), (gained, step.arriving)):
+            for part, hosts in instances:
+                for name, amount in self._capacities.of_instance(device, part, hosts).items():
+                    amounts[name] += amount  # type: ignore[assignment]
+        return Move(lost, gained)
+
+    # All of them ----------------------------------------------------------------------------------------------------
+
+    def _steps(self, changes: Sequence[Change], *, whole: bool = False) -> _Steps:
+        """`whole`: a GPU that changes is cut anew as a whole."""
+        found: list[tuple[Change, Step]] = []
+        for change in changes:
+            geometry = None if whole else self._geometry(change.device, change.present, change.planned)
+            steps: Sequence[Step] = self._steps_of(change.present, change.planned, geometry)
+            if whole and steps:
+                anew = self._steps_of((), change.planned, None)
+                steps = [Step(change.present, change.planned, max([self._problem.cut_s, *(s.seconds for s in anew)]))]
+            found += [(change, step) for step in steps]
+        return _Steps(found, [self._move(change.device, step) for change, step in found])
+
+    def _sum(self, gpus: Mapping[Device, Gpu]) -> dict[str, float]:
+        total: defaultdict[str, float] = defaultdict(float)
+        for device, gpu in gpus.items():
+            for part, hosts in gpu:
+                for name, amount in self._capacities.of_instance(device, part, hosts).items():
+                    total[name] += amount
+        return dict(total)
+
+    def _cost(self, steps: _Steps, waves: Sequence[Sequence[int]]) -> ChangeCost:
+        return ChangeCost(
+            away_s=sum(self._away_s(change.device, step) for change, step in steps.of_gpu),
+            destroyed=sum(len(step.leaving) for step in steps.steps if not step.reloads),
+            loads=loaded(steps.steps),
+            seconds=sum(max(steps.steps[number].seconds for number in wave) for wave in waves),
+            kept=least_kept(steps.moves, waves, self.present, self._shared),
+        )
+
+    # What it is worth -----------------------------------------------------------------------------------------------
+
+    def _asked(self, layout: Layout) -> dict[str, float] | None:
+        """Requests per second of each model that a layout bears, of those that clients ask; None: not known."""
+        if not all(model.rate_rps for model in layout.models):
+            return None
+        asked = self._problem.rates_rps
+        return {
+            model.name: model.rate_rps if asked is None else min(model.rate_rps, asked.get(model.name, 0.0))
+            for model in layout.models
+        }
+
+    def _gained_rps(self) -> float | None:
+        before, after = self._asked(self._before), self._asked(self._after)
+        return None if before is None or after is None else sum(after.values()) - sum(before.values())
+
+    def _lost_requests(self) -> float | None:
+        if (asked := self._asked(self._before)) is None:
+            return None
+        total = 0.0
+        for move, step in zip(self.moves, self._chosen.steps, strict=True):
+            for name, amount in move.lost.items():
+                share = amount / self.present[name] if self.present[name] else 0.0
+                total += share * step.seconds * asked.get(self._model_of[name], 0.0)
+        return total
+
+    # The document ---------------------------------------------------------------------------------------------------
+
+    def _workers(self) -> dict[Device, dict[Slice, tuple[LayoutWorker, ...]]]:
+        """The workers of the new layout, by device and slice."""
+        present = gpus_of(self._before)
+        planned = {change.device: change.planned for change in self._changes}
+        taken = {
+            worker.name
+            for device, gpu in planned.items()
+            for part, _ in gpu
+            for worker in present.get(device, {}).get(part, ())
+        }
+        found: dict[Device, dict[Slice, tuple[LayoutWorker, ...]]] = {}
+        for device, gpu in sorted(planned.items(), key=lambda item: (item[0].node, str(item[0].id))):
+            for part, hosts in gpu:
+                names = [worker.name for worker in present.get(device, {}).get(part, ())]
+                mine = []
+                for number, its in enumerate(hosts):
+                    name = names[number] if number < len(names) else _free_name(device, part, taken)
+                    taken.add(name)
+                    mine.append(LayoutWorker(name=name, device=device, slice=part, hosts=its))
+                found.setdefault(device, {})[part] = tuple(mine)
+        return found
+
+    def _documents(
+        self, waves: Sequence[Sequence[int]], workers: Mapping[Device, Mapping[Slice, tuple[LayoutWorker, ...]]]
+    ) -> tuple[PlannedStep, ...]:
+        present = gpus_of(self._before)
+        documents = []
+        for wave, numbers in enumerate(waves):
+            for number in numbers:
+                change, step = self._chosen.of_gpu[number]
+                destroyed = [] if step.reloads else [part for part, _ in step.leaving]
+                created = [] if step.reloads else [part for part, _ in step.arriving]
+                stops = [worker.name for part, _ in step.leaving for worker in present[change.device][part]]
+                starts = [worker.name for part, _ in step.arriving for worker in workers[change.device][part]]
+                documents.append(
+                    PlannedStep(
+                        wave=wave,
+                        device=change.device,
+                        destroys=tuple(sorted(destroyed, key=slots)),
+                        creates=tuple(sorted(created, key=slots)),
+                        stops=tuple(stops),
+                        starts=tuple(starts),
+                        seconds=step.seconds,
+                    )
+                )
+        return tuple(documents)
+
+
+def _free_name(device: Device, part: Slice, taken: set[str]) -> str:
+    name = f"{device.node}-{device.id}/{max(0, slots(part)[0])}"
+    tries = (name if number == 0 else f"{name}-{number}" for number in range(len(taken) + 1))
+    return next(each for each in tries if each not in taken)
+
+
+def _cannot_keep(problem: ReconfigurationProblem, change: _Changes) -> PlanningError:
+    low, high = 0.0, problem.keep
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if waves_of(change.moves, change.present, change.needed(middle)) is None:
+            high = middle
+        else:
+            low = middle
+    return PlanningError(
+        f"keep: no order of the {len(change.moves)} steps was found that keeps {problem.keep:g} of every model's "
+        f"capacity; {int(low * 1000) / 1000:g} can be kept: allow that, or add a GPU for as long as it takes"
+    )

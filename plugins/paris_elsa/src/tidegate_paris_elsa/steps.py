@@ -1,0 +1,111 @@
+"""From the instances of one GPU to others: what stays, and in which steps the rest is changed."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from tidegate.api.device import Mig, Slice
+from tidegate.api.mig import MigGeometry
+from tidegate_paris_elsa.instances import Gpu, Hosts, slots
+
+Instance = tuple[Slice, Hosts]
+LoadTime = Callable[[str], float]
+"""The seconds that loading a partition takes."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Instances of one GPU that are destroyed for others, or that load something else; the rest of it serves on."""
+
+    leaving: tuple[Instance, ...]
+    arriving: tuple[Instance, ...]
+    seconds: float
+    reloads: bool = False
+    """Whether the instance stays, and only what it hosts is changed."""
+
+
+def steps_between(
+    present: Gpu, planned: Gpu, geometry: MigGeometry | None, *, cut_s: float, load_s: LoadTime
+) -> tuple[Step, ...]:
+    """The smallest steps, each on memory slices of its own, so that they may come in any order."""
+    before, after = dict(present), dict(planned)
+    steps = []
+    for part in before.keys() & after.keys():
+        if before[part] != after[part]:
+            loads = _loads(after[part], load_s, before[part])
+            steps.append(Step(((part, before[part]),), ((part, after[part]),), loads, reloads=True))
+    leaving = [part for part in before if part not in after]
+    arriving = [part for part in after if part not in before]
+    for group in _groups([*leaving, *arriving], geometry):
+        gone = tuple((part, before[part]) for part in leaving if part in group)
+        come = tuple((part, after[part]) for part in arriving if part in group)
+        load = max((_loads(hosts, load_s) for _, hosts in come), default=0.0)
+        steps.append(Step(gone, come, cut_s + load))
+    return tuple(sorted(steps, key=lambda step: [slots(part) for part, _ in (*step.leaving, *step.arriving)]))
+
+
+def nearest(present: Gpu, planned: Gpu, geometry: MigGeometry | None, cost: Callable[[Gpu], float]) -> Gpu:
+    """The planned instances at the start slots, with each model in the slice, where the change costs least."""
+    if geometry is None or not all(isinstance(part, Mig) for part, _ in planned):
+        return planned
+    hosts_by_profile: dict[str, list[Hosts]] = {}
+    for part, hosts in planned:
+        assert isinstance(part, Mig)
+        hosts_by_profile.setdefault(part.profile, []).append(hosts)
+    names = [name for name, mine in hosts_by_profile.items() for _ in mine]
+    ways = [
+        _hosted(dict(present), placed, {name: list(mine) for name, mine in hosts_by_profile.items()})
+        for placed in geometry.placements(names)
+    ]
+    return min(ways, key=lambda way: (cost(way), [slots(part) for part, _ in way])) if ways else planned
+
+
+def _hosted(present: Mapping[Slice, Hosts], placed: Sequence[Mig], waiting: dict[str, list[Hosts]]) -> Gpu:
+    """Who serves in which instance: whoever serves there already, if it may be, and the others in order."""
+    hosted: dict[Slice, Hosts] = {}
+    for part in placed:
+        if present.get(part) in waiting[part.profile]:
+            hosted[part] = present[part]
+            waiting[part.profile].remove(present[part])
+    for part in placed:
+        if part not in hosted:
+            hosted[part] = waiting[part.profile].pop(0)
+    return tuple((part, hosted[part]) for part in sorted(hosted, key=slots))
+
+
+def _loads(hosts: Hosts, load_s: LoadTime, there: Hosts = ()) -> float:
+    """Seconds until all of it is loaded, one after another in a worker; `there`: what is loaded already."""
+    loaded = {name for mine in there for name in mine}
+    return max((sum(load_s(name) for name in mine if name not in loaded) for mine in hosts), default=0.0)
+
+
+def _groups(parts: Sequence[Slice], geometry: MigGeometry | None) -> list[list[Slice]]:
+    """Slices that cannot be there at once, directly or by way of others: they change together."""
+    groups: list[list[Slice]] = []
+    for part in parts:
+        touched = [group for group in groups if any(_clash(part, other, geometry) for other in group)]
+        groups = [group for group in groups if group not in touched]
+        groups.append([part, *(other for group in touched for other in group)])
+    return groups
+
+
+def _clash(first: Slice, second: Slice, geometry: MigGeometry | None) -> bool:
+    if geometry is None or not isinstance(first, Mig) or not isinstance(second, Mig):
+        return True
+    return _clash_on(geometry, first, second)
+
+
+@cache
+def _clash_on(geometry: MigGeometry, first: Mig, second: Mig) -> bool:
+    return not geometry.is_legal((first, second))
+
+
+def loaded(steps: Iterable[Step]) -> int:
+    """How many partitions are loaded into workers, all steps together."""
+    total = 0
+    for step in steps:
+        before = dict(step.leaving) if step.reloads else {}
+        for part, hosts in step.arriving:
+            there = {name for mine in before.get(part, ()) for name in mine}
+            total += sum(name not in there for mine in hosts for name in mine)
+    return total

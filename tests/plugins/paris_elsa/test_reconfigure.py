@@ -1,0 +1,244 @@
+"""Changes of layouts: what they end in, that no step is illegal, and that every model keeps its share meanwhile."""
+
+from collections import defaultdict
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.plugins.paris_elsa.problems import A100, unhurried
+from tidegate.api import PlanningError
+from tidegate.api.device import Device, Mig, Slice, Whole
+from tidegate.api.mig import MIG_GEOMETRIES
+from tidegate.documents import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker
+from tidegate_paris_elsa.change_plan import Reconfiguration
+from tidegate_paris_elsa.change_problem import ReconfigurationProblem
+from tidegate_paris_elsa.instances import gpu_of, gpus_of
+from tidegate_paris_elsa.ordering import Move, least_kept, waves_of
+from tidegate_paris_elsa.reconfigure import new_layout, plan_reconfiguration
+
+GEOMETRY = MIG_GEOMETRIES["A100-40GB"]
+PRODUCT = "A100-40GB"
+
+
+def layout(*gpus: dict[int, tuple[str, str]], node: str = "a", rates_rps: float = 0.0) -> Layout:
+    """GPUs from number 0 on, each {start: (profile, model)}; a slice does as many rows a second as it has GPCs."""
+    workers = tuple(
+        LayoutWorker(
+            name=f"{node}-{number}-{start}-{profile}",
+            device=Device(node, number, PRODUCT),
+            slice=Mig(profile, start),
+            hosts=(name,),
+        )
+        for number, gpu in enumerate(gpus)
+        for start, (profile, name) in gpu.items()
+    )
+    names = sorted({worker.hosts[0] for worker in workers})
+    return Layout(
+        models=tuple(
+            LayoutModel(name=name, rate_rps=rates_rps, pipelines=(LayoutPipeline(partitions=(name,), batch=1),))
+            for name in names
+        ),
+        partitions=tuple(
+            LayoutPartition(
+                name=name,
+                model=name,
+                blocks=(0, 1),
+                latency_ms={f"{PRODUCT}/{profile}": (1000 / gpcs,) for gpcs, profile in A100.items()},
+            )
+            for name in names
+        ),
+        workers=workers,
+    )
+
+
+def change(present: Layout, planned: Layout, **more: object) -> tuple[ReconfigurationProblem, Reconfiguration]:
+    problem = ReconfigurationProblem.model_validate({"present": present, "planned": planned, **more})
+    return problem, plan_reconfiguration(problem, time_limit_s=10, progress=unhurried)
+
+
+def capacity(workers: list[LayoutWorker], name: str) -> float:
+    return sum(int(worker.speed.split("/")[1][0]) for worker in workers if name in worker.hosts)
+
+
+def check(problem: ReconfigurationProblem, plan: Reconfiguration) -> None:
+    """Carry the plan out, step by step: nothing is illegal, enough capacity serves, and it ends as planned."""
+    present, planned = problem.layouts
+    final = new_layout(problem, plan)
+    running = {worker.name: worker for worker in present.workers}
+    there: defaultdict[Device, set[Slice]] = defaultdict(set)
+    for worker in present.workers:
+        there[worker.device].add(worker.slice)
+    new = {worker.name: worker for worker in final.workers}
+    least = {
+        part.name: min(capacity([*present.workers], part.name), capacity([*planned.workers], part.name))
+        for part in present.partitions
+    }
+    kept = 1.0
+    for wave in range(1 + max((step.wave for step in plan.steps), default=-1)):
+        steps = [step for step in plan.steps if step.wave == wave]
+        for step in steps:
+            for name in step.stops:
+                del running[name]
+            there[step.device] -= set(step.destroys)
+        for name, whole in least.items():
+            serves = capacity([*running.values()], name)
+            assert serves >= problem.keep * whole - 1e-6
+            kept = min(kept, serves / whole if whole else 1.0)
+        for step in steps:
+            there[step.device] |= set(step.creates)
+            for name in step.starts:
+                running[name] = new[name]
+        for device, parts in there.items():
+            assert all(isinstance(part, Mig) for part in parts)
+            assert GEOMETRY.is_legal(part for part in parts if isinstance(part, Mig)), device
+    assert plan.cost.kept == pytest.approx(kept)
+    assert {name: (its.device, its.slice, its.hosts) for name, its in running.items()} == {
+        name: (its.device, its.slice, its.hosts) for name, its in new.items()
+    }
+    wanted = sorted(
+        sorted((part.profile, hosts) for part, hosts in _migs(gpu)) for gpu in map(gpu_of, gpus_of(planned).values())
+    )
+    got = sorted(
+        sorted((part.profile, hosts) for part, hosts in _migs(gpu)) for gpu in map(gpu_of, gpus_of(final).values())
+    )
+    assert got == wanted
+
+
+def _migs(gpu: tuple[tuple[Slice, object], ...]) -> list[tuple[Mig, object]]:
+    return [(part, hosts) for part, hosts in gpu if isinstance(part, Mig)]
+
+
+CUTS = GEOMETRY.configurations()
+MODELS = ("m", "n")
+
+
+@st.composite
+def any_layout(draw: st.DrawFn, gpus: int) -> Layout:
+    cells = [
+        {instance.start: (instance.profile, draw(st.sampled_from(MODELS))) for instance in draw(st.sampled_from(CUTS))}
+        for _ in range(gpus)
+    ]
+    return layout(*cells)
+
+
+@given(data=st.data())
+def test_whatever_is_changed_ends_as_planned_is_legal_meanwhile_and_keeps_the_share(data: st.DataObject) -> None:
+    present, planned = data.draw(any_layout(data.draw(st.integers(1, 3)))), data.draw(any_layout(2))
+    keep = data.draw(st.sampled_from([0.0, 0.2, 0.5, 1.0]))
+    try:
+        problem, plan = change(present, planned, keep=keep)
+    except PlanningError as error:
+        assert keep > 0
+        assert "can be kept" in str(error)
+        problem, plan = change(present, planned, keep=0.0)
+    check(problem, plan)
+    assert plan.cost.away_s <= plan.naive.away_s + 1e-3
+
+
+def test_a_layout_that_serves_already_is_not_changed_wherever_its_gpus_are_numbered() -> None:
+    seven, cut = {0: (A100[7], "m")}, {0: (A100[4], "m"), 4: (A100[3], "n")}
+    problem, plan = change(layout(seven, cut, seven), layout(cut, seven, seven, node="b"))
+    assert plan.steps == ()
+    assert plan.summary.startswith("nothing is to be changed")
+    assert {worker.name for worker in new_layout(problem, plan).workers} == {
+        worker.name for worker in problem.layouts[0].workers
+    }
+    assert plan.naive.destroyed > 0
+
+
+def test_slices_that_serve_stay_where_they_are() -> None:
+    """The 3g at 4 stays, though the plan has it at 0; only the left half is cut anew."""
+    present = layout({0: (A100[4], "m"), 4: (A100[3], "n")})
+    planned = layout({0: (A100[3], "n"), 4: (A100[2], "m"), 6: (A100[1], "m")})
+    problem, plan = change(present, planned, keep=0.0)
+    check(problem, plan)
+    (step,) = plan.steps
+    assert step.destroys == (Mig(A100[4], 0),)
+    assert {part.profile for part in step.creates if isinstance(part, Mig)} == {A100[2], A100[1]}
+    assert all(isinstance(part, Mig) and part.start < 4 for part in step.creates)
+    assert plan.cost.destroyed == 1
+    assert plan.naive.destroyed == 2
+
+
+def test_what_takes_nothing_comes_first_and_order_keeps_capacity() -> None:
+    """The only GPU of n cannot go before another one has a slice for n, which has three GPCs of its seven."""
+    present = layout({0: (A100[7], "m")}, {0: (A100[7], "m")}, {0: (A100[7], "n")})
+    planned = layout(*({0: (A100[4], "m"), 4: (A100[3], "n")} for _ in range(3)))
+    problem, plan = change(present, planned, keep=0.4)
+    check(problem, plan)
+    assert plan.cost.kept == pytest.approx(3 / 7)
+    assert plan.steps[0].device != Device("a", 2, PRODUCT)
+    with pytest.raises(PlanningError, match=r"keeps 0\.5 of every model's capacity; 0\.428 can be kept: allow that"):
+        change(present, planned, keep=0.5)
+
+
+def test_a_model_is_loaded_into_a_slice_that_stays() -> None:
+    present = layout({0: (A100[4], "m"), 4: (A100[3], "m")}, {0: (A100[7], "n")})
+    planned = layout({0: (A100[4], "m"), 4: (A100[3], "n")}, {0: (A100[7], "n")})
+    problem, plan = change(present, planned, load_s={"m": 7, "n": 11})
+    check(problem, plan)
+    (step,) = plan.steps
+    assert (step.destroys, step.creates, step.seconds) == ((), (), 11)
+    assert step.stops == step.starts == ("a-0-4-3g.20gb",)
+    assert (plan.cost.destroyed, plan.cost.loads) == (0, 1)
+
+
+def test_a_change_is_worth_what_it_gains_and_says_so_if_it_is_not() -> None:
+    cut = layout({0: (A100[4], "m"), 4: (A100[3], "m")}, {0: (A100[7], "m")}, rates_rps=110.0)
+    whole = layout({0: (A100[7], "m")}, {0: (A100[7], "m")}, rates_rps=100.0)
+    _, long = change(whole, cut, horizon_s=3600)
+    # Half of 100 requests a second are away for 35 s; 10 more are borne for the rest of the hour.
+    assert long.lost_requests == pytest.approx(0.5 * 100 * 35)
+    assert long.gained_rps == pytest.approx(10)
+    assert long.worth
+    assert long.summary.startswith("worth it: it gains 35,650 requests within 3600 s and loses 1,750")
+    _, short = change(whole, cut, horizon_s=100)
+    assert short.worth is False
+    assert short.summary.startswith("NOT worth its change: it gains 650 requests within 100 s and loses 1,750")
+    _, asked = change(whole, cut, rates_rps={"m": 90})
+    assert asked.worth is False, "nobody asks for more than is borne already"
+    _, unknown = change(layout({0: (A100[7], "m")}), layout({0: (A100[4], "m")}), keep=0)
+    assert unknown.worth is None
+    assert "a layout says no rate_rps" in unknown.summary
+
+
+def test_gpus_that_are_no_mig_are_changed_as_a_whole() -> None:
+    cut = layout({0: (A100[4], "m"), 4: (A100[3], "m")})
+    worker = LayoutWorker(name="w", device=Device("a", 0, PRODUCT), slice=Whole(), hosts=("m",), kind=None)
+    parts = cut.partitions[0].model_copy(update={"latency_ms": {**cut.partitions[0].latency_ms, PRODUCT: (100.0,)}})
+    whole = cut.model_copy(update={"workers": (worker,), "partitions": (parts,)})
+    problem, plan = change(whole, cut, keep=0)
+    (step,) = plan.steps
+    assert step.destroys == (Whole(),)
+    assert len(step.creates) == 2
+    assert len(new_layout(problem, plan).workers) == 2
+
+
+@given(data=st.data())
+def test_an_order_is_found_wherever_there_is_one(data: st.DataObject) -> None:
+    """Against every order of up to five moves; waves keep what single moves would."""
+    amounts = st.dictionaries(st.sampled_from("ab"), st.integers(0, 4).map(float), max_size=2)
+    moves = data.draw(st.lists(st.builds(Move, amounts, amounts), min_size=1, max_size=5))
+    lost = {name: sum(move.lost.get(name, 0.0) for move in moves) for name in "ab"}
+    present = {name: lost[name] + data.draw(st.integers(0, 3)) for name in "ab"}
+    needed = {name: present[name] * data.draw(st.sampled_from([0.0, 0.3, 0.6])) for name in "ab"}
+
+    def keeps(order: tuple[int, ...]) -> bool:
+        have = dict(present)
+        for number in order:
+            for name, amount in moves[number].lost.items():
+                have[name] -= amount
+                if amount > 0 and have[name] < needed[name] - 1e-9:
+                    return False
+            for name, amount in moves[number].gained.items():
+                have[name] += amount
+        return True
+
+    waves = waves_of(moves, present, needed)
+    assert (waves is not None) == any(keeps(order) for order in permutations(range(len(moves))))
+    if waves is not None:
+        assert sorted(number for wave in waves for number in wave) == list(range(len(moves)))
+        assert 0 <= least_kept(moves, waves, present, present) <= 1
+        assert keeps(tuple(number for wave in waves for number in wave))
