@@ -140,7 +140,7 @@ def test_what_clients_say_reaches_policy_recording_metrics_and_page(
     connection.request("POST", "/v2/models/echo/infer", json.dumps(body))
     assert connection.getresponse().status == 200
     connection.close()
-    message = request_of("echo", {"X": np.ones((1, 2), np.float32)})
+    message = request_of("echo", {"X": np.ones((2, 2), np.float32)})
     assert list(open_stream(proxy, [message]))
     page = f"http://{proxy.serving.metrics_address}"
     with urllib.request.urlopen(f"{page}/metrics", timeout=60) as answer:
@@ -155,6 +155,7 @@ def test_what_clients_say_reaches_policy_recording_metrics_and_page(
         (model,) = json.load(answer)
     assert {shape: told["requests"] for shape, told in model["shapes"].items()} == {"X:3": 2, "X:48": 1, "X:2": 2}
     assert all(told["mean_ms"] > 0 for told in model["shapes"].values())
+    assert model["rows"] == {"1": 4, "2": 1}
     proxy.stop()
     with (tmp_path / "log").open("rb") as lines:
         requests = [entry.event.request for entry in read_log(lines)[1] if isinstance(entry.event, RequestArrived)]

@@ -5,13 +5,14 @@ from tidegate.commands.goodput import goodput
 from tidegate.commands.plan import plan
 from tidegate.commands.replay import replay
 from tidegate.commands.simulate import simulate
+from tidegate.commands.sizes import sizes
 from tidegate.commands.story import story
 from tidegate.commands.sweep import sweep
 
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `simulate`, `goodput`, `sweep`, `replay`, `story` and `plan`."""
+    """Offer `simulate`, `goodput`, `sweep`, `replay`, `story`, `plan` and `sizes`."""
     return [
         CommandSpec("simulate", simulate),
         CommandSpec("goodput", goodput),
@@ -19,4 +20,5 @@ def tidegate_commands() -> list[CommandSpec]:
         CommandSpec("replay", replay),
         CommandSpec("story", story),
         CommandSpec("plan", plan),
+        CommandSpec("sizes", sizes),
     ]

@@ -3,6 +3,7 @@
 scenario       the document that a person writes; scenario_file reads and checks it
 workers, partitions  parts of it that are short for a layout's; layout: that layout
 requests       the requests that it asks for, drawn from a seed
+sizes          how many of them have how many rows, for planners
 arrivals       processes; traces: recorded arrivals
 from_layout    a scenario whose workers, models and network are those of a planner's layout
 shapes         of a model's requests, each with its share and its times
@@ -16,6 +17,7 @@ from tidegate.workload.layout import layout_of
 from tidegate.workload.requests import RequestSequence, draw_requests, mean_rate_rps
 from tidegate.workload.scenario import PolicyChoice, Scenario
 from tidegate.workload.scenario_file import ScenarioError, read_scenario
+from tidegate.workload.sizes import sizes_of
 from tidegate.workload.streams import stream
 from tidegate.workload.traces import Trace, TraceError, TraceFormat, read_trace
 
@@ -38,5 +40,6 @@ __all__ = [
     "mean_rate_rps",
     "read_scenario",
     "read_trace",
+    "sizes_of",
     "stream",
 ]

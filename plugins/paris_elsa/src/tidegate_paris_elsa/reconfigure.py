@@ -1,6 +1,6 @@
 """The planner `reconfigure`: from the layout that serves to a planned one, at least cost, with capacity kept."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -140,12 +140,13 @@ class _Changes:
         return total
 
     def _move(self, device: Device, step: Step) -> Move:
-        lost, gained = Counter[str](), Counter[str]()
+        lost: defaultdict[str, float] = defaultdict(float)
+        gained: defaultdict[str, float] = defaultdict(float)
         for amounts, instances in ((lost, step.leaving), (gained, step.arriving)):
             for part, hosts in instances:
                 for name, amount in self._capacities.of_instance(device, part, hosts).items():
-                    amounts[name] += amount  # type: ignore[assignment]
-        return Move(lost, gained)
+                    amounts[name] += amount
+        return Move(dict(lost), dict(gained))
 
     # All of them ----------------------------------------------------------------------------------------------------
 

@@ -73,6 +73,8 @@ class ModelCounts:
     """From arrival to the end of the last leg."""
     batch_rows: Counter[int] = field(default_factory=Counter)
     batch_requests: Counter[int] = field(default_factory=Counter)
+    rows: Counter[int] = field(default_factory=Counter)
+    """How many requests of how many rows were answered."""
     in_time: int = 0
     late: int = 0
     failed: int = 0
@@ -96,6 +98,7 @@ class ModelCounts:
             self.answered.copy(),
             self.batch_rows.copy(),
             self.batch_requests.copy(),
+            self.rows.copy(),
             self.in_time,
             self.late,
             self.failed,
@@ -200,11 +203,12 @@ class Metrics(Reader):
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         """A batch is answered."""
         model = self._of(batch.model)
-        add = model.answered.add
+        add, rows = model.answered.add, model.rows
         late = sum_ns = 0
         for request in requests:
             latency_ns = ended_ns - request.arrival_ns
             add(latency_ns)
+            rows[request.rows] += 1
             sum_ns += latency_ns
             late += ended_ns > request.deadline_ns
         model.late += late

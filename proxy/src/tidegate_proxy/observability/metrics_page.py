@@ -107,6 +107,7 @@ class MetricsPage:
                 "merged_rows": model.merged_rows if model else None,
                 "slo_ms": None if model is None or model.slo_ns is None else model.slo_ns / NS_PER_MS,
                 "warning": consent.warning or None,
+                "rows": dict(sorted(counts[name].rows.items())) if name in counts else {},
                 "shapes": {
                     shape: {"requests": requests, "mean_ms": sum_ns / requests / NS_PER_MS}
                     for shape, (requests, sum_ns) in sorted(counts[name].shapes.items() if name in counts else ())

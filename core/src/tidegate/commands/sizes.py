@@ -1,0 +1,99 @@
+"""`tidegate sizes`: how many requests have how many rows, for planners of slices."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from tidegate.documents import RequestSizes
+
+
+def sizes(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="A scenario; an event log that `tidegate serve --record` wrote; or what /models of a running "
+            "Tidegate's metrics port answers."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write the sizes to this file.")],
+) -> None:
+    """Find out how many rows the requests of each model have: the `sizes` of a problem of the planner `paris`.
+
+    Examples:
+
+    tidegate sizes scenario.yaml -o sizes.json
+
+    tidegate sizes run.jsonl -o sizes.json
+
+    curl -s localhost:8102/models > models.json && tidegate sizes models.json -o sizes.json
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from tidegate.commands.common import console_for_tables, errors_explained
+    from tidegate.documents import write_document
+
+    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    with errors_explained():
+        try:
+            found = _sizes_in(source)
+        except ValueError as error:
+            errors.print(f"error: {source}: {error}", style="red")
+            raise typer.Exit(1) from error
+        write_document(output, found)
+    table = Table("model", "requests", "mean rows", "largest", title=str(source))
+    for name, counts in found.models.items():
+        total = sum(counts.values())
+        mean = sum(rows * count for rows, count in counts.items()) / total
+        table.add_row(name, "-" if total <= 1 else f"{total:,.0f}", f"{mean:.2f}", str(max(counts)))
+    console = console_for_tables()
+    console.print(table)
+    console.print(f"sizes: {output}", markup=False, style="dim")
+
+
+def _sizes_in(source: Path) -> "RequestSizes":
+    """The sizes that a file tells. Raises ValueError, ScenarioError and OSError."""
+    import json
+
+    with source.open("rb") as lines:
+        start = lines.readline()
+    if start.lstrip().startswith(b"["):
+        return _of_models_page(json.loads(source.read_bytes()))
+    if b'"setup"' in start:
+        return _of_log(source)
+    from tidegate.documents import RequestSizes
+    from tidegate.workload import read_scenario, sizes_of
+
+    return RequestSizes(models=sizes_of(read_scenario(source)))
+
+
+def _of_models_page(page: object) -> "RequestSizes":
+    """What /models says of those that are scheduled."""
+    from tidegate.documents import RequestSizes
+
+    if not isinstance(page, list) or not all(isinstance(model, dict) and "rows" in model for model in page):
+        raise ValueError("it is no answer of /models: `curl` it from the metrics port of a Tidegate")
+    models = {model["name"]: model["rows"] for model in page if model["rows"]}
+    if not models:
+        raise ValueError("no request of any model that is scheduled was answered yet: ask again once there was load")
+    return RequestSizes.model_validate({"models": models})
+
+
+def _of_log(source: Path) -> "RequestSizes":
+    """Every request that arrived while it was recorded."""
+    from collections import Counter, defaultdict
+
+    from tidegate.api import RequestArrived
+    from tidegate.documents import RequestSizes
+    from tidegate.observation import read_log
+
+    counts: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    with source.open("rb") as lines:
+        for entry in read_log(lines)[1]:
+            if isinstance(entry.event, RequestArrived):
+                counts[entry.event.request.model][entry.event.request.rows] += 1
+    if not counts:
+        raise ValueError("nothing arrived while it was recorded: record under load")
+    return RequestSizes.model_validate({"models": {name: dict(sorted(mine.items())) for name, mine in counts.items()}})

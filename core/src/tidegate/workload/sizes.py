@@ -1,0 +1,26 @@
+"""The sizes of a scenario's requests: how many of them have how many rows."""
+
+from collections import Counter, defaultdict
+
+from tidegate.workload.scenario import ModelSpec, Scenario
+
+QUANTILES = 10_000
+"""A distribution of rows is read at so many points, evenly spread."""
+
+
+def sizes_of(scenario: Scenario) -> dict[str, dict[int, float]]:
+    """{model: {rows: its share of the model's requests}}: what `draw_requests` draws, without drawing."""
+    return {model.name: _shares(model) for model in scenario.models}
+
+
+def _shares(model: ModelSpec) -> dict[int, float]:
+    apps = [(app.weight, app.rows or model.rows) for app in model.apps] or [(1.0, model.rows)]
+    total = sum(weight for weight, _ in apps)
+    shares: defaultdict[int, float] = defaultdict(float)
+    for weight, rows in apps:
+        counts = Counter(
+            min(max(round(rows.quantile((number + 0.5) / QUANTILES)), 1), model.max_rows) for number in range(QUANTILES)
+        )
+        for size, count in counts.items():
+            shares[size] += weight / total * count / QUANTILES
+    return {size: shares[size] for size in sorted(shares) if shares[size] > 0}
