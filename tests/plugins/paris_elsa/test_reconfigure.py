@@ -7,15 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.plugins.paris_elsa import problems
 from tests.plugins.paris_elsa.problems import A100, unhurried
 from tidegate.api import PlanningError
 from tidegate.api.device import Device, Mig, Slice, Whole
 from tidegate.api.mig import MIG_GEOMETRIES
 from tidegate.documents import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker
+from tidegate_paris_elsa.bearing import rates_borne
 from tidegate_paris_elsa.change_plan import Reconfiguration
 from tidegate_paris_elsa.change_problem import ReconfigurationProblem
 from tidegate_paris_elsa.instances import gpu_of, gpus_of
+from tidegate_paris_elsa.layout import layout_of
 from tidegate_paris_elsa.ordering import Move, least_kept, waves_of
+from tidegate_paris_elsa.planners import plan_paris
 from tidegate_paris_elsa.reconfigure import new_layout, plan_reconfiguration
 
 GEOMETRY = MIG_GEOMETRIES["A100-40GB"]
@@ -242,3 +246,33 @@ def test_an_order_is_found_wherever_there_is_one(data: st.DataObject) -> None:
         assert sorted(number for wave in waves for number in wave) == list(range(len(moves)))
         assert 0 <= least_kept(moves, waves, present, present) <= 1
         assert keeps(tuple(number for wave in waves for number in wave))
+
+
+def test_what_layouts_are_worth_follows_from_the_requests_that_come() -> None:
+    """A layout for small requests says that it bears more than one for large ones; of large ones it bears less."""
+    small, large = problems.model(sizes={1: 1}, slo_ms=30), problems.model(sizes={32: 1}, slo_ms=30)
+    present, planned = (
+        layout_of(given, plan_paris(given, time_limit_s=10, progress=unhurried))
+        for given in (problems.problem(small), problems.problem(large))
+    )
+    said = change(present, planned, keep=0)[1]
+    assert said.worth is False
+    assert said.gained_rps is not None
+    assert said.gained_rps < 0
+    _, known = change(present, planned, keep=0, problem=problems.problem(large))
+    assert known.worth
+    back = change(planned, present, keep=0, problem=problems.problem(large))[1]
+    assert back.gained_rps == pytest.approx(-(known.gained_rps or 0))
+
+
+def test_slices_bear_what_can_be_in_time_on_them() -> None:
+    """32 rows take 2 + 4 * 32 / GPCs ms: within 30 ms on 7g only, though 1g does small ones."""
+    cut = layout({0: (A100[7], "m")}, dict.fromkeys(range(7), (A100[1], "m")))
+    mixed = problems.model(sizes={1: 1, 32: 1}, slo_ms=30)
+    seven_ms, one_ms = 2 + 4 * 32 / 7, 2 + 4
+    # Half of the requests keep 7g busy, the others seven 1g: those have time to spare.
+    assert rates_borne(problems.problem(mixed), cut)["m"] == pytest.approx(2 * 1000 / seven_ms)
+    light = problems.model(sizes={1: 1}, slo_ms=30)
+    assert rates_borne(problems.problem(light), cut)["m"] == pytest.approx(7 * 1000 / one_ms + 1000 / (2 + 4 / 7))
+    halves = [problems.model(name, sizes={1: 1}) for name in ("m", "n")]
+    assert rates_borne(problems.problem(*halves), cut) == {"m": 0, "n": 0}

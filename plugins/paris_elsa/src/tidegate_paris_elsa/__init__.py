@@ -5,5 +5,12 @@ problem   GPUs, models, sizes of requests; slices: which kinds the GPUs offer, a
 knees     from how many rows on a slice is busy; counts: how many slices of each size PARIS wants, in parts of slices
 budget    how GPUs can be cut, and how many GPCs that spends
 program   whole slices on whole GPUs; planners: paris and its baselines
+bearing   what any layout's slices bear
 placing   every slice at its start slot; plan: the document; layout: the same for simulator, generator and proxy
+
+From one layout to another:
+change_problem  what serves, what is to serve; change_plan: the steps
+instances       what serves on a GPU; matching: which planned GPU is which
+steps           what stays of a GPU, and how the rest is changed; ordering: in which order, and what at once
+reconfigure     the planner
 """

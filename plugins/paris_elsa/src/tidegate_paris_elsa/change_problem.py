@@ -8,6 +8,7 @@ from pydantic import Field
 
 from tidegate.api import Document
 from tidegate.documents import Layout, read_document
+from tidegate_paris_elsa.problem import MigProblem
 
 Seconds = Annotated[float, Field(ge=0, lt=1e9)]
 
@@ -25,6 +26,17 @@ class ReconfigurationProblem(Document):
     rates_rps: dict[str, Annotated[float, Field(ge=0)]] | None = Field(
         default=None, description="What clients ask of each model; default: more than either layout bears"
     )
+
+    problem: MigProblem | str | None = Field(
+        default=None,
+        description="What clients send from now on, or its path: rates are what either layout bears of it; default: "
+        "those that the layouts say, which are comparable if they were planned for the same requests",
+    )
+
+    @cached_property
+    def requests(self) -> MigProblem | None:
+        """`problem`, read. Raises DocumentError."""
+        return read_document(Path(self.problem), MigProblem) if isinstance(self.problem, str) else self.problem
 
     @cached_property
     def layouts(self) -> tuple[Layout, Layout]:

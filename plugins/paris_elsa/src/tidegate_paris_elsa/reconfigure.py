@@ -8,6 +8,7 @@ from tidegate.api import PlanningError, Progress
 from tidegate.api.device import Device, Slice
 from tidegate.api.mig import MigGeometry, mig_geometries
 from tidegate.documents import Layout, LayoutWorker
+from tidegate_paris_elsa.bearing import rates_borne
 from tidegate_paris_elsa.change_plan import ChangeCost, PlannedStep, Reconfiguration
 from tidegate_paris_elsa.change_problem import ReconfigurationProblem
 from tidegate_paris_elsa.instances import Capacities, Gpu, gpu_of, gpus_of, slots
@@ -183,13 +184,13 @@ class _Changes:
 
     def _asked(self, layout: Layout) -> dict[str, float] | None:
         """Requests per second of each model that a layout bears, of those that clients ask; None: not known."""
-        if not all(model.rate_rps for model in layout.models):
+        requests, asked = self._problem.requests, self._problem.rates_rps
+        borne = {model.name: model.rate_rps for model in layout.models}
+        if requests is not None:
+            borne = rates_borne(requests, layout)
+        elif not all(borne.values()):
             return None
-        asked = self._problem.rates_rps
-        return {
-            model.name: model.rate_rps if asked is None else min(model.rate_rps, asked.get(model.name, 0.0))
-            for model in layout.models
-        }
+        return {name: rate if asked is None else min(rate, asked.get(name, 0.0)) for name, rate in borne.items()}
 
     def _gained_rps(self) -> float | None:
         before, after = self._asked(self._before), self._asked(self._after)
