@@ -232,6 +232,7 @@ def bench_change(console: Console, curves: Curves) -> list[dict[str, Any]]:
                     "change": title,
                     "steps": len(plan.steps),
                     "worth": plan.worth,
+                    "gained_rps": round(plan.gained_rps or 0.0, 1),
                     "cpu_s": round(cpu_s, 3),
                 }
                 | {

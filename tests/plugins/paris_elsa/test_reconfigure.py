@@ -1,6 +1,6 @@
 """Changes of layouts: what they end in, that no step is illegal, and that every model keeps its share meanwhile."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import permutations
 
 import pytest
@@ -101,13 +101,12 @@ def check(problem: ReconfigurationProblem, plan: Reconfiguration) -> None:
     assert {name: (its.device, its.slice, its.hosts) for name, its in running.items()} == {
         name: (its.device, its.slice, its.hosts) for name, its in new.items()
     }
-    wanted = sorted(
-        sorted((part.profile, hosts) for part, hosts in _migs(gpu)) for gpu in map(gpu_of, gpus_of(planned).values())
+    wanted, got = (
+        Counter(pair for gpu in map(gpu_of, gpus_of(each).values()) for pair in _migs(gpu)) for each in (planned, final)
     )
-    got = sorted(
-        sorted((part.profile, hosts) for part, hosts in _migs(gpu)) for gpu in map(gpu_of, gpus_of(final).values())
+    assert Counter((part.profile, hosts) for part, hosts in got.elements()) == Counter(
+        (part.profile, hosts) for part, hosts in wanted.elements()
     )
-    assert got == wanted
 
 
 def _migs(gpu: tuple[tuple[Slice, object], ...]) -> list[tuple[Mig, object]]:
@@ -276,3 +275,28 @@ def test_slices_bear_what_can_be_in_time_on_them() -> None:
     assert rates_borne(problems.problem(light), cut)["m"] == pytest.approx(7 * 1000 / one_ms + 1000 / (2 + 4 / 7))
     halves = [problems.model(name, sizes={1: 1}) for name in ("m", "n")]
     assert rates_borne(problems.problem(*halves), cut) == {"m": 0, "n": 0}
+
+
+@given(data=st.data())
+def test_where_as_many_slices_serve_as_are_planned_nothing_is_changed(data: st.DataObject) -> None:
+    """Whichever GPUs the plan has them on; and if one serves another model, one is loaded and no more."""
+    cuts = data.draw(st.lists(st.sampled_from(CUTS), min_size=1, max_size=4))
+    others = data.draw(st.permutations(cuts))
+    profiles = [instance.profile for cut in cuts for instance in cut]
+    names = data.draw(st.lists(st.sampled_from(MODELS), min_size=len(profiles), max_size=len(profiles)))
+    dealt: defaultdict[str, list[str]] = defaultdict(list)
+    for profile, name in zip(profiles, data.draw(st.permutations(names)), strict=True):
+        dealt[profile].append(name)
+
+    def cells(cuts: list[tuple[Mig, ...]], dealt: dict[str, list[str]]) -> list[dict[int, tuple[str, str]]]:
+        left = {profile: list(mine) for profile, mine in dealt.items()}
+        return [{part.start: (part.profile, left[part.profile].pop()) for part in cut} for cut in cuts]
+
+    present = layout(*cells(cuts, dealt))
+    planned = layout(*cells(others, {profile: mine[::-1] for profile, mine in dealt.items()}), node="b")
+    assert change(present, planned)[1].steps == ()
+    profile = profiles[0]
+    dealt[profile][0] = "m" if dealt[profile][0] == "n" else "n"
+    problem, plan = change(present, layout(*cells(others, dealt), node="b"), keep=0)
+    check(problem, plan)
+    assert [(step.destroys, step.creates, len(step.starts)) for step in plan.steps] == [((), (), 1)]

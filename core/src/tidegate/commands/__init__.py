@@ -1,4 +1,5 @@
-"""The subcommands of the core, each in the file of its name: `simulate`, `goodput`, `sweep`, `plan`, `replay`, `story`.
+"""The subcommands of the core, each in the file of its name: `simulate`, `goodput`, `sweep`, `plan`, `replay`, `story`,
+`sizes`.
 
 common   what those share that run scenarios
 """

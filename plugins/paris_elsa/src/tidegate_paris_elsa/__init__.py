@@ -10,7 +10,7 @@ placing   every slice at its start slot; plan: the document; layout: the same fo
 
 From one layout to another:
 change_problem  what serves, what is to serve; change_plan: the steps
-instances       what serves on a GPU; matching: which planned GPU is which
+instances       what serves on a GPU; matching: which planned GPU is which; rearranging: other cuts into as many slices
 steps           what stays of a GPU, and how the rest is changed; ordering: in which order, and what at once
 reconfigure     the planner
 """

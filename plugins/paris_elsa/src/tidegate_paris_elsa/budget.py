@@ -56,7 +56,7 @@ class Budget:
         self._parts = [parts_of(cuts) if cuts else ((0,) * len(kinds),) for cuts in self.cuts]
         self._sums = [sorted({spent(part, kinds) for part in parts}) for parts in self._parts]
         self._reach = [1]
-        """Of the last n GPUs, as bits: which sums of GPCs they can spend; bit 0 is always set."""
+        """Which sums of GPCs the last n GPUs can spend, as bits; bit 0 is always set."""
         for pool in reversed(self._pools()):
             before = self._reach[-1]
             reached = 0

@@ -47,11 +47,11 @@ class Capacities:
     """
 
     rows_per_s: Mapping[tuple[str, str], float]
-    """By (partition, kind)."""
+    """What a worker does, by (partition, kind)."""
 
     @classmethod
     def of(cls, *layouts: Layout) -> "Capacities":
-        """Those of all kinds in any of the layouts, the last one's word being the last."""
+        """The capacities of all kinds in any of the layouts, the last one's word being the last."""
         tables: dict[str, dict[str, tuple[float, ...]]] = defaultdict(dict)
         for layout in layouts:
             for part in layout.partitions:

@@ -36,7 +36,7 @@ def match(
     """
     changes = []
     for product in sorted({device.product for device in (*present, *planned)}):
-        devices = _devices(product, present, planned)
+        devices = devices_of(product, present, planned)
         wanted = [device for device in planned if device.product == product]
         cells = [planned[device] for device in wanted] + [NOTHING] * (len(devices) - len(wanted))
         costs = np.zeros((len(devices), len(cells)))
@@ -57,7 +57,7 @@ def match(
     return changes
 
 
-def _devices(product: str, present: Mapping[Device, Gpu], planned: Mapping[Device, Gpu]) -> list[Device]:
+def devices_of(product: str, present: Mapping[Device, Gpu], planned: Mapping[Device, Gpu]) -> list[Device]:
     """The GPUs that there are; where more are planned, as many of those that only the plan names."""
     there = [device for device in present if device.product == product]
     wanted = [device for device in planned if device.product == product]
@@ -72,7 +72,7 @@ def in_order(present: Mapping[Device, Gpu], planned: Mapping[Device, Gpu]) -> li
     """What one does who does not look: planned GPUs one after another on those that there are, as they are listed."""
     changes: list[Change] = []
     for product in sorted({device.product for device in (*present, *planned)}):
-        devices = _devices(product, present, planned)
+        devices = devices_of(product, present, planned)
         cells: Sequence[Gpu] = [gpu for device, gpu in planned.items() if device.product == product]
         for number, device in enumerate(devices):
             after = cells[number] if number < len(cells) else NOTHING

@@ -36,7 +36,7 @@ class Demand:
 
     model: int
     works_s: Mapping[int, float]
-    """By the number of a kind that may serve them: seconds of a slice, for each request of the model of any size."""
+    """Seconds of a slice for each request of the model of any size, by the number of a kind that may serve them."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Counts:
     bound: float | None
     """No counts bear more; None: not known."""
     slices: Mapping[tuple[int, int], int]
-    """By (model, kind)."""
+    """How many, by (model, kind)."""
     cuts: Counter[tuple[int, Cut]]
     """How many GPUs are cut how, by (pool, cut); they may have more slices than are needed."""
 
@@ -128,7 +128,7 @@ class Program:
         return self._problem.gap
 
     def _nearest(self, wanted: Mapping[tuple[int, int], float], load: float, time_limit_s: float) -> "_Answer":
-        """Of the counts that bear as much those that differ least: one more variable for each difference."""
+        """The counts that differ least, of those that bear as much: one more variable for each difference."""
         goal = np.zeros(self._size + len(self._slices))
         rows: list[Row] = [*self._rows, ({0: 1.0}, load * (1 - SLACK), np.inf)]
         for place, (model, kind) in enumerate(self._slices):

@@ -11,9 +11,10 @@ from tidegate.documents import Layout, LayoutWorker
 from tidegate_paris_elsa.bearing import rates_borne
 from tidegate_paris_elsa.change_plan import ChangeCost, PlannedStep, Reconfiguration
 from tidegate_paris_elsa.change_problem import ReconfigurationProblem
-from tidegate_paris_elsa.instances import Capacities, Gpu, gpu_of, gpus_of, slots
-from tidegate_paris_elsa.matching import Change, in_order, match
+from tidegate_paris_elsa.instances import Capacities, Gpu, Hosts, gpu_of, gpus_of, slots
+from tidegate_paris_elsa.matching import NOTHING, Change, devices_of, in_order, match
 from tidegate_paris_elsa.ordering import Move, least_kept, waves_of
+from tidegate_paris_elsa.rearranging import Worth, rearranged
 from tidegate_paris_elsa.steps import Step, loaded, nearest, steps_between
 
 HALVINGS = 20
@@ -27,14 +28,14 @@ def plan_reconfiguration(
 
     Raises PlanningError where no such order was found, with the share that can be kept.
     """
-    del time_limit_s  # it takes a second for a thousand GPUs
-    change = _Changes(problem)
-    waves = waves_of(change.moves, change.present, change.needed(problem.keep))
-    if waves is None:
-        raise _cannot_keep(problem, change)
-    plan = change.plan(waves)
-    progress(objective=plan.objective)
-    return plan
+    change = _Changes(problem, time_limit_s)
+    for way in change.ways:
+        waves = waves_of(way.moves, change.present, change.needed(problem.keep))
+        if waves is not None:
+            plan = change.plan(way, waves)
+            progress(objective=plan.objective)
+            return plan
+    raise _cannot_keep(problem, change)
 
 
 def new_layout(problem: ReconfigurationProblem, plan: Reconfiguration) -> Layout:
@@ -47,9 +48,10 @@ def new_layout(problem: ReconfigurationProblem, plan: Reconfiguration) -> Layout
 
 
 @dataclass(frozen=True)
-class _Steps:
-    """The steps of all GPUs, and what they do to capacity."""
+class _Way:
+    """What every GPU becomes, the steps that lead there, and what they do to capacity."""
 
+    changes: Sequence[Change]
     of_gpu: Sequence[tuple[Change, Step]]
     moves: Sequence[Move]
 
@@ -62,7 +64,7 @@ class _Steps:
 class _Changes:
     """A problem, with its GPUs matched."""
 
-    def __init__(self, problem: ReconfigurationProblem) -> None:
+    def __init__(self, problem: ReconfigurationProblem, time_limit_s: float) -> None:
         self._problem = problem
         self._before, self._after = problem.layouts
         self._capacities = Capacities.of(self._before, self._after)
@@ -73,21 +75,20 @@ class _Changes:
         self.present = self._sum(self._now)
         """Rows per second of each partition that the present layout does."""
         self._planned = self._sum(self._then)
-        self._changes = match(self._now, self._then, self._nearest)
-        self._chosen = self._steps(self._changes)
-        self.moves = self._chosen.moves
+        self.ways = sorted(self._ways(time_limit_s), key=self._total_s)
+        """What GPUs may become, the cheapest first."""
 
     def needed(self, keep: float) -> dict[str, float]:
         """What every partition must have all the time: of what it has, or is to have, whichever is less."""
         return {name: keep * whole for name, whole in self._shared.items()}
 
-    def plan(self, waves: Sequence[Sequence[int]]) -> Reconfiguration:
+    def plan(self, way: _Way, waves: Sequence[Sequence[int]]) -> Reconfiguration:
         """The document."""
-        cost = self._cost(self._chosen, waves)
+        cost = self._cost(way, waves)
         naive = self._steps(in_order(self._now, self._then), whole=True)
-        gained_rps, lost = self._gained_rps(), self._lost_requests()
+        gained_rps, lost = self._gained_rps(), self._lost_requests(way)
         known = gained_rps is not None and lost is not None
-        workers = self._workers()
+        workers = self._workers(way)
         return Reconfiguration(
             objective=cost.away_s,
             bound=None,
@@ -97,7 +98,7 @@ class _Changes:
             lost_requests=lost,
             worth=(gained_rps or 0.0) * (self._problem.horizon_s - cost.seconds) > (lost or 0.0) if known else None,
             horizon_s=self._problem.horizon_s,
-            steps=self._documents(waves, workers),
+            steps=self._documents(way, waves, workers),
             workers=tuple(worker for mine in workers.values() for its in mine.values() for worker in its),
         )
 
@@ -105,6 +106,39 @@ class _Changes:
     def _shared(self) -> dict[str, float]:
         names = self.present.keys() & self._planned.keys()
         return {name: min(self.present[name], self._planned[name]) for name in sorted(names)}
+
+    # Which GPU becomes what -----------------------------------------------------------------------------------------
+
+    def _ways(self, time_limit_s: float) -> list[_Way]:
+        """GPUs as they are planned, each for one that there is; and cut otherwise for the same slices."""
+        ways = [match(self._now, self._then, self._nearest)]
+        if (other := self._rearranged(time_limit_s)) is not None:
+            ways.append(other)
+        return [self._steps(changes) for changes in ways]
+
+    def _rearranged(self, time_limit_s: float) -> list[Change] | None:
+        changes = []
+        products = sorted({device.product for device in (*self._now, *self._then)})
+        for product in products:
+            devices = devices_of(product, self._now, self._then)
+            present = {device: self._now.get(device, NOTHING) for device in devices}
+            planned = [gpu for device, gpu in self._then.items() if device.product == product]
+            geometry = self._geometry(devices[0], *present.values(), *planned)
+            if geometry is None or not planned:
+                return None
+            loads = {hosts: self._longest_load_s(hosts) for gpu in planned for _, hosts in gpu}
+            worth = Worth(self._problem.cut_s, loads)
+            found = rearranged(present, planned, geometry, worth, time_limit_s=time_limit_s / len(products))
+            if found is None:
+                return None
+            changes += [Change(device, present[device], gpu) for device, gpu in found.items()]
+        return changes
+
+    def _longest_load_s(self, hosts: Hosts) -> float:
+        return max(sum(self._load_s(name) for name in mine) for mine in hosts)
+
+    def _total_s(self, way: _Way) -> float:
+        return sum(self._away_s(change.device, step) for change, step in way.of_gpu)
 
     # One GPU --------------------------------------------------------------------------------------------------------
 
@@ -151,7 +185,7 @@ class _Changes:
 
     # All of them ----------------------------------------------------------------------------------------------------
 
-    def _steps(self, changes: Sequence[Change], *, whole: bool = False) -> _Steps:
+    def _steps(self, changes: Sequence[Change], *, whole: bool = False) -> _Way:
         """`whole`: a GPU that changes is cut anew as a whole."""
         found: list[tuple[Change, Step]] = []
         for change in changes:
@@ -161,7 +195,7 @@ class _Changes:
                 anew = self._steps_of((), change.planned, None)
                 steps = [Step(change.present, change.planned, max([self._problem.cut_s, *(s.seconds for s in anew)]))]
             found += [(change, step) for step in steps]
-        return _Steps(found, [self._move(change.device, step) for change, step in found])
+        return _Way(changes, found, [self._move(change.device, step) for change, step in found])
 
     def _sum(self, gpus: Mapping[Device, Gpu]) -> dict[str, float]:
         total: defaultdict[str, float] = defaultdict(float)
@@ -171,13 +205,13 @@ class _Changes:
                     total[name] += amount
         return dict(total)
 
-    def _cost(self, steps: _Steps, waves: Sequence[Sequence[int]]) -> ChangeCost:
+    def _cost(self, way: _Way, waves: Sequence[Sequence[int]]) -> ChangeCost:
         return ChangeCost(
-            away_s=sum(self._away_s(change.device, step) for change, step in steps.of_gpu),
-            destroyed=sum(len(step.leaving) for step in steps.steps if not step.reloads),
-            loads=loaded(steps.steps),
-            seconds=sum(max(steps.steps[number].seconds for number in wave) for wave in waves),
-            kept=least_kept(steps.moves, waves, self.present, self._shared),
+            away_s=self._total_s(way),
+            destroyed=sum(len(step.leaving) for step in way.steps if not step.reloads),
+            loads=loaded(way.steps),
+            seconds=sum(max(way.steps[number].seconds for number in wave) for wave in waves),
+            kept=least_kept(way.moves, waves, self.present, self._shared),
         )
 
     # What it is worth -----------------------------------------------------------------------------------------------
@@ -196,11 +230,11 @@ class _Changes:
         before, after = self._asked(self._before), self._asked(self._after)
         return None if before is None or after is None else sum(after.values()) - sum(before.values())
 
-    def _lost_requests(self) -> float | None:
+    def _lost_requests(self, way: _Way) -> float | None:
         if (asked := self._asked(self._before)) is None:
             return None
         total = 0.0
-        for move, step in zip(self.moves, self._chosen.steps, strict=True):
+        for move, step in zip(way.moves, way.steps, strict=True):
             for name, amount in move.lost.items():
                 share = amount / self.present[name] if self.present[name] else 0.0
                 total += share * step.seconds * asked.get(self._model_of[name], 0.0)
@@ -208,10 +242,10 @@ class _Changes:
 
     # The document ---------------------------------------------------------------------------------------------------
 
-    def _workers(self) -> dict[Device, dict[Slice, tuple[LayoutWorker, ...]]]:
+    def _workers(self, way: _Way) -> dict[Device, dict[Slice, tuple[LayoutWorker, ...]]]:
         """The workers of the new layout, by device and slice."""
         present = gpus_of(self._before)
-        planned = {change.device: change.planned for change in self._changes}
+        planned = {change.device: change.planned for change in way.changes}
         taken = {
             worker.name
             for device, gpu in planned.items()
@@ -231,13 +265,16 @@ class _Changes:
         return found
 
     def _documents(
-        self, waves: Sequence[Sequence[int]], workers: Mapping[Device, Mapping[Slice, tuple[LayoutWorker, ...]]]
+        self,
+        way: _Way,
+        waves: Sequence[Sequence[int]],
+        workers: Mapping[Device, Mapping[Slice, tuple[LayoutWorker, ...]]],
     ) -> tuple[PlannedStep, ...]:
         present = gpus_of(self._before)
         documents = []
         for wave, numbers in enumerate(waves):
             for number in numbers:
-                change, step = self._chosen.of_gpu[number]
+                change, step = way.of_gpu[number]
                 destroyed = [] if step.reloads else [part for part, _ in step.leaving]
                 created = [] if step.reloads else [part for part, _ in step.arriving]
                 stops = [worker.name for part, _ in step.leaving for worker in present[change.device][part]]
@@ -266,11 +303,12 @@ def _cannot_keep(problem: ReconfigurationProblem, change: _Changes) -> PlanningE
     low, high = 0.0, problem.keep
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        if waves_of(change.moves, change.present, change.needed(middle)) is None:
-            high = middle
-        else:
+        needed = change.needed(middle)
+        if any(waves_of(way.moves, change.present, needed) is not None for way in change.ways):
             low = middle
+        else:
+            high = middle
     return PlanningError(
-        f"keep: no order of the {len(change.moves)} steps was found that keeps {problem.keep:g} of every model's "
-        f"capacity; {int(low * 1000) / 1000:g} can be kept: allow that, or add a GPU for as long as it takes"
+        f"keep: no order of steps was found that keeps {problem.keep:g} of every model's capacity; "
+        f"{int(low * 1000) / 1000:g} can be kept: allow that, or add a GPU for as long as it takes"
     )

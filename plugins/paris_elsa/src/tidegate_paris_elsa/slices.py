@@ -59,7 +59,7 @@ class Offers:
     kinds: Sequence[Kind]
     """Every kind of slice that the GPUs have, plain or not."""
     speeds: Sequence[Sequence[Speed]]
-    """By model: the kinds that can serve every request of it, from the slowest for its largest ones to the fastest."""
+    """The kinds that can serve every request of a model, by model: from the slowest for its largest ones on."""
 
     @property
     def usable(self) -> list[int]:

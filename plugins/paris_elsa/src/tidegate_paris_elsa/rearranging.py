@@ -1,0 +1,170 @@
+"""How GPUs are cut for the slices that are planned, so that most of what serves stays where it is.
+
+A plan says how many slices of each profile serve which model; on which GPU each is does not matter to it. So GPUs that
+serve alike are one variable for each way to cut them, an integer program keeps as much as can be kept, and models
+are handed out to slices last.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_matrix
+
+from tidegate.api.device import Device, Mig
+from tidegate.api.mig import MigGeometry, Placed
+from tidegate_paris_elsa.instances import Gpu, Hosts, slots
+
+Want = tuple[str, Hosts]
+"""A slice that is planned: its profile, and what it hosts."""
+GAP = 1e-3
+"""Good enough: so far from the most that can be kept."""
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What it saves if a slice stays, in seconds of a GPC."""
+
+    cut_s: float
+    """Where it is to serve something else."""
+    load_s: Mapping[Hosts, float]
+    """What is saved beside that where it serves the same, by what it hosts."""
+
+
+def rearranged(
+    present: Mapping[Device, Gpu],
+    planned: Sequence[Gpu],
+    geometry: MigGeometry,
+    worth: Worth,
+    *,
+    time_limit_s: float,
+) -> dict[Device, Gpu] | None:
+    """What every GPU of a product is to serve, all together what is planned; None where nothing was found in time.
+
+    `present`: every GPU that there is, with what it serves. Everything, present and planned, is MIG instances of this
+    geometry.
+    """
+    wanted: Counter[Want] = Counter()
+    for gpu in planned:
+        for part, hosts in gpu:
+            assert isinstance(part, Mig)
+            wanted[part.profile, hosts] += 1
+    alike: defaultdict[Gpu, list[Device]] = defaultdict(list)
+    for device, gpu in present.items():
+        alike[gpu].append(device)
+    cuts = geometry.configurations(profile for profile, _ in wanted)
+    chosen = _cut(alike, cuts, wanted, geometry, worth, time_limit_s)
+    if chosen is None:
+        return None
+    cut_of = {}
+    for gpu, devices in alike.items():
+        waiting = iter(devices)
+        for number, cut in enumerate(cuts):
+            for _ in range(chosen.get((gpu, number), 0)):
+                cut_of[next(waiting)] = cut
+    return _hosted(present, cut_of, wanted)
+
+
+def _cut(
+    alike: Mapping[Gpu, Sequence[Device]],
+    cuts: Sequence[Placed],
+    wanted: Counter[Want],
+    geometry: MigGeometry,
+    worth: Worth,
+    time_limit_s: float,
+) -> dict[tuple[Gpu, int], int] | None:
+    """How many of the GPUs that are alike are cut how, by (GPU, number of the cut).
+
+    Variables: those; then for each wanted slice how many stay and serve the same; then for each profile how many stay.
+    """
+    gpus, wants = list(alike), list(wanted)
+    profiles = sorted({profile for profile, _ in wants})
+    size = len(gpus) * len(cuts) + len(wants) + len(profiles)
+    first_same, first_stay = len(gpus) * len(cuts), len(gpus) * len(cuts) + len(wants)
+    rows: list[tuple[dict[int, float], float, float]] = []
+    supply: dict[str, dict[int, float]] = {profile: {} for profile in profiles}
+    same: dict[Want, dict[int, float]] = {want: {first_same + n: -1.0} for n, want in enumerate(wants)}
+    stay: dict[str, dict[int, float]] = {name: {first_stay + n: -1.0} for n, name in enumerate(profiles)}
+    for row, gpu in enumerate(gpus):
+        serves = dict(gpu)
+        for column, cut in enumerate(cuts):
+            variable = row * len(cuts) + column
+            for part in cut:
+                _add(supply[part.profile], variable)
+                if part in serves:
+                    _add(stay[part.profile], variable)
+                    if (part.profile, serves[part]) in same:
+                        _add(same[part.profile, serves[part]], variable)
+        rows.append(({row * len(cuts) + column: 1.0 for column in range(len(cuts))}, 0.0, float(len(alike[gpu]))))
+    needed = Counter[str]()
+    for (profile, _), count in wanted.items():
+        needed[profile] += count
+    rows += [(supply[profile], float(needed[profile]), np.inf) for profile in profiles]
+    rows += [(row, 0.0, np.inf) for row in (*same.values(), *stay.values())]
+    for number, profile in enumerate(profiles):
+        mine = {first_same + n: -1.0 for n, (its, _) in enumerate(wants) if its == profile}
+        rows.append(({first_stay + number: 1.0, **mine}, 0.0, np.inf))
+    goal = np.zeros(size)
+    for number, (profile, hosts) in enumerate(wants):
+        goal[first_same + number] = -geometry.profile(profile).compute_slices * worth.load_s[hosts]
+    for number, profile in enumerate(profiles):
+        goal[first_stay + number] = -geometry.profile(profile).compute_slices * worth.cut_s
+    most = np.full(size, np.inf)
+    most[first_same:first_stay] = [wanted[want] for want in wants]
+    most[first_stay:] = [needed[profile] for profile in profiles]
+    places = [(number, place, value) for number, (row, _, _) in enumerate(rows) for place, value in row.items()]
+    down, across, values = zip(*places, strict=True)
+    result = milp(
+        goal,
+        integrality=(np.arange(size) < first_same).astype(np.int64),
+        bounds=Bounds(np.zeros(size), most),
+        constraints=LinearConstraint(
+            csr_matrix((values, (down, across)), shape=(len(rows), size)),
+            [low for _, low, _ in rows],
+            [high for _, _, high in rows],
+        ),
+        options={"time_limit": time_limit_s, "mip_rel_gap": GAP},
+    )
+    if result.x is None:
+        return None
+    return {
+        (gpu, column): round(float(result.x[row * len(cuts) + column]))
+        for row, gpu in enumerate(gpus)
+        for column in range(len(cuts))
+    }
+
+
+def _hosted(
+    present: Mapping[Device, Gpu], cut_of: Mapping[Device, Placed], wanted: Counter[Want]
+) -> dict[Device, Gpu] | None:
+    """Who serves where: first who serves there already, then the others in slices that stay, then in new ones."""
+    left = wanted.copy()
+    hosted: defaultdict[Device, dict[Mig, Hosts]] = defaultdict(dict)
+    staying: list[tuple[Device, Mig]] = []
+    new: list[tuple[Device, Mig]] = []
+    for device, cut in cut_of.items():
+        serves = dict(present[device])
+        for part in cut:
+            if part in serves and left[part.profile, serves[part]] > 0:
+                left[part.profile, serves[part]] -= 1
+                hosted[device][part] = serves[part]
+            else:
+                (staying if part in serves else new).append((device, part))
+    free: defaultdict[str, list[tuple[Device, Mig]]] = defaultdict(list)
+    for device, part in (*staying, *new):
+        free[part.profile].append((device, part))
+    for (profile, hosts), count in left.items():
+        mine, free[profile] = free[profile][:count], free[profile][count:]
+        if len(mine) < count:
+            return None
+        for device, part in mine:
+            hosted[device][part] = hosts
+    return {
+        device: tuple((part, hosted[device][part]) for part in sorted(hosted[device], key=slots)) for device in present
+    }
+
+
+def _add(row: dict[int, float], variable: int) -> None:
+    row[variable] = row.get(variable, 0.0) + 1.0
