@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations_with_replacement, product
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests.plugins.paris_elsa.problems import A100, model, problem, sliced, unhu
 from tidegate.api import PlanningError
 from tidegate.api.device import Mig
 from tidegate.api.mig import MIG_GEOMETRIES, mig_geometries
+from tidegate_paris_elsa import program
 from tidegate_paris_elsa.budget import Budget
 from tidegate_paris_elsa.counts import work_s
 from tidegate_paris_elsa.layout import layout_of
@@ -275,6 +277,15 @@ def test_the_budget_of_many_gpus_is_added_up_once() -> None:
     offers = offers_of(many)
     budget = Budget(many, offers.kinds, offers.usable)
     assert budget.most == budget.gpcs == 7000
+
+
+def test_too_little_time_is_no_proof_that_there_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The solver may end with counts that bear nothing, which are a plan of nothing."""
+    monkeypatch.setattr(
+        program, "milp", lambda goal, **_: SimpleNamespace(x=np.zeros(len(goal)), mip_dual_bound=-1.0, status=1)
+    )
+    with pytest.raises(PlanningError, match="found no plan in 20 s, and no proof that there is none: give more time"):
+        planned(plan_paris, problem())
 
 
 PUBLISHED = {

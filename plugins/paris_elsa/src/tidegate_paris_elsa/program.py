@@ -101,9 +101,10 @@ class Program:
         goal = np.zeros(self._size)
         goal[0] = -1.0
         most = self._run(goal, self._rows, self._gap, (time_limit_s - progress()) * LOAD_SHARE)
-        if most.values is None:
+        load = 0.0 if most.values is None else float(most.values[0])
+        is_proven = most.bound is not None and -most.bound <= SLACK
+        if most.values is None or (load <= SLACK and not is_proven):
             raise self._nothing(most.infeasible, time_limit_s)
-        load = float(most.values[0])
         bound = None if most.bound is None else max(-most.bound, load) * self._unit_rps
         progress(objective=load * self._unit_rps, bound=bound)
         if load <= SLACK:
