@@ -10,13 +10,14 @@ from tidegate_paris_elsa.change_plan import Reconfiguration
 from tidegate_paris_elsa.change_problem import ReconfigurationProblem
 from tidegate_paris_elsa.layout import layout_of
 from tidegate_paris_elsa.plan import MigPlan
+from tidegate_paris_elsa.policy import Elsa
 from tidegate_paris_elsa.problem import MigProblem
 
 
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
     """Offer ELSA by name."""
-    return []
+    return [PolicySpec("elsa", "Each request on the smallest slice on which it is in time", Elsa)]
 
 
 @hookimpl

@@ -1,0 +1,110 @@
+"""The line before one worker: what it runs, what waits for it in the order in which it came, and how long that takes."""
+
+from collections.abc import Iterator
+
+from tidegate.api import Profile, QueueKey, Request, Worker
+
+
+class Task:
+    """Requests of one queue that run together: one, unless small ones are merged."""
+
+    __slots__ = ("key", "requests", "rows")
+
+    def __init__(self, key: QueueKey, request: Request) -> None:
+        self.key = key
+        self.requests = {request.id: request}
+        self.rows = request.rows
+
+    @property
+    def due_ns(self) -> int:
+        """The earliest deadline of its requests."""
+        return min(request.deadline_ns for request in self.requests.values())
+
+
+class Line:
+    """One worker, first in, first out.
+
+    Tasks are valued with the profile that holds when a task of their model and shape last came or went: a profile that
+    moves, as they do after every leg, need not be told to every line.
+    """
+
+    __slots__ = ("_profiles", "_rows", "_tasks", "ends_ns", "place", "queued_ns", "ready", "worker")
+
+    def __init__(self, worker: Worker, place: int) -> None:
+        self.worker = worker
+        self.place = place
+        """Where it stands among equal workers."""
+        self.ready = True
+        """Whether it may be given a task now; then nothing waits."""
+        self.ends_ns = 0
+        """When what it runs is expected to be over; in the past where it idles, or runs longer than was expected."""
+        self.queued_ns = 0
+        """How long all that waits is expected to run."""
+        self._tasks: dict[Task, None] = {}
+        self._rows: dict[tuple[str, str], dict[int, int]] = {}
+        """How many tasks of so many rows wait, by model and shape."""
+        self._profiles: dict[tuple[str, str], Profile] = {}
+        """What those are valued with."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._tasks
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self._tasks)
+
+    @property
+    def first(self) -> Task:
+        """The task that came first. Raises StopIteration where nothing waits."""
+        return next(iter(self._tasks))
+
+    @property
+    def last(self) -> Task:
+        """The task that came last. Raises StopIteration where nothing waits."""
+        return next(reversed(self._tasks))
+
+    def push(self, task: Task, profile: Profile) -> None:
+        """A task comes last."""
+        self._tasks[task] = None
+        self._count(task, 1, profile)
+
+    def remove(self, task: Task, profile: Profile) -> None:
+        """A task is run, or given up."""
+        del self._tasks[task]
+        self._count(task, -1, profile)
+
+    def join(self, task: Task, request: Request, profile: Profile) -> None:
+        """A request joins a task that waits."""
+        self._count(task, -1, profile)
+        task.requests[request.id] = request
+        task.rows += request.rows
+        self._count(task, 1, profile)
+
+    def leave(self, task: Task, request_id: int, profile: Profile) -> None:
+        """A request leaves a task that waits; without any the task is gone."""
+        self._count(task, -1, profile)
+        task.rows -= task.requests.pop(request_id).rows
+        if task.requests:
+            self._count(task, 1, profile)
+        else:
+            del self._tasks[task]
+
+    def _count(self, task: Task, change: int, profile: Profile) -> None:
+        """So many more tasks like this one wait."""
+        model_and_shape = task.key[:2]
+        counts = self._rows.setdefault(model_and_shape, {})
+        before = self._profiles.get(model_and_shape, profile)
+        if before is not profile:
+            self.queued_ns += sum(
+                count * (profile.expected_ns(rows) - before.expected_ns(rows)) for rows, count in counts.items()
+            )
+        self._profiles[model_and_shape] = profile
+        self.queued_ns += change * profile.expected_ns(task.rows)
+        count = counts.get(task.rows, 0) + change
+        if count:
+            counts[task.rows] = count
+            return
+        del counts[task.rows]
+        if not counts:  # shapes come from clients: those that are no longer used must not pile up
+            del self._rows[model_and_shape], self._profiles[model_and_shape]

@@ -1,0 +1,235 @@
+"""ELSA: each request goes to the smallest slice on which it is in time (PARIS and ELSA, section IV-C, Algorithm 2)."""
+
+from collections.abc import Iterable
+from math import ceil
+
+from pydantic import Field
+
+from tidegate.api import (
+    NEVER,
+    Batch,
+    Commands,
+    Dispatch,
+    Leg,
+    Policy,
+    PolicyOptions,
+    Profile,
+    ProfileUpdated,
+    Request,
+    RequestArrived,
+    RequestCancelled,
+    Setup,
+    Worker,
+    WorkerDelayed,
+    WorkerJoined,
+    WorkerLost,
+    WorkerReady,
+    queue_key,
+)
+from tidegate_paris_elsa.line import Line, Task
+from tidegate_paris_elsa.pool import Pool
+from tidegate_paris_elsa.slice_sizes import smallest_first
+
+
+class ElsaOptions(PolicyOptions):
+    """Options of `elsa`."""
+
+    alpha: float = Field(default=1.0, gt=0, le=100, description="Times as long as expected that a request is taken to need")
+    beta: float = Field(default=1.0, ge=0, le=100, description="... of which its own execution counts so many times")
+    merge: bool = Field(default=False, description="Requests that wait for one worker share batches while they are in time")
+    first: bool = Field(default=False, description="x")
+
+
+class Elsa(Policy):
+    """A line before each worker; a request joins one when it arrives, and runs there when its turn has come.
+
+    It joins a worker of the smallest slices where it is in time, of equal ones that with the least to do (step A); where
+    it is late everywhere, or has no deadline, the worker that is done with it first (step B). Nothing is dropped.
+    """
+
+    Options = ElsaOptions
+    options: ElsaOptions
+    best_effort = True
+    overlaps = True
+
+    def __init__(self, setup: Setup, options: ElsaOptions) -> None:
+        super().__init__(setup, options)
+        self._models = {model.name: model for model in setup.models}
+        self._profiles = {profile.key: profile for profile in setup.profiles}
+        self._pools: dict[tuple[tuple[str, ...], str], Pool] = {}
+        self._pool_of: dict[int, Pool] = {}
+        self._lines: dict[int, Line] = {}
+        self._task_of: dict[int, tuple[Line, Task]] = {}
+        """Where each request waits."""
+        self._homeless: dict[int, Request] = {}
+        """Requests whose model no worker hosts at present."""
+        self._smallest_first: dict[str, list[Pool]] = {}
+        for worker in setup.workers:
+            self._join(worker)
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        """Let it join a line."""
+        return self._place(event.now_ns, event.request)
+
+    def on_request_cancelled(self, event: RequestCancelled) -> Commands:
+        """Take it out of its line."""
+        if self._homeless.pop(event.request_id, None):
+            return ()
+        line, task = self._task_of.pop(event.request_id)
+        line.leave(task, event.request_id, self._profile(task, line.worker))
+        self._pool_of[line.worker.id].changed(event.now_ns, line)
+        return ()
+
+    def on_worker_ready(self, event: WorkerReady) -> Commands:
+        """Run what came first."""
+        line = self._lines.get(event.worker_id)
+        if line is None:
+            return ()
+        line.ready, line.ends_ns = True, event.free_ns
+        if not line.is_empty:
+            return [self._run(event.now_ns, line, line.first)]
+        self._pool_of[event.worker_id].changed(event.now_ns, line)
+        return ()
+
+    def on_worker_delayed(self, event: WorkerDelayed) -> Commands:
+        """It runs longer than was expected."""
+        if line := self._lines.get(event.worker_id):
+            line.ready = False
+        return ()
+
+    def on_worker_joined(self, event: WorkerJoined) -> Commands:
+        """All that waits for what it hosts joins a line anew, oldest first."""
+        self._join(event.worker)
+        waiting = [
+            request
+            for line in self._lines.values()
+            for task in line
+            for request in task.requests.values()
+            if request.model in event.worker.hosts
+        ]
+        for request in waiting:
+            line, task = self._task_of.pop(request.id)
+            line.leave(task, request.id, self._profile(task, line.worker))
+            self._pool_of[line.worker.id].changed(event.now_ns, line)
+        homeless = [request for request in self._homeless.values() if request.model in event.worker.hosts]
+        return self._place_all(event.now_ns, [*waiting, *homeless])
+
+    def on_worker_lost(self, event: WorkerLost) -> Commands:
+        """What waits for it joins other lines."""
+        line = self._lines.pop(event.worker_id, None)
+        if line is None:
+            return ()
+        self._pool_of.pop(event.worker_id).leave(line)
+        self._smallest_first.clear()
+        return self._place_all(event.now_ns, [request for task in line for request in task.requests.values()])
+
+    def on_profile_updated(self, event: ProfileUpdated) -> Commands:
+        """Expect that from now on."""
+        self._profiles[event.profile.key] = event.profile
+        if not event.profile.shape:
+            self._smallest_first.pop(event.profile.partition, None)
+        return ()
+
+    # Algorithm 2 ----------------------------------------------------------------------------------------------------
+
+    def _choose(self, now_ns: int, request: Request) -> Line | None:
+        """The line that a request joins; None where no worker hosts its model."""
+        alpha, beta = self.options.alpha, self.options.beta
+        dated, left_ns = request.deadline_ns != NEVER, request.deadline_ns - now_ns
+        earliest_ns, quickest = NEVER, None
+        for pool in self._pools_of(request.model):
+            if self.options.first and dated:
+                profile = self._profiles[request.model, pool.like.kind, request.shape]
+                limit = ceil(left_ns / alpha - beta * profile.planned_ns(request.rows)) - 1
+                if limit >= 0 and (found := pool.first_within(now_ns, limit)):
+                    return found[1]
+            if (found := pool.least_wait(now_ns)) is None:
+                continue
+            wait_ns, line = found
+            profile = self._profiles[request.model, pool.like.kind, request.shape]
+            if dated and left_ns > alpha * (wait_ns + beta * profile.planned_ns(request.rows)):
+                return line
+            ends_ns = wait_ns + profile.expected_ns(request.rows)
+            if ends_ns < earliest_ns:
+                earliest_ns, quickest = ends_ns, line
+        return quickest
+
+    def _place(self, now_ns: int, request: Request) -> Commands:
+        line = self._choose(now_ns, request)
+        if line is None:
+            self._homeless[request.id] = request
+            return ()
+        task = self._joined(now_ns, line, request) if self.options.merge else None
+        if task is None:
+            task = Task(queue_key(request, self._models[request.model]), request)
+            line.push(task, self._profile(task, line.worker))
+        self._task_of[request.id] = line, task
+        if line.ready:
+            return [self._run(now_ns, line, task)]
+        self._pool_of[line.worker.id].changed(now_ns, line)
+        return ()
+
+    def _place_all(self, now_ns: int, requests: Iterable[Request]) -> Commands:
+        oldest_first = sorted(requests, key=lambda request: (request.arrival_ns, request.id))
+        for request in oldest_first:
+            self._task_of.pop(request.id, None)
+            self._homeless.pop(request.id, None)
+        return [command for request in oldest_first for command in self._place(now_ns, request)]
+
+    # Merging, which the paper does not do ---------------------------------------------------------------------------
+
+    def _joined(self, now_ns: int, line: Line, request: Request) -> Task | None:
+        """The last task of a line, with a request that may share its batch; None where that would not help."""
+        if line.is_empty:
+            return None
+        task, model = line.last, self._models[request.model]
+        rows = task.rows + request.rows
+        if task.key != queue_key(request, model) or rows > model.merged_rows:
+            return None
+        profile = self._profile(task, line.worker)
+        together_ns, before_ns = profile.expected_ns(rows), profile.expected_ns(task.rows)
+        if together_ns >= before_ns + profile.expected_ns(request.rows):
+            return None
+        begins_ns = max(now_ns, line.ends_ns) + line.queued_ns - before_ns
+        due_ns = task.due_ns
+        in_time = begins_ns + profile.planned_ns(rows) <= due_ns
+        if not in_time and begins_ns + profile.planned_ns(task.rows) <= due_ns:
+            return None
+        line.join(task, request, profile)
+        return task
+
+    # Books ----------------------------------------------------------------------------------------------------------
+
+    def _run(self, now_ns: int, line: Line, task: Task) -> Dispatch:
+        worker, model = line.worker, task.key[0]
+        profile = self._profile(task, worker)
+        line.remove(task, profile)
+        for request_id in task.requests:
+            del self._task_of[request_id]
+        start_ns = max(now_ns, line.ends_ns)
+        line.ready, line.ends_ns = False, start_ns + profile.expected_ns(task.rows)
+        self._pool_of[worker.id].changed(now_ns, line)
+        leg = Leg(worker.id, model, start_ns, profile.planned_ns(task.rows))
+        return Dispatch(Batch(self.new_batch_id(), model, tuple(task.requests), (leg,)))
+
+    def _join(self, worker: Worker) -> None:
+        key = worker.hosts, worker.kind
+        pool = self._pools.get(key)
+        if pool is None:
+            pool = self._pools[key] = Pool(worker)
+        self._pool_of[worker.id] = pool
+        self._lines[worker.id] = pool.join(worker)
+        self._smallest_first.clear()
+
+    def _profile(self, task: Task, worker: Worker) -> Profile:
+        model, shape, _ = task.key
+        return self._profiles[model, worker.kind, shape]
+
+    def _pools_of(self, model: str) -> list[Pool]:
+        """The pools that host a model, smallest slices first."""
+        known = self._smallest_first.get(model)
+        if known is None:
+            pools = {pool.like.id: pool for pool in self._pools.values() if pool.count and model in pool.hosts}
+            order = smallest_first((pool.like, self._profiles[model, pool.like.kind, ""]) for pool in pools.values())
+            known = self._smallest_first[model] = [pools[worker.id] for worker in order]
+        return known
