@@ -1,7 +1,6 @@
 """ELSA: each request goes to the smallest slice on which it is in time (PARIS and ELSA, section IV-C, Algorithm 2)."""
 
 from collections.abc import Iterable
-from math import ceil
 
 from pydantic import Field
 
@@ -34,10 +33,13 @@ from tidegate_paris_elsa.slice_sizes import smallest_first
 class ElsaOptions(PolicyOptions):
     """Options of `elsa`."""
 
-    alpha: float = Field(default=1.0, gt=0, le=100, description="Times as long as expected that a request is taken to need")
+    alpha: float = Field(
+        default=1.0, gt=0, le=100, description="Times as long as expected that a request is taken to need"
+    )
     beta: float = Field(default=1.0, ge=0, le=100, description="... of which its own execution counts so many times")
-    merge: bool = Field(default=False, description="Requests that wait for one worker share batches while they are in time")
-    first: bool = Field(default=False, description="x")
+    merge: bool = Field(
+        default=False, description="Requests that wait for one worker share batches while they are in time"
+    )
 
 
 class Elsa(Policy):
@@ -138,11 +140,6 @@ class Elsa(Policy):
         dated, left_ns = request.deadline_ns != NEVER, request.deadline_ns - now_ns
         earliest_ns, quickest = NEVER, None
         for pool in self._pools_of(request.model):
-            if self.options.first and dated:
-                profile = self._profiles[request.model, pool.like.kind, request.shape]
-                limit = ceil(left_ns / alpha - beta * profile.planned_ns(request.rows)) - 1
-                if limit >= 0 and (found := pool.first_within(now_ns, limit)):
-                    return found[1]
             if (found := pool.least_wait(now_ns)) is None:
                 continue
             wait_ns, line = found

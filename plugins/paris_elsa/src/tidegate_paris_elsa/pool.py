@@ -67,26 +67,15 @@ class Pool:
 
     def least_wait(self, now_ns: int) -> tuple[int, Line] | None:
         """The least T_wait, and the first worker that has it; None where there is no worker."""
-        self._pass(now_ns)
-        done_ns, queued_ns = self._done.least, self._queued.least
-        wait_ns = min(queued_ns, done_ns - now_ns)
-        return self.first_within(now_ns, wait_ns)
-
-    def first_within(self, now_ns: int, limit_ns: int) -> tuple[int, Line] | None:
-        """A T_wait that is not above a limit, and the first worker that has such a one; None where there is none."""
-        self._pass(now_ns)
-        found = [
-            place
-            for place in (self._done.first_within(now_ns + limit_ns), self._queued.first_within(limit_ns))
-            if place is not None
-        ]
-        line = self._lines[min(found)] if found else None
-        return (max(now_ns, line.ends_ns) - now_ns + line.queued_ns, line) if line else None
-
-    def _pass(self, now_ns: int) -> None:
-        """What was to be over by now is over, or runs longer than was expected."""
         running = self._running
-        while running and running[0][0] <= now_ns:
+        while running and running[0][0] <= now_ns:  # is over by now, or runs longer than was expected
             _, place = heappop(running)
             if line := self._lines[place]:
                 self.changed(now_ns, line)
+        if not self.count:
+            return None
+        wait_ns = min(self._queued.least, self._done.least - now_ns)
+        places = self._queued.first_within(wait_ns), self._done.first_within(now_ns + wait_ns)
+        line = self._lines[min(place for place in places if place is not None)]
+        assert line is not None, "nobody's place has a number"
+        return wait_ns, line

@@ -7,7 +7,8 @@ from math import inf
 from tidegate.api import Profile, Worker
 from tidegate.documents import Mig, Mps, Whole
 
-_COMPUTE_SLICES = re.compile(r"(?:\d+c\.)?(\d+)g\.")
+_COMPUTE_SLICES = re.compile(r"(\d+)[cg]\.")
+"""The first number of `3g.40gb`; of `1c.3g.40gb` too, which is one of the three of such an instance."""
 
 
 def smallest_first(workers: Iterable[tuple[Worker, Profile]]) -> list[Worker]:

@@ -1,0 +1,42 @@
+"""T_wait of equal workers, against equation 1 computed for each of them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.api import Profile, Request, Worker
+from tidegate_paris_elsa.line import Line, Task
+from tidegate_paris_elsa.pool import Pool
+
+PROFILE = Profile("m", "k", tuple(range(10, 50, 10)))
+steps = st.lists(st.tuples(st.integers(0, 15), st.integers(0, 4), st.sampled_from(["run", "queue", "leave", "join"])))
+
+
+@given(steps)
+def test_the_first_of_those_with_the_least_wait_is_found(script: list[tuple[int, int, str]]) -> None:
+    worker = Worker(0, "w0", ("m",), "k")
+    pool, now_ns = Pool(worker), 0
+    lines: list[Line] = []
+    for number, (passed_ns, which, what) in enumerate(script):
+        now_ns += passed_ns
+        if what == "join" or not lines:
+            lines.append(pool.join(worker))
+        else:
+            line = lines[which % len(lines)]
+            if what == "leave":
+                lines.remove(line)
+                pool.leave(line)
+            elif what == "run":
+                line.ends_ns = now_ns + 10 * which
+                pool.changed(now_ns, line)
+            else:
+                line.push(Task(("m", "", ""), Request(number, "m", max(1, which), now_ns)), PROFILE)
+                pool.changed(now_ns, line)
+        waits = {line.place: max(line.ends_ns - now_ns, 0) + line.queued_ns for line in lines}
+        found = pool.least_wait(now_ns)
+        if not waits:
+            assert found is None
+            continue
+        assert found is not None
+        wait_ns, line = found
+        assert wait_ns == min(waits.values())
+        assert line.place == min(place for place, wait in waits.items() if wait == wait_ns)

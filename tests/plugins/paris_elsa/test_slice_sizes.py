@@ -1,0 +1,46 @@
+"""Which workers ELSA asks first."""
+
+import pytest
+
+from tidegate.api import Profile, Worker
+from tidegate.documents import Device, Mig, Mps, Slice, Whole
+from tidegate_paris_elsa.slice_sizes import smallest_first
+
+
+def worker(number: int, part: Slice, product: str = "A100") -> Worker:
+    return Worker(number, f"w{number}", ("m",), device=Device("n", number, product), slice=part)
+
+
+def takes(milliseconds: float) -> Profile:
+    return Profile.linear("m", alpha_ms=milliseconds, beta_ms=1, max_rows=4)
+
+
+def order(*workers: tuple[Worker, float]) -> list[int]:
+    return [each.id for each in smallest_first((worker, takes(milliseconds)) for worker, milliseconds in workers)]
+
+
+def test_slices_of_one_product_are_compared_by_size_however_fast_they_are() -> None:
+    slices = [Whole(), Mig("3g.40gb", 0), Mig("1g.10gb+me", 4), Mig("2g.20gb", 5)]
+    assert order(*((worker(number, part), 5.0) for number, part in enumerate(slices))) == [2, 3, 1, 0]
+    shares = [Mps(50), Whole(), Mps(20)]
+    assert order(*((worker(number, part), 5.0) for number, part in enumerate(shares))) == [2, 0, 1]
+
+
+def test_compute_instances_are_as_large_as_their_share_of_the_instance() -> None:
+    assert order((worker(0, Mig("2g.20gb", 0)), 5), (worker(1, Mig("1c.3g.40gb", 2)), 5)) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        (worker(0, Mig("7g.80gb", 0)), worker(1, Mig("1g.12gb", 0), "H100")),
+        (worker(0, Whole()), worker(1, Whole(), "T4")),
+        (worker(0, Mig("3g.40gb", 0)), worker(1, Mps(90))),
+        (worker(0, Mig("3g.40gb", 0)), worker(1, Mig("half", 4))),
+        (Worker(0, "w0", ("m",), "fast"), Worker(1, "w1", ("m",), "slow")),
+    ],
+)
+def test_what_has_no_common_measure_is_compared_by_speed(workers: tuple[Worker, Worker]) -> None:
+    one, other = workers
+    assert order((one, 2.0), (other, 5.0)) == [1, 0]
+    assert order((one, 5.0), (other, 2.0)) == [0, 1]
