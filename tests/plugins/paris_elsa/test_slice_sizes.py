@@ -20,9 +20,9 @@ def order(*workers: tuple[Worker, float]) -> list[int]:
 
 
 def test_slices_of_one_product_are_compared_by_size_however_fast_they_are() -> None:
-    slices = [Whole(), Mig("3g.40gb", 0), Mig("1g.10gb+me", 4), Mig("2g.20gb", 5)]
+    slices: list[Slice] = [Whole(), Mig("3g.40gb", 0), Mig("1g.10gb+me", 4), Mig("2g.20gb", 5)]
     assert order(*((worker(number, part), 5.0) for number, part in enumerate(slices))) == [2, 3, 1, 0]
-    shares = [Mps(50), Whole(), Mps(20)]
+    shares: list[Slice] = [Mps(50), Whole(), Mps(20)]
     assert order(*((worker(number, part), 5.0) for number, part in enumerate(shares))) == [2, 0, 1]
 
 

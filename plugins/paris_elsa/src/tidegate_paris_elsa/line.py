@@ -1,4 +1,4 @@
-"""The line before one worker: what it runs, what waits for it in the order in which it came, and how long that takes."""
+"""The line before one worker: what it runs, what waits for it, oldest first, and how long all that takes."""
 
 from collections.abc import Iterator
 

@@ -34,19 +34,21 @@ class ElsaOptions(PolicyOptions):
     """Options of `elsa`."""
 
     alpha: float = Field(
-        default=1.0, gt=0, le=100, description="Times as long as expected that a request is taken to need"
+        default=1.0, gt=0, le=100, description="What a request needs is taken for so many times as long"
     )
-    beta: float = Field(default=1.0, ge=0, le=100, description="... of which its own execution counts so many times")
+    beta: float = Field(
+        default=1.0, ge=0, le=100, description="... and its own execution within it again so many times"
+    )
     merge: bool = Field(
-        default=False, description="Requests that wait for one worker share batches while they are in time"
+        default=False, description="What waits for one worker shares batches, as long as all are in time"
     )
 
 
 class Elsa(Policy):
     """A line before each worker; a request joins one when it arrives, and runs there when its turn has come.
 
-    It joins a worker of the smallest slices where it is in time, of equal ones that with the least to do (step A); where
-    it is late everywhere, or has no deadline, the worker that is done with it first (step B). Nothing is dropped.
+    It joins the smallest slice on which it is in time, of equal ones that with the least to do (step A); if it is late
+    everywhere, or has no deadline, the one that is done with it first (step B). Nothing is dropped.
     """
 
     Options = ElsaOptions

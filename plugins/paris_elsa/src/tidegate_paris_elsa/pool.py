@@ -10,9 +10,9 @@ from tidegate_paris_elsa.tournament import Tournament
 class Pool:
     """Workers of one kind that host the same.
 
-    How long a request would wait at a worker (T_wait, equation 1) falls with time while the worker runs as expected, and
-    stays where it idles or runs longer: the former are kept by the instant at which they are done with all that they
-    have, the latter by how long what waits takes.
+    How long a request would wait at a worker (T_wait, equation 1) falls with time while the worker runs as expected,
+    and stays where it idles or runs longer: the former are kept by the instant at which they are done with all that
+    they have, the latter by how long what waits takes.
     """
 
     def __init__(self, like: Worker) -> None:
