@@ -1,0 +1,120 @@
+"""PARIS and ELSA beside homogeneous and random slices and FIFS, on measured slices of an A100 (section VI), simulated.
+
+    python -m bench.paris_elsa --data DIR [--json FILE]
+
+DIR holds the measurements (docs/results/paris_elsa.md says which, and where they come from); none of it is a part of
+this project. About an hour on two cores, so no part of `make bench`; `--only`, `--models` and `--requests` try a part.
+
+throughput   the six design points: the most queries per second of which 95 % are within 1.5 times what the largest
+             batch takes on GPU(7); query sizes log-normal, 1 to 32
+sensitivity  other SLAs, other spreads of sizes, batches up to 64
+merging      ELSA with merging of small queries, beside plain ELSA
+decisions    how long ELSA takes to decide, by the number of workers
+live         slices as emulated GPUs behind real tritonservers, beside the same simulated: let nothing else run
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from bench.paris_elsa import tables
+from bench.paris_elsa.decisions import WORKERS, time_decisions
+from bench.paris_elsa.design_points import ELSA, FIFS, HOMOGENEOUS, MERGING, Point, drawn, homogeneous, paris
+from bench.paris_elsa.live import run_pair
+from bench.paris_elsa.measured import Case, read_cases
+from bench.paris_elsa.throughput import Cell, Found, Setting, measure
+from tidegate.sim.parallel import run_parallel
+
+PARTS = ("throughput", "sensitivity", "merging", "decisions", "live")
+WITHIN = 0.8
+"""Ours: a slice is planned for the queries that take it no larger part of the SLA, wherever its knee is."""
+RANDOM_SEEDS = (1, 2, 3)
+EQUAL = [homogeneous(size) for size in HOMOGENEOUS]
+DESIGNS = [
+    *EQUAL,
+    *(drawn(seed, policy) for policy in (FIFS, ELSA) for seed in RANDOM_SEEDS),
+    *(paris(policy, **options) for options in ({}, {"within": WITHIN}) for policy in (FIFS, ELSA)),
+]
+VARIED = [*EQUAL, paris(ELSA), paris(ELSA, within=WITHIN)]
+SETTINGS = {
+    "SLA x 1.25": Setting(factor=1.25),
+    "SLA x 2": Setting(factor=2.0),
+    "half the spread": Setting(spread=0.5),
+    "1.5 times the spread": Setting(spread=1.5),
+    "batches up to 64": Setting(largest=64),
+}
+VARIED_MODELS = ("mobilenetv2", "densenet121", "resnet50", "inceptionv3", "vgg16", "bert-large-seq128")
+LIVE_MODEL, LIVE_GPCS, LIVE_LOADS = "bert-large-seq128", 14, (0.6, 0.85)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print tables, write figures."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.paris_elsa", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the folder with the measurements")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    parser.add_argument("--only", choices=PARTS, nargs="+", help="some of the parts")
+    parser.add_argument("--models", nargs="+", metavar="MODEL", help="some of the models")
+    parser.add_argument("--requests", type=int, default=6000, help="in each simulated run; default 6000")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each live run; default 60")
+    parser.add_argument("--jobs", type=int, default=-1, help="simulations at once; default: as many as cores")
+    options = parser.parse_args(arguments)
+    console = Console(width=None if os.isatty(1) else 170)
+    try:
+        cases = read_cases(options.data)
+    except (OSError, KeyError) as error:
+        parser.error(f"--data: {error}: give the folder with the files that docs/results/paris_elsa.md names")
+    if unknown := sorted(set(options.models or ()) - {case.title for case in cases}):
+        parser.error(f"--models: no {unknown[0]!r} among {', '.join(case.title for case in cases)}")
+    chosen = [case for case in cases if not options.models or case.title in options.models]
+    found: dict[str, Any] = {"requests": options.requests}
+
+    def run(some: Sequence[Case], points: Sequence[Point], setting: Setting, *, merging: bool = False) -> list[Found]:
+        cells = [Cell(case, point, setting, options.requests, merging) for case in some for point in points]
+        return list(_with_progress(console, run_parallel(measure, cells, jobs=options.jobs), len(cells)))
+
+    def varied() -> list[dict[str, Any]]:
+        some = [case for case in chosen if case.title in VARIED_MODELS]
+        by_setting = {title: run(some, VARIED, setting) for title, setting in SETTINGS.items()}
+        return tables.show_sensitivity(console, by_setting, WITHIN)
+
+    def merged() -> list[dict[str, Any]]:
+        points = [paris(policy, within=WITHIN) for policy in (ELSA, MERGING)]
+        whole = [replace(point, policy=policy) for point in EQUAL[-1:] for policy in (ELSA, MERGING)]
+        return tables.show_merging(console, run(chosen, [*points, *whole], Setting(), merging=True))
+
+    parts: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "throughput": lambda: tables.show_throughput(console, run(chosen, DESIGNS, Setting()), WITHIN),
+        "sensitivity": varied,
+        "merging": merged,
+        "decisions": lambda: tables.show_decisions(console, [time_decisions(workers) for workers in WORKERS]),
+        "live": lambda: _live(console, cases, options.seconds),
+    }
+    for part in options.only or PARTS:
+        found[part] = parts[part]()
+        if options.json:
+            options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _live(console: Console, cases: Sequence[Case], seconds: float) -> list[dict[str, Any]]:
+    case = next(case for case in cases if case.title == LIVE_MODEL)
+    pairs = [run_pair(case, policy, load, 1, seconds, LIVE_GPCS) for load in LIVE_LOADS for policy in (ELSA, FIFS)]
+    return tables.show_live(console, pairs)
+
+
+def _with_progress(console: Console, results: Iterator[Found], total: int) -> Iterator[Found]:
+    columns = (TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        yield from progress.track(results, total=total)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""The design points of the paper's section VI: how the GPUs are cut, and who says what runs where."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import ceil
+from typing import Any
+
+from bench.paris_elsa.measured import PRODUCT, PROFILES, Case
+from tidegate.api import PlanningError
+from tidegate.documents import MIG_GEOMETRIES, Layout
+from tidegate.host import Plugins
+from tidegate.workload import PolicyChoice
+
+MODEL = "m"
+GPUS = {24: 4, 42: 6, 48: 8}
+"""So many A100 have the paper's servers, by the GPCs of their slices (Table I)."""
+HOMOGENEOUS = (1, 2, 3, 7)
+FIFS = PolicyChoice(name="fifs", options={"max_rows": 1}, label="FIFS")
+ELSA = PolicyChoice(name="elsa", label="ELSA")
+MERGING = PolicyChoice(name="elsa", options={"merge": True}, label="ELSA, merging")
+PLAN_WITHIN_S = 20.0
+
+
+@dataclass(frozen=True)
+class Point:
+    """A way to cut, and a policy."""
+
+    planner: str
+    policy: PolicyChoice
+    options: tuple[tuple[str, Any], ...] = ()
+    """Of the planner's problem."""
+
+    @property
+    def size(self) -> int | None:
+        """The GPCs of each slice, where they are equal."""
+        return dict(self.options).get("size")
+
+
+def homogeneous(size: int) -> Point:
+    """GPU(size)+FIFS."""
+    return Point("homogeneous", FIFS, (("size", size),))
+
+
+def drawn(seed: int, policy: PolicyChoice) -> Point:
+    """Random, and a policy."""
+    return Point("heterogeneous-random", policy, (("seed", seed),))
+
+
+def paris(policy: PolicyChoice, **options: Any) -> Point:  # noqa: ANN401 - a problem's
+    """PARIS, and a policy."""
+    return Point("paris", policy, tuple(options.items()))
+
+
+def slo_of(case: Case, largest: int, factor: float) -> float:
+    """The SLA in ms: so many times what the largest batch takes on GPU(7)."""
+    return factor * case.curves[7].latency_ms[largest]
+
+
+def layout_of(
+    case: Case, point: Point, sizes: Mapping[int, float], slo_ms: float, *, gpcs: int | None = None
+) -> Layout:
+    """The layout of a design point, of as many GPCs as the paper's. Raises PlanningError, e.g. for lack of memory."""
+    gpcs, gpus = _spent(case, point.size) if gpcs is None else (gpcs, ceil(gpcs / 7))
+    measured = [
+        {
+            "kind": PROFILES[size],
+            "rows": list(curve.latency_ms),
+            "latency_ms": list(curve.latency_ms.values()),
+            "utilisation": list(curve.utilisation.values()) if curve.utilisation else None,
+        }
+        for size, curve in case.curves.items()
+    ]
+    model = {"name": MODEL, "slo_ms": slo_ms, "sizes": dict(sizes), "profiles": measured}
+    spec = _planner(point.planner)
+    problem = spec.problem.model_validate(
+        {"gpus": [{"product": PRODUCT, "count": gpus}], "models": [model], "gpcs": gpcs, **dict(point.options)}
+    )
+    began_s = time.monotonic()
+    plan = spec.run(problem, time_limit_s=PLAN_WITHIN_S, progress=lambda **_: time.monotonic() - began_s)
+    assert spec.layout is not None, "its plans are layouts"
+    layout = spec.layout(problem, plan)
+    assert isinstance(layout, Layout)
+    return layout
+
+
+def slices_of(layout: Layout) -> dict[int, int]:
+    """{GPCs: how many slices have so many}, rising."""
+    gpcs = {f"{PRODUCT}/{profile}": size for size, profile in PROFILES.items()}
+    return dict(sorted(Counter(gpcs[worker.speed] for worker in layout.workers).items()))
+
+
+def _spent(case: Case, size: int | None) -> tuple[int, int]:
+    """The GPCs that a design point spends, and on how many GPUs.
+
+    Equal slices get as many GPUs as the slices of the paper's Table I need: 14 GPU(3) are more than fit its 6 A100.
+    """
+    if size is None:
+        return case.gpcs, GPUS[case.gpcs]
+    gpcs = case.whole_gpcs if size == 7 else case.gpcs
+    profile = MIG_GEOMETRIES[PRODUCT].plain(size)
+    if profile is None:
+        raise PlanningError(f"there is no GPU({size})")
+    count = gpcs // size
+    return count * size, max(GPUS[case.gpcs], ceil(count / profile.most))
+
+
+@cache
+def _planner(name: str) -> Any:  # noqa: ANN401 - a PlannerSpec, whose problem is the planner's own
+    return Plugins.installed().planner(name)

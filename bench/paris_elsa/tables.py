@@ -1,0 +1,161 @@
+"""What was measured, as tables for people and rows for a file."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.paris_elsa.design_points import ELSA, FIFS, MERGING
+from bench.paris_elsa.live import AIM, Pair
+from bench.paris_elsa.throughput import Found
+
+GAIN_OVER_WHOLE, GAIN_OVER_BEST = 1.7, 1.1
+"""The aims, mean over the models."""
+
+
+def show_throughput(console: Console, results: Sequence[Found], within: float) -> list[dict[str, Any]]:
+    """Queries per second of every design point, and what PARIS and ELSA gain."""
+    rates, gains = _table("queries/s, p95 within the SLA", "random +F", "random +E", "PARIS +F", "PARIS +E"), []
+    slices = Table("model", "PARIS", f"within {within:g}", title="Slices, and what no scheduler can pass on them")
+    for column in ("by SLO +F", "by SLO +E", "PARIS / GPU(7)", "PARIS / GPU(max)", "by SLO / GPU(7)", "by SLO / max"):
+        rates.add_column(column, justify="right")
+    for title, of_model in _by_model(results):
+        equal = _equal(of_model)
+        drawn = [_mean(_of(of_model, "heterogeneous-random", policy.title)) for policy in (FIFS, ELSA)]
+        ours = {
+            (bool(each.cell.point.options), each.cell.point.policy.title): each
+            for each in of_model
+            if each.cell.point.planner == "paris"
+        }
+        planned = [ours[by_slo, policy.title] for by_slo in (False, True) for policy in (FIFS, ELSA)]
+        gained = [
+            _rate(ours[by_slo, ELSA.title]) / base
+            for by_slo in (False, True)
+            for base in (equal[7], max(equal.values()))
+        ]
+        gains.append(gained)
+        cells = [*equal.values(), *drawn, *(_rate(each) for each in planned)]
+        best = max(cells)
+        shown = [f"[bold]{cell:.0f}[/]" if cell == best else f"{cell:.0f}" for cell in cells]
+        rates.add_row(title, *shown, *(f"{gain:.2f}" for gain in gained))
+        slices.add_row(
+            title,
+            *(f"{_slices(each)} {each.ceiling_rps:.0f}" for each in (ours[False, ELSA.title], ours[True, ELSA.title])),
+        )
+    means = [fmean(column) for column in zip(*gains, strict=True)]
+    rates.add_row("mean", *[""] * 10, *(f"{mean:.2f}" for mean in means))
+    console.print(rates)
+    console.print(slices)
+    for name, (whole, best) in (("PARIS", means[:2]), ("PARIS by SLO", means[2:])):
+        console.print(
+            f"{name} + ELSA: {whole:.2f} times GPU(7)+FIFS (aim {GAIN_OVER_WHOLE}), "
+            f"{best:.2f} times the best homogeneous (aim {GAIN_OVER_BEST})"
+        )
+    return [each.row() for each in results]
+
+
+def show_sensitivity(
+    console: Console, by_setting: Mapping[str, Sequence[Found]], within: float
+) -> list[dict[str, Any]]:
+    """The same in other settings, PARIS with ELSA only."""
+    for setting, results in by_setting.items():
+        table = _table(
+            setting, "PARIS +E", f"within {within:g} +E", "/ GPU(7)", "/ GPU(max)", "by SLO / GPU(7)", "by SLO / max"
+        )
+        gains = []
+        for title, of_model in _by_model(results):
+            equal = _equal(of_model)
+            plain, by_slo = _of(of_model, "paris", ELSA.title)
+            gained = [_rate(each) / base for each in (plain, by_slo) for base in (equal[7], max(equal.values()))]
+            gains.append(gained)
+            rates = [*equal.values(), _rate(plain), _rate(by_slo)]
+            table.add_row(title, *(f"{rate:.0f}" for rate in rates), *(f"{gain:.2f}" for gain in gained))
+        if gains:
+            means = [fmean(column) for column in zip(*gains, strict=True)]
+            table.add_row("mean", *[""] * 6, *(f"{mean:.2f}" for mean in means))
+        console.print(table)
+    return [{"setting": setting, **each.row()} for setting, results in by_setting.items() for each in results]
+
+
+def show_merging(console: Console, results: Sequence[Found]) -> list[dict[str, Any]]:
+    """ELSA beside ELSA that merges, on two layouts."""
+    table = Table("model", "layout", "plain", "merging", "", title="Merging of small queries, queries/s")
+    for title, of_model in _by_model(results):
+        for planner in ("homogeneous", "paris"):
+            (plain,), (merging,) = (_of(of_model, planner, policy.title) for policy in (ELSA, MERGING))
+            if plain.rate_rps and merging.rate_rps:
+                gained = f"{merging.rate_rps / plain.rate_rps - 1:+.1%}"
+                table.add_row(title, _slices(plain), f"{plain.rate_rps:.0f}", f"{merging.rate_rps:.0f}", gained)
+    console.print(table)
+    return [each.row() for each in results]
+
+
+def show_decisions(console: Console, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How long ELSA takes."""
+    table = Table(*(name.replace("_", " ") for name in rows[0]), title="ELSA's decisions")
+    for row in rows:
+        table.add_row(*(f"{value:g}" if name == "workers" else f"{value:.1f}" for name, value in row.items()))
+    console.print(table)
+    return rows
+
+
+def show_live(console: Console, pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    """Live beside simulated."""
+    table = Table(
+        "load", "policy", "goodput/s live, simulated", "", "attainment", "p95 ms", "", "execution, way ms", "aim"
+    )
+    for pair in pairs:
+        live, simulated = pair.live, pair.simulated
+        table.add_row(
+            f"{pair.load:.0%}",
+            pair.policy,
+            f"{live.goodput_rps:.1f}, {simulated.goodput_rps:.1f}",
+            f"{pair.goodput_off:+.1%}",
+            f"{live.attainment:.1%}, {simulated.attainment:.1%}",
+            f"{live.p95_ms:.1f}, {simulated.p95_ms:.1f}",
+            f"{pair.p95_off:+.1%}",
+            f"{pair.overhead.execution_ms:+.2f}, {pair.overhead.way_ms:.2f}",
+            "met" if pair.meets else "[red]missed[/]",
+        )
+    console.print(table)
+    console.print(f"Aim: goodput within {AIM:.0%}")
+    for pair in pairs:
+        if pair.fell_behind:
+            console.print(f"[yellow]{pair.policy} at {pair.load:.0%}: the generator fell behind: measures nothing[/]")
+    return [pair.row() for pair in pairs]
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table("model", "GPU(1)", "GPU(2)", "GPU(3)", "GPU(7)", *columns, title=title)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
+
+
+def _by_model(results: Sequence[Found]) -> list[tuple[str, list[Found]]]:
+    return [(title, list(own)) for title, own in groupby(results, lambda each: each.cell.case.title)]
+
+
+def _equal(results: Sequence[Found]) -> dict[int, float]:
+    """The rates of the homogeneous layouts by the size of their slices."""
+    sized = {each.cell.point.size: _rate(each) for each in results if each.cell.point.planner == "homogeneous"}
+    return {size: rate for size, rate in sized.items() if size is not None}
+
+
+def _of(results: Sequence[Found], planner: str, policy: str) -> list[Found]:
+    return [each for each in results if each.cell.point.planner == planner and each.cell.point.policy.title == policy]
+
+
+def _rate(found: Found) -> float:
+    return found.rate_rps or 0.0
+
+
+def _mean(results: Sequence[Found]) -> float:
+    return fmean(map(_rate, results))
+
+
+def _slices(found: Found) -> str:
+    return " ".join(f"{count}xGPU({size})" for size, count in found.slices.items())

@@ -1,0 +1,157 @@
+"""Latency-bounded throughput: the most queries per second of which 95 % are answered within the SLA."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linprog
+
+from bench.paris_elsa.design_points import MODEL, Point, layout_of, slices_of, slo_of
+from bench.paris_elsa.measured import Case, sizes_of_requests
+from tidegate.api import PlanningError
+from tidegate.documents import Layout
+from tidegate.sim.goodput import Question, search_goodput
+from tidegate.sim.run import Run
+from tidegate.workload import Scenario
+
+LATE = 0.05
+"""The share of requests that may be late: what counts is the 95th percentile."""
+PRECISION = 0.01
+SEED = 1
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is varied (section VI-C)."""
+
+    factor: float = 1.5
+    """The SLA, in times of what the largest batch takes on GPU(7)."""
+    spread: float = 1.0
+    """Of the sizes of requests: `sizes_of_requests`."""
+    largest: int = 32
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A model at a design point."""
+
+    case: Case
+    point: Point
+    setting: Setting
+    requests: int
+    merging: bool = False
+    """Whether the model's requests may share batches."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of it."""
+
+    cell: Cell
+    rate_rps: float | None
+    """None where the model cannot run there."""
+    slices: dict[int, int]
+    ceiling_rps: float = 0.0
+    """No scheduler can pass this on these slices, without merging."""
+    p95_ms: float | None = None
+    why_not: str = ""
+
+    def row(self) -> dict[str, Any]:
+        """For a file."""
+        cell = self.cell
+        return {
+            "model": cell.case.title,
+            "planner": cell.point.planner,
+            "options": dict(cell.point.options),
+            "policy": cell.point.policy.title,
+            "factor": cell.setting.factor,
+            "spread": cell.setting.spread,
+            "largest": cell.setting.largest,
+            "slices": self.slices,
+            "rate_rps": self.rate_rps,
+            "ceiling_rps": self.ceiling_rps,
+            "why_not": self.why_not,
+        }
+
+
+def measure(cell: Cell) -> Found:
+    """Plan, and search for the highest rate."""
+    setting, case = cell.setting, cell.case
+    sizes = sizes_of_requests(setting.largest, setting.spread)
+    slo_ms = slo_of(case, setting.largest, setting.factor)
+    try:
+        layout = layout_of(case, cell.point, sizes, slo_ms)
+    except PlanningError as error:
+        return Found(cell, None, {}, why_not=str(error))
+    highest_rps = ceiling_rps(layout, sizes, slo_ms)
+    rate_rps = 0.7 * capacity_rps(layout, sizes)
+    scenario = scenario_of(layout, sizes, rate_rps, cell.requests / rate_rps, merging=cell.merging)
+    search = search_goodput(Question(Run(scenario, cell.point.policy, SEED), LATE, PRECISION))
+    return Found(cell, search.rate_rps, slices_of(layout), highest_rps)
+
+
+def scenario_of(
+    layout: Layout, sizes: Mapping[int, float], rate_rps: float, duration_s: float, *, merging: bool = False
+) -> Scenario:
+    """Queries of these sizes, Poisson, on a layout."""
+    rows = {"distribution": "table", "values": list(sizes), "weights": list(sizes.values())}
+    return Scenario.model_validate(
+        {
+            "warmup_s": 0.1 * duration_s,
+            "duration_s": duration_s,
+            "layout": layout,
+            "models": [{"name": MODEL, "batch": "merge" if merging else "alone", "rows": rows}],
+            "arrivals": {"rate_rps": rate_rps},
+            "simulation": {"learn": False},
+        }
+    )
+
+
+def capacity_rps(layout: Layout, sizes: Mapping[int, float]) -> float:
+    """What the slices bear if each gets queries of all sizes, and none waits for its deadline."""
+    tables = layout.partitions[0].latency_ms
+    busy_ms = {kind: sum(share * table[rows - 1] for rows, share in sizes.items()) for kind, table in tables.items()}
+    return sum(1000 / busy_ms[worker.speed] for worker in layout.workers)
+
+
+def ceiling_rps(layout: Layout, sizes: Mapping[int, float], slo_ms: float) -> float:
+    """What no scheduler can pass: every query runs where it is in time without waiting, but for one in twenty."""
+    tables = layout.partitions[0].latency_ms
+    workers = {kind: sum(worker.speed == kind for worker in layout.workers) for kind in tables}
+    return _ceiling(
+        tuple(sizes.items()), tuple((tables[kind], float(count)) for kind, count in workers.items()), slo_ms
+    )
+
+
+@cache
+def _ceiling(
+    sizes: tuple[tuple[int, float], ...], kinds: tuple[tuple[tuple[float, ...], float], ...], slo_ms: float
+) -> float:
+    """Variables: for each size and kind the rate that is in time, and the rate that is late; at last the whole rate."""
+    places = [(number, rows, table[rows - 1]) for rows, _ in sizes for number, (table, _) in enumerate(kinds)]
+    width = 2 * len(places) + 1
+    objective = np.zeros(width)
+    objective[-1] = -1
+    shared, busy, late = np.zeros((len(sizes), width)), np.zeros((len(kinds), width)), np.zeros((1, width))
+    bounds: list[tuple[float, float | None]] = []
+    for half in (0, 1):
+        for place, (kind, _, latency_ms) in enumerate(places):
+            at = half * len(places) + place
+            shared[place // len(kinds), at] = 1
+            busy[kind, at] = latency_ms / 1000
+            late[0, at] = half
+            bounds.append((0, None if half or latency_ms <= slo_ms else 0))
+    shared[:, -1] = [-share for _, share in sizes]
+    late[0, -1] = -LATE
+    found = linprog(
+        objective,
+        A_ub=np.vstack([busy, late]),
+        b_ub=np.array([*(count for _, count in kinds), 0]),
+        A_eq=shared,
+        b_eq=np.zeros(len(sizes)),
+        bounds=[*bounds, (0, None)],
+    )
+    assert found.fun is not None, "nothing at all is a solution"
+    return max(0.0, -float(found.fun))
