@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def merged() -> list[dict[str, Any]]:
         points = [paris(policy, within=WITHIN) for policy in (ELSA, MERGING)]
-        whole = [replace(point, policy=policy) for point in EQUAL[-1:] for policy in (ELSA, MERGING)]
+        whole = [replace(point, policy=policy) for point in EQUAL[2:] for policy in (ELSA, MERGING)]
         return tables.show_merging(console, run(chosen, [*points, *whole], Setting(), merging=True))
 
     parts: dict[str, Callable[[], list[dict[str, Any]]]] = {

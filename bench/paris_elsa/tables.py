@@ -81,14 +81,14 @@ def show_sensitivity(
 
 
 def show_merging(console: Console, results: Sequence[Found]) -> list[dict[str, Any]]:
-    """ELSA beside ELSA that merges, on two layouts."""
+    """ELSA beside ELSA that merges, on the same layouts."""
     table = Table("model", "layout", "plain", "merging", "", title="Merging of small queries, queries/s")
     for title, of_model in _by_model(results):
-        for planner in ("homogeneous", "paris"):
-            (plain,), (merging,) = (_of(of_model, planner, policy.title) for policy in (ELSA, MERGING))
-            if plain.rate_rps and merging.rate_rps:
-                gained = f"{merging.rate_rps / plain.rate_rps - 1:+.1%}"
-                table.add_row(title, _slices(plain), f"{plain.rate_rps:.0f}", f"{merging.rate_rps:.0f}", gained)
+        plain, merging = ([each for each in of_model if each.cell.point.policy == policy] for policy in (ELSA, MERGING))
+        for one, other in zip(plain, merging, strict=True):
+            if one.rate_rps and other.rate_rps:
+                gained = f"{other.rate_rps / one.rate_rps - 1:+.1%}"
+                table.add_row(title, _slices(one), f"{one.rate_rps:.0f}", f"{other.rate_rps:.0f}", gained)
     console.print(table)
     return [each.row() for each in results]
 

@@ -13,4 +13,9 @@ change_problem  what serves, what is to serve; change_plan: the steps
 instances       what serves on a GPU; matching: which planned GPU is which; rearranging: other cuts into as many slices
 steps           what stays of a GPU, and how the rest is changed; ordering: in which order, and what at once
 reconfigure     the planner
+
+The policy:
+policy      ELSA; slice_sizes: which slices are smaller than others
+line        what one worker runs, and what waits for it
+pool        equal workers, and which of them has the least to do; tournament: how that is found quickly
 """

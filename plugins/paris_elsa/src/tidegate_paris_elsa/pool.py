@@ -28,9 +28,9 @@ class Pool:
         self._running: list[tuple[int, int]] = []
         """(instant, place): when what a worker runs is expected to be over, or was, before it changed."""
         self._done = Tournament()
-        """Of workers that run as expected: the instant at which they are done."""
+        """The instants at which workers are done that run as expected."""
         self._queued = Tournament()
-        """Of the others: how long what waits for them takes."""
+        """How long what waits for the others takes."""
 
     def join(self, worker: Worker) -> Line:
         """A worker appeared; it is idle. Returns its line."""
