@@ -1,0 +1,140 @@
+"""The benchmark of PARIS and ELSA: what it reads, what it holds against itself, and that it runs."""
+
+import json
+import re
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.paris_elsa.__main__ import main
+from bench.paris_elsa.decisions import time_decisions
+from bench.paris_elsa.design_points import ELSA, FIFS, homogeneous, layout_of, paris, slices_of, slo_of
+from bench.paris_elsa.live import overhead_in_log
+from bench.paris_elsa.measured import MIGPERF, PARVAGPU, Case, Curve, read_cases, sizes_of_requests
+from bench.paris_elsa.throughput import Cell, Setting, ceiling_rps, measure
+from tidegate.api import NS_PER_MS, Batch, Dispatch, Leg, LegFinished, Request, RequestArrived
+from tidegate.engine import StartLeg
+from tidegate.observation import EngineSettings, Recorder
+from tidegate.sim.build import setup_of
+from tidegate.workload import Scenario
+from tidegate_loadtest.live import Seen
+from tidegate_loadtest.result import RunResult
+
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+CASE = Case("m", 24, 28, {size: Curve({rows: 4 + 2.0 * rows / size for rows in ROWS}) for size in (1, 2, 3, 4, 7)})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Files as others publish them, of what a formula says; 64 rows are too many for one GPC."""
+    parvagpu = "mobilenetv2 densenet121 densenet169 densenet201 resnet50 resnet101 resnet152 inceptionv3 vgg16 vgg19"
+    lines = ["model,gpc,batch,procs,throughput_per_proc_rps,latency_ms"]
+    for model in (*parvagpu.split(), "bert-large-seq128"):
+        for size in (1, 2, 3, 4, 7):
+            for rows in ROWS[: -1 if size == 1 else None]:
+                lines += [f"{model},{size},{rows},{procs},1,{procs * (4 + 2 * rows / size)}" for procs in (1, 2)]
+    (tmp_path / PARVAGPU).write_text("\n".join(lines) + "\n")
+    lines = ["gpu,gpc,model,seq_len,batch,latency_ms,gract"]
+    for model, length in (("resnet50", ""), ("vision_transformer", ""), ("bert-base", "64")):
+        for size in (1, 2, 3, 7):
+            lines += [
+                f"{gpu},{size},{model},{length},{rows},{4 + 2 * rows / size},{min(0.9, rows / size / 4)}"
+                for gpu in ("A100-40GB", "A100-80GB")
+                for rows in ROWS
+            ]
+    (tmp_path / MIGPERF).write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_one_process_on_each_slice_is_read_and_what_ran_out_of_memory_is_missing(folder: Path) -> None:
+    cases = {case.title: case for case in read_cases(folder)}
+    assert len(cases) == 14
+    light = cases["mobilenetv2"]
+    assert (light.gpcs, light.whole_gpcs) == (24, 28)
+    assert light.curves[2].latency_ms[8] == 12
+    assert 64 not in light.curves[1].latency_ms
+    assert light.curves[7].utilisation is None
+    assert cases["bert-base-seq64 (MIGPerf)"].curves[7].utilisation == {rows: min(0.9, rows / 28) for rows in ROWS}
+
+
+@pytest.mark.parametrize("spread", [0.5, 1.0, 1.5])
+def test_the_sizes_of_requests_are_log_normal_about_the_middle_of_their_range(spread: float) -> None:
+    sizes = sizes_of_requests(32, spread)
+    assert list(sizes) == list(range(1, 33))
+    assert sum(sizes.values()) == pytest.approx(1)
+    below = sum(share for rows, share in sizes.items() if rows <= sqrt(32))
+    assert below == pytest.approx(0.5, abs=0.06)
+    small, large = sizes_of_requests(32, 0.5), sizes_of_requests(32, 1.5)
+    assert small[32] < large[32]
+
+
+def test_no_slices_bear_more_than_their_ceiling() -> None:
+    sizes, slo_ms = {1: 0.5, 32: 0.5}, slo_of(CASE, 32, 1.5)
+    equal = layout_of(CASE, homogeneous(7), sizes, slo_ms)
+    assert slices_of(equal) == {7: 4}
+    mean_ms = (4 + 2 / 7 + 4 + 64 / 7) / 2
+    assert ceiling_rps(equal, sizes, slo_ms) == pytest.approx(4 * 1000 / mean_ms)
+    assert ceiling_rps(layout_of(CASE, homogeneous(1), sizes, slo_ms), sizes, slo_ms) == 0, "32 rows are late there"
+    rare = {1: 0.96, 32: 0.04}
+    assert ceiling_rps(layout_of(CASE, homogeneous(1), rare, slo_ms), rare, slo_ms) > 0, "one in twenty may be late"
+    for policy in (ELSA, FIFS):
+        found = measure(Cell(CASE, paris(policy), Setting(), 500))
+        assert found.rate_rps is not None
+        assert found.rate_rps < 1.05 * found.ceiling_rps, "500 requests, of which some are late, are not exact"
+        assert sum(size * count for size, count in found.slices.items()) == 24
+
+
+def test_what_cannot_be_planned_says_why() -> None:
+    small = Case("m", 24, 28, {**CASE.curves, 1: Curve({1: 6.0})})
+    found = measure(Cell(small, homogeneous(1), Setting(), 500))
+    assert (found.rate_rps, found.slices) == (None, {})
+    assert "measure" in found.why_not
+
+
+def test_live_overhead_is_read_from_the_event_log(tmp_path: Path) -> None:
+    sizes, began_ns = {2: 1.0}, 10**12
+    layout = layout_of(CASE, homogeneous(7), sizes, 100)
+    scenario = Scenario.model_validate({"duration_s": 1, "layout": layout, "arrivals": {"rate_rps": 1}})
+    took_ns = round((4 + 4 / 7 + 1.5) * NS_PER_MS)
+    with (tmp_path / "events.jsonl").open("wb") as out:
+        recorder = Recorder(out)
+        recorder.started("elsa", {}, setup_of(scenario, 1), EngineSettings(learn=True, max_tries=2))
+        batch = Batch(0, "m", (0,), (Leg(0, "m", began_ns, took_ns),))
+        request = Request(0, "m", 2, began_ns, began_ns + 10**8)
+        recorder.handled(RequestArrived(began_ns, request), [Dispatch(batch)], [StartLeg(batch, 0, 2)])
+        recorder.handled(LegFinished(began_ns + took_ns, 0, 0, 0, began_ns, began_ns + took_ns), [], [])
+    finished = np.full(1, took_ns + 2 * NS_PER_MS, np.int64)
+    run = RunResult(1, began_ns, np.zeros(1, np.int64), np.zeros(1, np.int64), finished, np.array(["OK"]))
+    found = overhead_in_log(Seen(run, 0, {}), tmp_path / "events.jsonl", layout)
+    assert found.execution_ms == pytest.approx(1.5, abs=1e-3)
+    assert found.way_ms == pytest.approx(2, abs=1e-3)
+
+
+def test_decisions_are_timed() -> None:
+    row = time_decisions(5, decisions=20)
+    assert row["workers"] == 5
+    assert all(value > 0 for value in row.values())
+
+
+def test_it_runs_and_writes_its_figures(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    words = ["--data", str(folder), "--models", "mobilenetv2", "--requests", "200", "--jobs", "1", "--json", str(out)]
+    main([*words, "--only", "throughput", "merging"])
+    printed = capsys.readouterr().out
+    assert "times GPU(7)+FIFS (aim 1.7)" in printed
+    found = json.loads(out.read_text())
+    assert {row["policy"] for row in found["merging"]} == {"ELSA", "ELSA, merging"}
+    assert len(found["throughput"]) == 14
+
+
+@pytest.mark.parametrize(
+    ("words", "says"), [(["--data", "absent"], "--data: .*absent"), (["--models", "gpt"], "--models: no 'gpt' among")]
+)
+def test_what_is_not_there_is_said(
+    folder: Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--data", str(folder), *words])
+    assert re.search(says, capsys.readouterr().err)
