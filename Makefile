@@ -35,7 +35,7 @@ lint: .venv/installed  ## ruff, strict mypy, import contracts
 	PYTHONPATH=plugins/template/src $(BIN)/lint-imports
 
 # Half an hour and more, or in need of the papers' data, so not among them: python -m bench.synthetic_workloads, bench.no_regret, bench.faults,
-# bench.ppipe_planner, bench.ppipe_simulated, bench.orloj, bench.dynamic_models
+# bench.ppipe_planner, bench.ppipe_simulated, bench.orloj, bench.paris_elsa, bench.dynamic_models
 bench: .venv/installed  ## Benchmarks: Tidegate beside Triton in one run (run nothing else meanwhile)
 	$(BIN)/python -m bench
 
