@@ -8,6 +8,7 @@ this project. About an hour on two cores, so no part of `make bench`; `--only`, 
 throughput   the six design points: the most queries per second of which 95 % are within 1.5 times what the largest
              batch takes on GPU(7); query sizes log-normal, 1 to 32
 sensitivity  other SLAs, other spreads of sizes, batches up to 64
+within       how much of the SLA a slice is planned for
 merging      ELSA with merging of small queries, beside plain ELSA
 decisions    how long ELSA takes to decide, by the number of workers
 live         slices as emulated GPUs behind real tritonservers, beside the same simulated: let nothing else run
@@ -32,9 +33,10 @@ from bench.paris_elsa.measured import Case, read_cases
 from bench.paris_elsa.throughput import Cell, Found, Setting, measure
 from tidegate.sim.parallel import run_parallel
 
-PARTS = ("throughput", "sensitivity", "merging", "decisions", "live")
+PARTS = ("throughput", "sensitivity", "within", "merging", "decisions", "live")
 WITHIN = 0.8
 """Ours: a slice is planned for the queries that take it no larger part of the SLA, wherever its knee is."""
+WITHINS = (0.5, 0.65, 0.8, 0.9, 1.0)
 RANDOM_SEEDS = (1, 2, 3)
 EQUAL = [homogeneous(size) for size in HOMOGENEOUS]
 DESIGNS = [
@@ -86,6 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         by_setting = {title: run(some, VARIED, setting) for title, setting in SETTINGS.items()}
         return tables.show_sensitivity(console, by_setting, WITHIN)
 
+    def planned_within() -> list[dict[str, Any]]:
+        some = [case for case in chosen if case.title in VARIED_MODELS]
+        points = [paris(ELSA), *(paris(ELSA, within=within) for within in WITHINS)]
+        return tables.show_within(console, run(some, points, Setting()))
+
     def merged() -> list[dict[str, Any]]:
         points = [paris(policy, within=WITHIN) for policy in (ELSA, MERGING)]
         whole = [replace(point, policy=policy) for point in EQUAL[2:] for policy in (ELSA, MERGING)]
@@ -94,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parts: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "throughput": lambda: tables.show_throughput(console, run(chosen, DESIGNS, Setting()), WITHIN),
         "sensitivity": varied,
+        "within": planned_within,
         "merging": merged,
         "decisions": lambda: tables.show_decisions(console, [time_decisions(workers) for workers in WORKERS]),
         "live": lambda: _live(console, cases, options.seconds),

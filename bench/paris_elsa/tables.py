@@ -80,6 +80,18 @@ def show_sensitivity(
     return [{"setting": setting, **each.row()} for setting, results in by_setting.items() for each in results]
 
 
+def show_within(console: Console, results: Sequence[Found]) -> list[dict[str, Any]]:
+    """What PARIS and ELSA bear where slices are planned for other parts of the SLA."""
+    parts = [dict(each.cell.point.options).get("within") for _, own in _by_model(results)[:1] for each in own]
+    table = Table(
+        "model", *("knees" if part is None else f"{part:g}" for part in parts), title="Planned within, queries/s"
+    )
+    for title, of_model in _by_model(results):
+        table.add_row(title, *(f"{_rate(each):.0f}" for each in of_model))
+    console.print(table)
+    return [each.row() for each in results]
+
+
 def show_merging(console: Console, results: Sequence[Found]) -> list[dict[str, Any]]:
     """ELSA beside ELSA that merges, on the same layouts."""
     table = Table("model", "layout", "plain", "merging", "", title="Merging of small queries, queries/s")

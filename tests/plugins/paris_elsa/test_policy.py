@@ -171,6 +171,14 @@ def test_who_joins_shares_what_waits() -> None:
     assert runs(story >> ready(LARGE, 6)) == [(LARGE.id, (3,))], "20 and 10 ms before it on the small one: too late"
 
 
+def test_who_comes_back_as_another_is_another() -> None:
+    """A slice of the same number, cut anew: both sizes are asked, though the first worker of each had that number."""
+    recut = Worker(SMALL.id, "recut", ("m",), device=A100, slice=LARGE.slice)
+    story = after(playbook(SMALL, OTHER_SMALL), WorkerLost(0, SMALL.id), WorkerJoined(0, recut))
+    assert runs(story >> arrived(0, 8)) == [(recut.id, (0,))]
+    assert runs(story >> arrived(1, 4)) == [(OTHER_SMALL.id, (1,))]
+
+
 def test_an_expectation_that_moves_is_planned_with() -> None:
     slower = ON_SMALL.scaled(2)
     assert runs(after(playbook(), ProfileUpdated(0, slower)) >> arrived(0, 3)) == [(LARGE.id, (0,))]

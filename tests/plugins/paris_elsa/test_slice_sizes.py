@@ -16,7 +16,8 @@ def takes(milliseconds: float) -> Profile:
 
 
 def order(*workers: tuple[Worker, float]) -> list[int]:
-    return [each.id for each in smallest_first((worker, takes(milliseconds)) for worker, milliseconds in workers)]
+    ranked = smallest_first([(worker, takes(milliseconds)) for worker, milliseconds in workers])
+    return [workers[place][0].id for place in ranked]
 
 
 def test_slices_of_one_product_are_compared_by_size_however_fast_they_are() -> None:

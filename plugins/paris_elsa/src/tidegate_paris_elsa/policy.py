@@ -228,7 +228,7 @@ class Elsa(Policy):
         """The pools that host a model, smallest slices first."""
         known = self._smallest_first.get(model)
         if known is None:
-            pools = {pool.like.id: pool for pool in self._pools.values() if pool.count and model in pool.hosts}
-            order = smallest_first((pool.like, self._profiles[model, pool.like.kind, ""]) for pool in pools.values())
-            known = self._smallest_first[model] = [pools[worker.id] for worker in order]
+            pools = [pool for pool in self._pools.values() if pool.count and model in pool.hosts]
+            order = smallest_first([(pool.like, self._profiles[model, pool.like.kind, ""]) for pool in pools])
+            known = self._smallest_first[model] = [pools[place] for place in order]
         return known

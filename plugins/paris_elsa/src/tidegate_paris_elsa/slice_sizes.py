@@ -1,7 +1,7 @@
 """Which workers are smaller than others: by the sizes of their slices, or by how slow they are."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from math import inf
 
 from tidegate.api import Profile, Worker
@@ -11,25 +11,22 @@ _COMPUTE_SLICES = re.compile(r"(\d+)[cg]\.")
 """The first number of `3g.40gb`; of `1c.3g.40gb` too, which is one of the three of such an instance."""
 
 
-def smallest_first(workers: Iterable[tuple[Worker, Profile]]) -> list[Worker]:
-    """Workers, each with the profile of one model there, in the order in which ELSA asks them.
+def smallest_first(workers: Sequence[tuple[Worker, Profile]]) -> list[int]:
+    """The places of workers, each with the profile of one model there, in the order in which ELSA asks them.
 
     Slices of one product are compared by size, if all are MIG instances or all MPS shares; the whole device is largest.
     Others are compared by how long the largest batch takes: what is slower counts as smaller.
     """
-    listed = list(workers)
-    sizes = [_size(worker) for worker, _ in listed]
+    sizes = [_size(worker) for worker, _ in workers]
     units = {unit for unit, _ in sizes if unit}
-    products = {worker.device.product if worker.device else "" for worker, _ in listed}
+    products = {worker.device.product if worker.device else "" for worker, _ in workers}
     comparable = len(units) <= 1 and len(products) == 1 and "?" not in units
-    ranked = sorted(
-        (
-            (size if comparable else 0.0, -profile.expected_ns(profile.max_rows), worker.id, worker)
-            for (worker, profile), (_, size) in zip(listed, sizes, strict=True)
-        ),
-        key=lambda each: each[:3],
-    )
-    return [worker for *_, worker in ranked]
+
+    def rank(place: int) -> tuple[float, int, int]:
+        worker, profile = workers[place]
+        return sizes[place][1] if comparable else 0.0, -profile.expected_ns(profile.max_rows), worker.id
+
+    return sorted(range(len(workers)), key=rank)
 
 
 def _size(worker: Worker) -> tuple[str, float]:
