@@ -53,7 +53,7 @@ SETTINGS = {
     "batches up to 64": Setting(largest=64),
 }
 VARIED_MODELS = ("mobilenetv2", "densenet121", "resnet50", "inceptionv3", "vgg16", "bert-large-seq128")
-LIVE_MODEL, LIVE_GPCS, LIVE_LOADS = "bert-large-seq128", 14, (0.6, 0.85)
+LIVE_MODEL, LIVE_GPCS, LIVE_LOADS = "inceptionv3", 14, (0.35, 0.6)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -114,7 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _live(console: Console, cases: Sequence[Case], seconds: float) -> list[dict[str, Any]]:
     case = next(case for case in cases if case.title == LIVE_MODEL)
-    pairs = [run_pair(case, policy, load, 1, seconds, LIVE_GPCS) for load in LIVE_LOADS for policy in (ELSA, FIFS)]
+    points = [paris(policy, within=WITHIN) for policy in (ELSA, FIFS)]
+    pairs = [run_pair(case, point, load, 1, seconds, LIVE_GPCS) for load in LIVE_LOADS for point in points]
     return tables.show_live(console, pairs)
 
 
