@@ -65,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument("--only", choices=PARTS, nargs="+", help="some of the parts")
     parser.add_argument("--models", nargs="+", metavar="MODEL", help="some of the models")
+    parser.add_argument(
+        "--whole-gpcs", type=int, help="for GPU(7); default: the paper's, up to a sixth more than others"
+    )
     parser.add_argument("--requests", type=int, default=6000, help="in each simulated run; default 6000")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each live run; default 60")
     parser.add_argument("--jobs", type=int, default=-1, help="simulations at once; default: as many as cores")
@@ -76,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--data: {error}: give the folder with the files that docs/results/paris_elsa.md names")
     if unknown := sorted(set(options.models or ()) - {case.title for case in cases}):
         parser.error(f"--models: no {unknown[0]!r} among {', '.join(case.title for case in cases)}")
+    if options.whole_gpcs:
+        cases = [replace(case, whole_gpcs=options.whole_gpcs) for case in cases]
     chosen = [case for case in cases if not options.models or case.title in options.models]
     found: dict[str, Any] = {"requests": options.requests}
 
