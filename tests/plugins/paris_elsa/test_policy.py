@@ -90,10 +90,20 @@ def test_what_waits_and_what_is_left_of_what_runs_both_count() -> None:
     assert runs(story >> arrived(2, 2, at_ms=6)) == [], "14 ms and 10 ms before it: 44 ms of 45 ms"
 
 
-def test_a_leg_that_runs_longer_than_expected_is_expected_to_end_now() -> None:
+def test_a_leg_that_runs_longer_than_expected_is_expected_to_last_as_long_again() -> None:
     story = after(playbook(), arrived(0, 2))
-    assert runs(story >> arrived(1, 4, at_ms=50)) == []
-    assert runs(story >> arrived(2, 1, at_ms=50)) == [(LARGE.id, (2,))], "40 ms before it"
+    assert runs(story >> arrived(1, 3, at_ms=30)) == [], "10 ms late: 10 ms and 30 ms of 45 ms"
+    assert runs(story >> arrived(2, 1, at_ms=30)) == [(LARGE.id, (2,))], "10 ms and 30 ms before it"
+    story = after(playbook(), arrived(0, 2))
+    assert runs(story >> arrived(1, 3, at_ms=36)) == [(LARGE.id, (1,))], "16 ms late"
+
+
+def test_who_idles_takes_over_what_waits_for_a_worker_that_hangs() -> None:
+    story = after(playbook(SMALL, OTHER_SMALL), arrived(0), arrived(1), arrived(2), arrived(3), ready(OTHER_SMALL, 10))
+    assert runs(story >> ready(OTHER_SMALL, 20)) == [], "10 ms late, and it takes 10 ms here: perhaps it goes on"
+    story = after(story, arrived(4, at_ms=20))
+    assert runs(story >> ready(OTHER_SMALL, 31)) == [(OTHER_SMALL.id, (2,))]
+    assert runs(story >> ready(SMALL, 40)) == [], "nothing waits for it any more"
 
 
 def test_what_is_late_everywhere_runs_where_it_is_done_first() -> None:

@@ -90,6 +90,8 @@ class Elsa(Policy):
         if line is None:
             return ()
         line.ready, line.ends_ns = True, event.free_ns
+        if line.is_empty:
+            self._take_over(event.now_ns, line)
         if not line.is_empty:
             return [self._run(event.now_ns, line, line.first)]
         self._pool_of[event.worker_id].changed(event.now_ns, line)
@@ -99,6 +101,7 @@ class Elsa(Policy):
         """It runs longer than was expected."""
         if line := self._lines.get(event.worker_id):
             line.ready = False
+            self._pool_of[event.worker_id].changed(event.now_ns, line)
         return ()
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
@@ -174,6 +177,25 @@ class Elsa(Policy):
             self._task_of.pop(request.id, None)
             self._homeless.pop(request.id, None)
         return [command for request in oldest_first for command in self._place(now_ns, request)]
+
+    # Workers that hang, of which the paper does not speak ------------------------------------------------------------
+
+    def _take_over(self, now_ns: int, line: Line) -> None:
+        """Move the first task of a worker that is late by more than the task takes here into an idle worker's line."""
+        for pool in self._pools.values():
+            pool.look_again(now_ns)
+            for stuck in pool.stuck:
+                task = stuck.first
+                if task.key[0] not in line.worker.hosts:
+                    continue
+                profile = self._profile(task, line.worker)
+                if now_ns - stuck.ends_ns > profile.expected_ns(task.rows):
+                    stuck.remove(task, self._profile(task, stuck.worker))
+                    pool.changed(now_ns, stuck)
+                    line.push(task, profile)
+                    for request_id in task.requests:
+                        self._task_of[request_id] = line, task
+                    return
 
     # Merging, which the paper does not do ---------------------------------------------------------------------------
 

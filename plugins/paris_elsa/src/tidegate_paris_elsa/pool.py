@@ -10,9 +10,9 @@ from tidegate_paris_elsa.tournament import Tournament
 class Pool:
     """Workers of one kind that host the same.
 
-    How long a request would wait at a worker (T_wait, equation 1) falls with time while the worker runs as expected,
-    and stays where it idles or runs longer: the former are kept by the instant at which they are done with all that
-    they have, the latter by how long what waits takes.
+    How long a request would wait at a worker (T_wait, equation 1) falls with time while the worker runs as expected;
+    where it idles it is nothing. What runs longer than was expected is taken to last as long again as it is late: in
+    the paper it is over any moment, and so a worker that hangs seems to be the one to wait for.
     """
 
     def __init__(self, like: Worker) -> None:
@@ -29,8 +29,12 @@ class Pool:
         """(instant, place): when what a worker runs is expected to be over, or was, before it changed."""
         self._done = Tournament()
         """The instants at which workers are done that run as expected."""
-        self._queued = Tournament()
-        """How long what waits for the others takes."""
+        self._idle = Tournament()
+        """Nothing, for workers that idle."""
+        self._late = Tournament()
+        """How long what waits for workers that run longer takes, less the instant at which they were to be done."""
+        self.stuck: dict[Line, None] = {}
+        """The lines of those where something waits."""
 
     def join(self, worker: Worker) -> Line:
         """A worker appeared; it is idle. Returns its line."""
@@ -42,40 +46,52 @@ class Pool:
         else:
             self._lines[place] = line
         self.count += 1
-        self._queued[place] = 0
+        self._idle[place] = 0
         return line
 
     def leave(self, line: Line) -> None:
         """A worker is gone."""
-        self._lines[line.place] = None
-        self._done[line.place] = self._queued[line.place] = NEVER
-        heappush(self._free, line.place)
+        place = line.place
+        self._lines[place] = None
+        self._done[place] = self._idle[place] = self._late[place] = NEVER
+        self.stuck.pop(line, None)
+        heappush(self._free, place)
         self.count -= 1
 
     def changed(self, now_ns: int, line: Line) -> None:
         """What a worker runs, or what waits for it, is something else."""
         place = line.place
-        if line.ends_ns > now_ns:
-            self._queued[place] = NEVER
-            self._done[place] = line.ends_ns + line.queued_ns
-            if self._ends_ns[place] != line.ends_ns:
-                self._ends_ns[place] = line.ends_ns
-                heappush(self._running, (line.ends_ns, place))
+        runs, idles = line.ends_ns > now_ns, line.ready
+        self._done[place] = line.ends_ns + line.queued_ns if runs else NEVER
+        self._idle[place] = 0 if idles and not runs else NEVER
+        self._late[place] = NEVER if idles or runs else line.queued_ns - line.ends_ns
+        if runs and self._ends_ns[place] != line.ends_ns:
+            self._ends_ns[place] = line.ends_ns
+            heappush(self._running, (line.ends_ns, place))
+        if idles or runs or line.is_empty:
+            self.stuck.pop(line, None)
         else:
-            self._done[place] = NEVER
-            self._queued[place] = line.queued_ns
+            self.stuck[line] = None
 
     def least_wait(self, now_ns: int) -> tuple[int, Line] | None:
         """The least T_wait, and the first worker that has it; None where there is no worker."""
-        running = self._running
-        while running and running[0][0] <= now_ns:  # is over by now, or runs longer than was expected
-            _, place = heappop(running)
-            if line := self._lines[place]:
-                self.changed(now_ns, line)
+        self.look_again(now_ns)
         if not self.count:
             return None
-        wait_ns = min(self._queued.least, self._done.least - now_ns)
-        places = self._queued.first_within(wait_ns), self._done.first_within(now_ns + wait_ns)
+        wait_ns = max(0, min(self._idle.least, self._done.least - now_ns, self._late.least + now_ns))
+        places = (
+            self._idle.first_within(wait_ns),
+            self._done.first_within(now_ns + wait_ns),
+            self._late.first_within(wait_ns - now_ns),
+        )
         line = self._lines[min(place for place in places if place is not None)]
         assert line is not None, "nobody's place has a number"
         return wait_ns, line
+
+    def look_again(self, now_ns: int) -> None:
+        """What was to be over by now is over, or runs longer."""
+        running = self._running
+        while running and running[0][0] <= now_ns:
+            _, place = heappop(running)
+            if line := self._lines[place]:
+                self.changed(now_ns, line)
