@@ -73,6 +73,13 @@ def test_what_is_less_sure_has_to_bring_more_rows_in_time() -> None:
     assert thread_of(21, 22, 23, 24, slo_ns=50).update(outlook, 0, inf).rows == 1
 
 
+def test_where_times_hardly_vary_nothing_is_risked() -> None:
+    """What is expected may itself be a little short: a batch up to the last moment would be late as a whole."""
+    profile = Profile("m", "default", tuple(range(200, 208)), tuple(range(210, 218)))
+    outlook = Outlook(Promises.of(profile, 0.99), workers=1, fixed_cost_ns=20, most_rows=8)
+    assert thread_of(211, 240, 240, 240, slo_ns=500).update(outlook, 0, inf).rows == 2
+
+
 def test_what_can_only_be_tried_is_tried_with_all_that_might_be_in_time() -> None:
     """An expectation may be wrong: of batches of one row alone nobody learns that."""
     assert plan_of(thread_of(5, 6, 6, 6))[:3] == (0, 4, 4)

@@ -10,6 +10,8 @@ from tidegate.api import Profile
 
 LESS_SURE = (0.5, 0.0)
 """Shares of a profile's margin that batches are gathered with where its whole margin keeps them too small."""
+HARDLY = 0.1
+"""A margin of such a share of what is expected is none to spare: what is expected may itself be wrong by as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class Promises:
 
     profile: Profile
     less_sure: Sequence[Profile]
-    """The same with the shares `LESS_SURE` of its margin."""
+    """The same with the shares `LESS_SURE` of its margin; none where that is hardly any."""
     least: Profile
     """The same promising what nobody can exclude: for what can only be tried."""
     deviations: float
@@ -27,7 +29,9 @@ class Promises:
     @classmethod
     def of(cls, profile: Profile, quantile: float) -> Self:
         """`quantile`: of a batch's time, that the profile plans with."""
-        less_sure = [profile.with_margin(share) for share in LESS_SURE]
+        rows = profile.max_rows
+        scatters = profile.planned_ns(rows) > (1 + HARDLY) * profile.expected_ns(rows)
+        less_sure = [profile.with_margin(share) for share in LESS_SURE] if scatters else ()
         return cls(profile, less_sure, profile.at_least(), NormalDist().inv_cdf(quantile))
 
     def in_time(self, rows: int, rows_left_ns: Sequence[tuple[int, int]]) -> float:
