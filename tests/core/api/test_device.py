@@ -17,6 +17,7 @@ A100 = Device("n", "GPU-8f6ab4d2-1c7e-4bd4-9c55-6e6b6d2e8a10", "A100", 40536)
         (Mig("1g.5gb", 3), "A100/1g.5gb"),
         (Mps(25), "A100/mps-25"),
         (Mps(25, memory_mib=4096), "A100/mps-25"),
+        (Mps(25, instance=Mig("3g.20gb", 4)), "A100/3g.20gb/mps-25"),
     ],
 )
 def test_the_kind_follows_from_product_and_slice(part: Slice, kind: str) -> None:

@@ -120,6 +120,24 @@ def test_a_gpu_that_cannot_be_cut_so_is_named(document: dict[str, Any], message:
         read_document(tmp_path / "layout.json", Layout)
 
 
+def test_a_gpu_is_cut_or_it_is_not(tmp_path: Path) -> None:
+    """A share of an instance cuts it, too; what is left of a GPU that is cut is nobody's."""
+    document = cut("A100", ("3g.20gb", 0), ("3g.20gb", 0))
+    for worker, start in zip(document["workers"], (0, 4), strict=True):
+        worker["slice"] = {"type": "mps", "percent": 50, "instance": {"profile": "3g.20gb", "start": start}}
+    layout = Layout.model_validate(document)
+    assert [worker.slice.instance.start for worker in layout.workers] == [0, 4]  # type: ignore[union-attr]
+    assert Layout.model_validate_json(layout.model_dump_json()) == layout
+    document["workers"][1]["slice"]["instance"]["start"] = 2
+    (tmp_path / "layout.json").write_text(json.dumps(document))
+    with pytest.raises(DocumentError, match=r"3g\.20gb begins at memory slice 0, 4, not at 2"):
+        read_document(tmp_path / "layout.json", Layout)
+    document["workers"][1]["slice"] = {"type": "mps", "percent": 50}
+    (tmp_path / "layout.json").write_text(json.dumps(document))
+    with pytest.raises(DocumentError, match="'w1' is to have device 0 of node 'one' uncut"):
+        read_document(tmp_path / "layout.json", Layout)
+
+
 def test_mig_instances_may_be_shared_and_gpus_unknown() -> None:
     shared = ("3g.20gb", 4)
     assert Layout.model_validate(cut("A100", ("4g.20gb", 0), shared, shared))

@@ -23,16 +23,34 @@ class Mig(msgspec.Struct, frozen=True, tag="mig", forbid_unknown_fields=True):
 
 
 class Mps(msgspec.Struct, frozen=True, tag="mps", forbid_unknown_fields=True, omit_defaults=True):
-    """A share of a device's compute units through NVIDIA MPS: a cap, no reservation. The shares may exceed 100 %."""
+    """A share of the compute units of a device, or of a MIG instance, through NVIDIA MPS: a cap, no reservation.
+
+    The shares may exceed 100 %.
+    """
 
     percent: Annotated[int, Meta(ge=1, le=100)]
-    """The percentage of the device's compute units that it may use (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE)."""
+    """The percentage of those compute units that it may use (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE)."""
     memory_mib: Annotated[int, Meta(ge=1)] | None = None
     """The most device memory that it may take, in MiB; None: not limited."""
+    instance: Mig | None = None
+    """The MIG instance of which it is a share; None: of the whole device."""
 
 
 Slice = Whole | Mig | Mps
 """How much of a device a worker has."""
+
+
+def mig_instance(part: Slice) -> Mig | None:
+    """The MIG instance that a slice is, or is in; None: its device is not to be cut."""
+    match part:
+        case Whole():
+            return None
+        case Mig():
+            return part
+        case Mps():
+            return part.instance
+        case _:
+            assert_never(part)
 
 
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -48,7 +66,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """None: not known."""
 
     def kind(self, part: Slice) -> str:
-        """The kind of a worker that has this part of it: `A100`, `A100/1g.5gb`, `A100/mps-25`."""
+        """The kind of a worker that has this part of it: `A100`, `A100/1g.5gb`, `A100/mps-25`, `A100/1g.5gb/mps-25`."""
         product = self.product or DEFAULT_KIND
         match part:
             case Whole():
@@ -56,6 +74,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             case Mig():
                 return f"{product}/{part.profile}"
             case Mps():
-                return f"{product}/mps-{part.percent}"
+                whole = self.kind(part.instance or Whole())
+                return f"{whole}/mps-{part.percent}"
             case _:
                 assert_never(part)

@@ -11,7 +11,7 @@ wrong_fields   what is wrong with a document, field by field, in words
 block_profile  how long the blocks of a model run, as measured: what planners of partitions read
 """
 
-from tidegate.api.device import DEFAULT_KIND, Device, Mig, Mps, Slice, Whole
+from tidegate.api.device import DEFAULT_KIND, Device, Mig, Mps, Slice, Whole, mig_instance
 from tidegate.api.mig import MIG_GEOMETRIES, MigGeometry, MigProfile, mig_geometries
 from tidegate.documents.block_profile import BlockLatencies, BlockProfile
 from tidegate.documents.deployment import (
@@ -73,6 +73,7 @@ __all__ = [
     "Whole",
     "WrongField",
     "mig_geometries",
+    "mig_instance",
     "read_deployment",
     "read_document",
     "read_profiles",

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tidegate.api import Document, Model, Network, Pipeline, Profile, Worker, ms_to_ns
-from tidegate.api.device import Device, Mig, Whole
+from tidegate.api.device import Device, Mig, Whole, mig_instance
 from tidegate.api.mig import mig_geometries
 from tidegate.documents.struct_field import DeviceField, SliceField
 
@@ -126,6 +126,7 @@ class Layout(Document):
         """A device is the same wherever it is named, and has no more MIG instances than it can be cut into."""
         known: dict[tuple[str, int | str], Device] = {}
         instances: dict[Device, set[Mig]] = {}
+        uncut: dict[Device, str] = {}
         for worker in self.workers:
             device = worker.device
             if known.setdefault((device.node, device.id), device) != device:
@@ -133,9 +134,16 @@ class Layout(Document):
                     f"workers: {worker.name!r}: device {device.id} of node {device.node!r} is of another product or "
                     "size than at a worker before it: say the same of it everywhere"
                 )
-            if isinstance(worker.slice, Mig):
-                instances.setdefault(device, set()).add(worker.slice)
+            if instance := mig_instance(worker.slice):
+                instances.setdefault(device, set()).add(instance)
+            else:
+                uncut.setdefault(device, worker.name)
         for device, placed in instances.items():
+            if device in uncut:
+                raise ValueError(
+                    f"workers: {uncut[device]!r} is to have device {device.id} of node {device.node!r} uncut, of which "
+                    "others have MIG instances: give it an instance, or those another device"
+                )
             names = {instance.profile for instance in placed}
             geometries = mig_geometries(device.product, device.memory_mib)
             if geometries and not any(geometry.is_legal(placed) for geometry in geometries):

@@ -1,7 +1,6 @@
 """From a scenario to a run: the setup that policies are told, and the cluster that they do not see."""
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import assert_never
 
 from msgspec.structs import replace
 
@@ -17,7 +16,7 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.documents import Mig, Mps, Whole
+from tidegate.documents import mig_instance
 from tidegate.engine import FIRST_LEAD_NS, Engine
 from tidegate.observation import Observer
 from tidegate.sim.cluster import Cluster
@@ -142,13 +141,8 @@ def _simulated(scenario: Scenario, workers: Sequence[Worker], seed: int) -> Iter
 
 def _shared_with_others(worker: Worker) -> Hashable:
     """What it has in common with those that slow it down: its device, of which a MIG instance is a part by itself."""
-    match worker.slice:
-        case Mig():
-            return worker.device, worker.slice
-        case Whole() | Mps():
-            return worker.device
-        case _:
-            assert_never(worker.slice)
+    instance = mig_instance(worker.slice)
+    return (worker.device, instance) if instance else worker.device
 
 
 def true_profiles(scenario: Scenario, expected: Iterable[Profile]) -> Iterator[Profile]:
