@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate_repo_generator.layout_command import generate_layout
-from tidegate_repo_generator.model import Flavour, GeneratedModel, GenerateError, Tensor
+from tidegate_repo_generator.model import Flavour, GeneratedModel, GenerateError, Precision, Tensor
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 LAYOUT_SUFFIXES = {".json", ".yaml", ".yml"}
 _FOR_MODELS = "For a model"
 _FOR_LAYOUTS = "For a layout"
+_FOR_TENSORRT = "For TensorRT"
 
 
 def generate(
@@ -105,9 +106,33 @@ def generate(
         Flavour,
         typer.Option(
             help="embedded: Python backend on the CPU, for the embedded Triton. triton: ONNX Runtime backend of a full "
-            "Triton."
+            "Triton. triton-tensorrt: the same with TensorRT in it. tensorrt: engines, to be built on their GPU."
         ),
     ] = Flavour.EMBEDDED,
+    precision: Annotated[
+        Precision | None,
+        typer.Option(
+            help="How TensorRT may calculate. [default: fp32]", show_default=False, rich_help_panel=_FOR_TENSORRT
+        ),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:SIZE,SIZE...",
+            help="Sizes of an input, without the rows, the usual ones first. Repeatable: all between them work.",
+            show_default=False,
+            rich_help_panel=_FOR_TENSORRT,
+        ),
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What `tidegate profile` wrote: its shapes count as --shape.",
+            show_default=False,
+            rich_help_panel=_FOR_TENSORRT,
+        ),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace a model of that name, with all its versions; or that folder.")
     ] = False,
@@ -133,6 +158,7 @@ def generate(
     from rich.console import Console  # noqa: PLC0415 - this, onnx and onnxruntime are slow to import
 
     from tidegate_repo_generator.generate import generate_model  # noqa: PLC0415
+    from tidegate_repo_generator.tensorrt.given_shapes import shapes_given  # noqa: PLC0415
 
     errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
     if model.suffix.lower() in LAYOUT_SUFFIXES:
@@ -141,7 +167,21 @@ def generate(
                 raise typer.BadParameter(f"{model} is a layout, which says that itself", param_hint=f"--{flag}")
         if instances != 1:
             raise typer.BadParameter("a worker of a layout runs one batch at a time", param_hint="--instances")
-        generate_layout(model, output, blocks or [], flavour, policy, host or [], port, force=force, as_json=as_json)
+        if shape:
+            raise typer.BadParameter("is for one model; of a layout's say --profile", param_hint="--shape")
+        generate_layout(
+            model,
+            output,
+            blocks or [],
+            flavour,
+            policy,
+            host or [],
+            port,
+            precision=precision,
+            profile=profile,
+            force=force,
+            as_json=as_json,
+        )
         return
     for flag, option in (("blocks", blocks), ("policy", policy), ("host", host), ("port", port)):
         if option:
@@ -156,6 +196,8 @@ def generate(
                 max_batch=max_batch,
                 slo_ms=slo_ms,
                 flavour=flavour,
+                precision=precision,
+                shapes=shapes_given(shape or [], profile, name or model.stem),
                 force=force,
             )
     except GenerateError as error:

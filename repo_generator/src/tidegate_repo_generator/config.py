@@ -1,12 +1,14 @@
 """A model's `config.pbtxt`, through Triton's own protobuf messages."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate_repo_generator.model import Flavour, GenerateError, Tensor
+from tidegate_repo_generator.model import Flavour, GenerateError, Precision, Tensor
 from tidegate_repo_generator.onnx_file import OnnxFile
+from tidegate_repo_generator.tensorrt.accelerator import accelerate
 
 _HEADER: Final = """\
 # Written by `tidegate generate` from {source!r}.
@@ -16,24 +18,43 @@ _HEADER: Final = """\
 
 
 def model_config(
-    model: OnnxFile, *, name: str, flavour: Flavour, max_batch_size: int, instances: int, slo_ms: float | None
+    model: OnnxFile,
+    *,
+    name: str,
+    flavour: Flavour,
+    max_batch_size: int,
+    instances: int,
+    slo_ms: float | None,
+    gpus: Sequence[int] = (),
+    precision: Precision = Precision.FP32,
+    shapes: Sequence[Mapping[str, Sequence[int]]] = (),
 ) -> Any:  # noqa: ANN401 - Triton's messages have no types
     """Build the ModelConfig; a `max_batch_size` of 0 keeps the full shapes.
 
-    Raises GenerateError for a type that the flavour's backend cannot pass on.
+    `gpus`: the GPUs that run it, as its Triton counts them; none: those that Triton picks. `precision` and `shapes` (of
+    requests, see `tensorrt.sizes`) are for TensorRT. Raises GenerateError for what the flavour's backend cannot take.
     """
     config = model_config_pb2.ModelConfig(name=name, max_batch_size=max_batch_size)
     group = config.instance_group.add(count=instances)
-    if flavour is Flavour.EMBEDDED:
-        config.backend = "python"
-        group.kind = model_config_pb2.ModelInstanceGroup.KIND_CPU
-        _refuse_bf16(model)
-    else:
-        config.platform = "onnxruntime_onnx"
     for tensor in model.inputs:
         _fill(config.input.add(), tensor, batched=max_batch_size > 0)
     for tensor in model.outputs:
         _fill(config.output.add(), tensor, batched=max_batch_size > 0)
+    match flavour:
+        case Flavour.EMBEDDED:
+            config.backend = "python"
+            group.kind = model_config_pb2.ModelInstanceGroup.KIND_CPU
+            _refuse_bf16(model)
+        case Flavour.TRITON:
+            config.platform = "onnxruntime_onnx"
+        case Flavour.TRITON_TENSORRT:
+            config.platform = "onnxruntime_onnx"
+            accelerate(config, model, precision, shapes)
+        case Flavour.TENSORRT:
+            config.platform = "tensorrt_plan"
+    if flavour is not Flavour.EMBEDDED and (gpus or flavour.takes_precision):
+        group.kind = model_config_pb2.ModelInstanceGroup.KIND_GPU
+        group.gpus.extend(gpus)
     if max_batch_size > 0:
         config.parameters["tidegate_batch"].string_value = "merge"
     if slo_ms is not None:

@@ -3,13 +3,15 @@
 import math
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from tidegate_repo_generator.batching import judge_batching
 from tidegate_repo_generator.config import config_text, model_config
-from tidegate_repo_generator.model import Flavour, GeneratedModel, GenerateError
+from tidegate_repo_generator.model import Flavour, GeneratedModel, GenerateError, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile, read_onnx
+from tidegate_repo_generator.tensorrt.engine import ENGINE_FILE, PLAN_FILE, SCRIPT, engine_of
 from tidegate_repo_generator.writing import CONFIG_FILE, check_target, write_model
 from tidegate_triton_models import model_source
 
@@ -30,6 +32,8 @@ def generate_model(
     max_batch: int | None = None,
     slo_ms: float | None = None,
     flavour: Flavour = Flavour.EMBEDDED,
+    precision: Precision | None = None,
+    shapes: Sequence[Mapping[str, Sequence[int]]] = (),
     force: bool = False,
 ) -> GeneratedModel:
     """Write `<repository>/<name>/{config.pbtxt,1/...}` for an ONNX file; the repository is made where it is missing.
@@ -39,6 +43,8 @@ def generate_model(
     `max_batch`: the largest batch, in rows. None: `DEFAULT_MAX_BATCH` for a model shown to batch, else no batching. A
     number says that the model does batch, so it is an error where that is shown to be wrong. 0: do not batch.
     `slo_ms`: how long after its arrival, in milliseconds, a request may be answered.
+    `precision`: of TensorRT's arithmetic, for the flavours that have it; None: FP32. `shapes`: of requests, each
+    input's sizes without the rows, the usual ones first: TensorRT is made ready for what lies between their extremes.
     `force`: replace a model of that name, with all its versions.
 
     Unless `max_batch` is 0, a model whose first dimensions are all dynamic is loaded and run on the CPU, with a few
@@ -46,13 +52,25 @@ def generate_model(
     """
     path = Path(model)
     _check_numbers(instances, max_batch, slo_ms)
+    if not flavour.takes_precision and (precision is not None or shapes):
+        raise GenerateError(
+            f"--flavour {flavour.value} has no TensorRT, which alone needs --precision, --shape and --profile: leave "
+            "them out, or choose --flavour tensorrt or triton-tensorrt"
+        )
     name = _checked_name(path) if name is None else valid_name(name)
     target = Path(repository, name)
     check_target(target, force=force)
     onnx_file = read_onnx(path)
     max_batch_size, notices = _batching(onnx_file, max_batch)
     config = model_config(
-        onnx_file, name=name, flavour=flavour, max_batch_size=max_batch_size, instances=instances, slo_ms=slo_ms
+        onnx_file,
+        name=name,
+        flavour=flavour,
+        max_batch_size=max_batch_size,
+        instances=instances,
+        slo_ms=slo_ms,
+        precision=precision or Precision.FP32,
+        shapes=shapes,
     )
     files: dict[PurePosixPath, Path | str] = {
         PurePosixPath(CONFIG_FILE): config_text(config, source=path.name),
@@ -60,6 +78,12 @@ def generate_model(
     }
     if flavour is Flavour.EMBEDDED:
         files[_VERSION / "model.py"] = model_source("onnx_runner")
+    if flavour is Flavour.TENSORRT:
+        engine = engine_of(onnx_file, precision=precision or Precision.FP32, max_batch=max_batch_size, shapes=shapes)
+        files[PurePosixPath(ENGINE_FILE)] = engine.text(str(_VERSION / "model.onnx"), str(_VERSION / PLAN_FILE))
+        files[PurePosixPath(SCRIPT.name)] = SCRIPT
+        build = f"python3 {target / SCRIPT.name}"
+        notices = (*notices, f"The engine is to be built on the GPU that will run it, before Triton starts: {build}.")
     for data_file in onnx_file.data_files:
         if _VERSION / data_file in files:
             raise GenerateError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tidegate_repo_generator.model import Flavour, GenerateError
+from tidegate_repo_generator.model import Flavour, GenerateError, Precision
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,6 +24,8 @@ def generate_layout(
     hosts: Iterable[str],
     port: int | None,
     *,
+    precision: Precision | None,
+    profile: Path | None,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -50,6 +52,8 @@ def generate_layout(
                 policy=policy or DEFAULT_POLICY,
                 hosts=of_nodes,
                 port=port or DEFAULT_PORT,
+                precision=precision,
+                profile=profile,
                 force=force,
                 step=lambda what: progress.update(task, advance=1, description=what),
             )
@@ -67,7 +71,8 @@ def generate_layout(
         console.print(f"Start it on this machine: tidegate up {output}")
     else:
         console.print(
-            f"Copy {output} to each node and run its workers' launch files; then tidegate serve --config "
+            f"Copy {output} to each node; there cut its GPUs (tidegate mig diff {output}) and run its workers' launch "
+            f"files, or use {output}/compose or {output}/kubernetes; then tidegate serve --config "
             f"{output / 'tidegate.yaml'}"
         )
 

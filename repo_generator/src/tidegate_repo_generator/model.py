@@ -16,6 +16,24 @@ class Flavour(StrEnum):
     """The Python backend with Tidegate's ONNX runner, on the CPU: what the embedded Triton has."""
     TRITON = "triton"
     """The ONNX Runtime backend of a full Triton, on the devices that Triton picks."""
+    TRITON_TENSORRT = "triton-tensorrt"
+    """The same with TensorRT inside it, which runs what it can of the model, on GPUs."""
+    TENSORRT = "tensorrt"
+    """The TensorRT backend of a full Triton: engines, which are built on the devices that run them."""
+
+    @property
+    def takes_precision(self) -> bool:
+        """Whether TensorRT has to be told how to calculate, and for which shapes."""
+        return self in (Flavour.TRITON_TENSORRT, Flavour.TENSORRT)
+
+
+class Precision(StrEnum):
+    """How TensorRT may calculate, at the least; what comes in and goes out has the model's own types."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    INT8 = "int8"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 import typer
@@ -16,7 +15,6 @@ import yaml
 from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
 from tritonclient.grpc import model_config_pb2
 from typer.testing import CliRunner, Result
 
@@ -24,7 +22,6 @@ from tidegate.documents import Device, Layout, LayoutWorker, Mig, Mps, Slice, Wh
 from tidegate_repo_generator import plugin
 from tidegate_repo_generator.deploying.places import places_of
 from tidegate_repo_generator.deploying.slices import exports
-from tidegate_repo_generator.splitting.split import split_model
 
 Run = Callable[..., Result]
 LAYOUT: dict[str, Any] = {
@@ -51,38 +48,6 @@ LAYOUT: dict[str, Any] = {
         },
     ],
 }
-
-
-@pytest.fixture(scope="module")
-def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three blocks of y = -exp(relu(x)) and early = relu(x), which the rest goes on with."""
-    folder = tmp_path_factory.mktemp("blocks")
-    x, y, early = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in ("x", "y", "early"))
-    nodes = [
-        helper.make_node("Relu", ["x"], ["early"]),
-        helper.make_node("Exp", ["early"], ["e"]),
-        helper.make_node("Neg", ["e"], ["y"]),
-    ]
-    graph = helper.make_graph(nodes, "g", [x], [early, y])
-    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
-    onnx.save(model, folder / "m.onnx")
-    split_model(folder / "m.onnx", folder / "blocks", at=["early", "e"])
-    return folder / "blocks"
-
-
-@pytest.fixture
-def run(blocks: Path, tmp_path: Path) -> Run:
-    """`run(layout, *options)`: `tidegate generate` with the blocks of m, into `tmp_path / "out"`."""
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    app.command("generate")(plugin.tidegate_commands()[0].run)
-
-    def generate(layout: dict[str, Any], *options: object, folder: object = f"m={blocks}") -> Result:
-        (tmp_path / "layout.json").write_text(json.dumps(layout))
-        arguments = ["generate", tmp_path / "layout.json", "-o", tmp_path / "out", "--blocks", folder, *options]
-        return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-    return generate
 
 
 def changed(path: list[Any], value: object) -> dict[str, Any]:
@@ -134,10 +99,14 @@ def test_launch_files(run: Run, tmp_path: Path) -> None:
         '#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $@"\n'
     )
     (tools / "tritonserver").chmod(0o755)
+    (tools / "nvidia-smi").write_text('#!/bin/sh\necho "GPU-of $*"\n')
+    (tools / "nvidia-smi").chmod(0o755)
+    (tmp_path / "pipes" / "gpu-0").mkdir(parents=True)
+    (tmp_path / "pipes" / "gpu-0" / "control").touch()
     said = {}
     for worker in read_deployment(tmp_path / "out").workers:
         command = [str(tmp_path / "out" / worker.launch), "--log-verbose=1"]
-        environment = {"PATH": f"{tools}:/usr/bin:/bin"}
+        environment = {"PATH": f"{tools}:/usr/bin:/bin", "TIDEGATE_MPS": str(tmp_path / "pipes")}
         said[worker.name] = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=True, cwd="/"
         ).stdout
@@ -146,7 +115,8 @@ def test_launch_files(run: Run, tmp_path: Path) -> None:
     assert said == {
         "slow 0": f"0  --model-repository={workers}/slow-0 " + ports.format(8000, 8001, 8002),
         "slow/0": f"1  --model-repository={workers}/slow-0-2 " + ports.format(8010, 8011, 8012),
-        "../..": f"0 50 --model-repository={workers}/worker " + ports.format(8000, 8001, 8002),
+        "../..": "GPU-of -i 0 --query-gpu=uuid --format=csv,noheader 50 "
+        f"--model-repository={workers}/worker " + ports.format(8000, 8001, 8002),
     }
     assert not list(workers.glob("*/*/1/model.py"))
     assert 'platform: "onnxruntime_onnx"' in (workers / "worker" / "m.whole" / "config.pbtxt").read_text()
@@ -154,28 +124,84 @@ def test_launch_files(run: Run, tmp_path: Path) -> None:
     assert [triton["grpc"] for triton in tritons] == ["10.0.0.1:8001", "10.0.0.1:8011", "10.0.0.2:8001"]
 
 
-def test_what_binds_a_worker_to_its_slice(tmp_path: Path) -> None:
-    by_uuid = Device("n", "GPU-8f6ab4d2-1c7e-4bd4-9c55-6e6b6d2e8a10")
-    instance = Device("n", "MIG-3f6ab4d2-1c7e-4bd4-9c55-6e6b6d2e8a10")
+@pytest.fixture
+def bound(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """`bound(device, slice, **environment)`: what CUDA is told, with stand-ins for nvidia-smi and tidegate."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, said in (("nvidia-smi", 'echo "GPU-of-$2"'), ("tidegate", 'echo "MIG-of $1 $2 $4"')):
+        (tools / name).write_text(f"#!/bin/sh\n{said}\n")
+        (tools / name).chmod(0o755)
 
-    def bound(device: Device, part: Slice, **said: str) -> "subprocess.CompletedProcess[str]":
+    def run(device: Device, part: Slice, **said: str) -> "subprocess.CompletedProcess[str]":
+        worker = LayoutWorker(name="it's w", device=device, slice=part, hosts=("p",))
         script = tmp_path / "script.sh"
-        script.write_text("\n".join(["set -eu", *exports(device, part), "env | grep ^CUDA | sort"]))
-        env = {"PATH": "/usr/bin:/bin", **said}
+        script.write_text("\n".join(["set -eu", "here=/d/workers", *exports(worker), "env | grep ^CUDA | sort"]))
+        env = {"PATH": f"{tools}:/usr/bin:/bin", "TIDEGATE_MPS": str(tmp_path), **said}
         return subprocess.run(["sh", script], env=env, capture_output=True, text=True, check=False)
 
-    assert bound(by_uuid, Whole()).stdout == f"CUDA_VISIBLE_DEVICES={by_uuid.id}\n"
-    assert bound(Device("n", 3), Whole(), TIDEGATE_DEVICE="1").stdout == "CUDA_VISIBLE_DEVICES=1\n"
-    assert bound(Device("n", 3), Mps(25, memory_mib=4096)).stdout.splitlines() == [
+    return run
+
+
+BY_UUID = Device("n", "GPU-8f6ab4d2-1c7e-4bd4-9c55-6e6b6d2e8a10")
+INSTANCE = Device("n", "MIG-3f6ab4d2-1c7e-4bd4-9c55-6e6b6d2e8a10")
+
+
+@pytest.mark.parametrize(
+    ("device", "part", "environment", "visible"),
+    [
+        (BY_UUID, Whole(), {}, BY_UUID.id),
+        (Device("n", 3), Whole(), {}, "3"),
+        (Device("n", 3), Whole(), {"TIDEGATE_DEVICE": "1"}, "1"),
+        (INSTANCE, Mig("1g.5gb", 0), {}, INSTANCE.id),
+        (Device("n", 3), Mig("1g.5gb", 2), {}, "MIG-of mig uuid it's w"),
+        (BY_UUID, Mig("1g.5gb", 2), {}, "MIG-of mig uuid it's w"),
+        (Device("n", 3), Mig("1g.5gb", 2), {"TIDEGATE_DEVICE": "MIG-1"}, "MIG-1"),
+        (Device("n", 3), Mig("1g.5gb", 2), {"TIDEGATE_DEVICE": "visible"}, None),
+    ],
+)
+def test_what_binds_a_worker_to_its_slice(
+    bound: Callable[..., Any], device: Device, part: Slice, environment: dict[str, str], visible: str | None
+) -> None:
+    lines = bound(device, part, **environment).stdout.splitlines()
+    assert [line for line in lines if "DEVICES" in line] == ([f"CUDA_VISIBLE_DEVICES={visible}"] if visible else [])
+    by_bus = "CUDA_DEVICE_ORDER=PCI_BUS_ID" in lines
+    assert by_bus == (part == Whole() and device.id == 3), "as nvidia-smi counts"
+
+
+@pytest.mark.parametrize(
+    ("device", "part", "visible", "pipes"),
+    [
+        (Device("n", 3), Mps(25, memory_mib=4096), "GPU-of-3", "gpu-3"),
+        (BY_UUID, Mps(25, memory_mib=4096), BY_UUID.id, BY_UUID.id),
+        (Device("n", 3), Mps(25, 4096, Mig("3g.20gb", 4)), "MIG-of mig uuid it's w", "gpu-3-3g.20gb-4"),
+        (INSTANCE, Mps(25, memory_mib=4096), INSTANCE.id, INSTANCE.id),
+    ],
+)
+def test_what_binds_a_worker_to_its_share(
+    bound: Callable[..., Any], tmp_path: Path, device: Device, part: Slice, visible: str, pipes: str
+) -> None:
+    without = bound(device, part)
+    assert without.returncode == 1
+    assert f"MPS does not run there, without which there are no shares: mps/{pipes}.sh start" in without.stderr
+    (tmp_path / pipes).mkdir()
+    (tmp_path / pipes / "control").touch()
+    assert bound(device, part).stdout.splitlines() == [
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M",
-        "CUDA_VISIBLE_DEVICES=3",
+        f"CUDA_MPS_PIPE_DIRECTORY={tmp_path / pipes}",
+        f"CUDA_VISIBLE_DEVICES={visible}",
     ]
-    assert bound(instance, Mig("1g.5gb", 0)).stdout == f"CUDA_VISIBLE_DEVICES={instance.id}\n"
-    assert bound(Device("n", 3), Mig("1g.5gb", 2), TIDEGATE_DEVICE="MIG-1").stdout == "CUDA_VISIBLE_DEVICES=MIG-1\n"
+
+
+def test_an_instance_that_is_not_found_starts_nothing(bound: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "tools" / "tidegate").write_text("#!/bin/sh\necho 'error: no such instance' >&2\nexit 1\n")
     unknown = bound(Device("n", 3), Mig("1g.5gb", 2))
-    assert unknown.returncode != 0
-    assert "TIDEGATE_DEVICE: set it to the UUID of the MIG instance 1g.5gb at 2 of GPU 3" in unknown.stderr
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert unknown.stderr.splitlines() == [
+        "error: no such instance",
+        "error: the device is not found: say it with TIDEGATE_DEVICE (nvidia-smi -L)",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ class Deployment(Document):
     """What is where in a folder that was generated from a layout; paths are relative to it."""
 
     kind: Literal["deployment"] = "deployment"
-    flavour: Literal["embedded", "triton"]
+    flavour: Literal["embedded", "triton", "triton-tensorrt", "tensorrt"]
     partitions: tuple[DeployedPartition, ...] = Field(min_length=1)
     workers: tuple[DeployedWorker, ...] = Field(min_length=1)
 

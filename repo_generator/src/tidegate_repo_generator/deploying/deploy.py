@@ -21,7 +21,8 @@ from tidegate.documents import (
     write_document,
 )
 from tidegate_repo_generator.config import config_text, model_config
-from tidegate_repo_generator.deploying.launch import launch_file
+from tidegate_repo_generator.deploying.engines import Engines
+from tidegate_repo_generator.deploying.launch import build_file, launch_file
 from tidegate_repo_generator.deploying.matching import (
     check_batches,
     differing_bytes,
@@ -29,12 +30,16 @@ from tidegate_repo_generator.deploying.matching import (
     match_models,
     match_tensors,
 )
+from tidegate_repo_generator.deploying.node_files import write_node_files
 from tidegate_repo_generator.deploying.places import DEFAULT_PORT, Place, places_of
 from tidegate_repo_generator.deploying.proxy_config import proxy_config
-from tidegate_repo_generator.model import Flavour, GenerateError
+from tidegate_repo_generator.model import Flavour, GenerateError, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile, read_onnx
 from tidegate_repo_generator.splitting.blocks import Blocks, open_blocks
 from tidegate_repo_generator.splitting.manifest import Manifest, read_manifest
+from tidegate_repo_generator.tensorrt.engine import PLAN_FILE
+from tidegate_repo_generator.tensorrt.given_shapes import Shapes, shapes_measured
+from tidegate_repo_generator.tensorrt.partition_shapes import shapes_of_partitions
 from tidegate_repo_generator.writing import CONFIG_FILE, replace_folder
 from tidegate_triton_models import model_source
 
@@ -66,6 +71,8 @@ def deploy(
     policy: str = DEFAULT_POLICY,
     hosts: Mapping[str, str] | None = None,
     port: int = DEFAULT_PORT,
+    precision: Precision | None = None,
+    profile: Path | None = None,
     force: bool = False,
     step: Callable[[str], None] = lambda what: None,
 ) -> Deployed:
@@ -73,34 +80,50 @@ def deploy(
 
     `blocks`: folders of `tidegate split`, by model; where there is one model, "" will do for its name.
     `hosts`: addresses by node, "" for all others. `port`: the workers' first. `force`: replace a deployment.
+    `precision`, and `profile`, a file with the shapes of requests, are TensorRT's; by default FP32, and the shapes that
+    the models were split with.
     `step` is called before each model and each partition. Raises GenerateError, DocumentError.
     """
     target = output.absolute()
     _check_target(target, force=force)
+    if not flavour.takes_precision and (precision is not None or profile is not None):
+        raise GenerateError(
+            f"--flavour {flavour.value} has no TensorRT, which alone needs --precision and --profile: leave them out, "
+            "or choose --flavour tensorrt or triton-tensorrt"
+        )
     layout = read_document(source, Layout)
     folders = _folders(blocks, layout, source)
     match_models(layout, source, folders)
     manifests = {model: read_manifest(folder)[1] for model, folder in folders.items()}
     match_blocks(layout, source, folders, manifests)
     places = places_of(layout.workers, hosts or {}, port)
+    requests = _request_shapes(manifests, profile)
     opened = {}
     for model, folder in folders.items():
         step(f"opening {folder}")
         opened[model] = open_blocks(folder)
     written: list[tuple[Deployment, Layout]] = []
+    notices = differing_bytes(layout, manifests)
 
     def fill(new: Path) -> None:
         files = _extract(layout, opened, new / _WEIGHTS, step)
         complete = _with_outputs(layout, folders, manifests, files)
-        deployment = _write_workers(new, complete, places, files, flavour)
+        shapes: dict[str, Shapes] = {}
+        if flavour.takes_precision:
+            shapes = shapes_of_partitions(complete, files, requests)
+        writer = _Writer(new, complete, places, files, flavour, precision or Precision.FP32, shapes)
+        deployment = writer.write()
         write_document(new / LAYOUT_FILE, complete)
+        if flavour is not Flavour.EMBEDDED:
+            text = (new / LAYOUT_FILE).read_text(encoding="utf-8")
+            notices.extend(write_node_files(new, complete, places, flavour, policy, text))
         write_document(new / DEPLOYMENT_FILE, deployment)
         (new / PROXY_FILE).write_text(proxy_config(places, policy), encoding="utf-8")
         written.append((deployment, complete))
 
     replace_folder(target, fill, in_repository=False)
     ((deployment, complete),) = written
-    return Deployed(output, deployment, complete, places, tuple(differing_bytes(layout, manifests)))
+    return Deployed(output, deployment, complete, places, tuple(notices))
 
 
 def _check_target(target: Path, *, force: bool) -> None:
@@ -158,44 +181,94 @@ def _with_outputs(
     return layout.model_copy(update={"models": tuple(models)})
 
 
-def _write_workers(
-    new: Path, layout: Layout, places: Mapping[str, Place], files: Mapping[str, OnnxFile], flavour: Flavour
-) -> Deployment:
-    parts = {part.name: part for part in layout.partitions}
-    pipelines = [pipeline for model in layout.models for pipeline in model.pipelines]
-    batches = {
-        name: max(
-            (pipeline.batch for pipeline in pipelines if name in pipeline.partitions),
-            default=min(map(len, part.latency_ms.values())),
-        )
-        for name, part in parts.items()
+def _request_shapes(manifests: Mapping[str, Manifest], profile: Path | None) -> dict[str, Shapes]:
+    """The shapes of every model's requests: as measured, else those with which it was split."""
+    if profile is not None:
+        return {model: shapes_measured(profile, model) for model in manifests}
+    return {
+        model: ({name: tuple(sizes) for name, sizes in manifest.shapes.items()},)
+        for model, manifest in manifests.items()
     }
-    folder = new / _WORKERS
-    folder.mkdir()
-    workers = []
-    for worker in layout.workers:
-        place = places[worker.name]
-        for name in worker.hosts:
-            _write_partition(folder / place.folder / name, name, files[name], batches[name], flavour)
-        script = folder / f"{place.folder}.sh"
-        script.write_text(launch_file(worker, place, flavour), encoding="utf-8")
-        script.chmod(_EXECUTABLE)
-        workers.append(_deployed(worker, place))
-    return Deployment(
-        flavour=flavour.value,
-        workers=tuple(workers),
-        partitions=tuple(
-            DeployedPartition(
-                name=name,
-                model=parts[name].model,
-                blocks=parts[name].blocks,
-                file=str(PurePosixPath(_WEIGHTS, files[name].path.name)),
-                inputs=tuple(tensor.name for tensor in files[name].inputs),
-                outputs=tuple(tensor.name for tensor in files[name].outputs),
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Writes the workers' repositories and launch files."""
+
+    new: Path
+    layout: Layout
+    places: Mapping[str, Place]
+    files: Mapping[str, OnnxFile]
+    flavour: Flavour
+    precision: Precision
+    shapes: Mapping[str, Shapes]
+
+    def write(self) -> Deployment:
+        """Write them all; what is where."""
+        parts = {part.name: part for part in self.layout.partitions}
+        pipelines = [pipeline for model in self.layout.models for pipeline in model.pipelines]
+        batches = {
+            name: max(
+                (pipeline.batch for pipeline in pipelines if name in pipeline.partitions),
+                default=min(map(len, part.latency_ms.values())),
             )
-            for name in files
-        ),
-    )
+            for name, part in parts.items()
+        }
+        folder = self.new / _WORKERS
+        folder.mkdir()
+        engines = Engines(self.new, self.files, batches, self.precision, self.shapes)
+        for worker in self.layout.workers:
+            place = self.places[worker.name]
+            for name in worker.hosts:
+                self._write_partition(folder / place.folder / name, name, batches[name])
+            plans: list[str] = []
+            if self.flavour is Flavour.TENSORRT:
+                specs = [engines.write(worker.speed, name) for name in worker.hosts]
+                plans = [engines.plan(spec) for spec in specs]
+                for name, plan in zip(worker.hosts, plans, strict=True):
+                    (folder / place.folder / name / "1" / PLAN_FILE).symlink_to(Path("../../../..") / plan)
+                _write_script(folder / f"{place.folder}.build.sh", build_file(worker, specs))
+            _write_script(folder / f"{place.folder}.sh", launch_file(worker, place, self.flavour, plans))
+        return Deployment(
+            flavour=self.flavour.value,
+            workers=tuple(_deployed(worker, self.places[worker.name]) for worker in self.layout.workers),
+            partitions=tuple(
+                DeployedPartition(
+                    name=name,
+                    model=parts[name].model,
+                    blocks=parts[name].blocks,
+                    file=str(PurePosixPath(_WEIGHTS, file.path.name)),
+                    inputs=tuple(tensor.name for tensor in file.inputs),
+                    outputs=tuple(tensor.name for tensor in file.outputs),
+                )
+                for name, file in self.files.items()
+            ),
+        )
+
+    def _write_partition(self, folder: Path, name: str, batch: int) -> None:
+        """A partition as a model of Triton's: its configuration, and links to its weights, or to its engine."""
+        file = self.files[name]
+        version = folder / "1"
+        version.mkdir(parents=True)
+        config = model_config(
+            file,
+            name=name,
+            flavour=self.flavour,
+            max_batch_size=batch,
+            instances=1,
+            slo_ms=None,
+            gpus=() if self.flavour is Flavour.EMBEDDED else (0,),
+            precision=self.precision,
+            shapes=self.shapes.get(name, ()),
+        )
+        (folder / CONFIG_FILE).write_text(config_text(config, source=file.path.name), encoding="utf-8")
+        if self.flavour is Flavour.TENSORRT:
+            return
+        _link(file.path, version / "model.onnx")
+        for data in file.data_files:
+            _link(file.path.parent / data, version / data)
+        if self.flavour is Flavour.EMBEDDED:
+            copyfile(model_source("onnx_runner"), version / "model.py")
 
 
 def _deployed(worker: LayoutWorker, place: Place) -> DeployedWorker:
@@ -209,17 +282,9 @@ def _deployed(worker: LayoutWorker, place: Place) -> DeployedWorker:
     )
 
 
-def _write_partition(folder: Path, name: str, file: OnnxFile, batch: int, flavour: Flavour) -> None:
-    """A partition as a model of Triton's: its configuration, and links to its weights."""
-    version = folder / "1"
-    version.mkdir(parents=True)
-    config = model_config(file, name=name, flavour=flavour, max_batch_size=batch, instances=1, slo_ms=None)
-    (folder / CONFIG_FILE).write_text(config_text(config, source=file.path.name), encoding="utf-8")
-    _link(file.path, version / "model.onnx")
-    for data in file.data_files:
-        _link(file.path.parent / data, version / data)
-    if flavour is Flavour.EMBEDDED:
-        copyfile(model_source("onnx_runner"), version / "model.py")
+def _write_script(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(_EXECUTABLE)
 
 
 def _link(file: Path, name: Path) -> None:

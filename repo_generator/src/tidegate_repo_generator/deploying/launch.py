@@ -1,31 +1,67 @@
 """The launch file of a worker: a shell script that becomes its Triton."""
 
+from collections.abc import Sequence
+
 from tidegate.documents import LayoutWorker
 from tidegate_repo_generator.deploying.places import DEFAULT_HOST, Place
-from tidegate_repo_generator.deploying.slices import exports
+from tidegate_repo_generator.deploying.slices import exports, words
 from tidegate_repo_generator.model import Flavour
 
 
-def launch_file(worker: LayoutWorker, place: Place, flavour: Flavour) -> str:
-    """The script. It lies beside the folder of the worker's repository; further flags are handed to tritonserver."""
-    device = worker.device
+def launch_file(worker: LayoutWorker, place: Place, flavour: Flavour, plans: Sequence[str] = ()) -> str:
+    """The script. It lies beside the folder of the worker's repository; further flags are handed to tritonserver.
+
+    `plans`: TensorRT's engines, relative to the folder of the deployment, without which it does not start.
+    """
+    lines = _embedded(place) if flavour is Flavour.EMBEDDED else _triton(worker, place, flavour, plans)
+    return "\n".join([*_head(worker, f"It hosts {', '.join(map(_in_comment, worker.hosts))}."), *lines, ""])
+
+
+def build_file(worker: LayoutWorker, engines: Sequence[str]) -> str:
+    """A script that builds the engines of a worker where they will run; its flags are those of build_engine.py.
+
+    `engines`: the `engine.json` files, relative to the folder of the deployment.
+    """
+    specs = [f'"$here/../{engine}"' for engine in engines]
     return "\n".join(
         [
-            "#!/bin/sh",
-            f"# Worker {_in_comment(worker.name)}: GPU {device.id} ({_in_comment(worker.speed)}) "
-            f"in node {_in_comment(device.node)}.",
-            f"# It hosts {', '.join(map(_in_comment, worker.hosts))}.",
-            "set -eu",
-            'here=$(cd "$(dirname "$0")" && pwd)',
-            *(exports(device, worker.slice) if flavour is Flavour.TRITON else ()),
-            *(_triton(place) if flavour is Flavour.TRITON else _embedded(place)),
+            *_head(worker, "It builds the engines of its partitions, before the worker starts for the first time."),
+            *exports(worker),
+            f'exec python3 "$here/../engines/build_engine.py" "$@" {" ".join(specs)}',
             "",
         ]
     )
 
 
-def _triton(place: Place) -> list[str]:
+def _head(worker: LayoutWorker, what: str) -> list[str]:
+    device = worker.device
     return [
+        "#!/bin/sh",
+        f"# Worker {_in_comment(worker.name)}: GPU {device.id} ({_in_comment(worker.speed)}), {words(worker.slice)}, "
+        f"in node {_in_comment(device.node)}.",
+        f"# {what}",
+        "set -eu",
+        'here=$(cd "$(dirname "$0")" && pwd)',
+    ]
+
+
+def _triton(worker: LayoutWorker, place: Place, flavour: Flavour, plans: Sequence[str]) -> list[str]:
+    lines = exports(worker)
+    for plan in plans:
+        lines += [
+            f'if [ ! -f "$here/../{plan}" ]; then',
+            f'  echo "error: {plan} is not built: run workers/{place.folder}.build.sh on this device first" >&2',
+            "  exit 1",
+            "fi",
+        ]
+    if flavour is Flavour.TRITON_TENSORRT:
+        lines += [
+            "# ONNX Runtime keeps the engines that it builds where it was started.",
+            f'mkdir -p "$here/../engines/{place.folder}"',
+            f'cd "$here/../engines/{place.folder}"',
+        ]
+    return [
+        *lines,
         "exec tritonserver \\",
         f'  --model-repository="$here/{place.folder}" \\',
         f"  --http-port={place.http_port} --grpc-port={place.grpc_port} --metrics-port={place.metrics_port} \\",

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,14 +58,14 @@ def places_of(workers: Sequence[LayoutWorker], hosts: Mapping[str, str], port: i
                 "its own --host"
             )
         on_host[host] += 1
-        folder = _folder(worker.name, folders)
+        folder = folder_name(worker.name, folders)
         folders.add(folder)
         places[worker.name] = Place(folder, host, first)
     return places
 
 
-def _folder(name: str, taken: set[str]) -> str:
-    """A folder's name for a worker, one that no other worker has, not even where case does not count."""
+def folder_name(name: str, taken: Collection[str]) -> str:
+    """A folder's name for a worker or the like, one that no other has, not even where case does not count."""
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "worker"
     lowered = {folder.lower() for folder in taken}
     number, found = 1, plain

@@ -1,12 +1,13 @@
 """What differs with how much of its device a worker has: what it is called, and what its Triton has to be told."""
 
+from shlex import quote
 from typing import assert_never
 
-from tidegate.documents import Device, Mig, Mps, Slice, Whole
+from tidegate.documents import Device, LayoutWorker, Mig, Mps, Slice, Whole
+from tidegate_repo_generator.deploying.mps import domain_of
 
-_NUMBER_OR_UUID = (
-    "# The device as its node knows it; set TIDEGATE_DEVICE to its number or UUID where that is another one."
-)
+VISIBLE = "visible"
+"""What TIDEGATE_DEVICE says in a container that shows one device only: it is that one."""
 
 
 def words(part: Slice) -> str:
@@ -17,30 +18,33 @@ def words(part: Slice) -> str:
         case Mig():
             return f"{part.profile} at {part.start}"
         case Mps():
-            return f"{part.percent} %"
+            return f"{part.percent} %" + (f" of {words(part.instance)}" if part.instance else "")
         case _:
             assert_never(part)
 
 
-def exports(device: Device, part: Slice) -> list[str]:
-    """Lines of a shell script: from there on CUDA has this part of the device and no more."""
+def exports(worker: LayoutWorker) -> list[str]:
+    """Lines of a shell script: from there on CUDA has the worker's part of its device and no more.
+
+    `$here` is the folder `workers` of the deployment.
+    """
+    device, part = worker.device, worker.slice
     match part:
         case Whole():
-            return _visible(device)
-        case Mig() if not str(device.id).startswith("MIG-"):
-            remedy = f"set it to the UUID of the MIG instance {words(part)} of GPU {device.id}, from nvidia-smi -L"
-            return [
-                "# A MIG instance has a UUID from when it is made.",
-                f'export CUDA_VISIBLE_DEVICES="${{TIDEGATE_DEVICE:?{remedy}}}"',
-            ]
+            return _whole(device)
         case Mig():
-            return _visible(device)
+            return _bound(_found(worker) if _is_to_be_found(device) else str(device.id))
         case Mps():
+            domain = domain_of(worker)
+            assert domain is not None
             memory = [f'export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0={part.memory_mib}M"'] if part.memory_mib else []
             return [
-                *_visible(device),
-                "# A share of the GPU: needs NVIDIA MPS, started once in this node with",
-                "#     nvidia-cuda-mps-control -d",
+                *share_of(worker),
+                f'export CUDA_MPS_PIPE_DIRECTORY="{domain.pipe_directory}"',
+                'if [ ! -e "$CUDA_MPS_PIPE_DIRECTORY/control" ]; then',
+                f'  echo "error: MPS does not run there, without which there are no shares: {domain.script} start" >&2',
+                "  exit 1",
+                "fi",
                 f"export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={part.percent}",
                 *memory,
             ]
@@ -48,5 +52,38 @@ def exports(device: Device, part: Slice) -> list[str]:
             assert_never(part)
 
 
-def _visible(device: Device) -> list[str]:
-    return [_NUMBER_OR_UUID, f'export CUDA_VISIBLE_DEVICES="${{TIDEGATE_DEVICE:-{device.id}}}"']
+def share_of(worker: LayoutWorker) -> list[str]:
+    """Lines that give CUDA what a worker has an MPS share of, all of it, by its UUID.
+
+    With MPS no number will do: those that see one device through it count it as 0.
+    """
+    device = worker.device
+    if isinstance(worker.slice, Mps) and worker.slice.instance is not None and _is_to_be_found(device):
+        return _bound(_found(worker))
+    if isinstance(device.id, str):
+        return _bound(device.id)
+    return _bound(f"$(nvidia-smi -i {device.id} --query-gpu=uuid --format=csv,noheader)")
+
+
+def _whole(device: Device) -> list[str]:
+    if isinstance(device.id, str):
+        return _bound(device.id)
+    return ["# GPUs are counted as nvidia-smi does.", "export CUDA_DEVICE_ORDER=PCI_BUS_ID", *_bound(str(device.id))]
+
+
+def _is_to_be_found(device: Device) -> bool:
+    """Whether the device is the GPU that is cut: an instance has a UUID only from when it is made."""
+    return not str(device.id).startswith("MIG-")
+
+
+def _found(worker: LayoutWorker) -> str:
+    return f'$(tidegate mig uuid "$here/.." {quote(worker.name)})'
+
+
+def _bound(device: str) -> list[str]:
+    or_else = ' || { echo "error: the device is not found: say it with TIDEGATE_DEVICE (nvidia-smi -L)" >&2; exit 1; }'
+    return [
+        "# TIDEGATE_DEVICE: the number or UUID, where it is another one; `visible` in a container that shows no other.",
+        f"device=${{TIDEGATE_DEVICE:-{device}}}{or_else if '$(' in device else ''}",
+        f'[ "$device" = {VISIBLE} ] || export CUDA_VISIBLE_DEVICES="$device"',
+    ]

@@ -1,0 +1,67 @@
+"""The workers of one node as services of Docker Compose: a container each, with its slice and nothing else."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tidegate.documents import LayoutWorker, mig_instance
+from tidegate_repo_generator.deploying.mps import PIPES, domain_of
+from tidegate_repo_generator.deploying.places import Place
+from tidegate_repo_generator.deploying.slices import VISIBLE
+from tidegate_repo_generator.model import Flavour
+
+TRITON_IMAGE: Final = "nvcr.io/nvidia/tritonserver:25.06-py3"
+TENSORRT_IMAGE: Final = "nvcr.io/nvidia/tensorrt:25.06-py3"
+"""The container of the same release: engines are built with the TensorRT that will load them."""
+MOUNT: Final = "/deployment"
+_MPS: Final = "/mps"
+
+
+def compose(workers: Sequence[LayoutWorker], places: Mapping[str, Place], flavour: Flavour) -> dict[str, Any]:
+    """The document, for a file two folders below the deployment's.
+
+    MIG instances come from variables (`tidegate mig env`), for they have UUIDs only from when they are made.
+    """
+    services: dict[str, Any] = {}
+    for worker in workers:
+        place = places[worker.name]
+        name = place.folder.lower()
+        common = _common(worker, place)
+        services[name] = {
+            "image": f"${{TRITON_IMAGE:-{TRITON_IMAGE}}}",
+            "command": [f"{MOUNT}/workers/{place.folder}.sh"],
+            "restart": "unless-stopped",
+            "network_mode": "host",
+            **common,
+        }
+        if flavour is Flavour.TENSORRT:
+            services[f"{name}-build"] = {
+                "image": f"${{TENSORRT_IMAGE:-{TENSORRT_IMAGE}}}",
+                "command": [f"{MOUNT}/workers/{place.folder}.build.sh"],
+                "profiles": ["build"],
+                **common,
+            }
+    return {"services": services}
+
+
+def variable(place: Place) -> str:
+    """The variable that holds the UUID of a worker's MIG instance."""
+    return "TIDEGATE_" + re.sub(r"\W", "_", place.folder).upper()
+
+
+def _common(worker: LayoutWorker, place: Place) -> dict[str, Any]:
+    domain = domain_of(worker)
+    device = str(worker.device.id)
+    if mig_instance(worker.slice) and not device.startswith("MIG-"):
+        device = f"${{{variable(place)}:?run tidegate mig env}}"
+    volumes = [f"../..:{MOUNT}"] + ([f"{PIPES}:{_MPS}"] if domain else [])
+    reserved = {"driver": "nvidia", "device_ids": [device], "capabilities": ["gpu"]}
+    return {
+        # MPS, and tensors in shared memory, join processes of one IPC namespace.
+        "ipc": "host",
+        # Those who share through MPS are one user, who its daemon is, too.
+        **({"user": "${TIDEGATE_USER:-0:0}"} if domain else {}),
+        "environment": {"TIDEGATE_DEVICE": VISIBLE, **({"TIDEGATE_MPS": _MPS} if domain else {})},
+        "volumes": volumes,
+        "deploy": {"resources": {"reservations": {"devices": [reserved]}}},
+    }

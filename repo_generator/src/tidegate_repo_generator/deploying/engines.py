@@ -1,0 +1,51 @@
+"""The engines of a deployment: one for each partition on each kind of worker, which all of that kind share."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from shutil import copyfile
+from typing import Final
+
+from tidegate_repo_generator.deploying.places import folder_name
+from tidegate_repo_generator.model import Precision
+from tidegate_repo_generator.onnx_file import OnnxFile
+from tidegate_repo_generator.tensorrt.engine import SCRIPT, engine_of
+from tidegate_repo_generator.tensorrt.given_shapes import Shapes
+
+_FOLDER: Final = "engines"
+
+
+@dataclass(frozen=True)
+class Engines:
+    """Describes engines for `build_engine.py`, each once."""
+
+    deployment: Path
+    files: Mapping[str, OnnxFile]
+    batches: Mapping[str, int]
+    """The largest batch of every partition, which is the usual one, too."""
+    precision: Precision
+    shapes: Mapping[str, Shapes]
+    _kinds: dict[str, str] = field(default_factory=dict)
+
+    def write(self, kind: str, partition: str) -> str:
+        """Describe the engine of a partition on a kind of worker; the file's path in the deployment."""
+        if kind not in self._kinds:
+            self._kinds[kind] = folder_name(kind, self._kinds.values())
+        spec = PurePosixPath(_FOLDER, self._kinds[kind], f"{partition}.json")
+        path = self.deployment / spec
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = self.files[partition]
+            engine = engine_of(
+                file, precision=self.precision, max_batch=self.batches[partition], shapes=self.shapes[partition]
+            )
+            onnx = os.path.relpath(file.path, path.parent)
+            path.write_text(engine.text(onnx, f"{partition}.plan"), encoding="utf-8")
+            copyfile(SCRIPT, self.deployment / _FOLDER / SCRIPT.name)
+        return str(spec)
+
+    @staticmethod
+    def plan(spec: str) -> str:
+        """The engine that is built from a description."""
+        return str(PurePosixPath(spec).with_suffix(".plan"))

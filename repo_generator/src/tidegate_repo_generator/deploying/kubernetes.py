@@ -1,0 +1,166 @@
+"""The workers and the proxy as objects of Kubernetes; NVIDIA's device plugin hands out MIG instances (strategy mixed).
+
+The plugin picks which instance of a profile a pod gets: they are alike. It hands out no MPS shares but equal ones of
+whole GPUs, so those who share a device or an instance are one container here, with a control daemon of their own.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tidegate.documents import LAYOUT_FILE, PROXY_FILE, LayoutWorker, Mig, mig_instance
+from tidegate_repo_generator.deploying.compose import MOUNT, TENSORRT_IMAGE, TRITON_IMAGE
+from tidegate_repo_generator.deploying.mps import MpsDomain, domain_of
+from tidegate_repo_generator.deploying.places import Place, folder_name
+from tidegate_repo_generator.deploying.proxy_config import proxy_config
+from tidegate_repo_generator.deploying.slices import VISIBLE
+from tidegate_repo_generator.model import Flavour
+
+CLAIM: Final = "tidegate-deployment"
+"""The PersistentVolumeClaim that holds the folder of the deployment."""
+_IMAGE: Final = "tidegate:0.1.0"
+_CONFIG: Final = "/etc/tidegate/config"
+_LONGEST_NAME: Final = 50
+
+
+@dataclass(frozen=True)
+class Pod:
+    """The workers of one pod: one, or all who share a device or an instance through MPS."""
+
+    name: str
+    workers: tuple[LayoutWorker, ...]
+    domain: MpsDomain | None
+
+    @property
+    def instance(self) -> Mig | None:
+        """The MIG instance that it has; None: a whole GPU."""
+        return mig_instance(self.workers[0].slice)
+
+
+def pods_of(workers: Sequence[LayoutWorker], places: Mapping[str, Place]) -> list[Pod]:
+    """The pods, each with a name of its own."""
+    together: dict[object, list[LayoutWorker]] = {}
+    for worker in workers:
+        together.setdefault(domain_of(worker) or worker.name, []).append(worker)
+    pods: list[Pod] = []
+    for group in together.values():
+        plain = re.sub(r"[^a-z0-9]+", "-", places[group[0].name].folder.lower()).strip("-")
+        name = folder_name(f"worker-{plain}"[:_LONGEST_NAME].rstrip("-"), [pod.name for pod in pods])
+        pods.append(Pod(name, tuple(group), domain_of(group[0])))
+    return pods
+
+
+def worker_objects(pods: Sequence[Pod], places: Mapping[str, Place], flavour: Flavour) -> list[dict[str, Any]]:
+    """A Deployment of one pod, and the Service that it is found by, for each of the pods."""
+    return [made for pod in pods for made in (_deployment(pod, places, flavour), _service(pod, places))]
+
+
+def proxy_objects(pods: Sequence[Pod], places: Mapping[str, Place], policy: str, layout: str) -> list[dict[str, Any]]:
+    """The proxy with its configuration. `layout`: the text of `layout.json`."""
+    homes = {worker.name: pod.name for pod in pods for worker in pod.workers}
+    found = {name: replace(place, host=homes[name]) for name, place in places.items()}
+    ports = {"grpc": 8101, "http": 8100, "metrics": 8102}
+    container = {
+        "name": "tidegate",
+        "image": _IMAGE,
+        "args": ["serve", "--config", f"{_CONFIG}/{PROXY_FILE}"],
+        "ports": [{"name": name, "containerPort": port} for name, port in ports.items()],
+        "readinessProbe": _probe("ready", "http", 5),
+        "livenessProbe": _probe("live", "http", 10),
+        "volumeMounts": [{"name": "config", "mountPath": _CONFIG, "readOnly": True}],
+    }
+    volumes = [{"name": "config", "configMap": {"name": "tidegate"}}]
+    services = [{"name": name, "port": port, "targetPort": name} for name, port in ports.items()]
+    config = {PROXY_FILE: proxy_config(found, policy), LAYOUT_FILE: layout}
+    return [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata("tidegate"), "data": config},
+        _one_pod("tidegate", {"containers": [container], "volumes": volumes}),
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": _metadata("tidegate"),
+            "spec": {"selector": _labels("tidegate"), "ports": services},
+        },
+    ]
+
+
+def _deployment(pod: Pod, places: Mapping[str, Place], flavour: Flavour) -> dict[str, Any]:
+    workers = [places[worker.name] for worker in pod.workers]
+    command = [f"{MOUNT}/{pod.domain.script}", "run"] if pod.domain else [f"{MOUNT}/workers/{workers[0].folder}.sh"]
+    resource = f"nvidia.com/mig-{pod.instance.profile.replace('+', '.')}" if pod.instance else "nvidia.com/gpu"
+    common = {
+        "env": [{"name": "TIDEGATE_DEVICE", "value": VISIBLE}],
+        "resources": {"limits": {resource: 1}},
+        "volumeMounts": [{"name": "deployment", "mountPath": MOUNT}, {"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108
+    }
+    ready = _all_ready(workers) if pod.domain else {"httpGet": {"path": "/v2/health/ready", "port": "http"}}
+    container = {
+        "name": "triton",
+        "image": TRITON_IMAGE,
+        "command": command,
+        "ports": [port for number, place in enumerate(workers) for port in _ports(place, number, "containerPort")],
+        "startupProbe": {**ready, "periodSeconds": 5, "failureThreshold": 240},
+        "readinessProbe": {**ready, "periodSeconds": 5},
+        **common,
+    }
+    building = []
+    if flavour is Flavour.TENSORRT:
+        scripts = " && ".join(f"{MOUNT}/workers/{place.folder}.build.sh" for place in workers)
+        building = [{"name": "build", "image": TENSORRT_IMAGE, "command": ["/bin/sh", "-c", scripts], **common}]
+    volumes = [
+        {"name": "deployment", "persistentVolumeClaim": {"claimName": CLAIM}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
+    ]
+    spec = {
+        "nodeSelector": {"kubernetes.io/hostname": pod.workers[0].device.node},
+        **({"initContainers": building} if building else {}),
+        "containers": [container],
+        "volumes": volumes,
+    }
+    return _one_pod(pod.name, spec)
+
+
+def _service(pod: Pod, places: Mapping[str, Place]) -> dict[str, Any]:
+    ports = [port for number, worker in enumerate(pod.workers) for port in _ports(places[worker.name], number, "port")]
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": _labels(pod.name), "ports": ports}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(pod.name), "spec": spec}
+
+
+def _ports(place: Place, number: int, key: str) -> list[dict[str, Any]]:
+    after = f"-{number}" if number else ""
+    named = (("http", place.http_port), ("grpc", place.grpc_port), ("metrics", place.metrics_port))
+    return [{"name": f"{name}{after}", key: port} for name, port in named]
+
+
+def _all_ready(places: Sequence[Place]) -> dict[str, Any]:
+    urls = " ".join(f"http://localhost:{place.http_port}/v2/health/ready" for place in places)
+    return {"exec": {"command": ["/bin/sh", "-c", f"for url in {urls}; do curl -sf $url || exit 1; done"]}}
+
+
+def _probe(what: str, port: str, period_s: int) -> dict[str, Any]:
+    return {"httpGet": {"path": f"/v2/health/{what}", "port": port}, "periodSeconds": period_s}
+
+
+def _one_pod(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """A Deployment that never has two: the next pod cannot have the slice before the last one let it go."""
+    template = {"metadata": {"labels": _labels(name)}, "spec": {"automountServiceAccountToken": False, **spec}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(name),
+        "spec": {
+            "replicas": 1,
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": _labels(name)},
+            "template": template,
+        },
+    }
+
+
+def _metadata(name: str) -> dict[str, Any]:
+    return {"name": name, "labels": _labels(name)}
+
+
+def _labels(name: str) -> dict[str, str]:
+    return {"app.kubernetes.io/part-of": "tidegate", "app.kubernetes.io/name": name}

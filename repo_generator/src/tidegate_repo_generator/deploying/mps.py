@@ -1,0 +1,91 @@
+"""MPS: who shares a device or a MIG instance, and the control daemon that each of these needs of its own."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.documents import Device, LayoutWorker, Mig, Mps
+
+FOLDER: Final = "mps"
+PIPES: Final = "${TIDEGATE_MPS:-/tmp/tidegate-mps}"
+"""The folder of the daemons' sockets in a node, as a shell has it: short, for names of sockets are limited."""
+
+
+@dataclass(frozen=True)
+class MpsDomain:
+    """What shares are of: a device, or a MIG instance of one. One control daemon serves it."""
+
+    device: Device
+    instance: Mig | None
+
+    @property
+    def name(self) -> str:
+        """A name for files, in its node."""
+        number = self.device.id if isinstance(self.device.id, str) else f"gpu-{self.device.id}"
+        place = f"-{self.instance.profile}-{self.instance.start}" if self.instance else ""
+        return f"{number}{place}".replace("/", "-")
+
+    @property
+    def script(self) -> str:
+        """The script that starts and stops its daemon, in the folder of the deployment."""
+        return f"{FOLDER}/{self.name}.sh"
+
+    @property
+    def pipe_directory(self) -> str:
+        """CUDA_MPS_PIPE_DIRECTORY of the daemon and of all who share, as a shell has it."""
+        return f"{PIPES}/{self.name}"
+
+
+def domain_of(worker: LayoutWorker) -> MpsDomain | None:
+    """What it has a share of; None: it has no share."""
+    return MpsDomain(worker.device, worker.slice.instance) if isinstance(worker.slice, Mps) else None
+
+
+def daemon_file(
+    domain: MpsDomain, sharers: Sequence[LayoutWorker], launch_files: Iterable[str], bound: Iterable[str]
+) -> str:
+    """The script of a control daemon: `start`, `stop`, or `run`, with all who share it, until one of them ends.
+
+    `launch_files`: those of the sharers, in the folder `workers`. `bound`: the lines that give CUDA the device or
+    instance. Daemon and sharers are to be the same user.
+    """
+    instance = domain.instance
+    where = f"instance {instance.profile} at {instance.start} of " if instance else ""
+    names = ", ".join(" ".join(worker.name.split()) for worker in sharers)
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            f"# The MPS control daemon of {where}GPU {domain.device.id},",
+            f"# which the workers {names} share. In node {' '.join(domain.device.node.split())}, as their user:",
+            f"#     {domain.script} start | stop | run",
+            "set -eu",
+            'here=$(cd "$(dirname "$0")/../workers" && pwd)',
+            f'export CUDA_MPS_PIPE_DIRECTORY="{domain.pipe_directory}"',
+            'export CUDA_MPS_LOG_DIRECTORY="$CUDA_MPS_PIPE_DIRECTORY/log"',
+            "start() (",
+            *(f"  {line}" for line in bound),
+            '  mkdir -p "$CUDA_MPS_LOG_DIRECTORY"',
+            "  nvidia-cuda-mps-control -d",
+            ")",
+            "stop() {",
+            "  echo quit | nvidia-cuda-mps-control",
+            "}",
+            "run() {",
+            "  start",
+            "  trap 'kill $(jobs -p) 2>/dev/null || true; wait; stop' EXIT",
+            "  trap 'exit 143' TERM",
+            *(f'  "$here/{script}" & # a worker' for script in launch_files),
+            "  wait -n || true",
+            '  echo "error: one of the workers ended, and so do the others: see what it said above" >&2',
+            "  exit 1",
+            "}",
+            'case "${1:-}" in',
+            'start | stop | run) "$1" ;;',
+            "*)",
+            f'  echo "error: {domain.script} start | stop | run" >&2',
+            "  exit 2",
+            "  ;;",
+            "esac",
+            "",
+        ]
+    )

@@ -1,0 +1,76 @@
+"""What a node needs besides its workers' repositories: how its GPUs are cut, MPS, and the same for containers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tidegate.documents import Layout, LayoutWorker
+from tidegate_repo_generator.deploying.compose import compose
+from tidegate_repo_generator.deploying.kubernetes import pods_of, proxy_objects, worker_objects
+from tidegate_repo_generator.deploying.mig_parted import CONFIG_NAME, cuts_of, mig_parted
+from tidegate_repo_generator.deploying.mps import MpsDomain, daemon_file, domain_of
+from tidegate_repo_generator.deploying.places import Place, folder_name
+from tidegate_repo_generator.deploying.slices import share_of
+from tidegate_repo_generator.model import Flavour
+
+_EXECUTABLE: Final = 0o755
+
+
+def write_node_files(
+    folder: Path, layout: Layout, places: Mapping[str, Place], flavour: Flavour, policy: str, layout_text: str
+) -> list[str]:
+    """Write `mig`, `mps`, `compose` and `kubernetes` into a deployment; what there is to say of them."""
+    nodes: dict[str, list[LayoutWorker]] = {}
+    for worker in layout.workers:
+        nodes.setdefault(worker.device.node, []).append(worker)
+    notices, taken = [], set[str]()
+    for node, workers in nodes.items():
+        name = folder_name(node, taken)
+        taken.add(name)
+        notices += _write_cuts(folder, node, name, workers)
+        services = compose(workers, places, flavour)
+        what = f"The workers of node {node!r}: docker compose -f compose/{name}/compose.yaml up"
+        _write_yaml(folder / "compose" / name / "compose.yaml", what, services)
+    _write_daemons(folder, layout.workers, places)
+    pods = pods_of(layout.workers, places)
+    objects = worker_objects(pods, places, flavour)
+    _write_yaml(folder / "kubernetes" / "workers.yaml", "The workers, a pod for each slice.", *objects)
+    proxy = proxy_objects(pods, places, policy, layout_text)
+    _write_yaml(folder / "kubernetes" / "tidegate.yaml", "The proxy in front of the workers.", *proxy)
+    return notices
+
+
+def _write_cuts(folder: Path, node: str, name: str, workers: list[LayoutWorker]) -> list[str]:
+    cuts = cuts_of(workers)
+    document = mig_parted(cuts)
+    if document is None:
+        if not any(cuts.values()):
+            return []
+        return [
+            f"node {node!r}: its GPUs have UUIDs in the layout, and nvidia-mig-parted knows numbers only, so there is "
+            f"no mig/{name}.yaml: `tidegate mig apply` takes either"
+        ]
+    what = f"How the GPUs of node {node!r} are cut: nvidia-mig-parted apply -f mig/{name}.yaml -c {CONFIG_NAME}"
+    _write_yaml(folder / "mig" / f"{name}.yaml", what, document)
+    return []
+
+
+def _write_daemons(folder: Path, workers: tuple[LayoutWorker, ...], places: Mapping[str, Place]) -> None:
+    domains: dict[MpsDomain, list[LayoutWorker]] = {}
+    for worker in workers:
+        if domain := domain_of(worker):
+            domains.setdefault(domain, []).append(worker)
+    for domain, sharers in domains.items():
+        script = folder / domain.script
+        script.parent.mkdir(exist_ok=True)
+        launched = [f"{places[worker.name].folder}.sh" for worker in sharers]
+        script.write_text(daemon_file(domain, sharers, launched, share_of(sharers[0])), encoding="utf-8")
+        script.chmod(_EXECUTABLE)
+
+
+def _write_yaml(path: Path, what: str, *documents: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump_all(documents, sort_keys=False, width=120, default_flow_style=None)
+    path.write_text(f"# Written by `tidegate generate`. {' '.join(what.split())}\n{text}", encoding="utf-8")

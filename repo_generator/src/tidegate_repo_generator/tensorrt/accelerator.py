@@ -1,0 +1,56 @@
+"""TensorRT inside Triton's ONNX Runtime backend, which builds engines itself, for the shapes that it meets.
+
+An engine that meets a larger shape than any before is built again, which takes minutes in the midst of requests. So the
+configuration has Triton run the smallest and the largest batch before it calls the model ready (`model_warmup`).
+Explicit optimisation profiles would spare one of the two builds, but a model of which TensorRT takes a part only, and
+ONNX Runtime the rest, does not load with them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidegate_repo_generator.model import GenerateError, Precision
+from tidegate_repo_generator.onnx_file import OnnxFile
+from tidegate_repo_generator.tensorrt.engine import check_precision
+from tidegate_repo_generator.tensorrt.sizes import Shape, sizes_of
+
+_MODES = {Precision.FP32: "FP32", Precision.FP16: "FP16", Precision.INT8: "INT8"}
+"""What the backend calls them; it has no other."""
+
+
+def accelerate(
+    config: Any,  # noqa: ANN401
+    model: OnnxFile,
+    precision: Precision,
+    shapes: Sequence[Mapping[str, Sequence[int]]],
+) -> None:
+    """Add the accelerator and the warm-up to a ModelConfig that is otherwise complete. Raises GenerateError.
+
+    `shapes`: of requests, as `sizes_of` takes them. Engines are kept where tritonserver was started.
+    """
+    if precision not in _MODES:
+        known = ", ".join(each.value for each in _MODES)
+        raise GenerateError(
+            f"--precision {precision.value}: Triton's ONNX Runtime backend has {known} only: choose one of them, or "
+            "--flavour tensorrt"
+        )
+    check_precision(model, precision)
+    sizes = sizes_of(model, config.max_batch_size, shapes)
+    accelerator = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="tensorrt")
+    accelerator.parameters["precision_mode"] = _MODES[precision]
+    accelerator.parameters["trt_engine_cache_enable"] = "true"
+    ends = {name: (each.smallest, each.largest) for name, each in sizes.items()}
+    _warm_up(config, "smallest", {name: smallest for name, (smallest, _) in ends.items()})
+    if any(smallest != largest for smallest, largest in ends.values()):
+        _warm_up(config, "largest", {name: largest for name, (_, largest) in ends.items()})
+
+
+def _warm_up(config: Any, name: str, shapes: dict[str, Shape]) -> None:  # noqa: ANN401
+    """Have Triton run one batch of these shapes. Zeros are valid tokens, indices and pictures nearly everywhere."""
+    batches = config.max_batch_size > 0
+    sample = config.model_warmup.add(name=name, batch_size=next(iter(shapes.values()))[0] if batches else 0)
+    for entry in config.input:
+        tensor = sample.inputs[entry.name]
+        tensor.data_type = entry.data_type
+        tensor.dims.extend((shapes[entry.name][1:] if batches else shapes[entry.name]) or (1,))
+        tensor.zero_data = True

@@ -1,0 +1,80 @@
+"""What an engine has to be: its tensors, the sizes that it is built for, its precision."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tidegate_repo_generator.model import GenerateError, Precision, Tensor
+from tidegate_repo_generator.onnx_file import OnnxFile, load_proto
+from tidegate_repo_generator.tensorrt.sizes import Sizes, sizes_of
+
+ENGINE_FILE: Final = "engine.json"
+PLAN_FILE: Final = "model.plan"
+SCRIPT: Final = Path(__file__).parent / "build_engine.py"
+"""The script that builds engines, to be copied beside models; it imports nothing of ours."""
+
+_TYPES: Final = {"BOOL", "UINT8", "INT8", "INT32", "INT64", "FP16", "FP32", "BF16"}
+"""What Triton's TensorRT backend passes on."""
+_QUANTISED: Final = {"QuantizeLinear", "DequantizeLinear"}
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine."""
+
+    precision: Precision
+    inputs: tuple[tuple[Tensor, Sizes], ...]
+    outputs: tuple[Tensor, ...]
+
+    def text(self, onnx: str, plan: str) -> str:
+        """An `engine.json`, which `build_engine.py` reads; `onnx`, `plan`: the files, relative to it."""
+        inputs = [{**_described(tensor), **sizes.as_lists()} for tensor, sizes in self.inputs]
+        outputs = [_described(tensor) for tensor in self.outputs]
+        text = json.dumps(
+            {
+                "version": 1,
+                "onnx": onnx,
+                "plan": plan,
+                "precision": self.precision.value,
+                "inputs": inputs,
+                "outputs": outputs,
+            },
+            indent=2,
+        )
+        return text + "\n"
+
+
+def engine_of(
+    model: OnnxFile, *, precision: Precision, max_batch: int, shapes: Sequence[Mapping[str, Sequence[int]]]
+) -> Engine:
+    """The engine of a model, for batches of 1 to `max_batch` rows (0: it does not batch).
+
+    `shapes`: of requests, each input's sizes without the rows; see `sizes_of`. Raises GenerateError for tensors that
+    TensorRT does not have, for a precision that the model is not made for, and for shapes that do not fit.
+    """
+    for tensor in model.inputs + model.outputs:
+        if tensor.data_type not in _TYPES:
+            raise GenerateError(
+                f"{model.path}: '{tensor.name}' is {tensor.data_type}, which TensorRT cannot take or give: cast it "
+                f"inside the model to one of {', '.join(sorted(_TYPES))}, or generate it with --flavour triton"
+            )
+    check_precision(model, precision)
+    sizes = sizes_of(model, max_batch, shapes)
+    return Engine(precision, tuple((tensor, sizes[tensor.name]) for tensor in model.inputs), model.outputs)
+
+
+def check_precision(model: OnnxFile, precision: Precision) -> None:
+    """Raise GenerateError for a model that has nothing to say about eight-bit integers."""
+    if precision is not Precision.INT8:
+        return
+    if not any(node.op_type in _QUANTISED for node in load_proto(model.path).graph.node):
+        raise GenerateError(
+            f"{model.path} is not quantised (it has no QuantizeLinear), so nobody knows the scales that --precision "
+            "int8 needs: quantise it first, with onnxruntime.quantization or NVIDIA ModelOpt, or use fp16"
+        )
+
+
+def _described(tensor: Tensor) -> dict[str, Any]:
+    return {"name": tensor.name, "data_type": tensor.data_type, "shape": tensor.dims}

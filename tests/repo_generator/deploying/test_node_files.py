@@ -1,0 +1,321 @@
+"""What full Tritons need in their nodes: MIG, MPS, TensorRT, containers. All files are read by who will read them."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+from typer.testing import Result
+
+from tests.repo_generator.deploying.mig_parted_schema import MIG_PARTED
+from tests.repo_generator.tensorrt.fake_tensorrt import FakeTensorrt
+from tidegate.documents import Layout, read_document
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_repo_generator.tensorrt import build_engine
+
+Run = Callable[..., Result]
+
+
+def worker(name: str, gpu: int, *hosts: str, node: str = "a", **part: Any) -> dict[str, Any]:  # noqa: ANN401
+    device = {"node": node, "id": gpu, "product": "A100", "memory_mib": 40960}
+    return {"name": name, "device": device, "hosts": hosts, "kind": part.pop("kind"), "slice": part}
+
+
+def mig(profile: str, start: int) -> dict[str, Any]:
+    return {"type": "mig", "profile": profile, "start": start}
+
+
+HALF = mig("3g.20gb", 4)
+LAYOUT: dict[str, Any] = {
+    "models": [{"name": "m", "slo_ms": 100, "pipelines": [{"partitions": ["m.a", "m.b"], "batch": 4}]}],
+    "partitions": [
+        {"name": "m.a", "model": "m", "blocks": [0, 2], "bytes_per_row": 16, "latency_ms": {"big": [1] * 4}},
+        {"name": "m.b", "model": "m", "blocks": [2, 3], "latency_ms": {"big": [1] * 4, "small": [2] * 4}},
+    ],
+    "workers": [
+        worker("four", 0, "m.a", "m.b", kind="big", **mig("4g.20gb", 0)),
+        worker("share/0", 0, "m.b", kind="small", type="mps", percent=70, memory_mib=4096, instance=HALF),
+        worker("share/1", 0, "m.b", kind="small", type="mps", percent=45, instance=HALF),
+        worker("whole", 1, "m.a", kind="big", type="whole"),
+        worker("third", 2, "m.b", kind="small", type="mps", percent=33),
+        worker("rest", 2, "m.b", kind="small", type="mps", percent=67),
+        *(worker(f"one {n}", 0, "m.b", node="b", kind="small", **mig("1g.5gb", n)) for n in range(6)),
+        worker("media", 0, "m.b", node="b", kind="small", **mig("1g.5gb+me", 6)),
+        worker("seven", 1, "m.a", node="b", kind="big", **mig("7g.40gb", 0)),
+    ],
+}
+
+
+@pytest.fixture
+def out(run: Run, tmp_path: Path) -> Path:
+    result = run(LAYOUT, "--flavour", "tensorrt", "--precision", "fp16")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    return tmp_path / "out"
+
+
+def test_how_the_gpus_are_cut(out: Path) -> None:
+    cuts = {path.stem: yaml.safe_load(path.read_text()) for path in (out / "mig").iterdir()}
+    for document in cuts.values():
+        jsonschema.validate(document, MIG_PARTED)
+    assert cuts["a"]["mig-configs"]["tidegate"] == [
+        {"devices": [0], "mig-enabled": True, "mig-devices": {"3g.20gb": 1, "4g.20gb": 1}},
+        {"devices": [1, 2], "mig-enabled": False},
+    ]
+    assert cuts["b"]["mig-configs"]["tidegate"] == [
+        {"devices": [0], "mig-enabled": True, "mig-devices": {"1g.5gb": 6, "1g.5gb+me": 1}},
+        {"devices": [1], "mig-enabled": True, "mig-devices": {"7g.40gb": 1}},
+    ]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"mig-configs": {"c": [{"devices": "all", "mig-enabled": False}]}},
+        {"version": "v1", "mig-configs": {"c": [{"devices": "some", "mig-enabled": False}]}},
+        {"version": "v1", "mig-configs": {"c": [{"devices": [0], "mig-enabled": True}]}},
+        {"version": "v1", "mig-configs": {"c": [{"devices": [0], "mig-enabled": False, "mig-devices": {"1g.5gb": 1}}]}},
+        {"version": "v1", "mig-configs": {"c": [{"devices": [0], "mig-enabled": True, "mig-devices": {"1g": 1}}]}},
+        {"version": "v1", "mig-configs": {"c": [{"device": [0], "devices": [0], "mig-enabled": False}]}},
+        {"version": "v1", "mig-configs": {"c": []}},
+    ],
+)
+def test_the_schema_refuses_what_nvidia_mig_parted_refuses(document: dict[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, MIG_PARTED)
+
+
+def test_gpus_by_uuid_have_no_numbers(run: Run, tmp_path: Path) -> None:
+    layout = deepcopy(LAYOUT)
+    for each in layout["workers"]:
+        each["device"]["id"] = f"GPU-0000000{each['device']['id']}-2222-3333-4444-555555555555"
+    result = run(layout, "--flavour", "triton")
+    assert result.exit_code == 0, result.stderr
+    assert "notice: node 'a': its GPUs have UUIDs in the layout, and nvidia-mig-parted knows numbers" in result.stderr
+    assert not (tmp_path / "out" / "mig").exists()
+
+
+def test_configurations_are_tritons_and_inside_the_slice_is_gpu_0(out: Path) -> None:
+    configs = list((out / "workers").glob("*/*/config.pbtxt"))
+    assert len(configs) == len(LAYOUT["workers"]) + 1
+    for path in configs:
+        config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
+        assert (config.name, config.platform, config.max_batch_size) == (path.parent.name, "tensorrt_plan", 4)
+        (group,) = config.instance_group
+        assert (list(group.gpus), group.kind) == ([0], model_config_pb2.ModelInstanceGroup.KIND_GPU)
+
+
+def test_every_kind_has_engines_which_its_workers_share(
+    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engines = {str(path.relative_to(out)) for path in (out / "engines").glob("*/*.json")}
+    assert engines == {"engines/big/m.a.json", "engines/big/m.b.json", "engines/small/m.b.json"}
+    monkeypatch.setitem(sys.modules, "tensorrt", FakeTensorrt())
+    assert build_engine.main([str(out / engine) for engine in sorted(engines)]) == 0
+    assert capsys.readouterr().out.count("was built for fp16") == 3
+    for plan in (out / "workers").glob("*/*/1/model.plan"):
+        kind = "big" if plan.parents[2].name in {"four", "whole", "seven"} else "small"
+        assert plan.resolve() == out / "engines" / kind / f"{plan.parents[1].name}.plan"
+        assert plan.is_file()
+
+
+def scripts(out: Path) -> list[Path]:
+    return [*(out / "workers").glob("*.sh"), *(out / "mps").glob("*.sh")]
+
+
+def test_scripts_are_scripts(out: Path) -> None:
+    found = scripts(out)
+    assert len(found) == 2 * len(LAYOUT["workers"]) + 2
+    for script in found:
+        assert os.access(script, os.X_OK)
+        subprocess.run(["/bin/bash" if "bash" in script.read_text()[:16] else "/bin/sh", "-n", script], check=True)
+
+
+def test_a_worker_does_not_start_before_its_engines_are_built(out: Path) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "TIDEGATE_DEVICE": "visible"}
+    done = subprocess.run(
+        [out / "workers" / "four.sh"], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    assert "engines/big/m.a.plan is not built: run workers/four.build.sh on this device first" in done.stderr
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """Stand-ins for nvidia-cuda-mps-control, tritonserver and tidegate, which write down how they are called."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    said = f'echo "$(basename "$0") $* on $CUDA_VISIBLE_DEVICES at $CUDA_MPS_PIPE_DIRECTORY" >> {tmp_path}/calls'
+    control = f'{said}\n[ "$*" = -d ] && touch "$CUDA_MPS_PIPE_DIRECTORY/control" || cat >> {tmp_path}/calls'
+    server = f"{said}\nwhile [ ! -e {tmp_path}/die ]; do sleep 0.05; done"
+    for name, body in (
+        ("nvidia-cuda-mps-control", control),
+        ("tritonserver", server),
+        ("tidegate", "echo MIG-$4"),
+        ("nvidia-smi", "echo GPU-$2"),
+    ):
+        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def environment(tools: Path, tmp_path: Path) -> dict[str, str]:
+    return {"PATH": f"{tools}:/usr/bin:/bin", "TIDEGATE_MPS": str(tmp_path / "pipes")}
+
+
+def test_one_control_daemon_for_each_device_or_instance_that_is_shared(
+    out: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    assert {path.name for path in (out / "mps").iterdir()} == {"gpu-0-3g.20gb-4.sh", "gpu-2.sh"}
+    for script in ("gpu-2.sh", "gpu-0-3g.20gb-4.sh"):
+        for verb in ("start", "stop"):
+            subprocess.run([out / "mps" / script, verb], env=environment, check=True, timeout=60)
+    pipes = tmp_path / "pipes"
+    assert (tmp_path / "calls").read_text().splitlines() == [
+        f"nvidia-cuda-mps-control -d on GPU-2 at {pipes}/gpu-2",
+        f"nvidia-cuda-mps-control  on  at {pipes}/gpu-2",
+        "quit",
+        f"nvidia-cuda-mps-control -d on MIG-share/0 at {pipes}/gpu-0-3g.20gb-4",
+        f"nvidia-cuda-mps-control  on  at {pipes}/gpu-0-3g.20gb-4",
+        "quit",
+    ]
+    wrong = subprocess.run([out / "mps" / "gpu-2.sh"], env=environment, capture_output=True, text=True, check=False)
+    assert (wrong.returncode, wrong.stderr) == (2, "error: mps/gpu-2.sh start | stop | run\n")
+
+
+def test_all_who_share_run_until_one_of_them_ends(out: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    (out / "engines" / "small" / "m.b.plan").touch()
+    command = [out / "mps" / "gpu-2.sh", "run"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as running:
+        deadline = time.monotonic() + 60
+        calls = tmp_path / "calls"
+        while calls.read_text().count("tritonserver") < 2 if calls.exists() else True:
+            assert time.monotonic() < deadline, "the workers did not start"
+            assert running.poll() is None
+            time.sleep(0.01)
+        (tmp_path / "die").touch()
+        _, errors = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert "one of the workers ended" in errors
+    lines = calls.read_text().splitlines()
+    started = sorted(re.sub(r" .*model-repository=\S*/(\S+) .* on ", r" \1 on ", line) for line in lines[1:3])
+    pipes = tmp_path / "pipes"
+    assert started == [f"tritonserver {name} on GPU-2 at {pipes}/gpu-2" for name in ("rest", "third")]
+    assert lines[-1] == "quit"
+
+
+def test_compose_gives_every_container_its_slice(out: Path) -> None:
+    files = {path.parent.name: path for path in (out / "compose").glob("*/compose.yaml")}
+    assert set(files) == {"a", "b"}
+    services = yaml.safe_load(files["a"].read_text())["services"]
+    devices = {
+        name: service["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"][0]
+        for name, service in services.items()
+    }
+    assert devices.pop("four") == "${TIDEGATE_FOUR:?run tidegate mig env}"
+    assert devices.pop("share-0") == "${TIDEGATE_SHARE_0:?run tidegate mig env}"
+    assert (devices["whole"], devices["third"], devices["rest"]) == ("1", "2", "2")
+    for name, service in services.items():
+        assert service["environment"]["TIDEGATE_DEVICE"] == "visible"
+        (mounted,) = (volume for volume in service["volumes"] if volume.endswith(":/deployment"))
+        script = service["command"][0].replace(
+            "/deployment", str((files["a"].parent / mounted.split(":")[0]).resolve())
+        )
+        assert Path(script).is_file()
+        assert name.endswith("-build") == (service.get("profiles") == ["build"]) == script.endswith(".build.sh")
+    assert services["third"]["user"] == services["rest"]["user"] == "${TIDEGATE_USER:-0:0}"
+    assert services["third"]["environment"]["TIDEGATE_MPS"] == services["third"]["volumes"][1].split(":")[-1]
+
+
+def documents(out: Path, name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((out / "kubernetes" / name).read_text()))
+
+
+def test_kubernetes_takes_its_objects(out: Path) -> None:
+    for document in documents(out, "workers.yaml") + documents(out, "tidegate.yaml"):
+        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_a_pod_for_each_slice_and_one_for_all_who_share(out: Path) -> None:
+    objects = documents(out, "workers.yaml")
+    deployments = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "Deployment"}
+    asked = {}
+    for name, spec in deployments.items():
+        pod = spec["template"]["spec"]
+        (container,) = pod["containers"]
+        (builder,) = pod["initContainers"]
+        assert builder["resources"] == container["resources"]
+        ((resource, count),) = container["resources"]["limits"].items()
+        assert count == 1
+        asked[name] = (pod["nodeSelector"]["kubernetes.io/hostname"], resource)
+        for command in (container["command"][0], *re.findall(r"/deployment\S+", builder["command"][2])):
+            assert os.access(str(out) + command.removeprefix("/deployment"), os.X_OK)
+    ones = {f"worker-one-{n}": ("b", "nvidia.com/mig-1g.5gb") for n in range(6)}
+    assert asked == ones | {
+        "worker-four": ("a", "nvidia.com/mig-4g.20gb"),
+        "worker-share-0": ("a", "nvidia.com/mig-3g.20gb"),
+        "worker-whole": ("a", "nvidia.com/gpu"),
+        "worker-third": ("a", "nvidia.com/gpu"),
+        "worker-media": ("b", "nvidia.com/mig-1g.5gb.me"),
+        "worker-seven": ("b", "nvidia.com/mig-7g.40gb"),
+    }
+    (container,) = deployments["worker-share-0"]["template"]["spec"]["containers"]
+    assert container["command"] == ["/deployment/mps/gpu-0-3g.20gb-4.sh", "run"]
+
+
+def test_the_proxy_finds_every_worker_at_its_service(out: Path) -> None:
+    services = {each["metadata"]["name"]: each for each in documents(out, "workers.yaml") if each["kind"] == "Service"}
+    config, deployment, service = documents(out, "tidegate.yaml")
+    read = ServeConfig.model_validate_json(json.dumps(yaml.safe_load(config["data"]["tidegate.yaml"])))
+    assert [triton.worker for triton in read.tritons] == [each["name"] for each in LAYOUT["workers"]]
+    for triton in read.tritons:
+        host, _, port = triton.grpc.partition(":")
+        assert int(port) in {each["port"] for each in services[host]["spec"]["ports"]}
+    (mount,) = deployment["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    assert deployment["spec"]["template"]["spec"]["containers"][0]["args"][2].startswith(mount["mountPath"])
+    assert service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
+    layout = Layout.model_validate_json(config["data"]["layout.json"])
+    assert layout == read_document(out / "layout.json", Layout)
+
+
+def test_the_other_flavours_have_the_same_nodes(run: Run, tmp_path: Path) -> None:
+    assert run(LAYOUT, "--flavour", "triton-tensorrt").exit_code == 0
+    out = tmp_path / "out"
+    config = text_format.Parse(
+        (out / "workers" / "four" / "m.a" / "config.pbtxt").read_text(), model_config_pb2.ModelConfig()
+    )
+    assert config.optimization.execution_accelerators.gpu_execution_accelerator[0].name == "tensorrt"
+    assert [(sample.name, sample.batch_size) for sample in config.model_warmup] == [("smallest", 1), ("largest", 4)]
+    assert 'cd "$here/../engines/four"' in (out / "workers" / "four.sh").read_text()
+    assert not list((out / "workers").glob("*.build.sh"))
+    assert run(LAYOUT, "--force").exit_code == 0
+    assert {path.name for path in out.iterdir()} == {
+        "workers",
+        "weights",
+        "deployment.json",
+        "layout.json",
+        "tidegate.yaml",
+    }
+
+
+def test_tensorrt_alone_has_a_precision(run: Run, tmp_path: Path) -> None:
+    result = run(LAYOUT, "--flavour", "triton", "--precision", "fp16")
+    assert result.exit_code == 1
+    assert "--flavour triton has no TensorRT" in result.stderr
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "measured.json").write_text(json.dumps({"profiles": []}))
+    refused = run(LAYOUT, "--flavour", "tensorrt", "--profile", tmp_path / "measured.json")
+    assert "nothing was measured of 'm'; measured models: none" in refused.stderr
