@@ -1,6 +1,6 @@
 """Tidegate live: the only code with an event loop and a network. All that decides happens in one thread.
 
-commands/          what it adds to `tidegate`: serve, check, triton, up, down
+commands/          what it adds to `tidegate`: serve, check, triton, up, down, mig
 serve              puts the pieces together: BEGIN HERE
 proxy              what they are together: it listens, takes up a changed configuration, looks after Tritons, ends
 front, streams     the gRPC service that clients see; relay: what of a stream goes on as it is; http/ the HTTP service
@@ -36,6 +36,7 @@ discovery          keeps the catalog true; catalog, signature: what the Tritons 
   declared_padding   what the operator says of it, held against the model's config
   split_models       models in partitions, which clients see as one
 gpus               which GPUs and MIG instances this machine has, as NVML tells
+mig/               how they are cut, and how a layout wants them cut (`tidegate mig`)
 settings           what of the configuration may change while requests are under way: one value, swapped as a whole
 take_over          several processes on one port, the last of which serves
 transport/         gRPC, two ways behind one interface: libnghttp2 in the event loop; grpcio's completion queues

@@ -58,8 +58,8 @@ def gpus_here(nvml: Any = None) -> tuple[Gpu, ...]:  # noqa: ANN401 - pynvml say
 
 def _gpus_of(nvml: Any, handle: Any) -> list[Gpu]:  # noqa: ANN401
     """The GPU; its MIG instances, where it is divided: then CUDA has no more of it."""
-    name = _text(nvml.nvmlDeviceGetName(handle))
-    uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+    name = as_text(nvml.nvmlDeviceGetName(handle))
+    uuid = as_text(nvml.nvmlDeviceGetUUID(handle))
     device = Device(platform.node(), uuid, product_of(name), _memory_mib(nvml, handle))
     if not _is_divided(nvml, handle):
         return [Gpu(uuid, device, Whole(), device.kind(Whole()))]
@@ -74,7 +74,7 @@ def _gpus_of(nvml: Any, handle: Any) -> list[Gpu]:  # noqa: ANN401
 
 
 def _instance(nvml: Any, handle: Any, instance: Any, device: Device) -> Gpu:  # noqa: ANN401
-    name = _text(nvml.nvmlDeviceGetName(instance))
+    name = as_text(nvml.nvmlDeviceGetName(instance))
     profile = _MIG_NAME.search(name)
     if profile is None:
         raise ValueError(f"{name!r} names no profile of a MIG instance")
@@ -85,7 +85,7 @@ def _instance(nvml: Any, handle: Any, instance: Any, device: Device) -> Gpu:  # 
         part = Mig(profile[1], int(info.placement.start))
     except (nvml.NVMLError_NoPermission, nvml.NVMLError_NotSupported):
         part = None
-    return Gpu(_text(nvml.nvmlDeviceGetUUID(instance)), device, part, device.kind(Mig(profile[1], 0)))
+    return Gpu(as_text(nvml.nvmlDeviceGetUUID(instance)), device, part, device.kind(Mig(profile[1], 0)))
 
 
 def product_of(name: str) -> str:
@@ -108,6 +108,6 @@ def _memory_mib(nvml: Any, handle: Any) -> int | None:  # noqa: ANN401
         return None  # of one that shares the memory of its CPU
 
 
-def _text(given: str | bytes) -> str:
+def as_text(given: str | bytes) -> str:
     """As NVML's bindings give it: bytes until their version 11.510, text since."""
     return given.decode() if isinstance(given, bytes) else given

@@ -3,6 +3,7 @@
 from tidegate.api import CommandSpec, hookimpl
 from tidegate_proxy.commands.check import check
 from tidegate_proxy.commands.down import down
+from tidegate_proxy.commands.mig import mig
 from tidegate_proxy.commands.serve import serve
 from tidegate_proxy.commands.triton import triton
 from tidegate_proxy.commands.up import up
@@ -10,11 +11,12 @@ from tidegate_proxy.commands.up import up
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `serve`, `check`, `triton`, `up` and `down`."""
+    """Offer `serve`, `check`, `triton`, `up`, `down` and `mig`."""
     return [
         CommandSpec("serve", serve),
         CommandSpec("check", check),
         CommandSpec("triton", triton),
         CommandSpec("up", up),
         CommandSpec("down", down),
+        CommandSpec("mig", mig),
     ]

@@ -198,7 +198,7 @@ def test_one_control_daemon_for_each_device_or_instance_that_is_shared(
 
 def test_all_who_share_run_until_one_of_them_ends(out: Path, environment: dict[str, str], tmp_path: Path) -> None:
     (out / "engines" / "small" / "m.b.plan").touch()
-    command = [out / "mps" / "gpu-2.sh", "run"]
+    command = [str(out / "mps" / "gpu-2.sh"), "run"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as running:
         deadline = time.monotonic() + 60
         calls = tmp_path / "calls"

@@ -23,6 +23,7 @@ from tidegate.documents.deployment import (
     DeployedPartition,
     DeployedWorker,
     Deployment,
+    device_variable,
     read_deployment,
 )
 from tidegate.documents.document import DocumentError, read_document, write_document
@@ -72,6 +73,7 @@ __all__ = [
     "Slice",
     "Whole",
     "WrongField",
+    "device_variable",
     "mig_geometries",
     "mig_instance",
     "read_deployment",

@@ -3,6 +3,7 @@
 `tidegate generate` writes it; `tidegate up` starts it.
 """
 
+import re
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Final, Literal
 
@@ -65,6 +66,11 @@ class Deployment(Document):
     flavour: Literal["embedded", "triton", "triton-tensorrt", "tensorrt"]
     partitions: tuple[DeployedPartition, ...] = Field(min_length=1)
     workers: tuple[DeployedWorker, ...] = Field(min_length=1)
+
+
+def device_variable(repository: str) -> str:
+    """The environment variable that holds the UUID of a worker's MIG instance for the files of Docker Compose."""
+    return "TIDEGATE_" + re.sub(r"\W", "_", PurePosixPath(repository).name).upper()
 
 
 def read_deployment(folder: Path) -> Deployment:

@@ -1,10 +1,9 @@
 """The workers of one node as services of Docker Compose: a container each, with its slice and nothing else."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tidegate.documents import LayoutWorker, mig_instance
+from tidegate.documents import LayoutWorker, device_variable, mig_instance
 from tidegate_repo_generator.deploying.mps import PIPES, domain_of
 from tidegate_repo_generator.deploying.places import Place
 from tidegate_repo_generator.deploying.slices import VISIBLE
@@ -44,16 +43,11 @@ def compose(workers: Sequence[LayoutWorker], places: Mapping[str, Place], flavou
     return {"services": services}
 
 
-def variable(place: Place) -> str:
-    """The variable that holds the UUID of a worker's MIG instance."""
-    return "TIDEGATE_" + re.sub(r"\W", "_", place.folder).upper()
-
-
 def _common(worker: LayoutWorker, place: Place) -> dict[str, Any]:
     domain = domain_of(worker)
     device = str(worker.device.id)
     if mig_instance(worker.slice) and not device.startswith("MIG-"):
-        device = f"${{{variable(place)}:?run tidegate mig env}}"
+        device = f"${{{device_variable(place.folder)}:?run tidegate mig env}}"
     volumes = [f"../..:{MOUNT}"] + ([f"{PIPES}:{_MPS}"] if domain else [])
     reserved = {"driver": "nvidia", "device_ids": [device], "capabilities": ["gpu"]}
     return {

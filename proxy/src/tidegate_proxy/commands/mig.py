@@ -1,0 +1,222 @@
+"""`tidegate mig`: the MIG instances of this machine, and those that a layout wants."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from tidegate.documents import Layout
+    from tidegate_proxy.mig.changes import Change
+    from tidegate_proxy.mig.interface import MigGpu, MigNode
+
+
+class Action(StrEnum):
+    """What to do."""
+
+    SHOW = "show"
+    PLAN = "plan"
+    DIFF = "diff"
+    APPLY = "apply"
+    UUID = "uuid"
+    ENV = "env"
+
+
+def mig(
+    action: Annotated[Action, typer.Argument(show_default=False, help="What to do; see below.")],
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[LAYOUT|DIR]", show_default=False, help="A layout, or what `tidegate generate LAYOUT` wrote."
+        ),
+    ] = None,
+    worker: Annotated[
+        str | None, typer.Argument(metavar="[WORKER]", show_default=False, help="For uuid: whose device.")
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="Which node of the layout this machine is. [default: the one of its name, or the only one]",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="For apply: do it.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines: show, plan and diff.")] = False,
+) -> None:
+    """Show the MIG instances of this machine, and bring about those that a layout wants.
+
+    show: what NVML tells of the GPUs here. plan LAYOUT: what a layout wants of which GPU, whatever is here. diff
+    LAYOUT: what would change here, or why it cannot. apply LAYOUT: the same, and with --yes it is done, all or nothing.
+
+    uuid DIR WORKER: the UUID of a worker's device, for its launch file. env DIR: those of all MIG instances, as
+    variables for the files of Docker Compose.
+
+    The MIG mode itself is never changed: that takes a reset of the GPU (`nvidia-smi -mig 1`). Example:
+
+        tidegate mig diff deployment
+
+        sudo tidegate mig apply deployment --yes
+    """
+    from rich.console import Console
+
+    from tidegate.documents import DocumentError
+    from tidegate_proxy.mig.interface import MigError
+
+    errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+    console = Console(soft_wrap=True, markup=False, highlight=False)
+    if source is None and action is not Action.SHOW:
+        raise typer.BadParameter(f"{action} needs a layout, or the folder of a deployment", param_hint="LAYOUT")
+    if (worker is None) == (action is Action.UUID):
+        raise typer.BadParameter("uuid, and nothing else, is of one worker", param_hint="WORKER")
+    if yes and action is not Action.APPLY:
+        raise typer.BadParameter("is for apply", param_hint="--yes")
+    try:
+        _act(console, action, source, worker, node, yes=yes, as_json=as_json)
+    except (MigError, DocumentError) as error:
+        for line in str(error).splitlines():
+            errors.print(f"error: {line}")
+        raise typer.Exit(1) from error
+
+
+def _act(
+    console: "Console",
+    action: Action,
+    source: Path | None,
+    worker: str | None,
+    node: str | None,
+    *,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    from tidegate_proxy.mig.changes import changes
+    from tidegate_proxy.mig.finding import uuid_of
+    from tidegate_proxy.mig.nvml import NvmlMig
+    from tidegate_proxy.mig.wanted import cuts_of, node_of, read_wish
+
+    if source is None:
+        _show(console, NvmlMig().gpus(), as_json=as_json)
+        return
+    layout = read_wish(source)
+    if action is Action.PLAN:
+        _plan(console, layout, node, as_json=as_json)
+        return
+    there = NvmlMig()
+    match action:
+        case Action.UUID:
+            console.print(uuid_of(layout, str(worker), node, there.gpus()))
+        case Action.ENV:
+            _env(console, source, layout, node_of(layout, node), there.gpus())
+        case Action.SHOW:
+            _show(console, there.gpus(), as_json=as_json)
+        case _:
+            found = changes(there.gpus(), cuts_of(layout, node_of(layout, node)))
+            _tell(console, found, as_json=as_json)
+            if action is Action.APPLY and found:
+                _apply(console, there, found, yes=yes)
+
+
+def _apply(console: "Console", there: "MigNode", found: "Sequence[Change]", *, yes: bool) -> None:
+    from tidegate_proxy.mig.applying import apply_changes
+
+    if not yes:
+        console.print("Nothing is changed: do it with --yes.")
+        raise typer.Exit(1)
+    apply_changes(there, found, console.print)
+
+
+def _show(console: "Console", gpus: "Sequence[MigGpu]", *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([_gpu(gpu) for gpu in gpus], indent=2))
+        return
+    from rich.table import Table
+
+    table = Table("GPU", "product", "MIG", "instance", "UUID", "processes")
+    for gpu in gpus:
+        first = (str(gpu.number), gpu.device.product, gpu.mode.value)
+        if not gpu.instances:
+            table.add_row(*first, "", str(gpu.device.id), "")
+        for number, instance in enumerate(gpu.instances):
+            pids = ", ".join(map(str, instance.processes))
+            table.add_row(*(("", "", "") if number else first), str(instance), instance.uuid or "", pids)
+    console.print(table)
+
+
+def _gpu(gpu: "MigGpu") -> dict[str, Any]:
+    instances = [
+        {"profile": each.profile, "start": each.start, "uuid": each.uuid, "processes": each.processes}
+        for each in gpu.instances
+    ]
+    profiles = {each.name: each.starts for each in gpu.geometry.profiles} if gpu.geometry else None
+    return {
+        "number": gpu.number,
+        "uuid": gpu.device.id,
+        "product": gpu.device.product,
+        "memory_mib": gpu.device.memory_mib,
+        "mig": gpu.mode,
+        "instances": instances,
+        "profiles": profiles,
+    }
+
+
+def _plan(console: "Console", layout: "Layout", node: str | None, *, as_json: bool) -> None:
+    from tidegate_proxy.mig.wanted import cuts_of, node_of
+
+    every = sorted({worker.device.node for worker in layout.workers})
+    nodes = [node_of(layout, node)] if node else every
+    cuts = {name: cuts_of(layout, name) for name in nodes}
+    if as_json:
+        document = {
+            name: [
+                {"gpu": device.id, "instances": [{"profile": mig.profile, "start": mig.start} for mig in instances]}
+                for device, instances in cut.items()
+            ]
+            for name, cut in cuts.items()
+        }
+        typer.echo(json.dumps(document, indent=2))
+        return
+    for name, cut in cuts.items():
+        for device, instances in cut.items():
+            what = ", ".join(f"{mig.profile} at {mig.start}" for mig in instances) or "not cut"
+            console.print(f"node {name}, GPU {device.id} ({device.product or 'of an unknown product'}): {what}")
+
+
+def _tell(console: "Console", found: "Sequence[Change]", *, as_json: bool) -> None:
+    if as_json:
+        document = [
+            {
+                "gpu": change.gpu.number,
+                "stay": [str(each) for each in change.stay],
+                "go": [str(each) for each in change.go],
+                "come": [f"{mig.profile} at {mig.start}" for mig in change.come],
+            }
+            for change in found
+        ]
+        typer.echo(json.dumps(document, indent=2))
+        return
+    for change in found:
+        for instance in change.stay:
+            console.print(f"  {change.gpu}: {instance}")
+        for instance in change.go:
+            console.print(f"- {change.gpu}: {instance}")
+        for mig in change.come:
+            console.print(f"+ {change.gpu}: {mig.profile} at {mig.start}")
+    if not found:
+        console.print("The GPUs here are cut as the layout wants it.")
+
+
+def _env(console: "Console", source: Path, layout: "Layout", node: str, gpus: "Sequence[MigGpu]") -> None:
+    from tidegate.documents import device_variable, read_deployment
+    from tidegate_proxy.mig.finding import uuids
+    from tidegate_proxy.mig.wanted import gpu_of, workers_by_cut
+
+    variables = {worker.name: device_variable(worker.repository) for worker in read_deployment(source).workers}
+    for device, workers in workers_by_cut(layout, node).items():
+        for name, uuid in uuids(workers, gpu_of(gpus, device)).items():
+            console.print(f"{variables[name]}={uuid}")
