@@ -1,4 +1,4 @@
-"""A stand-in for pynvml on GPUs that can be cut: it has NVML's functions, with ctypes, and refuses what hardware refuses.
+"""A stand-in for pynvml on GPUs that can be cut: NVML's functions, with ctypes, which refuse what hardware refuses.
 
 Where instances may lie it looks up in the geometry, memory slice by memory slice, by rules of its own: a test that asks
 for what is not legal fails here as it would there. What is not defined here is not there: no test reaches a real GPU.

@@ -100,7 +100,7 @@ def test_an_instance_that_cannot_be_filled_is_not_left_behind() -> None:
     nvml = FakeNvml(gpu)
     (told,) = NvmlMig(nvml).gpus()
     nvml.fails = lambda what, *_: refuse(pynvml.NVML_ERROR_UNKNOWN) if what == "fill" else None
-    with pytest.raises(MigError, match="does not make 3g.20gb at 4 on GPU 0"):
+    with pytest.raises(MigError, match=r"does not make 3g.20gb at 4 on GPU 0"):
         NvmlMig(nvml).create(told, Mig("3g.20gb", 4))
     assert gpu.instances == []
 
