@@ -70,8 +70,8 @@ def generate(
     blocks: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="[MODEL=]DIR",
-            help="Where `tidegate split` wrote the blocks of a model. Repeatable.",
+            metavar="[MODEL=]DIR|FILE.onnx",
+            help="Where `tidegate split` wrote the blocks of a model; or the model, if it is not cut. Repeatable.",
             show_default=False,
             rich_help_panel=_FOR_LAYOUTS,
         ),

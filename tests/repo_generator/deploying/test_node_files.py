@@ -131,6 +131,21 @@ def test_every_kind_has_engines_which_its_workers_share(
         assert plan.is_file()
 
 
+@pytest.mark.parametrize(
+    ("flavour", "backend"), [("tensorrt", "tensorrt"), ("triton-tensorrt", "onnxruntime"), ("triton", "onnxruntime")]
+)
+def test_triton_has_nothing_against_partitions_but_that_it_lacks_the_backend(
+    run: Run, tmp_path: Path, start_triton: Callable[..., Any], flavour: str, backend: str
+) -> None:
+    assert run(LAYOUT, "--flavour", flavour).exit_code == 0
+    server = start_triton(
+        [tmp_path / "out" / "workers" / "four"], options=["--strict-readiness=false", "--exit-on-error=false"]
+    )
+    said = re.findall(r"failed to load '(m\.\w)' version 1: (.*)", server.log_text)
+    assert {name for name, _ in said} == {"m.a", "m.b"}, server.log_text
+    assert all(f"unable to find backend library for backend '{backend}'" in reason for _, reason in said)
+
+
 def scripts(out: Path) -> list[Path]:
     return [*(out / "workers").glob("*.sh"), *(out / "mps").glob("*.sh")]
 

@@ -27,16 +27,14 @@ from tidegate_repo_generator.deploying.matching import (
     check_batches,
     differing_bytes,
     match_blocks,
-    match_models,
     match_tensors,
 )
 from tidegate_repo_generator.deploying.node_files import write_node_files
 from tidegate_repo_generator.deploying.places import DEFAULT_PORT, Place, places_of
 from tidegate_repo_generator.deploying.proxy_config import proxy_config
+from tidegate_repo_generator.deploying.sources import ModelSource, Save, paths_of, source_of
 from tidegate_repo_generator.model import Flavour, GenerateError, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile, read_onnx
-from tidegate_repo_generator.splitting.blocks import Blocks, open_blocks
-from tidegate_repo_generator.splitting.manifest import Manifest, read_manifest
 from tidegate_repo_generator.tensorrt.engine import PLAN_FILE
 from tidegate_repo_generator.tensorrt.given_shapes import Shapes, shapes_measured
 from tidegate_repo_generator.tensorrt.partition_shapes import shapes_of_partitions
@@ -78,7 +76,8 @@ def deploy(
 ) -> Deployed:
     """Write `output` from a layout and the blocks of its models.
 
-    `blocks`: folders of `tidegate split`, by model; where there is one model, "" will do for its name.
+    `blocks`: folders of `tidegate split`, or ONNX files of models that are not cut, by model; where there is one model,
+    "" will do for its name.
     `hosts`: addresses by node, "" for all others. `port`: the workers' first. `force`: replace a deployment.
     `precision`, and `profile`, a file with the shapes of requests, are TensorRT's; by default FP32, and the shapes that
     the models were split with.
@@ -92,22 +91,21 @@ def deploy(
             "or choose --flavour tensorrt or triton-tensorrt"
         )
     layout = read_document(source, Layout)
-    folders = _folders(blocks, layout, source)
-    match_models(layout, source, folders)
-    manifests = {model: read_manifest(folder)[1] for model, folder in folders.items()}
-    match_blocks(layout, source, folders, manifests)
+    paths = paths_of(blocks, tuple(model.name for model in layout.models), source)
+    models = {model: source_of(model, path) for model, path in paths.items()}
+    match_blocks(layout, source, models)
     places = places_of(layout.workers, hosts or {}, port)
-    requests = _request_shapes(manifests, profile)
+    requests = _request_shapes(models, profile)
     opened = {}
-    for model, folder in folders.items():
-        step(f"opening {folder}")
-        opened[model] = open_blocks(folder)
+    for model, path in paths.items():
+        step(f"opening {path}")
+        opened[model] = models[model].open()
     written: list[tuple[Deployment, Layout]] = []
-    notices = differing_bytes(layout, manifests)
+    notices = differing_bytes(layout, models)
 
     def fill(new: Path) -> None:
         files = _extract(layout, opened, new / _WEIGHTS, step)
-        complete = _with_outputs(layout, folders, manifests, files)
+        complete = _with_outputs(layout, models, files)
         shapes: dict[str, Shapes] = {}
         if flavour.takes_precision:
             shapes = shapes_of_partitions(complete, files, requests)
@@ -140,20 +138,8 @@ def _check_target(target: Path, *, force: bool) -> None:
         raise GenerateError(f"{target} exists: replace it with --force, or choose another --output")
 
 
-def _folders(blocks: Mapping[str, Path], layout: Layout, source: Path) -> dict[str, Path]:
-    folders = dict(blocks)
-    if "" in folders:
-        if len(layout.models) > 1 or len(folders) > 1:
-            raise GenerateError(
-                f"--blocks {folders['']}: {source} has {len(layout.models)} models, so say of which it is: "
-                f"--blocks {layout.models[0].name}={folders['']}"
-            )
-        folders[layout.models[0].name] = folders.pop("")
-    return folders
-
-
 def _extract(
-    layout: Layout, opened: Mapping[str, Blocks], folder: Path, step: Callable[[str], None]
+    layout: Layout, opened: Mapping[str, Save], folder: Path, step: Callable[[str], None]
 ) -> dict[str, OnnxFile]:
     """The ONNX file of every partition, by its name; one file for those of the same blocks."""
     folder.mkdir()
@@ -163,32 +149,27 @@ def _extract(
         step(f"extracting {part.name}")
         path = folder / f"{part.model}.{part.blocks[0]}-{part.blocks[1]}.onnx"
         if path not in files:
-            opened[part.model].save(*part.blocks, path)
+            opened[part.model](*part.blocks, path)
             files[path] = read_onnx(path)
         of[part.name] = files[path]
         check_batches(part.name, of[part.name])
     return of
 
 
-def _with_outputs(
-    layout: Layout, folders: Mapping[str, Path], manifests: Mapping[str, Manifest], files: Mapping[str, OnnxFile]
-) -> Layout:
+def _with_outputs(layout: Layout, sources: Mapping[str, ModelSource], files: Mapping[str, OnnxFile]) -> Layout:
     """The layout, after a look at its partitions; every model says its outputs, which partitions alone do not tell."""
     models = []
     for model in layout.models:
-        whole = read_onnx(read_manifest(folders[model.name])[0] / manifests[model.name].file)
-        models.append(model.model_copy(update={"outputs": match_tensors(model, whole, files)}))
+        outputs = match_tensors(model, sources[model.name].whole(), files)
+        models.append(model.model_copy(update={"outputs": outputs}))
     return layout.model_copy(update={"models": tuple(models)})
 
 
-def _request_shapes(manifests: Mapping[str, Manifest], profile: Path | None) -> dict[str, Shapes]:
+def _request_shapes(models: Mapping[str, ModelSource], profile: Path | None) -> dict[str, Shapes]:
     """The shapes of every model's requests: as measured, else those with which it was split."""
     if profile is not None:
-        return {model: shapes_measured(profile, model) for model in manifests}
-    return {
-        model: ({name: tuple(sizes) for name, sizes in manifest.shapes.items()},)
-        for model, manifest in manifests.items()
-    }
+        return {name: shapes_measured(profile, name) for name in models}
+    return {name: model.shapes for name, model in models.items()}
 
 
 @dataclass(frozen=True)

@@ -4,77 +4,51 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tidegate.documents import Layout, LayoutModel, LayoutPartition
+from tidegate_repo_generator.deploying.sources import ModelSource
 from tidegate_repo_generator.generate import valid_name
 from tidegate_repo_generator.model import GenerateError
 from tidegate_repo_generator.onnx_file import OnnxFile
-from tidegate_repo_generator.splitting.manifest import FILE_NAME, Manifest
 
 
-def match_models(layout: Layout, source: Path, folders: Mapping[str, Path]) -> None:
-    """Raise GenerateError unless there are blocks for every model and for nothing else. `source`: the layout's file."""
-    models = [model.name for model in layout.models]
-    if unknown := sorted(set(folders) - set(models)):
-        raise GenerateError(
-            f"--blocks {unknown[0]}={folders[unknown[0]]}: {source} has no model {unknown[0]!r}; it has "
-            f"{', '.join(models)}"
-        )
-    if missing := [name for name in models if name not in folders]:
-        raise GenerateError(
-            f"{source}: model {missing[0]!r} has no blocks: say where `tidegate split` wrote them, with "
-            f"--blocks {missing[0]}=DIR"
-        )
+def match_blocks(layout: Layout, source: Path, models: Mapping[str, ModelSource]) -> None:
+    """Raise GenerateError where partitions and blocks do not belong together. `source`: the layout's file."""
     for name in [*models, *(part.name for part in layout.partitions)]:
         valid_name(name)
-    for model, folder in folders.items():
-        if not (folder if folder.is_file() else folder / FILE_NAME).is_file():
-            raise GenerateError(
-                f"--blocks {model}={folder}: there is no {folder / FILE_NAME}; give a folder that `tidegate split` "
-                "wrote"
-            )
-
-
-def match_blocks(layout: Layout, source: Path, folders: Mapping[str, Path], manifests: Mapping[str, Manifest]) -> None:
-    """Raise GenerateError where partitions and blocks do not belong together."""
     parts = {part.name: part for part in layout.partitions}
     for part in layout.partitions:
-        if part.model not in folders:
+        if part.model not in models:
             raise GenerateError(f"{source}: partition {part.name!r} is of model {part.model!r}, which is not listed")
-        _match_partition(part, source, folders[part.model], manifests[part.model])
+        _match_partition(part, source, models[part.model])
     for model in layout.models:
-        _match_ends(model, parts, source, folders[model.name], manifests[model.name])
+        _match_ends(model, parts, source, models[model.name])
 
 
-def _match_partition(part: LayoutPartition, source: Path, folder: Path, manifest: Manifest) -> None:
-    count = len(manifest.blocks)
-    if part.blocks[1] > count:
+def _match_partition(part: LayoutPartition, source: Path, model: ModelSource) -> None:
+    if part.blocks[1] > model.count:
         raise GenerateError(
-            f"{source}: partition {part.name!r} has the blocks {list(part.blocks)}, but {folder} holds {count} blocks "
-            f"of {manifest.model!r}: is the layout of other blocks? Split with --blocks {part.blocks[1]} or more, or "
-            "plan again"
+            f"{source}: partition {part.name!r} has the blocks {list(part.blocks)}, but {model}: is the layout of "
+            f"other blocks? Split with --blocks {part.blocks[1]} or more, or plan again"
         )
 
 
-def _match_ends(
-    model: LayoutModel, parts: Mapping[str, LayoutPartition], source: Path, folder: Path, manifest: Manifest
-) -> None:
+def _match_ends(model: LayoutModel, parts: Mapping[str, LayoutPartition], source: Path, of: ModelSource) -> None:
     """Every pipeline must run the whole model."""
     for pipeline in model.pipelines:
         last = parts[pipeline.partitions[-1]]
-        if last.blocks[1] != len(manifest.blocks):
+        if last.blocks[1] != of.count:
             raise GenerateError(
                 f"{source}: model {model.name!r}: the pipeline {list(pipeline.partitions)} ends with block "
-                f"{last.blocks[1]}, but {folder} holds {len(manifest.blocks)} blocks of {manifest.model!r}: is the "
-                "layout of other blocks?"
+                f"{last.blocks[1]}, but {of}: is the layout of other blocks?"
             )
 
 
-def differing_bytes(layout: Layout, manifests: Mapping[str, Manifest]) -> list[str]:
+def differing_bytes(layout: Layout, models: Mapping[str, ModelSource]) -> list[str]:
     """Notices on partitions that send other sizes than the layout was planned with."""
     notices = []
     for part in layout.partitions:
-        manifest = manifests[part.model]
-        if part.blocks[1] < len(manifest.blocks) and part.bytes_per_row:
-            found = manifest.cut_bytes[part.blocks[1] - 1]
+        model = models[part.model]
+        if part.blocks[1] < model.count and part.bytes_per_row:
+            found = model.bytes_after(part.blocks[1])
             if found != part.bytes_per_row:
                 notices.append(
                     f"partition {part.name!r} sends {found} bytes per row, and the layout was planned with "
