@@ -8,5 +8,5 @@
 whether requests may share a batch (`trial` finds out by running the model), `config` writes it down in Triton's words,
 `writing` puts the folder in place. `model` has the nouns, `commands` the command line. `splitting` cuts models into
 blocks and partitions; its commands are `split_command` and `profile_blocks_command`. `deploying` makes of a layout a
-folder that runs; its command is `layout_command`.
+folder that runs; its command is `layout_command`. `tensorrt` has engines, and what TensorRT needs to know.
 """

@@ -292,11 +292,15 @@ def test_options_of_models_and_of_layouts_are_kept_apart(run: Run, blocks: Path,
     assert "--policy" in result.stderr
 
 
-@given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=20, unique=True))
+NAMES = st.text(min_size=1, max_size=8) | st.sampled_from(["x", "X", "x.sh", "x.build", "x.build.sh", "x.sh.sh"])
+
+
+@given(st.lists(NAMES, min_size=1, max_size=20, unique=True))
 def test_every_worker_has_a_folder_and_ports_of_its_own(names: list[str]) -> None:
     workers = [LayoutWorker(name=name, device=Device("n", 0), hosts=("p",)) for name in names]
     places = places_of(workers, {}, 9000).values()
     folders = [place.folder for place in places]
-    assert len({folder.lower() for folder in folders}) == len(names)
+    files = [f"{folder}{ending}".lower() for folder in folders for ending in ("", ".sh", ".build.sh")]
+    assert len(set(files)) == len(files)
     assert not any(folder.startswith((".", "-")) or "/" in folder for folder in folders)
     assert len({port for p in places for port in (p.http_port, p.grpc_port, p.metrics_port)}) == 3 * len(names)

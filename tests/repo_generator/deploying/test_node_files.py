@@ -255,11 +255,22 @@ def test_compose_gives_every_container_its_slice(out: Path) -> None:
     assert services["third"]["environment"]["TIDEGATE_MPS"] == services["third"]["volumes"][1].split(":")[-1]
 
 
+def test_a_worker_may_be_called_like_the_building_of_another(run: Run, tmp_path: Path) -> None:
+    layout = deepcopy(LAYOUT)
+    layout["workers"][3]["name"] = "four-build"
+    assert run(layout, "--flavour", "tensorrt").exit_code == 0
+    services = yaml.safe_load((tmp_path / "out" / "compose" / "a" / "compose.yaml").read_text())["services"]
+    commands = {name: service["command"][0].rpartition("/")[2] for name, service in services.items()}
+    assert (commands["four"], commands["four-build"]) == ("four.sh", "four-build.sh")
+    assert (commands["four-build-2"], commands["four-build-build"]) == ("four.build.sh", "four-build.build.sh")
+
+
 def documents(out: Path, name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((out / "kubernetes" / name).read_text()))
 
 
 def test_kubernetes_takes_its_objects(out: Path) -> None:
+    assert "&id" not in (out / "kubernetes" / "workers.yaml").read_text(), "people read it"
     for document in documents(out, "workers.yaml") + documents(out, "tidegate.yaml"):
         kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
 
@@ -304,6 +315,14 @@ def test_the_proxy_finds_every_worker_at_its_service(out: Path) -> None:
     assert service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
     layout = Layout.model_validate_json(config["data"]["layout.json"])
     assert layout == read_document(out / "layout.json", Layout)
+
+
+def test_a_layout_that_no_config_map_holds_is_noticed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate_repo_generator.deploying.node_files._MOST_CONFIG_BYTES", 4096)
+    assert (
+        "notice: kubernetes/tidegate.yaml: Kubernetes takes ConfigMaps of up to 4096 bytes, and this one has"
+        in run(LAYOUT, "--flavour", "triton").stderr
+    )
 
 
 def test_the_other_flavours_have_the_same_nodes(run: Run, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """MPS shares for real, where a GPU and MPS are: the generated scripts, and a CUDA program in the place of tritonserver.
 
-It starts a control daemon of its own, which it ends; no setting of the GPU is changed. It needs pytest, msgspec, pluggy,
-pydantic, nvidia-ml-py and NVIDIA's driver, nothing else of this repository but `core` and `repo_generator`.
+It starts a control daemon of its own, which it ends; no setting of the GPU is changed. It needs pytest, msgspec,
+pluggy, pydantic, nvidia-ml-py and NVIDIA's driver, nothing else of this repository but `core` and `repo_generator`.
 """
 
 import json

@@ -25,8 +25,12 @@ class TensorIOMode(Enum):
     OUTPUT = "outputs"
 
 
-class _Flag(IntEnum):
+class CreationFlagOf10(IntEnum):
     EXPLICIT_BATCH = 0
+
+
+class CreationFlagOf11(IntEnum):
+    STRONGLY_TYPED = 1
 
 
 class BuilderFlagOf10(Enum):
@@ -118,15 +122,16 @@ class Engine:
 
 
 class FakeTensorrt:
-    """The module. `version`: 11 and later have no flags for precisions. `spoil`: called with what an engine is."""
+    """The module. `version`: 11 has fewer flags. `spoil`: called with what an engine is."""
 
     TensorIOMode = TensorIOMode
-    NetworkDefinitionCreationFlag = _Flag
     DataType = DataType
 
     def __init__(self, version: str = "10.9.0", *, gpu: bool = True) -> None:
         self.__version__ = version
-        self.BuilderFlag = BuilderFlagOf10 if int(version.split(".", maxsplit=1)[0]) < 11 else BuilderFlagOf11
+        is_10 = int(version.split(".", maxsplit=1)[0]) < 11
+        self.BuilderFlag: Any = BuilderFlagOf10 if is_10 else BuilderFlagOf11
+        self.NetworkDefinitionCreationFlag: Any = CreationFlagOf10 if is_10 else CreationFlagOf11
         self.gpu = gpu
         self.built: list[dict[str, Any]] = []
         self.spoil: Any = lambda tensors: None
@@ -155,7 +160,8 @@ class _Builder:
         self._module = module
 
     def create_network(self, flags: int) -> Network:
-        assert flags == 1 << _Flag.EXPLICIT_BATCH
+        explicit = self._module.NetworkDefinitionCreationFlag is CreationFlagOf10
+        assert flags == (1 << CreationFlagOf10.EXPLICIT_BATCH if explicit else 0)
         return Network()
 
     def create_builder_config(self) -> Config:

@@ -173,6 +173,16 @@ def test_what_tensorrt_cannot_do_is_said(
     assert not (folder / "1" / "model.plan").exists()
 
 
+def test_tensorrt_11_builds_what_the_model_is(
+    pictures: Path, tmp_path: Path, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeTensorrt("11.1.0")
+    monkeypatch.setitem(sys.modules, "tensorrt", fake)
+    status, out, errors = build(tensorrt(pictures, tmp_path, (3, 48, 320)) / "engine.json")
+    assert (status, errors, fake.built[0]["flags"]) == (0, "", [])
+    assert "was built for fp32" in out
+
+
 def test_what_the_parser_lacks_stands_in_the_error(
     save_onnx: SaveOnnx, tmp_path: Path, trt: FakeTensorrt, build: Build
 ) -> None:

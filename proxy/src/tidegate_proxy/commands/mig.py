@@ -52,13 +52,20 @@ def mig(
 ) -> None:
     """Show the MIG instances of this machine, and bring about those that a layout wants.
 
-    show: what NVML tells of the GPUs here. plan LAYOUT: what a layout wants of which GPU, whatever is here. diff
-    LAYOUT: what would change here, or why it cannot. apply LAYOUT: the same, and with --yes it is done, all or nothing.
+    show: what NVML tells of the GPUs here.
 
-    uuid DIR WORKER: the UUID of a worker's device, for its launch file. env DIR: those of all MIG instances, as
-    variables for the files of Docker Compose.
+    plan LAYOUT: what a layout wants of which GPU, whatever is here.
 
-    The MIG mode itself is never changed: that takes a reset of the GPU (`nvidia-smi -mig 1`). Example:
+    diff LAYOUT: what would change here, or why it cannot.
+
+    apply LAYOUT: the same, and with --yes it is done: all of it or nothing.
+
+    uuid DIR WORKER: the UUID of a worker's device, for its launch file.
+
+    env DIR: those of all MIG instances here, for Docker Compose.
+
+    The MIG mode itself is never changed: that takes a reset of the GPU
+    (`nvidia-smi -mig 1`). Example:
 
         tidegate mig diff deployment
 

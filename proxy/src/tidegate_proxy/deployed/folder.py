@@ -50,7 +50,7 @@ def read_plan(folder: Path, *, free_ports: bool = False) -> DeploymentPlan:
     if deployment.flavour != "embedded":
         raise DeploymentError(
             f"{folder} was generated for full Tritons (--flavour {deployment.flavour}), and `tidegate up` starts "
-            "embedded ones, which lack the ONNX Runtime backend: run the launch files in workers/ on their nodes, or "
+            "embedded ones, which have none of its backends: run the launch files in workers/ on their nodes, or "
             "generate it again with --flavour embedded"
         )
     config = read_config(folder / PROXY_FILE)

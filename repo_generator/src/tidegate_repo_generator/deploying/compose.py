@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tidegate.documents import LayoutWorker, device_variable, mig_instance
 from tidegate_repo_generator.deploying.mps import PIPES, domain_of
-from tidegate_repo_generator.deploying.places import Place
+from tidegate_repo_generator.deploying.places import Place, folder_name
 from tidegate_repo_generator.deploying.slices import VISIBLE
 from tidegate_repo_generator.model import Flavour
 
@@ -22,6 +22,7 @@ def compose(workers: Sequence[LayoutWorker], places: Mapping[str, Place], flavou
     MIG instances come from variables (`tidegate mig env`), for they have UUIDs only from when they are made.
     """
     services: dict[str, Any] = {}
+    names = [places[worker.name].folder for worker in workers]
     for worker in workers:
         place = places[worker.name]
         name = place.folder.lower()
@@ -34,7 +35,7 @@ def compose(workers: Sequence[LayoutWorker], places: Mapping[str, Place], flavou
             **common,
         }
         if flavour is Flavour.TENSORRT:
-            services[f"{name}-build"] = {
+            services[folder_name(f"{name}-build", names)] = {
                 "image": f"${{TENSORRT_IMAGE:-{TENSORRT_IMAGE}}}",
                 "command": [f"{MOUNT}/workers/{place.folder}.build.sh"],
                 "profiles": ["build"],

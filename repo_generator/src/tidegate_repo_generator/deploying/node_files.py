@@ -16,6 +16,22 @@ from tidegate_repo_generator.deploying.slices import share_of
 from tidegate_repo_generator.model import Flavour
 
 _EXECUTABLE: Final = 0o755
+_MOST_CONFIG_BYTES: Final = 2**20
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc] # yaml has no types
+    """Writes for people: no anchors for what occurs twice, and texts of several lines as they are."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Ignore all."""
+        return True
+
+    def represent_str(self, data: str) -> Any:  # noqa: ANN401
+        """Represent a text, line by line if it has several."""
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def write_node_files(
@@ -39,6 +55,12 @@ def write_node_files(
     _write_yaml(folder / "kubernetes" / "workers.yaml", "The workers, a pod for each slice.", *objects)
     proxy = proxy_objects(pods, places, policy, layout_text)
     _write_yaml(folder / "kubernetes" / "tidegate.yaml", "The proxy in front of the workers.", *proxy)
+    size = sum(len(text.encode()) for text in proxy[0]["data"].values())
+    if size > _MOST_CONFIG_BYTES:
+        notices.append(
+            f"kubernetes/tidegate.yaml: Kubernetes takes ConfigMaps of up to {_MOST_CONFIG_BYTES} bytes, and this "
+            f"one has {size}, most of it the layout: put both files on a volume instead."
+        )
     return notices
 
 
@@ -72,5 +94,5 @@ def _write_daemons(folder: Path, workers: tuple[LayoutWorker, ...], places: Mapp
 
 def _write_yaml(path: Path, what: str, *documents: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump_all(documents, sort_keys=False, width=120, default_flow_style=None)
+    text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120, default_flow_style=None)
     path.write_text(f"# Written by `tidegate generate`. {' '.join(what.split())}\n{text}", encoding="utf-8")

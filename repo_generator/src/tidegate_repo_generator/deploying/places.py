@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,18 +58,26 @@ def places_of(workers: Sequence[LayoutWorker], hosts: Mapping[str, str], port: i
                 "its own --host"
             )
         on_host[host] += 1
-        folder = folder_name(worker.name, folders)
-        folders.add(folder)
+        folder = folder_name(worker.name, folders, _scripts)
+        folders |= {folder, *_scripts(folder)}
         places[worker.name] = Place(folder, host, first)
     return places
 
 
-def folder_name(name: str, taken: Collection[str]) -> str:
-    """A folder's name for a worker or the like, one that no other has, not even where case does not count."""
+def _scripts(folder: str) -> tuple[str, ...]:
+    """The files beside a worker's folder, which no other worker's folder may be called."""
+    return f"{folder}.sh", f"{folder}.build.sh"
+
+
+def folder_name(name: str, taken: Collection[str], beside: Callable[[str], Collection[str]] = lambda folder: ()) -> str:
+    """A folder's name for a worker or the like, one that no other has, not even where case does not count.
+
+    `beside`: further names that come with it, which must be free, too.
+    """
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "worker"
     lowered = {folder.lower() for folder in taken}
     number, found = 1, plain
-    while found.lower() in lowered:
+    while any(claimed.lower() in lowered for claimed in (found, *beside(found))):
         number += 1
         found = f"{plain}-{number}"
     return found

@@ -19,7 +19,7 @@ class Sizes:
     largest: Shape
 
     def as_lists(self) -> dict[str, list[int]]:
-        """By TensorRT's names."""
+        """The three under TensorRT's names."""
         return {"min": list(self.smallest), "opt": list(self.usual), "max": list(self.largest)}
 
 
