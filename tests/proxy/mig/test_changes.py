@@ -57,8 +57,10 @@ def test_whatever_there_is_becomes_what_is_wanted(data: st.DataObject, geometry:
     assert carry_out(nvml, {FIRST: wanted}) == []
 
 
-@given(data=st.data(), geometry=geometries, at=st.integers(0, 20))
-def test_where_one_step_is_refused_all_is_as_it_was(data: st.DataObject, geometry: MigGeometry, at: int) -> None:
+@given(data=st.data(), geometry=geometries, at=st.integers(0, 20), interrupted=st.booleans())
+def test_where_one_step_is_refused_all_is_as_it_was(
+    data: st.DataObject, geometry: MigGeometry, at: int, interrupted: bool
+) -> None:
     gpu, other = Gpu(ONE, geometry=geometry), Gpu(TWO, geometry=geometry)
     nvml = FakeNvml(gpu, other)
     cuts = [data.draw(subsets(geometry)) for _ in range(4)]
@@ -66,7 +68,14 @@ def test_where_one_step_is_refused_all_is_as_it_was(data: st.DataObject, geometr
         for instance in present:
             nvml.make(each, instance.profile, instance.start)
     calls = iter(range(1000))
-    nvml.fails = lambda *_: refuse(pynvml.NVML_ERROR_UNKNOWN) if next(calls) == at else None
+
+    def fail(*_: object) -> None:
+        if next(calls) == at:
+            if interrupted:
+                raise KeyboardInterrupt
+            refuse(pynvml.NVML_ERROR_UNKNOWN)
+
+    nvml.fails = fail
     wanted: dict[Device, Sequence[Mig]] = {device: cut for device, cut in ((FIRST, cuts[2]), (SECOND, cuts[3])) if cut}
     try:
         carry_out(nvml, wanted)

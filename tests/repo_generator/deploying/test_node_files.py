@@ -211,7 +211,8 @@ def test_one_control_daemon_for_each_device_or_instance_that_is_shared(
     assert (wrong.returncode, wrong.stderr) == (2, "error: mps/gpu-2.sh start | stop | run\n")
 
 
-def test_all_who_share_run_until_one_of_them_ends(out: Path, environment: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [False, True], ids=["one ends", "it is told to end"])
+def test_all_who_share_run_and_end_together(out: Path, environment: dict[str, str], tmp_path: Path, told: bool) -> None:
     (out / "engines" / "small" / "m.b.plan").touch()
     command = [str(out / "mps" / "gpu-2.sh"), "run"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as running:
@@ -221,10 +222,13 @@ def test_all_who_share_run_until_one_of_them_ends(out: Path, environment: dict[s
             assert time.monotonic() < deadline, "the workers did not start"
             assert running.poll() is None
             time.sleep(0.01)
-        (tmp_path / "die").touch()
+        if told:
+            running.terminate()
+        else:
+            (tmp_path / "die").touch()
         _, errors = running.communicate(timeout=60)
-    assert running.returncode == 1
-    assert "one of the workers ended" in errors
+    assert running.returncode == (143 if told else 1)
+    assert ("one of the workers ended" in errors) != told
     lines = calls.read_text().splitlines()
     started = sorted(re.sub(r" .*model-repository=\S*/(\S+) .* on ", r" \1 on ", line) for line in lines[1:3])
     pipes = tmp_path / "pipes"

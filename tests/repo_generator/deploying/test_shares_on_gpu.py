@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,12 +100,13 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     for script, text in scripts.items():
         script.write_text(text)
         script.chmod(0o755)
-    variables = {**os.environ, "PATH": f"{tmp_path}/tools:{os.environ['PATH']}", "TIDEGATE_MPS": f"{tmp_path}/p"}
-    subprocess.run([daemon, "start"], env=variables, check=True, timeout=60)
-    try:
-        yield variables
-    finally:
-        subprocess.run([daemon, "stop"], env=variables, check=False, timeout=60)
+    with tempfile.TemporaryDirectory(prefix="mps-") as pipes:  # the names of sockets are limited
+        variables = {**os.environ, "PATH": f"{tmp_path}/tools:{os.environ['PATH']}", "TIDEGATE_MPS": pipes}
+        subprocess.run([daemon, "start"], env=variables, check=True, timeout=60)
+        try:
+            yield variables
+        finally:
+            subprocess.run([daemon, "stop"], env=variables, check=False, timeout=60)
 
 
 def said_by(command: list[str], environment: dict[str, str]) -> Any:  # noqa: ANN401

@@ -4,44 +4,57 @@ from collections.abc import Callable, Sequence
 
 from tidegate.documents import Mig
 from tidegate_proxy.mig.changes import Change
-from tidegate_proxy.mig.interface import MigError, MigGpu, MigNode
+from tidegate_proxy.mig.interface import MigError, MigInstance, MigNode
 
 
 def apply_changes(node: MigNode, changes: Sequence[Change], tell: Callable[[str], None] = lambda what: None) -> None:
     """Remove and make instances, GPU by GPU; `tell` is called with each step that was done.
 
-    Where the driver refuses a step, those before it are taken back in reverse. Raises MigError, which says whether all
-    is as it was; instances that were taken back may have other UUIDs than before, and those cut again are whole.
+    Where the driver refuses a step, or Ctrl-C stops it, those before it are taken back. Raises MigError, which says
+    whether all is as it was; instances that come back may have other UUIDs than before, and those cut again are whole.
     """
-    done: list[tuple[MigGpu, Mig, bool]] = []
+    steps = 0
     try:
         for change in changes:
             for gone in change.go:
                 node.destroy(change.gpu, gone)
-                assert gone.start is not None, "changes() knows all places"
-                done.append((change.gpu, Mig(gone.profile, gone.start), False))
+                steps += 1
                 tell(f"{change.gpu}: {gone} is gone")
             for wanted in change.come:
                 node.create(change.gpu, wanted)
-                done.append((change.gpu, wanted, True))
+                steps += 1
                 tell(f"{change.gpu}: {wanted.profile} at {wanted.start} is there")
-    except MigError as error:
+    except (MigError, KeyboardInterrupt) as error:
+        why = str(error) or "interrupted"
         try:
-            _take_back(node, done)
+            _take_back(node, changes)
         except MigError as worse:
             raise MigError(
-                f"{error}\nand it could not be taken back: {worse}\n`tidegate mig show` says what there is"
+                f"{why}\nand it could not be taken back: {worse}\n`tidegate mig show` says what there is"
             ) from error
         raise MigError(
-            f"{error}\nwhat was changed before is taken back" if done else f"{error}\nnothing is changed"
+            f"{why}\n{'what was changed before is taken back' if steps else 'nothing is changed'}"
         ) from error
 
 
-def _take_back(node: MigNode, done: Sequence[tuple[MigGpu, Mig, bool]]) -> None:
-    for gpu, mig, was_made in reversed(done):
-        if not was_made:
-            node.create(gpu, mig)
+def _take_back(node: MigNode, changes: Sequence[Change]) -> None:
+    """Bring about what there was before, from whatever there is: a step may have been half done."""
+    before = {change.gpu.device.id: (*change.stay, *change.go) for change in changes}
+    for gpu in node.gpus():
+        if gpu.device.id not in before:
             continue
-        (now,) = (each for each in node.gpus() if each.device.id == gpu.device.id)
-        (made,) = (instance for instance in now.instances if instance.mig == mig)
-        node.destroy(gpu, made)
+        was = {_place(instance): instance for instance in before[gpu.device.id]}
+        kept = set()
+        for instance in gpu.instances:
+            then = was.get(_place(instance))
+            if then and (instance.uuid or not then.uuid):
+                kept.add(_place(instance))
+            else:
+                node.destroy(gpu, instance)
+        for profile, start in was.keys() - kept:
+            node.create(gpu, Mig(profile, start))
+
+
+def _place(instance: MigInstance) -> tuple[str, int]:
+    assert instance.start is not None, "changes() knows all places"
+    return instance.profile, instance.start
