@@ -146,6 +146,20 @@ def test_triton_has_nothing_against_partitions_but_that_it_lacks_the_backend(
     assert all(f"unable to find backend library for backend '{backend}'" in reason for _, reason in said)
 
 
+def test_engines_that_would_be_built_from_the_same_are_kept(run: Run, out: Path) -> None:
+    plans = [out / "engines" / name for name in ("big/m.a.plan", "big/m.b.plan", "small/m.b.plan")]
+    for plan in plans:
+        plan.write_text(f"of {plan.parent.name}")
+    assert run(LAYOUT, "--flavour", "tensorrt", "--precision", "fp16", "--force").exit_code == 0
+    assert [plan.read_text() for plan in plans] == ["of big", "of big", "of small"]
+    (weights,) = (out / "weights").glob("m.0-2.onnx")
+    weights.write_bytes(weights.read_bytes() + b" ")
+    assert run(LAYOUT, "--flavour", "tensorrt", "--precision", "fp16", "--force").exit_code == 0
+    assert [plan.is_file() for plan in plans] == [False, True, True], "the model was another one"
+    assert run(LAYOUT, "--flavour", "tensorrt", "--force").exit_code == 0
+    assert not any(plan.is_file() for plan in plans), "of another precision"
+
+
 def scripts(out: Path) -> list[Path]:
     return [*(out / "workers").glob("*.sh"), *(out / "mps").glob("*.sh")]
 

@@ -6,7 +6,7 @@
 
 `deploy` is the whole of it; `sources` says where models come from, `matching` checks the layout against blocks and
 partitions, `places` finds folders and ports for the workers, `slices` says what binds one to its device, `launch` and
-`proxy_config` write what starts them, `engines` describes TensorRT's. For full Tritons `node_files` adds what the nodes
-need: `mig_parted` how their GPUs are cut, `mps` the control daemons of those that are shared, `compose` and
-`kubernetes` the same workers in containers.
+`proxy_config` write what starts them, `repositories` what they load, `engines` describes TensorRT's. For full Tritons
+`node_files` adds what the nodes need: `mig_parted` how their GPUs are cut, `mps` the control daemons of those that are
+shared, `compose` and `kubernetes` the same workers in containers.
 """

@@ -3,8 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from shutil import copyfile
+from pathlib import Path
 from typing import Final
 
 from tidegate.documents import (
@@ -12,17 +11,11 @@ from tidegate.documents import (
     LAYOUT_FILE,
     PROXY_FILE,
     STATE_FILE,
-    DeployedPartition,
-    DeployedWorker,
     Deployment,
     Layout,
-    LayoutWorker,
     read_document,
     write_document,
 )
-from tidegate_repo_generator.config import config_text, model_config
-from tidegate_repo_generator.deploying.engines import Engines
-from tidegate_repo_generator.deploying.launch import build_file, launch_file
 from tidegate_repo_generator.deploying.matching import (
     check_batches,
     differing_bytes,
@@ -32,19 +25,15 @@ from tidegate_repo_generator.deploying.matching import (
 from tidegate_repo_generator.deploying.node_files import write_node_files
 from tidegate_repo_generator.deploying.places import DEFAULT_PORT, Place, places_of
 from tidegate_repo_generator.deploying.proxy_config import proxy_config
+from tidegate_repo_generator.deploying.repositories import WEIGHTS, Repositories
 from tidegate_repo_generator.deploying.sources import ModelSource, Save, paths_of, source_of
 from tidegate_repo_generator.model import Flavour, GenerateError, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile, read_onnx
-from tidegate_repo_generator.tensorrt.engine import PLAN_FILE
 from tidegate_repo_generator.tensorrt.given_shapes import Shapes, shapes_measured
 from tidegate_repo_generator.tensorrt.partition_shapes import shapes_of_partitions
-from tidegate_repo_generator.writing import CONFIG_FILE, replace_folder
-from tidegate_triton_models import model_source
+from tidegate_repo_generator.writing import replace_folder
 
 DEFAULT_POLICY: Final = "ppipe"
-_WEIGHTS: Final = "weights"
-_WORKERS: Final = "workers"
-_EXECUTABLE: Final = 0o755
 
 
 @dataclass(frozen=True)
@@ -104,13 +93,13 @@ def deploy(
     notices = differing_bytes(layout, models)
 
     def fill(new: Path) -> None:
-        files = _extract(layout, opened, new / _WEIGHTS, step)
+        files = _extract(layout, opened, new / WEIGHTS, step)
         complete = _with_outputs(layout, models, files)
         shapes: dict[str, Shapes] = {}
         if flavour.takes_precision:
             shapes = shapes_of_partitions(complete, files, requests)
-        writer = _Writer(new, complete, places, files, flavour, precision or Precision.FP32, shapes)
-        deployment = writer.write()
+        repositories = Repositories(new, complete, places, files, flavour, precision or Precision.FP32, shapes, target)
+        deployment = repositories.write()
         write_document(new / LAYOUT_FILE, complete)
         if flavour is not Flavour.EMBEDDED:
             text = (new / LAYOUT_FILE).read_text(encoding="utf-8")
@@ -170,107 +159,3 @@ def _request_shapes(models: Mapping[str, ModelSource], profile: Path | None) -> 
     if profile is not None:
         return {name: shapes_measured(profile, name) for name in models}
     return {name: model.shapes for name, model in models.items()}
-
-
-@dataclass(frozen=True)
-class _Writer:
-    """Writes the workers' repositories and launch files."""
-
-    new: Path
-    layout: Layout
-    places: Mapping[str, Place]
-    files: Mapping[str, OnnxFile]
-    flavour: Flavour
-    precision: Precision
-    shapes: Mapping[str, Shapes]
-
-    def write(self) -> Deployment:
-        """Write them all; what is where."""
-        parts = {part.name: part for part in self.layout.partitions}
-        pipelines = [pipeline for model in self.layout.models for pipeline in model.pipelines]
-        batches = {
-            name: max(
-                (pipeline.batch for pipeline in pipelines if name in pipeline.partitions),
-                default=min(map(len, part.latency_ms.values())),
-            )
-            for name, part in parts.items()
-        }
-        folder = self.new / _WORKERS
-        folder.mkdir()
-        engines = Engines(self.new, self.files, batches, self.precision, self.shapes)
-        for worker in self.layout.workers:
-            place = self.places[worker.name]
-            for name in worker.hosts:
-                self._write_partition(folder / place.folder / name, name, batches[name])
-            plans: list[str] = []
-            if self.flavour is Flavour.TENSORRT:
-                specs = [engines.write(worker.speed, name) for name in worker.hosts]
-                plans = [engines.plan(spec) for spec in specs]
-                for name, plan in zip(worker.hosts, plans, strict=True):
-                    (folder / place.folder / name / "1" / PLAN_FILE).symlink_to(Path("../../../..") / plan)
-                _write_script(folder / f"{place.folder}.build.sh", build_file(worker, specs))
-            _write_script(folder / f"{place.folder}.sh", launch_file(worker, place, self.flavour, plans))
-        return Deployment(
-            flavour=self.flavour.value,
-            workers=tuple(_deployed(worker, self.places[worker.name]) for worker in self.layout.workers),
-            partitions=tuple(
-                DeployedPartition(
-                    name=name,
-                    model=parts[name].model,
-                    blocks=parts[name].blocks,
-                    file=str(PurePosixPath(_WEIGHTS, file.path.name)),
-                    inputs=tuple(tensor.name for tensor in file.inputs),
-                    outputs=tuple(tensor.name for tensor in file.outputs),
-                )
-                for name, file in self.files.items()
-            ),
-        )
-
-    def _write_partition(self, folder: Path, name: str, batch: int) -> None:
-        """A partition as a model of Triton's: its configuration, and links to its weights, or to its engine."""
-        file = self.files[name]
-        version = folder / "1"
-        version.mkdir(parents=True)
-        config = model_config(
-            file,
-            name=name,
-            flavour=self.flavour,
-            max_batch_size=batch,
-            instances=1,
-            slo_ms=None,
-            gpus=() if self.flavour is Flavour.EMBEDDED else (0,),
-            precision=self.precision,
-            shapes=self.shapes.get(name, ()),
-        )
-        (folder / CONFIG_FILE).write_text(config_text(config, source=file.path.name), encoding="utf-8")
-        if self.flavour is Flavour.TENSORRT:
-            return
-        _link(file.path, version / "model.onnx")
-        for data in file.data_files:
-            _link(file.path.parent / data, version / data)
-        if self.flavour is Flavour.EMBEDDED:
-            copyfile(model_source("onnx_runner"), version / "model.py")
-
-
-def _deployed(worker: LayoutWorker, place: Place) -> DeployedWorker:
-    return DeployedWorker(
-        name=worker.name,
-        repository=f"{_WORKERS}/{place.folder}",
-        launch=f"{_WORKERS}/{place.folder}.sh",
-        device=worker.device,
-        slice=worker.slice,
-        hosts=worker.hosts,
-    )
-
-
-def _write_script(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-    path.chmod(_EXECUTABLE)
-
-
-def _link(file: Path, name: Path) -> None:
-    """Give a file another name: a hard link, or a symbolic one where the file system has no others."""
-    try:
-        name.hardlink_to(file)
-    except OSError:
-        name.symlink_to(os.path.relpath(file, name.parent))

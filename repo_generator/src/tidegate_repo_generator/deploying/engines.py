@@ -1,5 +1,6 @@
 """The engines of a deployment: one for each partition on each kind of worker, which all of that kind share."""
 
+import filecmp
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ class Engines:
     """The largest batch of every partition, which is the usual one, too."""
     precision: Precision
     shapes: Mapping[str, Shapes]
+    previous: Path
+    """Where the deployment was before, if it was: engines that would be built from the same are kept."""
     _kinds: dict[str, str] = field(default_factory=dict)
 
     def write(self, kind: str, partition: str) -> str:
@@ -43,9 +46,27 @@ class Engines:
             onnx = os.path.relpath(file.path, path.parent)
             path.write_text(engine.text(onnx, f"{partition}.plan"), encoding="utf-8")
             copyfile(SCRIPT, self.deployment / _FOLDER / SCRIPT.name)
+            self._keep(spec, file)
         return str(spec)
+
+    def _keep(self, spec: PurePosixPath, file: OnnxFile) -> None:
+        """Take over the engine that was there, if its description and its model are what they were."""
+        plan = self.plan(str(spec))
+        weights = [path.relative_to(self.deployment) for path in (file.path, *_beside(file))]
+        if (self.previous / plan).is_file() and all(
+            _same(self.previous / path, self.deployment / path) for path in (spec, *weights)
+        ):
+            copyfile(self.previous / plan, self.deployment / plan)
 
     @staticmethod
     def plan(spec: str) -> str:
         """The engine that is built from a description."""
         return str(PurePosixPath(spec).with_suffix(".plan"))
+
+
+def _beside(file: OnnxFile) -> list[Path]:
+    return [file.path.parent / data for data in file.data_files]
+
+
+def _same(before: Path, now: Path) -> bool:
+    return before.is_file() and filecmp.cmp(before, now, shallow=False)
