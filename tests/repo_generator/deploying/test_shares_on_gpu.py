@@ -126,9 +126,9 @@ def test_every_worker_has_its_share_and_no_more(environment: dict[str, str], tmp
 
 
 def test_without_its_daemon_no_worker_starts(environment: dict[str, str], tmp_path: Path) -> None:
-    environment["TIDEGATE_MPS"] = str(tmp_path / "elsewhere")
+    elsewhere = environment | {"TIDEGATE_MPS": str(tmp_path / "elsewhere")}
     done = subprocess.run(
-        [tmp_path / "workers" / "third.sh"], env=environment, capture_output=True, text=True, check=False, timeout=60
+        [tmp_path / "workers" / "third.sh"], env=elsewhere, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 1
     assert "MPS does not run there" in done.stderr
