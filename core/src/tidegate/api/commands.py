@@ -17,7 +17,10 @@ class Dispatch(Command, frozen=True, tag=True):
 
 
 class Drop(Command, frozen=True, tag=True):
-    """Give a queued request up: its client is told at once rather than too late."""
+    """Give a queued request up: its client is told at once rather than too late.
+
+    Where a late answer is wanted all the same (`Request.late_until_ns`) the request arrives again, without a deadline.
+    """
 
     request_id: int
     reason: str

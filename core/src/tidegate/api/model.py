@@ -4,7 +4,7 @@ Instants and durations are integer nanoseconds (`..._ns`). Every value is immuta
 JSON, so that a recorded run can be compared byte by byte with its replay.
 """
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -12,6 +12,10 @@ from tidegate.api.device import DEFAULT_KIND, Device, Slice, Whole
 
 NEVER: Final = 2**63 - 1
 """The instant after every other: the deadline of a request that has none."""
+
+
+LateWord = Literal["drop", "serve"]
+"""What becomes of a request that cannot be answered by its model's SLO: it is refused, or answered all the same."""
 
 
 class Pipeline(msgspec.Struct, frozen=True):
@@ -35,6 +39,9 @@ class Model(msgspec.Struct, frozen=True):
     """Empty for a model that is not split: then it is one partition of its own name."""
     merge_limit: int | None = None
     """The most rows of a batch of several requests. None: `max_rows`; 1: each request runs alone."""
+
+    late: LateWord = "drop"
+    """What becomes of requests that cannot be in time. Policies need not know: the engine sees to it."""
 
     @property
     def merges(self) -> bool:
@@ -107,18 +114,30 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     deferrable: bool = True
     """Whether its batch may wait for more requests to join. False where a batch of such requests was refused: nobody
     else can join it, or there has to be time for another try."""
+    late_until_ns: int = 0
+    """The instant up to which its answer is wanted even after the deadline; not beyond that: it is to be in time.
+
+    A request that a policy gives up arrives again with the deadline NEVER when nothing that can be in time wants a
+    worker, unless this has passed (`Model.late`).
+    """
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it was given up as one that cannot be in time, and is served all the same."""
+        return self.deadline_ns == NEVER and self.late_until_ns > 0
 
 
 QueueKey = tuple[str, str, str]
 """(model, shape, merge key): requests of one queue take equally long and can share a batch; those of two never do.
 
-The merge key is empty for a model whose requests run alone: those of one shape have one queue, however they differ.
+The merge key is empty for a model whose requests run alone: those of one shape have one queue, however they differ,
+but for late ones, which nobody in time waits behind.
 """
 
 
 def queue_key(request: Request, model: Model) -> QueueKey:
     """The queue that a request of this model belongs to."""
-    return request.model, request.shape, request.merge_key if model.merges else ""
+    return request.model, request.shape, request.merge_key if model.merges or request.is_late else ""
 
 
 class Leg(msgspec.Struct, frozen=True, gc=False):

@@ -142,7 +142,9 @@ class Policy(ABC):
         return type(self)(setup, self.options)
 
     def arrives_anew(self, request: Request) -> bool:
-        """Whether a request that arrives is one of the `inherited`, which were counted before; asked once of each."""
+        """Whether a request that arrives was counted before: it is `inherited`, or late by now; asked once of each."""
+        if request.is_late:
+            return True
         if request.id not in self.inherited:
             return False
         self.inherited.discard(request.id)

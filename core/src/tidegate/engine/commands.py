@@ -58,9 +58,7 @@ def _drop(state: State, command: Drop) -> None:
     if doubted := state.expectations.doubt(state.now_ns, request, state.fleet.idle):
         state.reprieved.append((request, doubted))
         return
-    state.sharing.leave(request)
-    state.tries.ended(request.id)
-    state.effects.append(command)
+    state.give_up(request, command)
 
 
 def _preempt(state: State, command: Preempt) -> None:

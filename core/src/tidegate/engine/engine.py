@@ -128,7 +128,7 @@ class Engine:
     @property
     def queued(self) -> int:
         """Requests that wait for a batch."""
-        return len(self._state.queued) + len(self._state.sharing)
+        return len(self._state.queued) + len(self._state.sharing) + len(self._state.late)
 
     @property
     def in_flight(self) -> int:
@@ -163,17 +163,15 @@ class Engine:
                 state.flights.start_due(event.now_ns)
             else:
                 self._fire_timers(before_ns)
-                if state.hurried.earliest_ns <= event.now_ns:
-                    self._turns.give_up_hurried()
+                self._turns.give_up_waiting()
                 if state.overlap.is_due(event.now_ns):
                     # A worker whose leg ends with this event is told after that.
                     ends = event.worker_id if isinstance(event, LegFinished | BatchFailed) else None
                     for news in due_news(state, ends):
-                        self._policy.inform(news)
+                        self._policy.tell(news)
             self._intake.take_in(event)
             self._policy.settle()
-            if state.sharing.is_contended:
-                self._turns.take()
+            self._turns.settle()
         except Exception as fault:
             if self._strict:
                 raise

@@ -83,6 +83,8 @@ class Intake:
             self._policy.inform(event)
         elif held := state.sharing.get(event.request_id):
             state.sharing.leave(held)
+        elif state.late.remove(event.request_id):
+            pass
         elif not state.flights.leave(event.request_id):
             return
         state.tries.ended(event.request_id)
@@ -168,7 +170,8 @@ class Intake:
             return True
         # What was on its way behind a leg that ran has hardly been tried; but it may be what its worker fell over.
         most = self._state.settings.max_tries + (flight.running and flight.early_ns is None)
-        return self._state.tries.count(request) <= most and request.deadline_ns > event.now_ns
+        wanted_until_ns = max(request.deadline_ns, request.late_until_ns)
+        return self._state.tries.count(request) <= most and wanted_until_ns > event.now_ns
 
     # Workers -----------------------------------------------------------------------------------------------------
 
@@ -202,6 +205,7 @@ class Intake:
             if state.queued.pop(request.id, None):  # unless the policy dropped it when told of another
                 state.fail_homeless(request)
                 self._policy.inform(RequestCancelled(event.now_ns, request.id))
+        state.fail_late_homeless()
         self._turns.begin_anew()
 
     def _change_plan(self, event: PlanChanged) -> None:
@@ -220,6 +224,7 @@ class Intake:
         for request in state.homeless:
             del state.queued[request.id]
             state.fail_homeless(request)
+        state.fail_late_homeless()
         self._turns.release_all()
         state.sharing.workers_changed(event.now_ns)
         self._policy.succeed(state.policy.successor)

@@ -1,8 +1,19 @@
 """Who decides: the policy is told what happened and its commands are carried out; one that breaks is replaced."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from tidegate.api import AnyEvent, Policy, PolicyOptions, ProfileUpdated, RequestArrived, Setup, WorkerJoined
+from tidegate.api import (
+    AnyEvent,
+    Policy,
+    PolicyOptions,
+    ProfileUpdated,
+    Request,
+    RequestArrived,
+    Setup,
+    WorkerDelayed,
+    WorkerJoined,
+    WorkerReady,
+)
 from tidegate.engine import commands
 from tidegate.engine.invariants import BooksBroken
 from tidegate.engine.readiness import due_news, readiness
@@ -40,7 +51,21 @@ class PolicyRunner:
         """Tell of those of these workers that may be given a batch."""
         for worker_id in worker_ids:
             if ready := readiness(self._state, worker_id):
-                self.inform(ready)
+                self.tell(ready)
+
+    def tell(self, news: WorkerDelayed | WorkerReady) -> None:
+        """Tell of a worker. What is late and may run there is told first, so that it runs in one batch."""
+        late = self._state.late
+        if late and type(news) is WorkerReady:
+            self.show_late(late.batch_for(news.worker_id))
+        self.inform(news)
+
+    def show_late(self, requests: Iterable[Request]) -> None:
+        """Let the policy know of late requests that were not queued."""
+        state = self._state
+        for request in requests:
+            state.queued[request.id] = request
+            self.inform(RequestArrived(state.now_ns, request))
 
     def settle(self) -> None:
         """Tell what follows from what was just done."""
@@ -51,7 +76,7 @@ class PolicyRunner:
             self.follow_doubts()
         while state.queued and state.overlap.is_due(state.now_ns):
             for news in due_news(state):  # of legs that end as soon as what follows them can be there
-                self.inform(news)
+                self.tell(news)
 
     def succeed(self, successor: Callable[[Setup], Policy]) -> None:
         """Let another policy decide, from what is queued on."""

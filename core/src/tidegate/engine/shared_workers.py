@@ -319,7 +319,7 @@ class SharedWorkers:
         rows: dict[QueueKey, int] = {}
         excess = []
         for request in queued:
-            if request.model != model or (flow := self._flows.of(request.id)).hurried != hurried:
+            if request.model != model or request.is_late or (flow := self._flows.of(request.id)).hurried != hurried:
                 continue
             key = (model, request.shape, request.merge_key)
             before = rows.get(key, 0)

@@ -14,7 +14,8 @@ from tidegate.engine.succession import Succession
 class Sharing:
     """What of the waiting requests the policy sees: `queued`, which the engine keeps; the others are held here.
 
-    The engine says what waits, starts and leaves, and after every event asks for what is next.
+    The engine says what waits, starts and leaves, and after every event asks for what is next. Late requests take no
+    part in it: they have what nobody else wants (`late`).
     """
 
     def __init__(
@@ -98,11 +99,14 @@ class Sharing:
 
     def start(self, model: str, requests: list[Request], rows: int, duration_ns: int) -> None:
         """A batch of these starts, that many rows, and is planned to take its workers so long."""
+        if requests[0].is_late:
+            return
         self._shared_by[model].start(requests, rows, duration_ns)
 
     def leave(self, request: Request) -> None:
         """A request waits no more, held or not, though it did not start."""
-        self._shared_by[request.model].leave(request)
+        if not request.is_late:
+            self._shared_by[request.model].leave(request)
 
     def get(self, request_id: int) -> Request | None:
         """A request that is held, by its id."""
@@ -119,6 +123,8 @@ class Sharing:
         self._group()
         waiting = defaultdict(list)
         for request in self._queued.values():
+            if request.is_late:
+                continue
             waiting[id(self._shared_by[request.model])].append(request)
         for requests in waiting.values():
             shared = self._shared_by[requests[0].model]
@@ -154,7 +160,11 @@ class Sharing:
         return self._succession.policy.best_effort
 
     def _queued_by(self, shared: SharedWorkers) -> Iterator[Request]:
-        return (request for request in self._queued.values() if self._shared_by[request.model] is shared)
+        return (
+            request
+            for request in self._queued.values()
+            if self._shared_by[request.model] is shared and not request.is_late
+        )
 
 
 def _place_of(model: Model, hosting: Mapping[str, list[Worker]]) -> Place | None:

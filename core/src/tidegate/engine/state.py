@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from tidegate.api import (
     AnyCommand,
+    Drop,
     Policy,
     Profile,
     ProfileKey,
@@ -17,6 +18,7 @@ from tidegate.engine.books import Fleet
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.flights import Flights
 from tidegate.engine.hurried import HurriedRequests
+from tidegate.engine.late import LateRequests
 from tidegate.engine.overlap import Overlap
 from tidegate.engine.sharing import Sharing
 from tidegate.engine.succession import Succession
@@ -47,6 +49,8 @@ class State:
         self.sharing = Sharing(self.fleet, self.expectations, self.succession, self.queued, setup.patience_ns)
         self.hurried = HurriedRequests(self.queued, self._has_no_request, self.sharing.hopeless_ns)
         """What of `queued` may wait behind requests that have more time."""
+        self.late = LateRequests(self.fleet, self.queued, self._is_free)
+        """What cannot be in time any more, and waits to be served all the same."""
         self.next_batch_id = setup.first_batch_id
         """The least that the next batch may be called."""
         self.effects: list[AnyEffect] = []
@@ -67,11 +71,13 @@ class State:
     def next_wake_ns(self) -> int:
         """When something is due: a planned start, a timer, a request that cannot be in time any more where it waits.
 
-        Or a worker is ready for what waits; where nothing does, nobody need wake for that. NEVER: nothing is.
+        Or a worker is ready for what waits; where nothing does, nobody need wake for that. Or nobody wants the answer
+        to a late request any more. NEVER: nothing is due.
         """
         wake_ns = min(self.flights.next_start_ns, self.succession.timers.next_ns)
         if self.sharing.is_contended:
             wake_ns = min(wake_ns, self.sharing.next_wake_ns)
+        wake_ns = min(wake_ns, self.late.next_ns)
         if self.queued:
             wake_ns = min(wake_ns, self.hurried.next_ns)
             if self.policy.overlaps:
@@ -83,10 +89,26 @@ class State:
         """What is queued though no worker is left that it can run on."""
         return [request for request in self.queued.values() if not self.fleet.serves(request)]
 
+    def fail_late_homeless(self) -> None:
+        """Fail what waits to be served late, is not queued, and has no worker left that it can run on."""
+        for request in [request for request in self.late if not self.fleet.serves(request)]:
+            self.late.remove(request.id)
+            self.fail_homeless(request)
+
     def enqueue_again(self, request: Request) -> None:
         """Queue a request that was held or on its way before; the policy is to be told."""
         self.queued[request.id] = request
         self.hurried.returns(request)
+
+    def give_up(self, request: Request, dropped: Drop) -> bool:
+        """A request, which is queued no more, cannot be in time. Whether it is dropped: else it is served late."""
+        self.sharing.leave(request)
+        if not request.is_late and request.late_until_ns > self.now_ns:
+            self.late.add(request)
+            return False
+        self.tries.ended(request.id)
+        self.effects.append(dropped)
+        return True
 
     def fail(self, request: Request, reason: str) -> None:
         """A request that waits nowhere any more has no answer."""
@@ -112,6 +134,9 @@ class State:
                 for worker in self.fleet.idle(partition, kind):
                     return worker
         return None
+
+    def _is_free(self, worker_id: int) -> bool:
+        return worker_id in self.fleet.workers and not self.succession.is_inherited(worker_id)
 
     def _has_no_request(self) -> bool:
         return not (self.queued or self.flights or self.sharing.is_contended)

@@ -20,11 +20,20 @@ class Turns:
     def wait(self, event: RequestArrived) -> None:
         """Let the policy know of a request at once, or when it is its turn."""
         state = self._state
-        if state.sharing.admits(event.now_ns, event.request):
+        if event.request.is_late:
+            state.late.add(event.request)
+        elif state.sharing.admits(event.now_ns, event.request):
             state.queued[event.request.id] = event.request
             self._policy.inform(event)
 
-    def take(self) -> None:
+    def settle(self) -> None:
+        """At the end of an event: let the policy know of what it is the turn of, and what workers are left over for."""
+        if self._state.sharing.is_contended:
+            self._take()
+        if self._state.late.waits:
+            self._take_late()
+
+    def _take(self) -> None:
         """Let the policy forget what is not its turn any more, and know of what was held, as it is the turn of that."""
         state, now_ns = self._state, self._state.now_ns
         sharing = state.sharing
@@ -46,7 +55,15 @@ class Turns:
             self._policy.inform(RequestArrived(now_ns, following))
             self._policy.settle()
 
-    def give_up_hurried(self) -> None:
+    def give_up_waiting(self) -> None:
+        """Give up what waits in vain."""
+        state = self._state
+        if state.hurried.earliest_ns <= state.now_ns:
+            self._give_up_hurried()
+        if state.late.earliest_ns <= state.now_ns:
+            self._give_up_expired()
+
+    def _give_up_hurried(self) -> None:
         """Drop what cannot be in time any more where it waits, behind requests that have more time."""
         state = self._state
         for hopeless in state.hurried.pop_hopeless(state.now_ns):
@@ -68,11 +85,33 @@ class Turns:
         return bool(doubted)
 
     def _drop(self, request: Request, reason: str) -> None:
-        state, dropped = self._state, Drop(request.id, reason)
-        state.sharing.leave(request)
-        state.tries.ended(request.id)
-        state.effects.append(dropped)
-        state.commands.append(dropped)
+        dropped = Drop(request.id, reason)
+        if self._state.give_up(request, dropped):
+            self._state.commands.append(dropped)
+
+    # Late requests -----------------------------------------------------------------------------------------------
+
+    def _give_up_expired(self) -> None:
+        """Drop what waits to be served late, and whose client waits no longer."""
+        state = self._state
+        for request_id in state.late.pop_expired(state.now_ns):
+            if expired := state.late.remove(request_id):
+                self._drop(expired, IN_VAIN)
+            elif (shown := state.queued.get(request_id)) and shown.is_late:
+                del state.queued[request_id]
+                self._drop(shown, IN_VAIN)
+                self._policy.inform(RequestCancelled(state.now_ns, request_id))
+
+    def _take_late(self) -> None:
+        """Let the policy know of late requests while workers are left over for them, and forget them otherwise."""
+        state, late = self._state, self._state.late
+        for shown in late.to_call_back():
+            if state.queued.pop(shown.id, None):  # unless the policy ran it when told of another
+                self._policy.inform(RequestCancelled(state.now_ns, shown.id))
+                late.call_back(shown)
+        while request := late.next():
+            self._policy.show_late([request])
+            self._policy.settle()
 
     def begin_anew(self) -> None:
         """Workers came or went: let the policy know of all that waits, from which turns are taken anew."""

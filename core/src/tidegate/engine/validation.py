@@ -34,6 +34,7 @@ def _requests(state: State, reducer: Reducer) -> Iterator[str]:
     """Every request that has not ended is in one place: queued, held until its turn, or on its way."""
     places = Counter(list(state.queued))
     places.update(request.id for request in state.sharing.held)
+    places.update(request.id for request in state.late)
     places.update(list(state.flights._of_request))
     if twice := [request_id for request_id, count in places.items() if count > 1]:
         yield f"requests {twice} are in several places"
@@ -43,6 +44,10 @@ def _requests(state: State, reducer: Reducer) -> Iterator[str]:
         yield f"requests {sorted(ended)} have ended and are still somewhere"
     if state.homeless:
         yield f"requests {[request.id for request in state.homeless]} are queued and no worker can run them"
+    if early := [request.id for request in state.late if not request.is_late]:
+        yield f"requests {early} wait to be served late and are not late"
+    if state.late.waits != any(request.is_late for request in (*state.late, *state.queued.values())):
+        yield f"late requests are thought {'' if state.late.waits else 'not '}to wait"
     if stray := state.tries._tries.keys() - reducer.open.keys():
         yield f"tries are counted of {sorted(stray)}, which have ended"
     if state.reprieved or state.learned:
@@ -54,7 +59,8 @@ def _requests(state: State, reducer: Reducer) -> Iterator[str]:
 def _hurried(state: State) -> Iterator[str]:
     """Nobody waits whose time is over, behind one that has more."""
     latest_ns: dict[str, tuple[int, int]] = {}
-    for request in sorted(state.queued.values(), key=lambda request: request.arrival_ns):
+    in_time = (request for request in state.queued.values() if not request.is_late)
+    for request in sorted(in_time, key=lambda request: request.arrival_ns):
         deadline_ns, arrival_ns = latest_ns.get(request.model, (0, 0))
         if request.deadline_ns < min(state.now_ns, deadline_ns) and arrival_ns < request.arrival_ns:
             yield f"request {request.id} waits though its time is over, behind one that has more"
@@ -169,7 +175,7 @@ def _sharing(state: State, reducer: Reducer) -> Iterator[str]:
     sharing = state.sharing
     for shared in {id(each): each for each in sharing._shared_by.values()}.values():
         names = sorted(shared._places)
-        queued = {r.id: r for r in state.queued.values() if sharing._shared_by.get(r.model) is shared}
+        queued = {r.id: r for r in state.queued.values() if not r.is_late and sharing._shared_by.get(r.model) is shared}
         held = {request.id: request for request in shared.held}
         if shared.waiting != len(queued) + len(held):
             yield f"of {names} {shared.waiting} wait, and are {len(queued)} queued and {len(held)} held"

@@ -26,6 +26,7 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
+from tidegate.api.model import LateWord
 from tidegate.documents import Device
 from tidegate.engine import AnyEffect, AnyStimulus, Engine, InvariantViolation, StartLeg
 from tidegate.host import make_policy
@@ -34,6 +35,7 @@ from tidegate.sim import ExactWorkers, Listener, Simulation
 from tidegate.sim.workers import Outcome, failed, finished
 
 KINDS = ("fast", "slow")
+LATE_WORDS: tuple[LateWord, ...] = ("drop", "drop", "serve")
 TIMES_OF_SHAPE = {"": 1.0, "x:320": 1.0, "x:960": 1.8}
 """How many times as long as the profile says batches of a shape take: a policy is told of none, and learns."""
 
@@ -182,7 +184,8 @@ def run_world(
 
 def _model(rng: random.Random, name: str) -> Model:
     slo_ns = None if rng.random() < 0.2 else ms_to_ns(rng.randint(5, 100))
-    return Model(name, max_rows=rng.choice((1, 4, 16)), slo_ns=slo_ns)
+    late = rng.choice(LATE_WORDS) if slo_ns else "drop"
+    return Model(name, max_rows=rng.choice((1, 4, 16)), slo_ns=slo_ns, late=late)
 
 
 def _split(rng: random.Random, model: Model) -> Model:
@@ -218,7 +221,11 @@ def _arrival(rng: random.Random, request_id: int, models: tuple[Model, ...]) -> 
     rows = rng.randint(1, min(3, model.max_rows))
     merge_key = rng.choice(("", "", "wide"))
     shape = "x:960" if merge_key else rng.choice(("", "", "x:320"))
-    return RequestArrived(now_ns, Request(request_id, model.name, rows, now_ns, deadline_ns, merge_key, shape=shape))
+    request = Request(request_id, model.name, rows, now_ns, deadline_ns, merge_key, shape=shape)
+    if model.late == "serve" and deadline_ns != NEVER:  # clients may leave before they are served late
+        late_until_ns = rng.choice((NEVER, NEVER, deadline_ns, deadline_ns + ms_to_ns(rng.randint(1, 60))))
+        request = msgspec.structs.replace(request, late_until_ns=late_until_ns)
+    return RequestArrived(now_ns, request)
 
 
 def _from_one_of(clients: str, rng: random.Random, event: AnyStimulus) -> AnyStimulus:

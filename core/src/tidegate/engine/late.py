@@ -1,0 +1,212 @@
+"""Requests that cannot be in time any more and are served all the same: with what nobody in time wants.
+
+The policy sees them, without a deadline, as a worker becomes ready for which nothing that can be in time waits: a batch
+of them at a time, apart from what can be in time (their merge key is another one). What it does not run at once it
+forgets again as soon as somebody in time wants a worker. So whichever policy runs, those in time lose no more by it
+than that a leg, once begun, is finished. Among themselves the clients of late requests are served in turn.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from heapq import heappop, heappush
+
+import msgspec
+
+from tidegate.api import NEVER, QueueKey, Request
+from tidegate.engine.books import Fleet
+from tidegate.engine.flows import Flow
+from tidegate.engine.held import HeldRequests
+
+APART = "/late"
+"""What is added to the merge key of late requests, so that they share batches with none but each other."""
+
+
+class _LateOfModel:
+    """The late requests of one model that the policy does not see."""
+
+    def __init__(self) -> None:
+        self.held = HeldRequests()
+        self._flows: dict[str, Flow] = {}
+        """Those who wait, by client; `served_ns` counts the rows that the policy was shown."""
+        self._numbers = 0
+        self._scale = 0
+        """Where a client begins that did not wait."""
+
+    def add(self, request: Request) -> None:
+        flow = self._flows.get(request.client)
+        if flow is None:
+            self._numbers += 1
+            flow = self._flows[request.client] = Flow(self._numbers, hurried=False)
+            flow.served_ns = self._scale
+        flow.waiting += 1
+        self.held.add(request, flow)
+
+    def remove(self, request: Request) -> Flow:
+        flow = self.held.flow_of(request)
+        self.held.remove(request.id)
+        flow.waiting -= 1
+        if not flow.waiting:
+            del self._flows[request.client]
+        return flow
+
+    def pop(self, most_rows: int) -> list[Request]:
+        """Take what can share a batch of so many rows with the oldest request of the client that had least."""
+        first = self.held.first
+        request = first[1] if first else None
+        popped: list[Request] = []
+        rows = 0
+        while request and (not popped or rows + request.rows <= most_rows):
+            popped.append(request)
+            rows += request.rows
+            flow = self.remove(request)
+            self._scale = max(self._scale, flow.served_ns)
+            flow.served_ns += request.rows
+            request = self.held.oldest_of_key((request.model, request.shape, request.merge_key))
+        return popped
+
+
+class LateRequests:
+    """What is late: held here, or shown to the policy, which may run it."""
+
+    def __init__(self, fleet: Fleet, queued: Mapping[int, Request], is_free: Callable[[int], bool]) -> None:
+        """`queued`: what the policy sees, late or not; `is_free`: whether it may give work to a worker that is idle."""
+        self.earliest_ns = NEVER
+        """No client of a late request ceases to wait before, and perhaps none then."""
+        self._fleet = fleet
+        self._queued = queued
+        self._is_free = is_free
+        self._held: dict[int, Request] = {}
+        self._of_model: dict[str, _LateOfModel] = {}
+        self._shown: dict[int, Request] = {}
+        """What the policy was shown; what it ran stays until somebody looks."""
+        self._expiries: list[tuple[int, int]] = []
+        """When the answers are wanted no more, and which by id; what is not late any more stays until it surfaces."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._held.values())
+
+    @property
+    def waits(self) -> bool:
+        """Whether any late request waits, shown to the policy or not."""
+        if self._shown:
+            self._shown = {request_id: late for request_id, late in self._shown.items() if request_id in self._queued}
+        return bool(self._held or self._shown)
+
+    @property
+    def next_ns(self) -> int:
+        """When a client of a late request ceases to wait; NEVER where none does."""
+        expiries = self._expiries
+        while expiries and not self._waits(expiries[0][1]):
+            heappop(expiries)
+        self.earliest_ns = expiries[0][0] if expiries else NEVER
+        return self.earliest_ns
+
+    def add(self, request: Request) -> None:
+        """A request is late from now on, or is late and waits again."""
+        if not request.is_late:
+            request = msgspec.structs.replace(request, deadline_ns=NEVER, merge_key=request.merge_key + APART)
+        if request.late_until_ns < NEVER:
+            heappush(self._expiries, (request.late_until_ns, request.id))
+            self.earliest_ns = self._expiries[0][0]
+        self._hold(request)
+
+    def call_back(self, request: Request) -> None:
+        """The policy sees a request no more, which did not run."""
+        self._shown.pop(request.id, None)
+        self._hold(request)
+
+    def remove(self, request_id: int) -> Request | None:
+        """A late request waits here no more; None where it does not."""
+        request = self._held.pop(request_id, None)
+        if request is not None:
+            of_model = self._of_model[request.model]
+            of_model.remove(request)
+            if not of_model.held:
+                del self._of_model[request.model]
+        return request
+
+    def pop_expired(self, now_ns: int) -> list[int]:
+        """The ids of requests whose answers nobody wants any more; some may not wait."""
+        expired = []
+        while self._expiries and self._expiries[0][0] <= now_ns:
+            expired.append(heappop(self._expiries)[1])
+        self.earliest_ns = self._expiries[0][0] if self._expiries else NEVER
+        return expired
+
+    def batch_for(self, worker_id: int) -> list[Request]:
+        """What the policy is to be shown as a worker becomes ready: a batch for it, if it is left over."""
+        models = [name for name in self._of_model if self._begins_on(name, worker_id)]
+        models = [name for name in models if self._leftover(name, worker_id) > 0]
+        return self._show(min(models, key=self._oldest_ns), batch=True) if models else []
+
+    def next(self) -> Request | None:
+        """A request for an idle worker that is left over; None where none is."""
+        for name in self._of_model:
+            if self._leftover(name) > 0:
+                return self._show(name, batch=False)[0]
+        return None
+
+    def to_call_back(self) -> list[Request]:
+        """What the policy sees, has not run, and is to forget: others want the workers."""
+        names = {request.model for request in self._shown.values() if request.id in self._queued}
+        wanted = {name for name in names if self._leftover(name) < 0}
+        return [request for request in self._shown.values() if request.model in wanted and request.id in self._queued]
+
+    def _show(self, model: str, *, batch: bool) -> list[Request]:
+        most_rows = min(self._fleet.models[model].merged_rows, self._fleet.takes_rows(model)) if batch else 0
+        shown = self._of_model[model].pop(most_rows)
+        if not self._of_model[model].held:
+            del self._of_model[model]
+        for request in shown:
+            del self._held[request.id]
+            self._shown[request.id] = request
+        return shown
+
+    def _hold(self, request: Request) -> None:
+        self._held[request.id] = request
+        self._of_model.setdefault(request.model, _LateOfModel()).add(request)
+
+    def _oldest_ns(self, model: str) -> int:
+        first = self._of_model[model].held.first
+        return first[1].arrival_ns if first else NEVER
+
+    def _leftover(self, model: str, ready: int | None = None) -> int:
+        """How many idle workers a model can begin on beyond those that batches wait for; -1 where it is fewer, or none.
+
+        `ready`: the worker that is about to be idle, or is. Each kind of batch in sight that can be in time, or is
+        late, waits for one worker: more of a kind would run already.
+        """
+        idle = {number for number in self._fleet.idle_ids if self._is_free(number) and self._begins_on(model, number)}
+        if ready is not None:
+            idle.add(ready)
+        if not idle:
+            return -1
+        hosts = frozenset[str]().union(*(self._fleet.bookings[number].hosts for number in idle))
+        return len(idle) - self._count_kinds(hosts, len(idle) + 1)
+
+    def _count_kinds(self, hosts: frozenset[str], most: int) -> int:
+        """How many kinds of batches wait that could use a worker which hosts one of these; `most` at the most."""
+        kinds: set[QueueKey] = set()
+        for request in self._queued.values():
+            if request.deadline_ns != NEVER or request.is_late:
+                kind = request.model, request.shape, request.merge_key
+                if kind not in kinds and self._uses(request.model, hosts):
+                    kinds.add(kind)
+                    if len(kinds) >= most:
+                        break
+        return len(kinds)
+
+    def _uses(self, model: str, hosts: frozenset[str]) -> bool:
+        return any(part in hosts for path in self._fleet.models[model].paths for part in path.partitions)
+
+    def _begins_on(self, model: str, worker_id: int) -> bool:
+        """Whether a worker runs the first partition of one of a model's pipelines."""
+        booked = self._fleet.bookings.get(worker_id)
+        return booked is not None and any(
+            path.partitions[0] in booked.hosts for path in self._fleet.models[model].paths
+        )
+
+    def _waits(self, request_id: int) -> bool:
+        return request_id in self._held or request_id in self._queued

@@ -1,0 +1,200 @@
+"""What cannot be in time is served late where its model says so, whichever policy runs, and with what is left over."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.examples import examples
+from tidegate.api import NEVER, BatchFailed, Drop, LegFinished, Model, Profile, Request, RequestArrived, Setup, Worker
+from tidegate.api import RequestCancelled as Cancelled
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged, StartLeg
+from tidegate.host import Plugins
+from tidegate.sim import ExactWorkers, Simulation
+from tidegate.sim.workers import Outcome, finished
+
+PLUGINS = Plugins.installed()
+DROPPING = [name for name, spec in PLUGINS.policies.items() if not spec.policy.best_effort]
+LEG_NS, SLO_NS = 1_000, 1_500
+
+
+def _setup(workers: int = 1, max_rows: int = 4, merge_limit: int | None = None) -> Setup:
+    return Setup(
+        models=(Model("m", max_rows, SLO_NS, merge_limit=merge_limit, late="serve"),),
+        workers=tuple(Worker(number, f"w{number}", ("m",)) for number in range(workers)),
+        profiles=(Profile.linear("m", alpha_ms=0, beta_ms=LEG_NS / 1e6, max_rows=max_rows),),
+    )
+
+
+def _engine(policy: str, setup: Setup | None = None) -> Engine:
+    return Engine(PLUGINS.make_policy(policy, setup or _setup(), {}), name=policy, strict=True, learn=False)
+
+
+def _arrived(
+    number: int, now_ns: int, *, slo_ns: int = SLO_NS, until_ns: int = NEVER, client: str = ""
+) -> RequestArrived:
+    return RequestArrived(
+        now_ns, Request(number, "m", 1, now_ns, now_ns + slo_ns, late_until_ns=until_ns, client=client)
+    )
+
+
+class _Run:
+    """An engine whose legs take as long as planned; what started, and what was dropped."""
+
+    def __init__(self, engine: Engine, events: list[AnyStimulus], leg_ns: int = LEG_NS) -> None:
+        self.engine = engine
+        self.batches: list[tuple[int, ...]] = []
+        self.ended_ns: dict[int, int] = {}
+        self.dropped: Counter[str] = Counter()
+        self._leg_ns = leg_ns
+        simulation = Simulation(engine, ExactWorkers(self._execute), listeners=[self])
+        simulation.schedule(sorted(events, key=lambda event: event.now_ns))
+        simulation.run()
+
+    def _execute(self, effect: StartLeg, started_ns: int) -> Outcome:
+        ended_ns = started_ns + self._leg_ns
+        self.batches.append(effect.batch.request_ids)
+        self.ended_ns.update(dict.fromkeys(effect.batch.request_ids, ended_ns))
+        return finished(effect, started_ns, ended_ns)
+
+    def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
+        self.engine.validate()
+        self.dropped.update(effect.reason for effect in effects if isinstance(effect, Drop))
+
+
+@pytest.mark.parametrize("merge_limit", [None, 1])
+@pytest.mark.parametrize("policy", PLUGINS.policies)
+def test_nobody_is_refused_for_the_slo(policy: str, merge_limit: int | None) -> None:
+    arrivals: list[AnyStimulus] = [_arrived(number, 1 + number, slo_ns=50 + 600 * (number % 5)) for number in range(40)]
+    run = _Run(_engine(policy, _setup(merge_limit=merge_limit)), arrivals)
+    assert not run.dropped
+    tally = run.engine.tally
+    assert (tally.answered, tally.accepted) == (40, 40)
+    in_time = sum(run.ended_ns[n] <= 1 + n + 50 + 600 * (n % 5) for n in range(40))
+    assert tally.late == 40 - in_time > 0, "they count as late"
+
+
+@pytest.mark.parametrize("policy", DROPPING)
+def test_without_it_they_are_refused(policy: str) -> None:
+    arrivals: list[AnyStimulus] = [_arrived(number, 1 + number, until_ns=0) for number in range(40)]
+    run = _Run(_engine(policy), arrivals)
+    assert run.dropped.total() == 40 - run.engine.tally.answered >= 30
+
+
+@settings(max_examples=examples(0.3), deadline=None)
+@given(
+    policy=st.sampled_from(DROPPING),
+    workers=st.integers(1, 3),
+    plan=st.lists(st.tuples(st.integers(1, 12_000), st.integers(1, 4_000)), min_size=1, max_size=60),
+    merge_limit=st.sampled_from([None, 1]),
+)
+def test_late_ones_start_only_where_nobody_in_time_wants_the_worker(
+    policy: str, workers: int, plan: list[tuple[int, int]], merge_limit: int | None
+) -> None:
+    """At every start of late requests fewer can-be-in-time requests wait than other workers are idle."""
+    engine = _engine(policy, _setup(workers, merge_limit=merge_limit))
+    late: set[int] = set()
+
+    class Watch(_Run):
+        def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
+            super().handled(event, effects)
+            state = engine._state
+            late.update(request.id for request in (*state.late, *state.queued.values()) if request.is_late)
+            for effect in effects:
+                if isinstance(effect, StartLeg) and late.issuperset(effect.batch.request_ids):
+                    waits = {r.id for r in state.queued.values() if not r.is_late}
+                    assert len(waits) == 0 or state.fleet.idle_ids, (event, waits)
+
+    arrivals: list[AnyStimulus] = [
+        _arrived(number, at_ns, slo_ns=slo_ns) for number, (at_ns, slo_ns) in enumerate(sorted(plan))
+    ]
+    run = Watch(engine, arrivals)
+    assert not run.dropped
+    assert run.engine.tally.answered == len(plan)
+
+
+def test_they_share_batches_with_each_other_only() -> None:
+    arrivals: list[AnyStimulus] = [_arrived(0, 1), *(_arrived(number, 2, slo_ns=600) for number in range(1, 8))]
+    run = _Run(_engine("eager"), [*arrivals, _arrived(9, 900)])
+    assert run.batches == [(0,), (9,), (1, 2, 3, 4), (5, 6, 7)]
+
+
+def test_clients_are_served_late_in_turn() -> None:
+    many = [_arrived(number, 2, slo_ns=600, client="many") for number in range(1, 13)]
+    run = _Run(_engine("eager"), [_arrived(0, 1), *many, _arrived(13, 3, slo_ns=600, client="one")])
+    assert len(run.batches) == 5
+    assert next(number for number, batch in enumerate(run.batches) if 13 in batch) <= 3
+
+
+@pytest.mark.parametrize("policy", DROPPING)
+def test_a_client_that_waits_no_longer_is_told(policy: str) -> None:
+    engine = _engine(policy)
+    events: list[AnyStimulus] = [_arrived(0, 1), _arrived(1, 2, slo_ns=600, until_ns=700)]
+    run = _Run(engine, events, leg_ns=5_000)
+    assert run.dropped == {"deadline": 1}
+    assert run.batches == [(0,)]
+
+
+@pytest.mark.parametrize("policy", DROPPING)
+def test_one_that_leaves_is_forgotten(policy: str) -> None:
+    run = _Run(_engine(policy), [_arrived(0, 1), _arrived(1, 2, slo_ns=600), Cancelled(900, 1)])
+    assert run.batches == [(0,)]
+    assert run.engine.tally.cancelled == 1
+
+
+@pytest.mark.parametrize("policy", DROPPING)
+def test_it_is_tried_again_though_its_deadline_has_passed(policy: str) -> None:
+    engine = _engine(policy)
+    started = _started(engine, _arrived(0, 1))
+    while not started:
+        started = _started(engine, ClockAdvanced(engine.next_wake_ns or 1))
+    first = started[0]
+    failed = BatchFailed(1 + 2 * SLO_NS, first.batch.id, 0, 0, "made to fail", retry=True)
+    (again,) = _started(engine, failed)
+    assert again.batch.request_ids == (0,)
+    engine.validate()
+    over_ns = 1 + 3 * SLO_NS
+    engine.handle(LegFinished(over_ns, again.batch.id, 0, 0, failed.now_ns, over_ns))
+    assert (engine.tally.answered, engine.tally.late) == (1, 1)
+
+
+def test_without_workers_they_fail() -> None:
+    setup = _setup()
+    engine = _engine("eager", setup)
+    engine.handle(_arrived(0, 1))
+    engine.handle(_arrived(1, 2, slo_ns=600))
+    engine.handle(ClockAdvanced(800))
+    assert [request.id for request in engine._state.late] == [1]
+    engine.handle(PlanChanged(900, (), setup.workers, ()))
+    assert engine.tally.failed == 1
+    engine.validate()
+
+
+@settings(max_examples=examples(0.2), deadline=None)
+@given(policy=st.sampled_from(DROPPING), seed=st.integers(0, 2**32), load=st.floats(0.3, 2.0))
+def test_those_in_time_hardly_lose(policy: str, seed: int, load: float) -> None:
+    """They lose a leg here and there that had begun with late ones as they came, and no more than that."""
+    rng = random.Random(seed)
+    setup = _setup(rng.randint(1, 3))
+    at_ns, plan = 1.0, []
+    for number in range(150):
+        at_ns += rng.expovariate(load * len(setup.workers) / LEG_NS)
+        plan.append(_arrived(number, int(at_ns), slo_ns=rng.choice((1_500, 3_000))))
+    serving = _Run(_engine(policy, setup), list(plan))
+    dropping = _Run(
+        _engine(policy, setup), [replace(event, request=replace(event.request, late_until_ns=0)) for event in plan]
+    )
+
+    def in_time(run: _Run) -> int:
+        return run.engine.tally.answered - run.engine.tally.late
+
+    assert serving.engine.tally.answered == 150
+    assert in_time(serving) >= in_time(dropping) - 15
+
+
+def _started(engine: Engine, event: AnyStimulus) -> list[StartLeg]:
+    return [effect for effect in engine.handle(event) if isinstance(effect, StartLeg)]
