@@ -153,11 +153,11 @@ def test_it_is_tried_again_though_its_deadline_has_passed(policy: str) -> None:
     while not started:
         started = _started(engine, ClockAdvanced(engine.next_wake_ns or 1))
     first = started[0]
-    failed = BatchFailed(1 + 2 * SLO_NS, first.batch.id, 0, 0, "made to fail", retry=True)
+    failed = BatchFailed(engine.now_ns + 2 * SLO_NS, first.batch.id, 0, 0, "made to fail", retry=True)
     (again,) = _started(engine, failed)
     assert again.batch.request_ids == (0,)
     engine.validate()
-    over_ns = 1 + 3 * SLO_NS
+    over_ns = failed.now_ns + LEG_NS
     engine.handle(LegFinished(over_ns, again.batch.id, 0, 0, failed.now_ns, over_ns))
     assert (engine.tally.answered, engine.tally.late) == (1, 1)
 

@@ -38,8 +38,12 @@ def setup_of(scenario: Scenario, seed: int) -> Setup:
     """What a policy is told at the start."""
     models, workers, profiles, network = layout_of(scenario).contract()
     alone = {model.name for model in scenario.models if model.batch == "alone"}
+    late = {model.name: model.late for model in scenario.models}
     return Setup(
-        models=tuple(replace(model, merge_limit=1) if model.name in alone else model for model in models),
+        models=tuple(
+            replace(model, late=late[model.name], merge_limit=1 if model.name in alone else model.merge_limit)
+            for model in models
+        ),
         workers=workers,
         profiles=tuple(_with_shapes(scenario, profiles, told=True)),
         seed=seed,

@@ -32,12 +32,15 @@ class RequestSequence:
     """The shape of each request; None: they have none."""
     times_ms: "array[float] | None"
     """What each carries beyond its batch (hidden from policies). None: nothing."""
+    served_late: frozenset[str] = frozenset()
+    """The models whose answers are wanted when they are late, too."""
 
     def __len__(self) -> int:
         return len(self.at_ns)
 
     def __iter__(self) -> Iterator[Request]:
         names, slos_ns, rows, apps, shapes = self.models, self.slos_ns, self.rows, self.apps, self.shapes
+        late_until_ns = [NEVER if name in self.served_late else 0 for name in names]
         for index, (at_ns, which) in enumerate(zip(self.at_ns, self.model, strict=True)):
             slo_ns = slos_ns[which]
             yield Request(
@@ -49,6 +52,7 @@ class RequestSequence:
                 "",
                 "" if apps is None else apps[index],
                 "" if shapes is None else shapes[index],
+                late_until_ns=late_until_ns[which],
             )
 
 
@@ -83,6 +87,7 @@ def draw_requests(scenario: Scenario, seed: int, load: float = 1.0) -> RequestSe
         apps=tuple(apps) if apps and any(apps) else None,
         shapes=_draw_shapes(specs, [key % count for key in keys], seed),
         times_ms=times if times and any(times) else None,
+        served_late=frozenset(model.name for model in specs if model.late == "serve" and model.slo_ms is not None),
     )
 
 

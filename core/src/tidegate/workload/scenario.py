@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, model_validator
 
+from tidegate.api import LateWord
 from tidegate.documents import Layout
 from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, Varying
 from tidegate.workload.arrivals import RateStep as Step
@@ -58,6 +59,7 @@ class ModelSpec(Section):
 
     name: Name
     slo_ms: Positive | None = Field(default=None, description="How long after its arrival a request may be answered")
+    late: LateWord = Field(default="drop", description="What becomes of requests that cannot be in time")
     profile: ProfileSpec | None = Field(default=None, description="What policies expect, on every kind of worker")
     profiles: dict[Name, ProfileSpec] = Field(default_factory=dict, description="... or by kind of worker")
     max_batch: int | None = Field(default=None, ge=1, description="Largest batch in rows; may stand in the profile")
