@@ -13,11 +13,17 @@ import msgspec
 
 from tidegate.api import NEVER, QueueKey, Request
 from tidegate.engine.books import Fleet
+from tidegate.engine.expectations import Expectations
 from tidegate.engine.flows import Flow
 from tidegate.engine.held import HeldRequests
 
 APART = "/late"
 """What is added to the merge key of late requests, so that they share batches with none but each other."""
+
+
+LONGEST_SHARE = 0.25
+"""Batches of late requests take no longer than this share of the shortest SLO of those who may come meanwhile, or than
+one request does."""
 
 
 class _LateOfModel:
@@ -48,13 +54,17 @@ class _LateOfModel:
             del self._flows[request.client]
         return flow
 
-    def pop(self, most_rows: int) -> list[Request]:
-        """Take what can share a batch of so many rows with the oldest request of the client that had least."""
+    def pop(self, most_rows: Callable[[Request], int]) -> list[Request]:
+        """Take what can share a batch with the oldest request of the client that had least.
+
+        `most_rows`: of a batch with a request; of a single one there may be more.
+        """
         first = self.held.first
         request = first[1] if first else None
+        most = most_rows(request) if request else 0
         popped: list[Request] = []
         rows = 0
-        while request and (not popped or rows + request.rows <= most_rows):
+        while request and (not popped or rows + request.rows <= most):
             popped.append(request)
             rows += request.rows
             flow = self.remove(request)
@@ -67,12 +77,19 @@ class _LateOfModel:
 class LateRequests:
     """What is late: held here, or shown to the policy, which may run it."""
 
-    def __init__(self, fleet: Fleet, queued: Mapping[int, Request], is_free: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        expectations: Expectations,
+        queued: Mapping[int, Request],
+        is_free: Callable[[int], bool],
+    ) -> None:
         """`queued`: what the policy sees, late or not; `is_free`: whether it may give work to a worker that is idle."""
         self.earliest_ns = NEVER
         """No client of a late request ceases to wait before, and perhaps none then."""
         self._fleet = fleet
         self._queued = queued
+        self._expectations = expectations
         self._is_free = is_free
         self._held: dict[int, Request] = {}
         self._of_model: dict[str, _LateOfModel] = {}
@@ -139,13 +156,15 @@ class LateRequests:
         """What the policy is to be shown as a worker becomes ready: a batch for it, if it is left over."""
         models = [name for name in self._of_model if self._begins_on(name, worker_id)]
         models = [name for name in models if self._leftover(name, worker_id) > 0]
-        return self._show(min(models, key=self._oldest_ns), batch=True) if models else []
+        if not models:
+            return []
+        return self._show(min(models, key=self._oldest_ns), lambda request: self._most_rows(request, worker_id))
 
     def next(self) -> Request | None:
         """A request for an idle worker that is left over; None where none is."""
         for name in self._of_model:
             if self._leftover(name) > 0:
-                return self._show(name, batch=False)[0]
+                return self._show(name, lambda _: 0)[0]
         return None
 
     def to_call_back(self) -> list[Request]:
@@ -154,8 +173,7 @@ class LateRequests:
         wanted = {name for name in names if self._leftover(name) < 0}
         return [request for request in self._shown.values() if request.model in wanted and request.id in self._queued]
 
-    def _show(self, model: str, *, batch: bool) -> list[Request]:
-        most_rows = min(self._fleet.models[model].merged_rows, self._fleet.takes_rows(model)) if batch else 0
+    def _show(self, model: str, most_rows: Callable[[Request], int]) -> list[Request]:
         shown = self._of_model[model].pop(most_rows)
         if not self._of_model[model].held:
             del self._of_model[model]
@@ -163,6 +181,18 @@ class LateRequests:
             del self._held[request.id]
             self._shown[request.id] = request
         return shown
+
+    def _most_rows(self, request: Request, worker_id: int) -> int:
+        """The most rows of a batch that a worker may run while others, who would be in time, come and wait for it."""
+        fleet = self._fleet
+        model, booked = fleet.models[request.model], fleet.bookings[worker_id]
+        hosted = (other for other in fleet.models.values() if self._uses(other.name, booked.hosts))
+        shortest_ns = min((other.slo_ns for other in hosted if other.slo_ns), default=NEVER)
+        part = next(path.partitions[0] for path in model.paths if path.partitions[0] in booked.hosts)
+        profile = self._expectations.profiles[part, booked.worker.kind, request.shape]
+        alone_ns = profile.planned_ns(min(request.rows, profile.max_rows))
+        rows = profile.largest_rows_within(max(alone_ns, int(shortest_ns * LONGEST_SHARE)))
+        return min(rows, model.merged_rows, fleet.takes_rows(model.name))
 
     def _hold(self, request: Request) -> None:
         self._held[request.id] = request

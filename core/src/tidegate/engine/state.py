@@ -49,7 +49,7 @@ class State:
         self.sharing = Sharing(self.fleet, self.expectations, self.succession, self.queued, setup.patience_ns)
         self.hurried = HurriedRequests(self.queued, self._has_no_request, self.sharing.hopeless_ns)
         """What of `queued` may wait behind requests that have more time."""
-        self.late = LateRequests(self.fleet, self.queued, self._is_free)
+        self.late = LateRequests(self.fleet, self.expectations, self.queued, self._is_free)
         """What cannot be in time any more, and waits to be served all the same."""
         self.next_batch_id = setup.first_batch_id
         """The least that the next batch may be called."""
