@@ -3,8 +3,8 @@
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tidegate.api import NEVER
-from tidegate_proxy.deadlines import deadline_ns, times_in
+from tidegate.api import NEVER, LateWord, Model
+from tidegate_proxy.deadlines import Due, due, times_in
 
 NOW = 10_000_000_000
 MS = 1_000_000
@@ -12,11 +12,17 @@ LAX, STRICT = None, 20 * MS
 
 
 def _due(slo_ns: int | None, grpc_s: float | None = None, **parameters: tuple[str, object]) -> int:
+    due_ns = _wanted(slo_ns, grpc_s, "drop", **parameters).deadline_ns
+    return due_ns if due_ns == NEVER else due_ns - NOW
+
+
+def _wanted(
+    slo_ns: int | None, grpc_s: float | None = None, late: LateWord = "drop", **parameters: tuple[str, object]
+) -> Due:
     header = service_pb2.ModelInferRequest()
     for name, (form, value) in parameters.items():
         setattr(header.parameters[name], form, value)
-    due_ns = deadline_ns(NOW, slo_ns, times_in(header), grpc_s)
-    return due_ns if due_ns == NEVER else due_ns - NOW
+    return due(NOW, Model("m", 1, slo_ns, late=late), times_in(header), grpc_s)
 
 
 def test_the_slo_is_the_models_unless_the_request_has_one() -> None:
@@ -56,6 +62,22 @@ def test_a_timeout_that_is_not_positive_is_none_as_in_triton(timeout: int) -> No
 def test_an_slo_that_is_no_time_is_none(value: tuple[str, object]) -> None:
     assert _due(LAX, slo_ms=value) == NEVER
     assert _due(STRICT, slo_ms=value) == 20 * MS
+
+
+def test_late_answers_are_wanted_up_to_the_clients_own_limit() -> None:
+    assert _wanted(STRICT) == Due(NOW + 20 * MS, 0)
+    assert _wanted(STRICT, late="serve") == Due(NOW + 20 * MS, NEVER)
+    assert _wanted(STRICT, 5.0, late="serve") == Due(NOW + 20 * MS, NOW + 5000 * MS)
+    timeout = ("int64_param", 70_000)
+    assert _wanted(STRICT, 5.0, late="serve", timeout=timeout) == Due(NOW + 20 * MS, NOW + 70 * MS)
+    assert _wanted(LAX, late="serve", slo_ms=("int64_param", 0)) == Due(NOW, NEVER)
+
+
+def test_what_is_not_late_is_not_wanted_late() -> None:
+    assert _wanted(LAX, late="serve") == Due(NEVER, 0)
+    assert _wanted(LAX, 0.005, late="serve") == Due(NOW + 5 * MS, 0)
+    assert _wanted(STRICT, 0.005, late="serve") == Due(NOW + 5 * MS, 0)
+    assert _wanted(STRICT, late="serve", slo_ms=("double_param", 1e14)) == Due(NEVER, 0)
 
 
 def test_no_instant_lies_beyond_never() -> None:

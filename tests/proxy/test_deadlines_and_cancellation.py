@@ -87,6 +87,40 @@ def test_one_whose_time_passes_behind_another_that_has_more_is_told_then(
     assert [outcome(one)[0] for one in calls] == [grpc.StatusCode.OK] * 2
 
 
+@pytest.mark.parametrize("policy", ["clockwork", "eager", "orloj", "symphony"])
+def test_where_a_model_serves_late_only_clients_end_the_wait(
+    policy: str,
+    gate: Any,  # noqa: ANN401
+    triton: EmbeddedTriton,
+    serve_here: Make,
+    start_call: Make,
+    request_of: Make,
+    outcome: Make,
+    eventually: Make,
+) -> None:
+    tidegate = serve_here([triton], policy=policy, models={"gated": {"slo_ms": 300, "late": "serve"}})
+
+    def is_late(*waiting: int) -> bool:
+        state = tidegate.engine._state
+        return [len(state.late), len(state.queued)] == [*waiting]
+
+    running = start_call(tidegate, "ModelInfer", request_of("gated", {"X": ROW}))
+    eventually(gate.somebody_waits, "the model to run")
+    patient = [start_call(tidegate, "ModelInfer", request_of("gated", {"X": k * ROW})) for k in (1, 2)]
+    hurried = start_call(tidegate, "ModelInfer", _timed(request_of("gated", {"X": ROW}), 500_000))
+    eventually(lambda: is_late(2, 0), "the time of all to be over, and the client of one to wait no longer")
+    assert outcome(hurried) == (UNAVAILABLE, "Request timeout expired")
+    assert not any(one.done() for one in patient)
+    gate.open()
+    assert outcome(running)[0] is grpc.StatusCode.OK
+    for k, one in zip((1, 2), patient, strict=True):
+        code, answer = outcome(one)
+        assert code is grpc.StatusCode.OK
+        assert service_pb2.ModelInferResponse.FromString(answer).raw_output_contents[0] == (k * ROW).tobytes()
+    tally = tidegate.stop()
+    assert (tally.accepted, tally.answered, tally.late, dict(tally.dropped)) == (4, 3, 3, {"deadline": 1})
+
+
 def test_a_cancelled_request_is_never_run(
     gate: Any,  # noqa: ANN401
     triton: EmbeddedTriton,

@@ -28,6 +28,7 @@ from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.client import Client
+from tidegate_proxy.deadlines import Due
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import open_envelope
 from tidegate_proxy.observability.observability import Observability
@@ -156,7 +157,7 @@ class Split:
         message.raw_input_contents.append(np.ones(WIDTH, np.float32).tobytes())
         client = Waiting(open_envelope(message.SerializeToString(), WHOLE))
         now_ns = time.monotonic_ns()
-        self.driver.submit(client, now_ns, now_ns + 60_000_000_000)
+        self.driver.submit(client, now_ns, Due(now_ns + 60_000_000_000, 0))
         return client
 
     async def called(self, *numbers: int) -> Triton:

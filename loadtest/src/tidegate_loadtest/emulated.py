@@ -205,6 +205,8 @@ def _parameters(scenario: Scenario, model: ModelSpec, pool: WorkerSpec, seed: in
         parameters["table_ms"] = json.dumps(table_ms(times))
     if model.slo_ms is not None:
         parameters["slo_ms"] = str(model.slo_ms)
+    if model.late == "serve":
+        parameters["tidegate_late"] = model.late
     return parameters | disturbances(scenario, seed)
 
 

@@ -4,11 +4,12 @@ import asyncio
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast, get_args
 
 from msgspec.structs import replace
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from tidegate.api import Model, Network, Worker, ms_to_ns
+from tidegate.api import LateWord, Model, Network, Worker, ms_to_ns
 from tidegate.documents import Layout
 from tidegate_proxy.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.configuration.config import ModelConfig
@@ -24,6 +25,8 @@ from tidegate_proxy.variants import Agreement, Form, Variant, agree
 
 SLO_PARAMETER = "slo_ms"
 """The parameter of a config.pbtxt that holds a model's SLO, in milliseconds."""
+LATE_PARAMETER = "tidegate_late"
+"""The one that says what becomes of requests that cannot be in time."""
 
 
 @dataclass
@@ -176,12 +179,14 @@ def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
             f"batch or merge is given for {', '.join(unknown)}, which no Triton has; these models are: {served}"
         )
     catalog.check_padding()
-    unscheduled = sorted(name for name, model in told.items() if model.slo_ms and name not in catalog.models)
-    if unscheduled:
+    for what, given in (("an SLO", "slo_ms"), ("late", "late")):
+        unscheduled = sorted(name for name in told if getattr(told[name], given) and name not in catalog.models)
+        if not unscheduled:
+            continue
         scheduled = ", ".join(sorted(catalog.models)) or "none"
         reasons = [f"; {name}: {catalog.consents[name].why}" for name in unscheduled if name in catalog.consents]
         raise BackendError(
-            f"an SLO is given for {', '.join(unscheduled)}, which is not scheduled; these models are: {scheduled}"
+            f"{what} is given for {', '.join(unscheduled)}, which is not scheduled; these models are: {scheduled}"
             + "".join(reasons)
         )
 
@@ -264,7 +269,9 @@ def _add_model(catalog: Catalog, name: str, agreement: Agreement, said: ModelCon
     catalog.signatures[name] = catalog.partitions[name] = signature
     slo_ms = said.slo_ms or _slo_of(config, agreement.leading.backend)
     slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
-    catalog.models[name] = Model(name, signature.max_rows, slo_ns, merge_limit=agreement.consent.merge_limit)
+    late = said.late or _late_of(config, agreement.leading.backend)
+    merge_limit = agreement.consent.merge_limit
+    catalog.models[name] = Model(name, signature.max_rows, slo_ns, merge_limit=merge_limit, late=late)
 
 
 def _padding_of(
@@ -340,3 +347,14 @@ def _slo_of(config: model_config_pb2.ModelConfig, backend: Backend) -> float | N
             "not a positive number of milliseconds"
         )
     return slo_ms
+
+
+def _late_of(config: model_config_pb2.ModelConfig, backend: Backend) -> LateWord:
+    text = config.parameters[LATE_PARAMETER].string_value if LATE_PARAMETER in config.parameters else "drop"
+    for word in get_args(LateWord):
+        if text == word:
+            return cast("LateWord", word)
+    raise BackendError(
+        f"model {config.name!r} at {backend.address}: its config's parameter {LATE_PARAMETER!r} is {text!r}, "
+        f"not one of {', '.join(get_args(LateWord))}"
+    )

@@ -1,15 +1,16 @@
-"""When a request is due.
+"""When a request is due, and until when its answer is wanted though it is late.
 
 The model's SLO counts from the arrival; the parameter `slo_ms` replaces it for one request. The parameter `timeout`
 (microseconds, as Triton defines it) and the client's gRPC deadline can only bring the instant forward: they say how
-long somebody waits, not how long a request may be held back (docs/decisions/0004-deadlines.md).
+long somebody waits, not how long a request may be held back (docs/decisions/0004-deadlines.md). Where the model serves
+what is late, only those two end the wait (docs/decisions/0046-late-or-never.md).
 """
 
 from typing import Final, NamedTuple
 
 from tritonclient.grpc import service_pb2
 
-from tidegate.api import NEVER, ms_to_ns
+from tidegate.api import NEVER, Model, ms_to_ns
 
 _ENDLESS: Final = 1e15
 """A number of milli- or microseconds from which on it limits nothing."""
@@ -33,19 +34,28 @@ def times_in(header: service_pb2.ModelInferRequest) -> Times:
     )
 
 
-def deadline_ns(now_ns: int, slo_ns: int | None, times: Times, grpc_remaining_s: float | None) -> int:
-    """The instant by which a request that arrives now must be answered; NEVER when nothing limits it.
+class Due(NamedTuple):
+    """When the answer to a request is wanted."""
 
-    `slo_ns` is its model's.
-    """
-    if times.slo_ns is not None:
-        slo_ns = times.slo_ns
-    due_ns = NEVER if slo_ns is None else min(NEVER, now_ns + slo_ns)
+    deadline_ns: int
+    """The instant by which it must be answered; NEVER when nothing limits it."""
+    late_until_ns: int
+    """The instant up to which an answer is wanted that is late; 0: it is not."""
+
+
+def due(now_ns: int, model: Model | None, times: Times, grpc_remaining_s: float | None) -> Due:
+    """When the answer to a request is wanted that arrives now. `model`: None where there is none any more."""
+    slo_ns = times.slo_ns if times.slo_ns is not None or model is None else model.slo_ns
+    limit_ns = NEVER
     if times.timeout_ns is not None:
-        due_ns = min(due_ns, now_ns + times.timeout_ns)
+        limit_ns = now_ns + times.timeout_ns
     if grpc_remaining_s is not None and grpc_remaining_s < 1e9:  # more than that is grpc's way to say "none"
-        due_ns = min(due_ns, now_ns + round(grpc_remaining_s * 1e9))
-    return due_ns
+        limit_ns = min(limit_ns, now_ns + round(grpc_remaining_s * 1e9))
+    if slo_ns is None:
+        return Due(limit_ns, 0)
+    deadline_ns = min(limit_ns, now_ns + slo_ns)
+    served_late = model is not None and model.late == "serve" and deadline_ns < limit_ns
+    return Due(deadline_ns, limit_ns if served_late else 0)
 
 
 def _number(parameter: service_pb2.InferParameter) -> float | None:

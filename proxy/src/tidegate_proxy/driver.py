@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from tidegate.api import NEVER, Advise, Drop, Request, RequestArrived, RequestCancelled
+from tidegate.api import Advise, Drop, Request, RequestArrived, RequestCancelled
 from tidegate.engine import (
     AnyEffect,
     CancelLeg,
@@ -25,6 +25,7 @@ from tidegate.engine import (
 )
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import Client
+from tidegate_proxy.deadlines import Due
 from tidegate_proxy.faults import faults
 from tidegate_proxy.headroom import Headroom
 from tidegate_proxy.legs import Legs
@@ -102,23 +103,22 @@ class Driver:
 
     # Clients -----------------------------------------------------------------------------------------------------
 
-    def submit(self, client: Client, arrival_ns: int, deadline_ns: int, app: str = "") -> None:
+    def submit(self, client: Client, arrival_ns: int, due: Due, app: str = "") -> None:
         """Have a request of an application scheduled; the client is told its outcome, if it is refused at once."""
         try:
-            self._submit(client, arrival_ns, deadline_ns, app)
+            self._submit(client, arrival_ns, due, app)
         except Exception as error:
             faults.report("taking in a request", error)
             self._give_up_client(client)
 
-    def _submit(self, client: Client, arrival_ns: int, deadline_ns: int, app: str) -> None:
+    def _submit(self, client: Client, arrival_ns: int, due: Due, app: str) -> None:
         envelope, settings = client.envelope, self._in_force.settings
-        client.arrival_ns, client.due_ns = arrival_ns, deadline_ns
+        client.arrival_ns, client.due_ns = arrival_ns, due.deadline_ns
         if self._observability.traces:
             self._observability.arrived(client)
-        if deadline_ns <= arrival_ns:
+        if max(due) <= arrival_ns:
             self.clients.tell(client, _rejected(settings, TIMEOUT_EXPIRED))
             return
-        due_ns = NEVER if deadline_ns == NEVER else self._headroom.before(deadline_ns, arrival_ns)
         request_id = self.clients.number(client)
         merge_key = envelope.merge_key
         if self._spoilers and (company := self._spoilers.company((client.owner, envelope.model), request_id)):
@@ -128,12 +128,13 @@ class Driver:
             envelope.model,
             envelope.rows,
             arrival_ns,
-            due_ns,
+            self._headroom.before(due.deadline_ns, arrival_ns),
             merge_key,
             app,
             envelope.heading.shape,
             client=client.owner,
             deferrable=not client.runs_apart,
+            late_until_ns=self._headroom.before(due.late_until_ns, arrival_ns),
         )
         catalog = self._directory.catalog
         if not catalog.schedules(envelope) and envelope.model in catalog.hosts:

@@ -5,6 +5,8 @@ a leg until its answers are handed to the transports. The rest (sockets, the cli
 be as long. How long a client takes to read is not seen either: slow readers bring nobody's deadline forward.
 """
 
+from tidegate.api import NEVER
+
 GAIN = 1 / 64
 """The gain of the running mean and mean deviation, as TCP estimates its round trips: the last hundred batches count."""
 DEVIATIONS = 2.0
@@ -30,6 +32,11 @@ class Headroom:
         self._deviation_ns += GAIN * (abs(surprise) - self._deviation_ns)
 
     def before(self, deadline_ns: int, now_ns: int) -> int:
-        """The instant by which the answer must be there for the client to have it by the deadline."""
+        """The instant by which the answer must be there for the client to have it by the deadline; or as it is.
+
+        NEVER stays what it is, and so does what has passed.
+        """
+        if deadline_ns == NEVER or deadline_ns <= now_ns:
+            return deadline_ns
         estimate_ns = UNSEEN * (self._mean_ns + DEVIATIONS * self._deviation_ns)
         return deadline_ns - round(min(estimate_ns, LARGEST_SHARE * (deadline_ns - now_ns)))

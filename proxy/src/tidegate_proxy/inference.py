@@ -6,7 +6,7 @@ import time
 from tidegate_proxy.applications import Applications
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import AwaitingClient, Client
-from tidegate_proxy.deadlines import deadline_ns
+from tidegate_proxy.deadlines import due
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, open_known
 from tidegate_proxy.forwarded import fits
@@ -55,11 +55,10 @@ class Inference:
     def submit(self, client: Client, arrival_ns: int, remaining_s: float | None) -> None:
         """Have it scheduled. `remaining_s`: until the client's own deadline, if it has one."""
         envelope = client.envelope
-        model = self._directory.catalog.models.get(envelope.model)
-        slo_ns = model.slo_ns if model else None  # gone since it was opened: the engine says so
+        model = self._directory.catalog.models.get(envelope.model)  # None: gone since it was opened; the engine says so
         heading = envelope.heading
-        due_ns = deadline_ns(arrival_ns, slo_ns, heading.times, remaining_s)
-        self._driver.submit(client, arrival_ns, due_ns, self._applications.of(heading, client.metadata))
+        wanted = due(arrival_ns, model, heading.times, remaining_s)
+        self._driver.submit(client, arrival_ns, wanted, self._applications.of(heading, client.metadata))
 
     async def infer(self, message: bytes, remaining_s: float | None, metadata: Metadata = (), owner: str = "") -> bytes:
         """Have a request of an owner scheduled and await its answer, a serialized ModelInferResponse.

@@ -14,6 +14,7 @@ from tidegate.api import NEVER, BatchFailed, Drop, LegFinished, Model, Profile, 
 from tidegate.api import RequestCancelled as Cancelled
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged, StartLeg
 from tidegate.host import Plugins
+from tidegate.observation import Stories
 from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.workers import Outcome, finished
 
@@ -172,6 +173,29 @@ def test_without_workers_they_fail() -> None:
     engine.handle(PlanChanged(900, (), setup.workers, ()))
     assert engine.tally.failed == 1
     engine.validate()
+
+
+@pytest.mark.parametrize("policy", DROPPING)
+def test_one_that_the_policy_never_saw_is_new_to_it(policy: str) -> None:
+    """It was held for others' turn until it could not be in time any more; nothing else has its shape."""
+    engine = _engine(policy)
+    crowd: list[AnyStimulus] = [_arrived(number, 1, slo_ns=9_000, client="a") for number in range(30)]
+    odd = _arrived(40, 2, slo_ns=1_200, client="a")
+    held = replace(odd, request=replace(odd.request, shape="x:9", merge_key="odd"))
+    run = _Run(engine, [*crowd, _arrived(41, 1, slo_ns=9_000, client="b"), held])
+    assert run.engine.tally.answered == 32
+    assert not engine.policy.inherited
+
+
+def test_the_story_of_one() -> None:
+    policy = PLUGINS.make_policy("eager", _setup(), {})
+    engine = Engine(policy, name="eager", strict=True, learn=False, stories=Stories())
+    _Run(engine, [_arrived(0, 1), _arrived(1, 2, slo_ns=600)])
+    story = engine.story(1)
+    assert story is not None
+    assert [step.what for step in story.steps][-5:] == ["late", "waits", "joined", "sent", "ran", "answered"][-5:]
+    assert any(step.text.startswith("it cannot be in time any more") for step in story.steps)
+    assert story.outcome == "late"
 
 
 @settings(max_examples=examples(0.2), deadline=None)

@@ -117,7 +117,7 @@ class Policy(ABC):
         self.options = options
         self.rng = random.Random(setup.seed)
         self.inherited: set[int] = set()
-        """Requests that a policy before has counted, by id: they arrive here, but for the second time.
+        """Requests that this policy, or one before, has counted, by id: they arrive, but for the second time.
 
         A policy that counts arrivals hands them over in `successor`, and asks `arrives_anew`.
         """
@@ -142,9 +142,7 @@ class Policy(ABC):
         return type(self)(setup, self.options)
 
     def arrives_anew(self, request: Request) -> bool:
-        """Whether a request that arrives was counted before: it is `inherited`, or late by now; asked once of each."""
-        if request.is_late:
-            return True
+        """Whether a request that arrives is one of the `inherited`, which were counted before; asked once of each."""
         if request.id not in self.inherited:
             return False
         self.inherited.discard(request.id)

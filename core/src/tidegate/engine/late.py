@@ -32,7 +32,7 @@ class _LateOfModel:
     def __init__(self) -> None:
         self.held = HeldRequests()
         self._flows: dict[str, Flow] = {}
-        """Those who wait, by client; `served_ns` counts the rows that the policy was shown."""
+        """The clients that wait; `served_ns` counts the rows that the policy was shown."""
         self._numbers = 0
         self._scale = 0
         """Where a client begins that did not wait."""
@@ -93,6 +93,8 @@ class LateRequests:
         self._is_free = is_free
         self._held: dict[int, Request] = {}
         self._of_model: dict[str, _LateOfModel] = {}
+        self._unseen: set[int] = set()
+        """What of it, by id, the policy has never known of."""
         self._shown: dict[int, Request] = {}
         """What the policy was shown; what it ran stays until somebody looks."""
         self._expiries: list[tuple[int, int]] = []
@@ -120,8 +122,10 @@ class LateRequests:
         self.earliest_ns = expiries[0][0] if expiries else NEVER
         return self.earliest_ns
 
-    def add(self, request: Request) -> None:
-        """A request is late from now on, or is late and waits again."""
+    def add(self, request: Request, *, seen: bool = True) -> None:
+        """A request is late from now on, or is late and waits again. `seen`: the policy knew of it."""
+        if not seen:
+            self._unseen.add(request.id)
         if not request.is_late:
             request = msgspec.structs.replace(request, deadline_ns=NEVER, merge_key=request.merge_key + APART)
         if request.late_until_ns < NEVER:
@@ -138,11 +142,19 @@ class LateRequests:
         """A late request waits here no more; None where it does not."""
         request = self._held.pop(request_id, None)
         if request is not None:
+            self._unseen.discard(request_id)
             of_model = self._of_model[request.model]
             of_model.remove(request)
             if not of_model.held:
                 del self._of_model[request.model]
         return request
+
+    def was_seen(self, request: Request) -> bool:
+        """Whether the policy knew of a request before it is shown now; asked once."""
+        if request.id not in self._unseen:
+            return True
+        self._unseen.remove(request.id)
+        return False
 
     def pop_expired(self, now_ns: int) -> list[int]:
         """The ids of requests whose answers nobody wants any more; some may not wait."""
@@ -155,7 +167,7 @@ class LateRequests:
     def batch_for(self, worker_id: int) -> list[Request]:
         """What the policy is to be shown as a worker becomes ready: a batch for it, if it is left over."""
         models = [name for name in self._of_model if self._begins_on(name, worker_id)]
-        models = [name for name in models if self._leftover(name, worker_id) > 0]
+        models = [name for name in models if self._is_left_over(name, worker_id)]
         if not models:
             return []
         return self._show(min(models, key=self._oldest_ns), lambda request: self._most_rows(request, worker_id))
@@ -163,14 +175,14 @@ class LateRequests:
     def next(self) -> Request | None:
         """A request for an idle worker that is left over; None where none is."""
         for name in self._of_model:
-            if self._leftover(name) > 0:
+            if self._is_left_over(name):
                 return self._show(name, lambda _: 0)[0]
         return None
 
     def to_call_back(self) -> list[Request]:
         """What the policy sees, has not run, and is to forget: others want the workers."""
         names = {request.model for request in self._shown.values() if request.id in self._queued}
-        wanted = {name for name in names if self._leftover(name) < 0}
+        wanted = {name for name in names if not self._is_left_over(name, shown=True)}
         return [request for request in self._shown.values() if request.model in wanted and request.id in self._queued]
 
     def _show(self, model: str, most_rows: Callable[[Request], int]) -> list[Request]:
@@ -202,19 +214,20 @@ class LateRequests:
         first = self._of_model[model].held.first
         return first[1].arrival_ns if first else NEVER
 
-    def _leftover(self, model: str, ready: int | None = None) -> int:
-        """How many idle workers a model can begin on beyond those that batches wait for; -1 where it is fewer, or none.
+    def _is_left_over(self, model: str, ready: int | None = None, *, shown: bool = False) -> bool:
+        """Whether more workers are idle that a model can begin on than kinds of batches wait for them.
 
-        `ready`: the worker that is about to be idle, or is. Each kind of batch in sight that can be in time, or is
-        late, waits for one worker: more of a kind would run already.
+        Each kind that the policy sees, and that can be in time or is late, wants one worker: more of a kind would run
+        already. `ready`: a worker that is idle, or about to be. `shown`: this model's batch is one of those kinds.
         """
         idle = {number for number in self._fleet.idle_ids if self._is_free(number) and self._begins_on(model, number)}
         if ready is not None:
             idle.add(ready)
         if not idle:
-            return -1
+            return False
         hosts = frozenset[str]().union(*(self._fleet.bookings[number].hosts for number in idle))
-        return len(idle) - self._count_kinds(hosts, len(idle) + 1)
+        enough = len(idle) + shown
+        return self._count_kinds(hosts, enough) < enough
 
     def _count_kinds(self, hosts: frozenset[str], most: int) -> int:
         """How many kinds of batches wait that could use a worker which hosts one of these; `most` at the most."""

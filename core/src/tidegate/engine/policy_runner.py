@@ -64,8 +64,13 @@ class PolicyRunner:
         """Let the policy know of late requests that were not queued."""
         state = self._state
         for request in requests:
+            counted, policy = state.late.was_seen(request), state.policy
+            if counted:
+                policy.inherited.add(request.id)
             state.queued[request.id] = request
             self.inform(RequestArrived(state.now_ns, request))
+            if counted:
+                policy.inherited.discard(request.id)  # one that counts nothing did not ask
 
     def settle(self) -> None:
         """Tell what follows from what was just done."""

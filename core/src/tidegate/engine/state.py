@@ -100,11 +100,14 @@ class State:
         self.queued[request.id] = request
         self.hurried.returns(request)
 
-    def give_up(self, request: Request, dropped: Drop) -> bool:
-        """A request, which is queued no more, cannot be in time. Whether it is dropped: else it is served late."""
+    def give_up(self, request: Request, dropped: Drop, *, seen: bool = True) -> bool:
+        """A request, which is queued no more, cannot be in time. Whether it is dropped: else it is served late.
+
+        `seen`: the policy knew of it.
+        """
         self.sharing.leave(request)
         if not request.is_late and request.late_until_ns > self.now_ns:
-            self.late.add(request)
+            self.late.add(request, seen=seen)
             return False
         self.tries.ended(request.id)
         self.effects.append(dropped)

@@ -49,7 +49,7 @@ class Turns:
             if self._is_doubted(hopeless):
                 sharing.reprieve(hopeless)
             else:
-                self._drop(hopeless, OUT_OF_TURN)
+                self._drop(hopeless, OUT_OF_TURN, seen=False)
         while following := sharing.next(now_ns):
             state.enqueue_again(following)
             self._policy.inform(RequestArrived(now_ns, following))
@@ -84,9 +84,9 @@ class Turns:
             self._policy.inform(ProfileUpdated(self._state.now_ns, profile))
         return bool(doubted)
 
-    def _drop(self, request: Request, reason: str) -> None:
+    def _drop(self, request: Request, reason: str, *, seen: bool = True) -> None:
         dropped = Drop(request.id, reason)
-        if self._state.give_up(request, dropped):
+        if self._state.give_up(request, dropped, seen=seen):
             self._state.commands.append(dropped)
 
     # Late requests -----------------------------------------------------------------------------------------------

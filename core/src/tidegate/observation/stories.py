@@ -157,16 +157,21 @@ class Stories(Observer, Reader):
         if story.batch_id is not None:
             story.batch_id = None
             story.tell(event.now_ns, "again", f"is tried again: {Why(stimulus).then(story, self._workers)}")
+        elif event.request.is_late:
+            words = "it cannot be in time any more, and a worker is left over"
+            story.tell(event.now_ns, "late", f"{words}: {Why(stimulus).then(story, self._workers)}")
         elif not arrives:
             what = "told anew" if story.shown else "its turn"
             words = "the policy is told of it anew" if story.shown else "its turn has come"
             story.tell(event.now_ns, what, f"{words}: {Why(stimulus).then(story, self._workers)}")
-        story.shown = True
+        story.shown, story.is_late = True, event.request.is_late
 
     def _call_back(self, event: RequestCancelled) -> None:
         if story := self._stories.get(event.request_id):
             story.shown = False
-            story.tell(event.now_ns, "held", "waits for its turn: others have begun to wait for the same workers")
+            turn = "waits for its turn: others have begun to wait for the same workers"
+            left_over = "waits until a worker is left over: others, who can be in time, want it"
+            story.tell(event.now_ns, "held", left_over if story.is_late else turn)
 
     def _wait(self, story: Story, now_ns: int, commands: Sequence[AnyCommand]) -> None:
         """Say what a request waits for that the policy was just told of, unless it runs, or is dropped, at once."""

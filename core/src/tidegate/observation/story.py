@@ -44,6 +44,8 @@ class Story(msgspec.Struct):
     """The batch that it is in, or was in last."""
     shown: bool = False
     """Whether the policy knows of it."""
+    is_late: bool = False
+    """Whether the policy knows, or knew, of it as one that cannot be in time any more."""
 
     def ms(self, at_ns: int) -> float:
         """An instant, in milliseconds from the arrival on."""

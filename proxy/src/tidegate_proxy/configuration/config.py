@@ -12,6 +12,7 @@ from pydantic import (
     model_validator,
 )
 
+from tidegate.api import LateWord
 from tidegate_proxy.configuration.access import AuthenticationConfig, Restriction
 from tidegate_proxy.configuration.addresses import Address, ListenAddress, beside, host_of, listens_on, port_of
 from tidegate_proxy.configuration.clients import AppConfig, ClientsConfig
@@ -122,6 +123,11 @@ class ModelConfig(Section):
         default=None,
         description="Its requests share batches (merge), run one by one (alone), or are not scheduled at all (pass). "
         "Replaces `tidegate_batch` of its config.pbtxt; default: merge only what Triton would merge",
+    )
+    late: LateWord | None = Field(
+        default=None,
+        description="Requests that cannot be in time are refused (drop), or answered late (serve), with what those in "
+        "time leave over. Replaces `tidegate_late` of its config.pbtxt; default: drop",
     )
     merge: Merging = Field(default=Merging(), description="How its requests share batches")
     load_without_delay: bool = Field(
