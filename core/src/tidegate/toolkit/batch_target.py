@@ -25,11 +25,8 @@ class ArrivalRate:
 
     def observe(self, now_ns: int, rows: int) -> None:
         """Some rows arrived."""
-        elapsed_ns = now_ns - self._at_ns
-        fade = exp(-elapsed_ns / MEMORY_NS)
-        self._rows = self._rows * fade + rows
-        # The same average of "one per nanosecond": dividing by it takes out the bias of a short past.
-        self._mass_ns = self._mass_ns * fade + MEMORY_NS * (1 - fade)
+        faded, self._mass_ns = self._faded(now_ns)
+        self._rows = faded + rows
         self._at_ns = now_ns
 
     @property
@@ -39,9 +36,16 @@ class ArrivalRate:
 
     def rows_per_ns_at(self, now_ns: int) -> float:
         """The rate at an instant, since when nothing may have arrived; the first few arrivals do not make a crowd."""
+        rows, mass_ns = self._faded(now_ns)
+        return rows / max(mass_ns, LEAST_MASS_NS)
+
+    def _faded(self, now_ns: int) -> tuple[float, float]:
+        """What is left at an instant of the rows, and of the same average of "one per nanosecond".
+
+        To divide by the latter takes out the bias of a short past.
+        """
         fade = exp(-(now_ns - self._at_ns) / MEMORY_NS)
-        mass_ns = self._mass_ns * fade + MEMORY_NS * (1 - fade)
-        return self._rows * fade / max(mass_ns, LEAST_MASS_NS)
+        return self._rows * fade, self._mass_ns * fade + MEMORY_NS * (1 - fade)
 
 
 class BatchTarget:
