@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from tidegate.workload import Scenario, stream
+from tidegate_proxy.starting_profiles import GUESS
 
 REQUESTS = 6000
 """In the measured window."""
@@ -13,8 +14,6 @@ LEAST_S, LEAST_WARMUP_S = 1.5, 1.0
 MAX_BATCH = 32
 BATCHING = {"much": (6.0, 30.0), "some": (0.8, 4.0), "little": (0.05, 0.4)}
 """How well batching pays: the range of beta / alpha."""
-GUESS = {"alpha_ms": 0.05, "beta_ms": 0.5}
-"""What Tidegate begins with where nobody measured anything (`tidegate_proxy.starting_profiles`)."""
 
 
 @dataclass(frozen=True)

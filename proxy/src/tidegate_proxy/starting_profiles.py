@@ -7,6 +7,9 @@ from tidegate_proxy.labels import label
 from tidegate_proxy.padding import padded
 from tidegate_proxy.shape import shape_of
 
+GUESS = {"alpha_ms": 0.05, "beta_ms": 0.5}
+"""What is planned with where nobody measured anything: milliseconds per row, and per batch."""
+
 
 def starting_profiles(catalog: Catalog, measured: ProfileFile) -> tuple[Profile, ...]:
     """What to plan with at first, for each kind of worker of a model: what the layout says, or what was measured, else
@@ -26,7 +29,8 @@ def starting_profiles(catalog: Catalog, measured: ProfileFile) -> tuple[Profile,
         homeless = catalog.models.keys() - {name for name, _ in hosted(catalog)}
         for name, kind in [*hosted(catalog), *((name, DEFAULT_KIND) for name in sorted(homeless))]:
             max_rows = catalog.models[name].max_rows
-            guess = Profile.linear(name, alpha_ms=0.05, beta_ms=0.5, max_rows=max_rows, kind=kind)
+            alpha_ms, beta_ms = GUESS["alpha_ms"], GUESS["beta_ms"]
+            guess = Profile.linear(name, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=max_rows, kind=kind)
             profiles += measured.profiles_of(name, kind, max_rows) or [guess]
     return tuple(profile.of_shape(label(profile.shape)) for profile in profiles)
 
