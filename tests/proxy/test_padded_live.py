@@ -264,11 +264,18 @@ def test_everybody_sees_the_shape_in_which_it_ran(padding: Any) -> None:  # noqa
         over_grpc(padding, array(columns))
     page = f"http://{padding.serving.metrics_address}"
     with urllib.request.urlopen(f"{page}/metrics", timeout=60) as answer:
-        counts = {
-            line.partition('shape="')[2].partition('"')[0]: float(line.rpartition(" ")[2])
-            for line in answer.read().decode().splitlines()
-            if line.startswith("tidegate_shape_latency_seconds_count")
-        }
+        lines = answer.read().decode().splitlines()
+    counts = {
+        line.partition('shape="')[2].partition('"')[0]: float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith("tidegate_shape_latency_seconds_count")
+    }
+    padded = dict(line.rsplit(" ", 1) for line in lines if line.startswith("tidegate_padded"))
+    assert padded == {
+        'tidegate_padded_rows_total{model="steps"}': "3.0",
+        'tidegate_padded_elements_total{model="steps",part="sent"}': str(2.0 * (3 + 5 + 12)),
+        'tidegate_padded_elements_total{model="steps",part="added"}': str(2.0 * (5 + 3 + 4)),
+    }
     assert counts == {"X:2,8": 3, "X:2,16": 1, "X:2,30001": 1}
     with urllib.request.urlopen(f"{page}/models", timeout=60) as answer:
         (model,) = json.load(answer)

@@ -8,6 +8,7 @@ scheduling, and always runs so: what it is answered does not depend on who share
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tidegate_proxy.resizing import Resize
 
@@ -62,6 +63,10 @@ class Padded:
     resizes: Mapping[str, Resize]
     """How the inputs are padded that are not of such a shape already."""
     cuts: tuple[Cut, ...]
+    sent: int
+    """How many elements the inputs have that are padded, as they came."""
+    added: int
+    """How many more they have as they run."""
 
 
 def padded(
@@ -92,4 +97,5 @@ def padded(
         for name in shapes
         if to[name] != shapes[name]
     }
-    return Padded(to, resizes, tuple(cuts))
+    sent, run = (sum(prod(shape[name]) for name in resizes) for shape in (shapes, to))
+    return Padded(to, resizes, tuple(cuts), sent, run - sent)

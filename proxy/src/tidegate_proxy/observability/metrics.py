@@ -21,6 +21,7 @@ from tidegate.observation import (
     Reducer,
     StartLeg,
 )
+from tidegate_proxy.padding import Padded
 
 LATENCY_BOUNDS_NS = tuple(
     map(
@@ -81,6 +82,12 @@ class ModelCounts:
     cancelled: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     """How many were dropped, by reason."""
+    padded_rows: int = 0
+    """Rows of requests that ran padded; once more for one that is tried again."""
+    sent_elements: int = 0
+    """How many elements their padded inputs had as they came."""
+    added_elements: int = 0
+    """How many were added to them."""
     shapes: dict[str, tuple[int, int]] = field(default_factory=dict)
     """How many were answered, and the sum of their latencies in ns, by what varies in tensors, where anything does."""
 
@@ -104,6 +111,9 @@ class ModelCounts:
             self.failed,
             self.cancelled,
             self.dropped.copy(),
+            self.padded_rows,
+            self.sent_elements,
+            self.added_elements,
             self.shapes.copy(),
         )
 
@@ -161,6 +171,13 @@ class Metrics(Reader):
         for effect in effects:
             if type(effect) is not StartLeg:
                 self._take_in_effect(effect)
+
+    def padded(self, model: str, rows: int, padded: Padded) -> None:
+        """A request of a model begins to run, padded."""
+        counts = self._of(model)
+        counts.padded_rows += rows
+        counts.sent_elements += padded.sent
+        counts.added_elements += padded.added
 
     def sent_ns(self, batch_id: int) -> int | None:
         """When the leg of a batch that runs was sent, as all figures have it; None for a batch of which none runs."""

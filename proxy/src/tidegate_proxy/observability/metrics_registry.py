@@ -174,7 +174,18 @@ def _about_requests(snapshot: Snapshot) -> Iterable[Metric]:
     )
     rows = HistogramMetricFamily("tidegate_batch_rows", "Rows of the batches that started.", labels=("model",))
     sizes = HistogramMetricFamily("tidegate_batch_requests", "Requests of the batches that started.", labels=("model",))
+    padded = CounterMetricFamily(
+        "tidegate_padded_rows", "Rows of requests that were padded, when their batches started.", labels=("model",)
+    )
+    elements = CounterMetricFamily(
+        "tidegate_padded_elements",
+        "Elements of the inputs that were padded: sent by clients, and added.",
+        labels=("model", "part"),
+    )
     for name, counts in snapshot.models.items():
+        padded.add_metric((name,), counts.padded_rows)
+        elements.add_metric((name, "sent"), counts.sent_elements)
+        elements.add_metric((name, "added"), counts.added_elements)
         for outcome, reason, count in _outcomes(counts):
             requests.add_metric((name, outcome, reason), count)
         waiting.add_metric((name,), snapshot.waiting[name])
@@ -186,7 +197,7 @@ def _about_requests(snapshot: Snapshot) -> Iterable[Metric]:
         sizes.add_metric((name,), *_size_classes(counts.batch_requests))
         for reason in FULL_OF:
             refused.add_metric((name, reason), snapshot.refused[name, reason])
-    return (requests, waiting, refused, queued, answered, of_shape, rows, sizes)
+    return (requests, waiting, refused, queued, answered, of_shape, rows, sizes, padded, elements)
 
 
 def _about_workers(snapshot: Snapshot, now_ns: int) -> Iterable[Metric]:

@@ -62,6 +62,8 @@ class Observability:
             started_ns = self.metrics.sent_ns(effect.batch.id) or at_ns
             for client in clients:
                 client.started_ns = started_ns
+                if padded := client.envelope.heading.padded:
+                    self.metrics.padded(heading.model, client.envelope.rows, padded)
             self.statistics.executed(heading.model, heading.version)
         if self._tracing is None:
             return None
