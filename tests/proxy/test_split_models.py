@@ -19,6 +19,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
+from tests.proxy.split_model import infer, write_config
 from tidegate_proxy.embedded import EmbeddedTriton
 
 HEAD = """
@@ -112,19 +113,6 @@ def tritons(start_triton: Make, repositories: dict[str, Path]) -> dict[str, Embe
     return {name: start_triton([repositories[name.partition("-")[0]]]) for name in ("slow-0", "slow-1", "fast-0")}
 
 
-def write_config(folder: Path, tritons: dict[str, EmbeddedTriton], layout: dict[str, Any], **more: object) -> Path:
-    (folder / "layout.json").write_text(json.dumps(layout))
-    document = {
-        "tritons": [{"grpc": t.grpc_address, "http": t.http_address, "worker": name} for name, t in tritons.items()],
-        "listen": {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"},
-        "policy": "fifs",
-        "layout": "layout.json",
-        **more,
-    }
-    (folder / "tidegate.yaml").write_text(json.dumps(document))
-    return folder / "tidegate.yaml"
-
-
 @pytest.fixture(scope="module")
 def tidegate(tritons: dict[str, EmbeddedTriton], start_tidegate: Make, tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401
     """In front of all three."""
@@ -135,12 +123,6 @@ def http_address(tidegate: Any) -> str:  # noqa: ANN401
     found = re.search(r"HTTP +(\S+)\n", tidegate.output)
     assert found, tidegate.output
     return found[1]
-
-
-def infer(client: triton_grpc.InferenceServerClient, x: "np.ndarray[Any, Any]", **options: Any) -> Any:  # noqa: ANN401
-    tensor = triton_grpc.InferInput("X", list(x.shape), "FP32")
-    tensor.set_data_from_numpy(x.astype(np.float32))
-    return client.infer("m", [tensor], **options)
 
 
 def check(answer: Any, x: "np.ndarray[Any, Any]") -> None:  # noqa: ANN401
@@ -348,68 +330,6 @@ def test_a_layout_that_is_not_what_the_tritons_have(
     config = write_config(tmp_path, {name: tritons[triton] for name, triton in named.items()}, layout)
     with pytest.raises(AssertionError, match=message):
         start_tidegate([], config=config)
-
-
-AROUND = {
-    "a": ("X", {"M": "x * 2", "EARLY": "x + 100"}),
-    "b": ("M", {"N": "m + 1"}),
-    "c": ("N X", {"Y": "n - x"}),
-}
-"""Partitions: what each takes and gives. X goes around b and M; EARLY is an output of the whole."""
-
-
-@pytest.mark.parametrize("width", [2, 40_000], ids=["sent", "shared"])
-def test_tensors_go_around_partitions_that_do_not_take_them(
-    start_triton: Make, start_tidegate: Make, connect: Make, tmp_path: Path, width: int
-) -> None:
-    for name, (taken, given) in AROUND.items():
-        version = tmp_path / "models" / name / "1"
-        version.mkdir(parents=True)
-        tensors = [f'input {{ name: "{each}" data_type: TYPE_FP32 dims: [ -1 ] }}' for each in taken.split()]
-        tensors += [f'output {{ name: "{each}" data_type: TYPE_FP32 dims: [ -1 ] }}' for each in given]
-        (version.parent / "config.pbtxt").write_text('backend: "python"\nmax_batch_size: 4\n' + "\n".join(tensors))
-        reads = [
-            f'{each.lower()} = pb.get_input_tensor_by_name(request, "{each}").as_numpy()' for each in taken.split()
-        ]
-        gives = ", ".join(f'pb.Tensor("{each}", {formula})' for each, formula in given.items())
-        lines = [
-            "import triton_python_backend_utils as pb",
-            "class TritonPythonModel:",
-            "    def execute(self, requests):",
-        ]
-        lines += [
-            "        answers = []",
-            "        for request in requests:",
-            *(f"            {line}" for line in reads),
-        ]
-        lines += [f"            answers.append(pb.InferenceResponse([{gives}]))", "        return answers"]
-        (version / "model.py").write_text("\n".join(lines))
-    layout = {
-        "models": [{"name": "m", "pipelines": [{"partitions": ["a", "b", "c"], "batch": 4}]}],
-        "partitions": [
-            {"name": name, "model": "m", "blocks": [number, number + 1], "latency_ms": {"cpu": [1, 1, 1, 1]}}
-            for number, name in enumerate(AROUND)
-        ],
-        "workers": [
-            {"name": f"w{number}", "device": {"node": "a", "id": number, "product": "cpu"}, "hosts": [*AROUND]}
-            for number in range(2)
-        ],
-    }
-    tritons = {f"w{number}": start_triton([tmp_path / "models"]) for number in range(2)}
-    client = connect(start_tidegate([], config=write_config(tmp_path, tritons, layout)))
-    assert [tensor.name for tensor in client.get_model_metadata("m").outputs] == ["EARLY", "Y"]
-
-    def ask(number: int) -> None:
-        x = np.full((1 + number % 3, width), float(number))
-        outputs = [triton_grpc.InferRequestedOutput("EARLY")] if number % 2 else None
-        answer = infer(client, x, outputs=outputs)
-        np.testing.assert_array_equal(answer.as_numpy("EARLY"), x + 100)
-        if number % 2 == 0:
-            np.testing.assert_array_equal(answer.as_numpy("Y"), x + 1)
-
-    for _ in range(3):
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(ask, range(24)))
 
 
 def test_a_split_model_is_padded_before_its_first_partition_and_cut_after_its_last(
