@@ -40,6 +40,16 @@ def _json(*arguments: object) -> Any:  # noqa: ANN401
     return document
 
 
+def test_http_that_is_to_be_served_needs_the_http_port_of_every_triton(tmp_path: Path) -> None:
+    listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    status, _, errors = _run(_write(tmp_path, tritons=["a:8001", "b:18001"], listen=listen))
+    assert status == 1
+    assert "tritons.1.http" in errors
+    assert "tritons.0" not in errors
+    assert _run(_write(tmp_path, tritons=["b:18001"], listen={"grpc": "127.0.0.1:0"}))[0] == 0
+    assert _run(_write(tmp_path, tritons=["b:18001"]))[0] == 0, "then it is not served, which is logged"
+
+
 def test_it_prints_the_configuration_as_it_would_be_used(tmp_path: Path) -> None:
     status, out, errors = _run(_write(tmp_path, policy={"name": "fifs"}, tritons=["[::1]:8001"]))
     assert (status, errors) == (0, "")
@@ -61,7 +71,7 @@ def test_it_prints_the_configuration_as_it_would_be_used(tmp_path: Path) -> None
 
 
 def test_what_it_prints_is_a_configuration(tmp_path: Path) -> None:
-    _, out, _ = _run(_write(tmp_path, limits={"max_queue_bytes": "1GiB"}))
+    _, out, _ = _run(_write(tmp_path, tritons=["a:8001"], limits={"max_queue_bytes": "1GiB"}))
     again = tmp_path / "again.yaml"
     again.write_text(out)
     assert _run(again) == (0, out, "")

@@ -39,6 +39,14 @@ def check_offline(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
     problems = [*_policy_problems(config, plugins), *_observer_problems(config, plugins)]
     if config.record is not None and not config.record.parent.is_dir():
         problems.append(WrongField("record", f"there is no folder {config.record.parent}"))
+    if config.listen.http and "listen" in config.model_fields_set:
+        problems += [
+            WrongField(
+                f"tritons.{index}.http", "is not known: give HOST:PORT of its HTTP service, or leave listen.http out"
+            )
+            for index, triton in enumerate(config.tritons)
+            if not triton.http
+        ]
     for where, use in _uses(config):
         try:
             use()
