@@ -258,9 +258,9 @@ def test_observed_latencies_reach_the_policy() -> None:
     engine = engine_of(policy, learn=True)
     for number in range(9):
         engine.handle(arrived(number, 100 * number))
-        engine.handle(finished(100 * number + 30, number, started_ns=100 * number))
+        engine.handle(finished(100 * number + 15, number, started_ns=100 * number))
     (updated,) = [event for event in policy.told if isinstance(event, ProfileUpdated)]
-    assert policy.told[-2:] == [finished(830, 8, started_ns=800), updated], "told once the leg is over"
+    assert policy.told[-2:] == [finished(815, 8, started_ns=800), updated], "told once the leg is over"
     assert updated.profile.planned_ns(1) > 10
     assert engine.expectations.profiles["m", "default", ""] == updated.profile
 
@@ -317,12 +317,12 @@ def test_a_policy_that_breaks_while_a_leg_finishes_does_not_free_its_worker_twic
     setup = Setup(MODELS, WORKERS[:1], PROFILES)
     engine = engine_of(BreaksOnProfiles(setup, PolicyOptions()), strict=False, learn=True)
     engine.handle(arrived(0, rows=4))
-    for number in range(1, 9):
+    for number in range(1, 3):
         engine.handle(arrived(number, 100 * (number - 1), rows=4))
         engine.handle(finished(100 * number, number - 1, started_ns=100 * (number - 1)))
-    engine.handle(arrived(9, 850, rows=4))
-    engine.handle(arrived(10, 850, rows=4))
-    effects = engine.handle(finished(900, 8, started_ns=800))
+    engine.handle(arrived(3, 250, rows=4))
+    engine.handle(arrived(4, 250, rows=4))
+    effects = engine.handle(finished(300, 2, started_ns=200))
     assert [type(effect) for effect in effects] == [StartLeg, PolicyReplaced]
     assert (engine.queued, engine.in_flight) == (1, 1)
 

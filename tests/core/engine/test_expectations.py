@@ -124,6 +124,38 @@ def test_the_first_leg_on_a_worker_teaches_nothing() -> None:
     assert bench.expected_ns == TRUTH.planned_ns(1), "one that comes back is cold again"
 
 
+def test_the_first_legs_on_several_workers_are_believed_until_a_warm_one_decides() -> None:
+    """Of many workers each has a first leg: from a guess, nothing would be learned for so long."""
+    expectations, workers = (
+        Expectations([GUESS], learn=True),
+        [Worker(number, f"w{number}", ("m",)) for number in range(3)],
+    )
+    expected_ns: list[int] = []
+    for worker, took_ms in zip(workers, (450, 30, 24), strict=True):
+        expectations.observe("m", worker, "", 1, ms_to_ns(took_ms))
+        expected_ns.append(expectations.profiles["m", "default", ""].expected_ns(1))
+    assert expected_ns == [pytest.approx(ms, rel=1e-3) for ms in (GUESS.expected_ns(1), ms_to_ns(30), ms_to_ns(24))]
+    expectations.observe("m", workers[0], "", 1, ms_to_ns(5))
+    assert expectations.profiles["m", "default", ""].expected_ns(1) == pytest.approx(ms_to_ns(5), rel=0.01)
+
+
+def test_nothing_is_given_up_for_the_first_legs_while_a_worker_is_idle() -> None:
+    expectations, workers = (
+        Expectations([GUESS], learn=True),
+        [Worker(number, f"w{number}", ("m",)) for number in range(2)],
+    )
+    for worker in workers:
+        expectations.leg_started(0, Batch(worker.id, "m", (0,), (Leg(worker.id, "m", 0, 0),)), 0, "default", "")
+        expectations.leg_ended(1, worker.id)
+        expectations.observe("m", worker, "", 1, ms_to_ns(450))
+    key = ("m", "default", "")
+    assert expectations.profiles[key].expected_ns(1) == pytest.approx(ms_to_ns(450), rel=1e-3)
+    dropped = Request(0, "m", 1, 2, 2 + SLO_NS)
+    assert expectations.doubt(2, dropped, lambda partition, kind: ()) == []
+    assert expectations.doubt(2, dropped, lambda partition, kind: workers) == [key]
+    assert expectations.expect_after_doubt(key) == GUESS
+
+
 @pytest.mark.parametrize("slow_ms", [350, 1000, 3000])
 @given(first=st.integers(0, 7), second=st.integers(0, 7))
 def test_two_slow_legs_among_the_first_eight_are_outliers(slow_ms: int, first: int, second: int) -> None:

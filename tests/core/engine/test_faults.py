@@ -194,7 +194,7 @@ def eventful(world: World) -> None:
     world.fails()
     world.happens(ProfileUpdated(world.now_ns, PROFILES[0]))
     world.happens(PlanChanged(world.now_ns, MODELS, SETUP.workers, PROFILES))
-    for number in range(20, 30):
+    for number in range(20, 44):  # enough of them to learn from
         event = arrived(number, world.now_ns)
         world.happens(RequestArrived(event.now_ns, replace(event.request, app="x")))
         world.cancels(number if number == 25 else -1)  # it runs
@@ -204,7 +204,7 @@ def eventful(world: World) -> None:
 
 def assert_serves(world: World) -> None:
     """All have been told, once, and those that come now are answered."""
-    assert sorted(world.told) == list(range(30))
+    assert sorted(world.told) == list(range(44))
     assert not world.waiting
     assert world.engine.tally.ended == world.engine.tally.accepted
     for number in range(100, 104):

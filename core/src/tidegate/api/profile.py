@@ -157,17 +157,18 @@ class Profile(msgspec.Struct, frozen=True):
         """The most rows of which may be promised that they finish within the budget; 0 where not even one does."""
         return bisect_right(self.planned, budget_ns)
 
-    def corrected(self, slope_ns: float, constant_ns: float, margin_ns: float) -> Self:
+    def corrected(self, slope_ns: float, constant_ns: float, margin_ns: float, margin_share: float = 0.0) -> Self:
         """This profile with a straight line added to what is expected, and a margin to what is planned besides.
 
         `slope_ns`: what the largest batch takes longer besides the constant, and smaller ones in proportion.
+        `margin_share`: a further margin, as a share of what is then expected.
         """
-        margin, most_rows, added_ns = round(margin_ns), self.max_rows, constant_ns + margin_ns
-        corrected = [
-            round(taken_ns + slope_ns * rows / most_rows + added_ns) for rows, taken_ns in enumerate(self.expected, 1)
-        ]
-        planned = tuple(accumulate([1, *corrected], max))[1:]
-        expected = tuple([promised_ns - margin if promised_ns > margin else 1 for promised_ns in planned])
+        per_row_ns = slope_ns / self.max_rows
+        corrected = (
+            round(taken_ns + per_row_ns * rows + constant_ns) for rows, taken_ns in enumerate(self.expected, 1)
+        )
+        expected = tuple(accumulate(corrected, max, initial=1))[1:]
+        planned = tuple([round(taken_ns + margin_ns + margin_share * taken_ns) for taken_ns in expected])
         return type(self)(self.partition, self.kind, expected, planned, self.shape)
 
     def scaled(self, factor: float) -> Self:

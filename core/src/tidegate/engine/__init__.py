@@ -9,7 +9,8 @@ state          what the engine knows at the moment
                  held: what waits for its turn; in_view: what the policy sees; batch_costs: what that will take
   hurried        who may wait behind others that have more time, and when that is in vain
   late           what cannot be in time any more and is served all the same, where nothing in time wants the worker
-  expectations   the profiles as they stand; learner: how legs correct them; shapes: what a new one starts from;
+  expectations   the profiles as they stand; learner: how legs correct them, by a line (correction) and a margin that
+                 follows how far they stray (spread); shapes: what a new one starts from;
                  alone: what applications take by themselves; lateness: how late wake-ups come
   overlap        when workers take their next batch, so that they do not idle; readiness: what the policy is told
   succession     which policy decides; timers: those that it set

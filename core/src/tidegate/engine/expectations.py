@@ -155,7 +155,8 @@ class Expectations:
     def observe(self, partition: str, worker: Worker, shape: str, rows: int, duration_ns: int) -> Profile | None:
         """A leg took this long; returns the profile that is expected from now on, where that has moved.
 
-        The first leg of a partition on a worker warms it up, which may take many times as long and passes.
+        The first leg of a partition on a worker warms it up, which may take many times as long and passes: it is
+        hearsay, and no request is given up for that.
         """
         key = (partition, worker.kind, shape)
         tracked = self._tracked.get(key)
@@ -164,7 +165,11 @@ class Expectations:
         warm = self._warm.setdefault(worker.id, set())
         if partition not in warm:
             warm.add(partition)
-            return None
+            hearsay = tracked.learner.observe_warming(rows, duration_ns)
+            if hearsay is None or tracked.awaits_probe:
+                return None
+            self._expect(key, hearsay)
+            return hearsay
         if tracked.probing:
             tracked.probing = False
             if 2 * duration_ns < tracked.learner.published.planned_ns(rows):
@@ -194,14 +199,15 @@ class Expectations:
         doubted = []
         for key in keys:
             tracked = self._tracked[key]
-            if now_ns - tracked.active_ns < PATIENCE_NS or tracked.awaits_probe:
+            hearsay = tracked.learner.is_hearsay
+            if tracked.awaits_probe or (now_ns - tracked.active_ns < PATIENCE_NS and not hearsay):
                 continue
             if budget_ns < self._planned_ns(tracked.base, dropped):
                 continue  # as short a time as that tells nothing
             workers = idle(key[0], key[1])
             if not workers and not self._is_mere_guess(key):
                 continue
-            if now_ns - tracked.active_ns < self._patience_ns(key, workers):
+            if now_ns - tracked.active_ns < self._patience_ns(key, workers) and not hearsay:
                 continue
             if tracked.learner.doubt(tracked.base):
                 tracked.active_ns, tracked.awaits_probe, tracked.probing = now_ns, True, True

@@ -1,10 +1,11 @@
-"""Profiles corrected by what is observed: least squares on the residual, newer observations weighing more.
+"""Profiles corrected by what is observed: what legs take, and how much longer they may take.
 
 For each (partition, kind, shape) `base(rows) + a*rows + c` is expected: the base profile and a learned linear
-correction. What is planned is that and a margin up to a high quantile of what legs took: where batches wait for the
-last moment, whatever takes longer than planned is late. With a linear base this re-learns alpha and beta;
-with a measured table it keeps the table's shape. A leg lasts from its dispatch until its answer is there: the delays of
-control and data (Symphony, figure 18) are learned with it.
+correction (`correction.py`). What is planned is that and a margin up to a high quantile of what legs took, which
+follows how far legs of a size stray (`spread.py`): where batches wait for the last moment, whatever takes longer than
+planned is late. With a linear base this re-learns alpha and beta; with a measured table it keeps the table's shape. A
+leg lasts from its dispatch until its answer is there: the delays of control and data (Symphony, figure 18) are learned
+with it.
 
 It is robust by construction. The first legs are judged together, from the middle one of them, and every later one by
 how far legs have strayed from what was expected: an outlier (a stall of the host, a compilation) counts as at most
@@ -14,16 +15,15 @@ one that strayed far, so that it moves the margin, which is a quantile, and hard
 from collections import deque
 from collections.abc import Mapping
 from math import ceil
-from statistics import fmean, median_low
+from statistics import median_low
 from types import MappingProxyType
 
 from tidegate.api import Policy, Profile
+from tidegate.api.profile import SURPRISE
+from tidegate.engine.correction import Correction
 from tidegate.engine.shapes import elements_of
+from tidegate.engine.spread import Spread
 
-FORGETTING = 0.98
-"""Weight of an observation after each later one: the last fifty or so decide on the correction."""
-RIDGE = 0.02
-"""Observations that the prior is worth: it decides where all batches had one size. No correction, or the law."""
 LATEST = 256
 """How many legs decide on the margin."""
 ENOUGH = 64
@@ -33,7 +33,6 @@ KNOWN_LEGS = 2
 TOLD_APART = 1e-3
 """Legs tell what a batch costs from what its elements cost where the variance of their elements, rows included, is such
 a share of the mean square: 320 elements in batches of four rows and 640 in batches of two are one and the same."""
-SPREAD_GAIN = 0.05
 FAR, ALWAYS_NEAR = 5, 0.05
 """An outlier is what strays by so many times the usual, and by such a share of the latency besides.
 
@@ -76,26 +75,35 @@ class ProfileLearner:
         """The first legs are looked at when so many are seen, and at every doubling."""
         self._first: list[tuple[int, int]] = []
         """Rows and duration of the first legs, while they are judged together."""
+        self._warming: list[float] = []
+        """How many times as long as expected legs took that warmed a worker up, before any other was seen."""
+        self.is_hearsay = False
+        """Whether what it told is from such legs."""
         self._forget()
 
     def _forget(self) -> None:
         self._seen = 0
         self._first.clear()
-        self._prior = (0.0, 0.0)  # slope and offset, where observations do not tell
+        self._correction = Correction(self._base)
         self._begin()
 
     def _begin(self) -> None:
-        self._slope = self._offset = 0.0  # the correction a (per share of max_rows) and c, in ns
-        self._spread_ns = 0.0  # mean absolute deviation
-        self._latest: deque[tuple[float, float]] = deque(maxlen=LATEST)  # share of max_rows, residual to the base
-        self._w = self._x = self._xx = self._r = self._xr = 0.0  # weighted sums over observations
-        self._t = self._xt = 0.0  # the same of what legs took, rather than of their residuals
-        self._most_rows = 0  # of a leg so far
+        self._correction.forget()
+        self._spread = Spread()
+        self._latest: deque[tuple[int, float]] = deque(maxlen=LATEST)
+        """Rows, and how much longer than the base has it they took."""
+        self._most_rows = 0
+        """Of a leg so far."""
 
     @property
     def seen(self) -> int:
         """How many legs were observed, since the last doubts."""
         return self._seen
+
+    @property
+    def _knows(self) -> bool:
+        """Whether its legs tell something about other shapes."""
+        return min(self._seen, len(self._latest)) >= KNOWN_LEGS
 
     @property
     def published(self) -> Profile:
@@ -111,13 +119,33 @@ class ProfileLearner:
                 self._judge_together()
         else:
             self._judge(rows, duration_ns)
+            if self._is_look():
+                self._spread.learn()
         if not self._is_look():
             return None
         self._heed_others()
         learned = self._corrected()
         if not self._moved(learned, rows):
             return None
-        self._published = learned
+        self._published, self.is_hearsay = learned, False
+        return learned
+
+    def observe_warming(self, rows: int, duration_ns: int) -> Profile | None:
+        """Take in the first leg on a worker; returns what is expected for it where nothing better is known.
+
+        It may take many times as long as those that follow, but no less: where several workers have shown that the base
+        is far too short, the quickest of them is believed until the first leg on a warm worker decides.
+        """
+        if self._seen or (self._published is not self._base and not self.is_hearsay):
+            return None
+        self._warming.append(duration_ns / self._base.expected_ns(rows))
+        least = min(self._warming)
+        if len(self._warming) < KNOWN_LEGS or least < SURPRISE:
+            return None
+        learned = self._base.scaled(least)
+        if self.is_hearsay and learned == self._published:
+            return None
+        self._published, self.is_hearsay, self._first_look = learned, True, 1
         return learned
 
     def doubt(self, base: Profile) -> bool:
@@ -139,72 +167,80 @@ class ProfileLearner:
         near = FAR * median_low(abs(factor - middle) for factor in factors) + ALWAYS_NEAR * middle
         per_row_ns = median_low(duration_ns / rows for rows, duration_ns in self._first)
         self._begin()
+        taken = []
         for rows, duration_ns in self._first:
             expected_ns = self._base.expected_ns(rows)
             most_ns = max((middle + near) * expected_ns, per_row_ns * rows)
-            taken_ns = max((middle - near) * expected_ns, min(most_ns, duration_ns))
-            self._fit(rows, taken_ns - expected_ns)
-        self._spread_ns = fmean(map(abs, self._strays()))
+            taken.append((rows, max((middle - near) * expected_ns, min(most_ns, duration_ns)) - expected_ns))
+        for rows, residual_ns in taken:
+            self._fit(rows, residual_ns, self._base.expected_ns(rows) + residual_ns)
+        fitted = [self._expected_ns(rows) for rows, _ in taken]
+        for fitted_ns, (_, stray_ns) in zip(fitted, self._strays(), strict=True):
+            self._spread.add(fitted_ns, abs(stray_ns))
+        self._spread.learn()
+        self._correction.forget()
+        self._latest.clear()
+        for fitted_ns, (rows, residual_ns) in zip(fitted, taken, strict=True):  # who strays far says less
+            self._fit(rows, residual_ns, fitted_ns)
 
     def _judge(self, rows: int, duration_ns: int) -> None:
         """Fit a later leg, which strays no further than legs have done."""
-        x = rows / self._base.max_rows
-        correction = self._slope * x + self._offset
-        expected_ns = self._base.expected_ns(rows) + correction
-        near = FAR * self._spread_ns + ALWAYS_NEAR * expected_ns
+        expected_ns = self._expected_ns(rows)
+        near = FAR * self._spread.at(expected_ns) + ALWAYS_NEAR * expected_ns
         far = near
         if rows > self._most_rows:  # it may take as much longer as it has rows: of batches as large nothing is known
             far = max(near, expected_ns * (rows / self._most_rows - 1))
         surprise = max(-near, min(far, duration_ns - expected_ns))
-        self._spread_ns += max(SPREAD_GAIN, 1 / self._seen) * (min(abs(surprise), near) - self._spread_ns)
-        self._fit(rows, correction + surprise)
+        self._correction.strays(surprise / self._spread.at(expected_ns))
+        self._spread.add(expected_ns, min(abs(surprise), near))
+        self._fit(rows, expected_ns + surprise - self._base.expected_ns(rows), expected_ns)
 
     def _is_look(self) -> bool:
         """After doubts the very first leg decides whether more are sent after it."""
         seen = self._seen
-        return seen % PUBLISH_EVERY == 0 or (self._first_look <= seen < PUBLISH_EVERY and seen & (seen - 1) == 0)
+        if seen >= PUBLISH_EVERY or seen & (seen - 1):
+            return seen % PUBLISH_EVERY == 0
+        return seen >= self._first_look or (seen > 1 and self._is_far_off())
 
-    def _fit(self, rows: int, residual: float) -> None:
-        """Add one residual to the base."""
-        x = rows / self._base.max_rows
-        taken_ns = residual + self._base.expected_ns(rows)
+    def _is_far_off(self) -> bool:
+        """Whether all of the first legs say that what is expected is not even nearly right."""
+        told = self._published
+        return all(took_ns > SURPRISE * told.planned_ns(rows) for rows, took_ns in self._first) or all(
+            SURPRISE * took_ns < told.expected_ns(rows) for rows, took_ns in self._first
+        )
+
+    def _expected_ns(self, rows: int) -> float:
+        return self._base.expected_ns(rows) + self._correction.at(rows)
+
+    def _fit(self, rows: int, residual_ns: float, expected_ns: float) -> None:
+        """Add one residual to the base: it says the less, the farther legs stray of which so much was expected."""
+        correction, spread = self._correction, self._spread
         self._most_rows = max(self._most_rows, rows)
-        self._w = FORGETTING * self._w + 1
-        self._x = FORGETTING * self._x + x
-        self._xx = FORGETTING * self._xx + x * x
-        self._r = FORGETTING * self._r + residual
-        self._xr = FORGETTING * self._xr + x * residual
-        self._t = FORGETTING * self._t + taken_ns
-        self._xt = FORGETTING * self._xt + x * taken_ns
-        self._latest.append((x, residual))
-        self._solve()
-
-    def _solve(self) -> None:
-        """Solve the two normal equations, with the ridge on their diagonal."""
-        xx, w = self._xx + RIDGE, self._w + RIDGE
-        xr, r = self._xr + RIDGE * self._prior[0], self._r + RIDGE * self._prior[1]
-        determinant = xx * w - self._x * self._x
-        self._slope = (xr * w - self._x * r) / determinant
-        self._offset = (xx * r - self._x * xr) / determinant
+        taken_ns = residual_ns + self._base.expected_ns(rows)
+        usual_ns = spread.at(correction.t / correction.w if correction.w else taken_ns)
+        weight = (usual_ns / spread.at(expected_ns)) ** 2 if spread.is_known else 1.0
+        correction.add(rows, residual_ns, taken_ns, usual_ns, weight)
+        self._latest.append((rows, residual_ns))
 
     def _heed_others(self) -> None:
         """Let the law over all shapes, `offset + slope * rows * elements`, decide what the own legs do not tell.
 
         Shapes of different sizes teach what rows cost, even where all batches had one row.
         """
-        known = [other for other in self._others.values() if other._elements and other._w >= KNOWN_LEGS]
+        known = [other for other in self._others.values() if other._elements and other._knows]
         if not self._elements or not known:
             return
         # Least squares over z = share of max_rows * elements.
         w = z = zz = t = zt = 0.0
         for other in known:
-            weight = (other._w / other._t) ** 2  # relative deviations count
+            seen = other._correction
+            weight = (seen.w / seen.t) ** 2  # relative deviations count
             size = other._elements / self._elements
-            w += weight * other._w
-            z += weight * size * other._x
-            zz += weight * size**2 * other._xx
-            t += weight * other._t
-            zt += weight * size * other._xt
+            w += weight * seen.w
+            z += weight * size * seen.x
+            zz += weight * size**2 * seen.xx
+            t += weight * seen.t
+            zt += weight * size * seen.xt
         variance = zz * w - z * z
         if variance < TOLD_APART * zz * w:
             return
@@ -216,30 +252,36 @@ class ProfileLearner:
         if largest > 1:
             least, most = (offset + slope * rows / largest - self._base.expected_ns(rows) for rows in (1, largest))
             steep = (most - least) / (1 - 1 / largest)
-            self._prior = steep, most - steep
-            self._solve()
+            self._correction.believe(steep, most - steep)
 
-    def _strays(self) -> list[float]:
-        """How much longer each of the latest legs took than the correction has it, in ns."""
-        slope, offset = self._slope, self._offset
-        return [residual - slope * x - offset for x, residual in self._latest]
+    def _strays(self) -> list[tuple[int, float]]:
+        """Rows of each of the latest legs, and how much longer it took than the correction has it, in ns."""
+        correction = self._correction.at
+        return [(rows, residual - correction(rows)) for rows, residual in self._latest]
 
-    def _margin_ns(self) -> float:
-        """What covers the given share of the latest legs, besides what is expected."""
-        above = self._strays()
+    def _margin(self) -> float:
+        """What covers the given share of the latest legs, besides what is expected: so many times the spread."""
+        spread = self._spread.at
+        sizes = {rows for rows, _ in self._latest}
+        added_ns = {rows: self._correction.at(rows) for rows in sizes}
+        usual_ns = {rows: spread(self._base.expected_ns(rows) + added_ns[rows]) for rows in sizes}
+        above = [(residual - added_ns[rows]) / usual_ns[rows] for rows, residual in self._latest]
         if len(above) < ENOUGH:
             for other in self._others.values():
                 if other is not self:
                     most_rows = min(self._base.max_rows, other._base.max_rows)  # a row alone may take next to nothing
                     scale = self._published.expected_ns(most_rows) / other.published.expected_ns(most_rows)
-                    above += [scale * stray for stray in other._strays()]
+                    above += [
+                        scale * stray / spread(scale * other._expected_ns(rows)) for rows, stray in other._strays()
+                    ]
         above.sort()
         # The longest of n is exceeded by one leg in n + 1: the rank counts the next leg, too.
         rank = min(len(above), ceil(self._quantile * (len(above) + 1)))
         return max(0.0, above[rank - 1])
 
     def _corrected(self) -> Profile:
-        return self._base.corrected(self._slope, self._offset, self._margin_ns())
+        correction, spread, margin = self._correction, self._spread, self._margin()
+        return self._base.corrected(correction.slope, correction.offset, margin * spread.same_ns, margin * spread.share)
 
     def _moved(self, learned: Profile, rows: int) -> bool:
         """Whether it differs enough at the smallest, the largest or the batch size just seen."""
