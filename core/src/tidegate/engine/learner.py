@@ -93,7 +93,7 @@ class ProfileLearner:
         self._latest: deque[tuple[int, float]] = deque(maxlen=LATEST)
         """Rows, and how much longer than the base has it they took."""
         self._most_rows = 0
-        """Of a leg so far."""
+        """The rows of the largest leg so far."""
 
     @property
     def seen(self) -> int:
