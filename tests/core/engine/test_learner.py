@@ -201,6 +201,19 @@ def test_a_base_that_is_a_little_short_is_corrected_at_once_and_a_little_long_is
     assert off_by(1 - 2 * TOO_LONG) != []
 
 
+def test_that_larger_pictures_take_longer_is_no_reason_never_to_merge_two() -> None:
+    """Only batches of one row were seen: what two take is not known, and nobody would learn it."""
+    guess, others = Profile.linear("m", alpha_ms=0.05, beta_ms=0.5, max_rows=MAX_ROWS), dict[str, ProfileLearner]()
+    for width in (100, 200, 300):
+        others[f"x:1,{width}"] = ProfileLearner(guess.of_shape(f"x:1,{width}"), others=others)
+    for _ in range(3 * PUBLISH_EVERY):
+        for width in (100, 200, 300):
+            others[f"x:1,{width}"].observe(1, ms_to_ns(width / 20))
+    for learner in others.values():
+        assert learner.published.worthwhile_rows == MAX_ROWS
+        assert learner.published.fixed_cost_ns > 0.5 * learner.published.expected_ns(1)
+
+
 def test_a_shape_borrows_no_margin_out_of_all_proportion() -> None:
     """Of a shape whose legs were all large it may be believed that a row takes far less than it does."""
     rng, others = random.Random(6), dict[str, ProfileLearner]()

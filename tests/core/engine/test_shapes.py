@@ -234,7 +234,7 @@ def test_five_shapes_are_learned_within_two_hundred_requests(stalls: float, seed
     shapes = FiveShapes(seed, 8000, JITTER["a tenth"], stalls)
     for shape, rows in sorted({(effect.shape, effect.rows) for effect, _ in shapes.ran}):
         expected_ns = shapes.engine.expectations.profiles["m", "default", shape].expected_ns(rows)
-        assert expected_ns / TRUTH[shape].expected_ns(rows) == pytest.approx(1, abs=0.1)
+        assert expected_ns / TRUTH[shape].expected_ns(rows) == pytest.approx(1, abs=0.12)
     planned = shapes.rest()
     assert 0.98 <= sum(planned) / len(planned) <= 0.999
 

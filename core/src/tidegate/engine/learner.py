@@ -225,10 +225,12 @@ class ProfileLearner:
     def _heed_others(self) -> None:
         """Let the law over all shapes, `offset + slope * rows * elements`, decide what the own legs do not tell.
 
-        Shapes of different sizes teach what rows cost, even where all batches had one row.
+        Shapes of different sizes teach what rows cost, but only with batches of several rows among them: that a larger
+        picture takes longer does not say that two pictures take twice as long. Believed too early, no two would ever be
+        merged, and nobody would learn what they take.
         """
         known = [other for other in self._others.values() if other._elements and other._knows]
-        if not self._elements or not known:
+        if not self._elements or max((other._most_rows for other in known), default=1) == 1:
             return
         # Least squares over z = share of max_rows * elements.
         w = z = zz = t = zt = 0.0
