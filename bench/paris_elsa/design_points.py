@@ -38,6 +38,11 @@ class Point:
         """The GPCs of each slice, where they are equal."""
         return dict(self.options).get("size")
 
+    @property
+    def by_slo(self) -> bool:
+        """Whether PARIS plans slices by the SLA, not by the paper's knees."""
+        return dict(self.options).get("segments") != "knees"
+
 
 def homogeneous(size: int) -> Point:
     """GPU(size)+FIFS."""

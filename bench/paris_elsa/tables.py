@@ -16,17 +16,17 @@ GAIN_OVER_WHOLE, GAIN_OVER_BEST = 1.7, 1.1
 """The aims, mean over the models."""
 
 
-def show_throughput(console: Console, results: Sequence[Found], within: float) -> list[dict[str, Any]]:
+def show_throughput(console: Console, results: Sequence[Found]) -> list[dict[str, Any]]:
     """Queries per second of every design point, and what PARIS and ELSA gain."""
-    rates, gains = _table("queries/s, p95 within the SLA", "random +F", "random +E", "PARIS +F", "PARIS +E"), []
-    slices = Table("model", "PARIS", f"within {within:g}", title="Slices, and what no scheduler can pass on them")
-    for column in ("by SLO +F", "by SLO +E", "PARIS / GPU(7)", "PARIS / GPU(max)", "by SLO / GPU(7)", "by SLO / max"):
+    rates, gains = _table("queries/s, p95 within the SLA", "random +F", "random +E", "knees +F", "knees +E"), []
+    slices = Table("model", "PARIS by knees", "by SLO", title="Slices, and what no scheduler can pass on them")
+    for column in ("by SLO +F", "by SLO +E", "knees / GPU(7)", "knees / max", "by SLO / GPU(7)", "by SLO / max"):
         rates.add_column(column, justify="right")
     for title, of_model in _by_model(results):
         equal = _equal(of_model)
         drawn = [_mean(_of(of_model, "heterogeneous-random", policy.title)) for policy in (FIFS, ELSA)]
         ours = {
-            (bool(each.cell.point.options), each.cell.point.policy.title): each
+            (each.cell.point.by_slo, each.cell.point.policy.title): each
             for each in of_model
             if each.cell.point.planner == "paris"
         }
@@ -49,7 +49,7 @@ def show_throughput(console: Console, results: Sequence[Found], within: float) -
     rates.add_row("mean", *[""] * 10, *(f"{mean:.2f}" for mean in means))
     console.print(rates)
     console.print(slices)
-    for name, (whole, best) in (("PARIS", means[:2]), ("PARIS by SLO", means[2:])):
+    for name, (whole, best) in (("PARIS by knees", means[:2]), ("PARIS by SLO", means[2:])):
         console.print(
             f"{name} + ELSA: {whole:.2f} times GPU(7)+FIFS (aim {GAIN_OVER_WHOLE}), "
             f"{best:.2f} times the best homogeneous (aim {GAIN_OVER_BEST})"
@@ -57,14 +57,11 @@ def show_throughput(console: Console, results: Sequence[Found], within: float) -
     return [each.row() for each in results]
 
 
-def show_sensitivity(
-    console: Console, by_setting: Mapping[str, Sequence[Found]], within: float
-) -> list[dict[str, Any]]:
+def show_sensitivity(console: Console, by_setting: Mapping[str, Sequence[Found]]) -> list[dict[str, Any]]:
     """The same in other settings, PARIS with ELSA only."""
     for setting, results in by_setting.items():
-        table = _table(
-            setting, "PARIS +E", f"within {within:g} +E", "/ GPU(7)", "/ GPU(max)", "by SLO / GPU(7)", "by SLO / max"
-        )
+        columns = ("knees / GPU(7)", "knees / max", "by SLO / GPU(7)", "by SLO / max")
+        table = _table(setting, "knees +E", "by SLO +E", *columns)
         gains = []
         for title, of_model in _by_model(results):
             equal = _equal(of_model)

@@ -37,8 +37,8 @@ def test_the_planner_wants_what_figure_8_says() -> None:
     large = SliceProfile(
         kind="2g.10gb", rows=(1, 2, 3, 4), latency_ms=(20, 30, 100 / 3, 50), utilisation=(0.3, 0.5, 0.7, 0.9)
     )
-    example = MigModel(name="m", sizes={1: 20, 2: 20, 3: 40, 4: 20}, profiles=(small, large))
-    plan = plan_paris(problem(example, count=1), time_limit_s=5, progress=unhurried)
+    example = MigModel(name="m", slo_ms=1000, sizes={1: 20, 2: 20, 3: 40, 4: 20}, profiles=(small, large))
+    plan = plan_paris(problem(example, count=1, segments="knees"), time_limit_s=5, progress=unhurried)
     first, second = plan.models[0].segments
     assert (first.knee, first.knee_from, first.rows) == (2, "utilisation", (1, 2))
     assert (second.knee, second.knee_from, second.rows) == (4, "utilisation", (3, 4))

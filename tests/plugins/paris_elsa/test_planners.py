@@ -211,11 +211,25 @@ def test_random_slices_follow_the_seed_and_spend_the_budget() -> None:
 
 def test_a_slice_is_meant_for_nothing_that_it_answers_late() -> None:
     # Rows take 2 + 4 rows / GPCs ms: 4 of them are in time on 1g, 8 on 2g, ...
-    plan = planned(plan_paris, problem(model(slo_ms=30), utilisation=1.0, gain=0.01))
-    segments = plan.models[0].segments
-    assert [(segment.knee, segment.knee_from) for segment in segments[:3]] == [(7, "slo"), (14, "slo"), (21, "slo")]
-    within = planned(plan_paris, problem(model(slo_ms=60), within=0.5)).models[0].segments
-    assert [(segment.knee, segment.knee_from) for segment in within[:3]] == [(7, "slo"), (14, "slo"), (21, "slo")]
+    in_time = [(7, "slo"), (14, "slo"), (21, "slo")]
+    for given_problem in (
+        problem(model(slo_ms=30), segments="knees", utilisation=1.0, gain=0.01),
+        problem(model(slo_ms=60), within=0.5),
+        problem(model(slo_ms=37.5)),
+    ):
+        segments = planned(plan_paris, given_problem).models[0].segments
+        assert [(segment.knee, segment.knee_from) for segment in segments[:3]] == in_time
+
+
+def test_knees_bound_segments_where_no_slo_is_known_or_they_are_asked_for() -> None:
+    unknown = planned(plan_paris, problem(model()))
+    asked = planned(plan_paris, problem(model(slo_ms=1000), segments="knees"))
+    assert asked == unknown
+    assert {segment.knee_from for segment in unknown.models[0].segments} == {"latency"}
+    by_slo = planned(plan_paris, problem(model(slo_ms=1000)))
+    assert {segment.knee_from for segment in by_slo.models[0].segments} == {"slo"}
+    both = planned(plan_paris, problem(model("a", slo_ms=1000), model("b"), count=4))
+    assert [each.segments[0].knee_from for each in both.models] == ["slo", "latency"]
 
 
 def test_slices_with_too_little_memory_are_not_used() -> None:

@@ -28,7 +28,7 @@ class _Wish:
 
 
 def plan_paris(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
-    """Slices of unlike sizes, each for the sizes of requests at which it is busy and no more. Raises PlanningError."""
+    """Slices of unlike sizes, each for the sizes of requests that it answers well. Raises PlanningError."""
     offers = offers_of(problem)
     budget = Budget(problem, offers.kinds, offers.usable)
     wishes = _wishes(problem, offers, budget.gpcs)
@@ -141,10 +141,12 @@ def _segments(
     knees: list[tuple[int, KneeSource]] = []
     most_rows = model.most_rows
     for speed in speeds:
+        if problem.segments == "slo" and model.slo_ms is not None:
+            knees.append((speed.most_rows_within(model.slo_ms * problem.within, most_rows), "slo"))
+            continue
         knee, source = knee_of(speed.profile, utilisation=problem.utilisation, gain=problem.gain)
-        budget_ms = None if model.slo_ms is None else model.slo_ms * (problem.within or 1)
-        in_time = most_rows if budget_ms is None else speed.most_rows_within(budget_ms, most_rows)
-        knees.append((in_time, "slo") if problem.within is not None or in_time < knee else (knee, source))
+        in_time = most_rows if model.slo_ms is None else speed.most_rows_within(model.slo_ms, most_rows)
+        knees.append((in_time, "slo") if in_time < knee else (knee, source))
     fastest_ms = speeds[-1].latency_ms(most_rows)
     if model.slo_ms is not None and fastest_ms > model.slo_ms:
         raise PlanningError(

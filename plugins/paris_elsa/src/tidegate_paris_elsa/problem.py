@@ -147,17 +147,21 @@ class MigProblem(Document):
     gpcs: int | None = Field(
         default=None, ge=1, description="To be spent, no more and no less; default: all that slices can have"
     )
+    segments: Literal["slo", "knees"] = Field(
+        default="slo",
+        description="What bounds the sizes that slices are meant for; models without an SLO have knees in any case",
+    )
+    within: float = Field(
+        default=0.8,
+        gt=0,
+        le=1,
+        description="By SLO: a slice is meant for what takes it no longer than this share of the SLO",
+    )
     utilisation: float = Field(
         default=0.8, gt=0, le=1, description="Of a slice's own highest one: with more rows it gains little"
     )
     gain: float = Field(
         default=0.5, gt=0, le=1, description="Where none was measured: twice the rows bring less more throughput"
-    )
-    within: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="In place of knees: a slice is meant for what takes it no longer than this share of the SLO",
     )
     size: Size | None = Field(default=None, description="GPCs of each slice, for the planner `homogeneous`")
     seed: int = Field(default=0, ge=0, description="For the planner `heterogeneous-random`")
@@ -171,9 +175,6 @@ class MigProblem(Document):
         ):
             if doubles := sorted({name for name in names if names.count(name) > 1}):
                 raise ValueError(f"{what}: {doubles[0]!r} is listed twice")
-        for model in self.models:
-            if self.within is not None and model.slo_ms is None:
-                raise ValueError(f"models: {model.name!r} needs an slo_ms: `within` is a share of it")
         return self
 
 
