@@ -115,7 +115,7 @@ def test_a_layout_is_simulated(shown: dict[str, Any], tmp_path: Path) -> None:
         "models": [{"name": "resnet50", "rows": rows}],
     }
     (tmp_path / "scenario.json").write_text(json.dumps(scenario))
-    result = simulate(Run(read_scenario(tmp_path / "scenario.json"), PolicyChoice(name="fifs"), seed=1))
+    result = simulate(Run(read_scenario(tmp_path / "scenario.json"), PolicyChoice(name="elsa"), seed=1))
     assert result.total.accepted > 300
     assert result.total.attainment > 0.95
 
@@ -133,7 +133,7 @@ def test_a_change_is_planned_and_laid_out(shown: dict[str, Any], tmp_path: Path)
     )
     assert result.exit_code == 0, result.output
     steps = read_document(tmp_path / "steps.json", Reconfiguration)
-    assert steps.cost.kept >= 0.5
+    assert steps.cost.kept >= 0.5 - 1e-9
     new, wanted = read_document(tmp_path / "new.json", Layout), read_document(planned, Layout)
     assert sorted(worker.speed for worker in new.workers) == sorted(worker.speed for worker in wanted.workers)
     assert "worth" in result.stdout

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.plugins.paris_elsa import problems
 from tests.plugins.paris_elsa.problems import A100, unhurried
 from tidegate.api import PlanningError
-from tidegate.api.device import Device, Mig, Slice, Whole
+from tidegate.api.device import Device, Mig, Mps, Slice, Whole
 from tidegate.api.mig import MIG_GEOMETRIES
 from tidegate.documents import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker
 from tidegate_paris_elsa.bearing import rates_borne
@@ -217,6 +217,58 @@ def test_gpus_that_are_no_mig_are_changed_as_a_whole() -> None:
     assert step.destroys == (Whole(),)
     assert len(step.creates) == 2
     assert len(new_layout(problem, plan).workers) == 2
+
+
+def shared(*workers: tuple[str, Slice, str], node: str = "a") -> Layout:
+    """Workers of one GPU, each with its slice and model, measured on all slices that occur here."""
+    every = layout({0: (A100[7], "m")}, {0: (A100[7], "n")})
+    kinds = [PRODUCT, *(f"{PRODUCT}{of}/mps-{each}" for of in ("", f"/{A100[3]}") for each in (30, 40, 70))]
+    parts = tuple(
+        part.model_copy(update={"latency_ms": {**part.latency_ms, **dict.fromkeys(kinds, (100.0,))}})
+        for part in every.partitions
+    )
+    mine = tuple(
+        LayoutWorker(name=name, device=Device(node, 0, PRODUCT), slice=part, hosts=(model,))
+        for name, part, model in workers
+    )
+    hosted = {model for _, _, model in workers}
+    models = tuple(model for model in every.models if model.name in hosted)
+    return Layout(models=models, partitions=tuple(part for part in parts if part.model in hosted), workers=mine)
+
+
+def test_workers_with_shares_of_an_instance_are_its_own() -> None:
+    """A share that changes is one worker's affair; the instance and who else is in it stay."""
+    three, there = Mig(A100[3], 4), Mig(A100[3], 0)
+    seven = ("seven", Mig(A100[4], 0), "n")
+    present = shared(("large", Mps(70, 8192, three), "m"), ("small", Mps(40, None, three), "n"), seven)
+    same = shared(("x", Mps(40, None, there), "n"), ("y", Mps(70, 8192, there), "m"), node="b")
+    problem, plan = change(present, same, keep=0)
+    assert [(step.destroys, step.creates, step.stops) for step in plan.steps] == [((Mig(A100[4], 0),), (), ("seven",))]
+    stayed = {worker.name: worker for worker in present.workers[:2]}
+    assert {worker.name: worker for worker in new_layout(problem, plan).workers} == stayed
+    smaller = shared(("x", Mps(30, None, three), "n"), ("y", Mps(70, 8192, three), "m"), seven)
+    problem, plan = change(present, smaller, load_s=11, keep=0)
+    (step,) = plan.steps
+    assert (step.destroys, step.creates, step.stops, step.starts) == ((), (), ("small",), ("small",))
+    assert (step.seconds, plan.cost.loads, plan.cost.destroyed) == (11, 1, 0), "its process starts anew"
+    assert {worker.name: worker.slice for worker in new_layout(problem, plan).workers} == {
+        "large": Mps(70, 8192, three),
+        "small": Mps(30, None, three),
+        "seven": Mig(A100[4], 0),
+    }
+
+
+def test_a_share_of_a_gpu_changes_beside_the_others() -> None:
+    present = shared(("large", Mps(70), "m"), ("small", Mps(40), "n"))
+    _, plan = change(present, shared(("x", Mps(70), "m"), ("y", Mps(40), "m")), keep=0)
+    (step,) = plan.steps
+    assert (step.destroys, step.creates, step.stops, step.starts) == ((), (), ("small",), ("small",))
+    _, more = change(present, shared(("x", Mps(70), "m"), ("y", Mps(40), "n"), ("z", Mps(30), "m")), keep=1)
+    (step,) = more.steps
+    assert (step.stops, len(step.starts)) == ((), 1)
+    _, cut = change(present, shared(("x", Mig(A100[7], 0), "m")), keep=0)
+    (step,) = cut.steps
+    assert (step.destroys, step.creates, set(step.stops)) == ((Whole(),), (Mig(A100[7], 0),), {"large", "small"})
 
 
 @given(data=st.data())

@@ -25,6 +25,8 @@ def test_slices_of_one_product_are_compared_by_size_however_fast_they_are() -> N
     assert order(*((worker(number, part), 5.0) for number, part in enumerate(slices))) == [2, 3, 1, 0]
     shares: list[Slice] = [Mps(50), Whole(), Mps(20)]
     assert order(*((worker(number, part), 5.0) for number, part in enumerate(shares))) == [2, 0, 1]
+    of_one: list[Slice] = [Mps(70, None, Mig("3g.40gb", 4)), Mps(40, None, Mig("3g.40gb", 0))]
+    assert order(*((worker(number, part), 5.0) for number, part in enumerate(of_one))) == [1, 0]
 
 
 def test_compute_instances_are_as_large_as_their_share_of_the_instance() -> None:
@@ -37,6 +39,9 @@ def test_compute_instances_are_as_large_as_their_share_of_the_instance() -> None
         (worker(0, Mig("7g.80gb", 0)), worker(1, Mig("1g.12gb", 0), "H100")),
         (worker(0, Whole()), worker(1, Whole(), "T4")),
         (worker(0, Mig("3g.40gb", 0)), worker(1, Mps(90))),
+        (worker(0, Mps(90, None, Mig("1g.10gb", 0))), worker(1, Mps(50, None, Mig("4g.40gb", 0)))),
+        (worker(0, Mps(90, None, Mig("1g.10gb", 0))), worker(1, Mps(50))),
+        (worker(0, Mps(90, None, Mig("3g.40gb", 0))), worker(1, Mig("3g.40gb", 0))),
         (worker(0, Mig("3g.40gb", 0)), worker(1, Mig("half", 4))),
         (Worker(0, "w0", ("m",), "fast"), Worker(1, "w1", ("m",), "slow")),
     ],

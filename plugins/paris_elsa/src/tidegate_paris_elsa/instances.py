@@ -1,42 +1,98 @@
 """What serves on a GPU, instance by instance, and how much of each model's capacity that is."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from tidegate.api.device import Device, Mig, Slice
+from tidegate.api.device import Device, Mig, Mps, Slice, Whole, mig_instance
 from tidegate.documents import Layout, LayoutPartition, LayoutWorker
 
-Hosts = tuple[tuple[str, ...], ...]
-"""What the workers of an instance host, each so many partitions, sorted."""
-Gpu = tuple[tuple[Slice, Hosts], ...]
+Instance = Mig | Whole
+"""A MIG instance, or a device that is not cut."""
+
+
+class Share(NamedTuple):
+    """How much of an instance a worker has by MPS, wherever the instance is; NamedTuple, because shares are sorted."""
+
+    percent: int
+    memory_mib: int
+    """0: not limited."""
+
+
+ALL = Share(0, 0)
+"""The instance without MPS."""
+
+
+class Seat(NamedTuple):
+    """A worker of an instance without its name."""
+
+    share: Share
+    hosts: tuple[str, ...]
+    """Its partitions, sorted."""
+
+
+Seats = tuple[Seat, ...]
+"""The workers of an instance, sorted."""
+Gpu = tuple[tuple[Instance, Seats], ...]
 """The instances of a GPU, sorted."""
 
 
-def slots(part: Slice) -> tuple[int, str]:
-    """An order of slices: by where they begin."""
-    return (part.start, part.profile) if isinstance(part, Mig) else (-1, repr(part))
+def slots(part: Instance) -> tuple[int, str]:
+    """An order of instances: by where they begin."""
+    return (part.start, part.profile) if isinstance(part, Mig) else (-1, "")
 
 
-def gpus_of(layout: Layout) -> dict[Device, dict[Slice, tuple[LayoutWorker, ...]]]:
-    """The workers of every instance of every device, those of an instance by what they host."""
-    found: defaultdict[Device, defaultdict[Slice, list[LayoutWorker]]] = defaultdict(lambda: defaultdict(list))
+def gpus_of(layout: Layout) -> dict[Device, dict[Instance, tuple[LayoutWorker, ...]]]:
+    """The workers of every instance of every device, those with MPS shares of it included, sorted by their seats."""
+    found: defaultdict[Device, defaultdict[Instance, list[LayoutWorker]]] = defaultdict(lambda: defaultdict(list))
     for worker in layout.workers:
-        found[worker.device][worker.slice].append(worker)
+        found[worker.device][mig_instance(worker.slice) or Whole()].append(worker)
     return {
-        device: {part: tuple(sorted(mine, key=hosts_of)) for part, mine in instances.items()}
+        device: {part: tuple(sorted(mine, key=seat_of)) for part, mine in instances.items()}
         for device, instances in found.items()
     }
 
 
-def hosts_of(worker: LayoutWorker) -> tuple[str, ...]:
-    """The partitions of a worker, sorted."""
-    return tuple(sorted(worker.hosts))
+def seat_of(worker: LayoutWorker) -> Seat:
+    """What is left of a worker without its name and its place."""
+    part = worker.slice
+    share = Share(part.percent, part.memory_mib or 0) if isinstance(part, Mps) else ALL
+    return Seat(share, tuple(sorted(worker.hosts)))
 
 
-def gpu_of(instances: Mapping[Slice, Iterable[LayoutWorker]]) -> Gpu:
+def slice_in(instance: Instance, share: Share) -> Slice:
+    """What a worker has that has this share of an instance."""
+    if share == ALL:
+        return instance
+    return Mps(share.percent, share.memory_mib or None, instance if isinstance(instance, Mig) else None)
+
+
+def gpu_of(instances: Mapping[Instance, Iterable[LayoutWorker]]) -> Gpu:
     """The same without names: equal for GPUs that serve the same."""
-    return tuple((part, tuple(map(hosts_of, instances[part]))) for part in sorted(instances, key=slots))
+    return tuple((part, tuple(map(seat_of, instances[part]))) for part in sorted(instances, key=slots))
+
+
+def without(seats: Seats, others: Seats) -> Seats:
+    """The seats that are not among the others, each as often as there is none of these for it."""
+    return tuple(sorted((Counter(seats) - Counter(others)).elements()))
+
+
+def names_of(seats: Seats, there: Iterable[LayoutWorker]) -> list[str | None]:
+    """A name for each seat of an instance, of a worker that is there: its own, if any has that very seat.
+
+    The rest take those of workers with the same share, then any; None: none is left.
+    """
+    left = list(there)
+    names: list[str | None] = [None] * len(seats)
+    closest: list[Callable[[Seat], object]] = [lambda seat: seat, lambda seat: seat.share, lambda _: None]
+    for what in closest:
+        for number, seat in enumerate(seats):
+            found = next((worker for worker in left if what(seat_of(worker)) == what(seat)), None)
+            if names[number] is None and found is not None:
+                left.remove(found)
+                names[number] = found.name
+    return names
 
 
 @dataclass(frozen=True)
@@ -62,13 +118,13 @@ class Capacities:
             found.update({(name, kind): 1000 * rows / table[rows - 1] for kind, table in kinds.items()})
         return cls(found)
 
-    def of_instance(self, device: Device, part: Slice, hosts: Hosts) -> dict[str, float]:
+    def of_instance(self, device: Device, part: Instance, seats: Seats) -> dict[str, float]:
         """Rows per second by partition."""
-        kind = device.kind(part)
         found: defaultdict[str, float] = defaultdict(float)
-        for mine in hosts:
-            for name in mine:
-                found[name] += self.rows_per_s.get((name, kind), 0.0) / len(mine)
+        for share, hosts in seats:
+            kind = device.kind(slice_in(part, share))
+            for name in hosts:
+                found[name] += self.rows_per_s.get((name, kind), 0.0) / len(hosts)
         return dict(found)
 
 

@@ -15,10 +15,10 @@ from scipy.sparse import csr_matrix
 
 from tidegate.api.device import Device, Mig
 from tidegate.api.mig import MigGeometry, Placed
-from tidegate_paris_elsa.instances import Gpu, Hosts, slots
+from tidegate_paris_elsa.instances import Gpu, Seats, slots
 
-Want = tuple[str, Hosts]
-"""A slice that is planned: its profile, and what it hosts."""
+Want = tuple[str, Seats]
+"""An instance that is planned: its profile, and the workers in it."""
 GAP = 1e-3
 """Good enough: so far from the most that can be kept."""
 
@@ -29,8 +29,8 @@ class Worth:
 
     cut_s: float
     """Where it is to serve something else."""
-    load_s: Mapping[Hosts, float]
-    """What is saved beside that where it serves the same, by what it hosts."""
+    load_s: Mapping[Seats, float]
+    """What is saved beside that where it serves the same, by the workers in it."""
 
 
 def rearranged(
@@ -48,9 +48,9 @@ def rearranged(
     """
     wanted: Counter[Want] = Counter()
     for gpu in planned:
-        for part, hosts in gpu:
+        for part, seats in gpu:
             assert isinstance(part, Mig)
-            wanted[part.profile, hosts] += 1
+            wanted[part.profile, seats] += 1
     alike: defaultdict[Gpu, list[Device]] = defaultdict(list)
     for device, gpu in present.items():
         alike[gpu].append(device)
@@ -107,8 +107,8 @@ def _cut(
         mine = {first_same + n: -1.0 for n, (its, _) in enumerate(wants) if its == profile}
         rows.append(({first_stay + number: 1.0, **mine}, 0.0, np.inf))
     goal = np.zeros(size)
-    for number, (profile, hosts) in enumerate(wants):
-        goal[first_same + number] = -geometry.profile(profile).compute_slices * worth.load_s[hosts]
+    for number, (profile, seats) in enumerate(wants):
+        goal[first_same + number] = -geometry.profile(profile).compute_slices * worth.load_s[seats]
     for number, profile in enumerate(profiles):
         goal[first_stay + number] = -geometry.profile(profile).compute_slices * worth.cut_s
     most = np.full(size, np.inf)
@@ -141,7 +141,7 @@ def _hosted(
 ) -> dict[Device, Gpu] | None:
     """Who serves where: first who serves there already, then the others in slices that stay, then in new ones."""
     left = wanted.copy()
-    hosted: defaultdict[Device, dict[Mig, Hosts]] = defaultdict(dict)
+    hosted: defaultdict[Device, dict[Mig, Seats]] = defaultdict(dict)
     staying: list[tuple[Device, Mig]] = []
     new: list[tuple[Device, Mig]] = []
     for device, cut in cut_of.items():
@@ -155,12 +155,12 @@ def _hosted(
     free: defaultdict[str, list[tuple[Device, Mig]]] = defaultdict(list)
     for device, part in (*staying, *new):
         free[part.profile].append((device, part))
-    for (profile, hosts), count in left.items():
+    for (profile, seats), count in left.items():
         mine, free[profile] = free[profile][:count], free[profile][count:]
         if len(mine) < count:
             return None
         for device, part in mine:
-            hosted[device][part] = hosts
+            hosted[device][part] = seats
     return {
         device: tuple((part, hosted[device][part]) for part in sorted(hosted[device], key=slots)) for device in present
     }

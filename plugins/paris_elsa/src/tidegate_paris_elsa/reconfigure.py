@@ -5,13 +5,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.api import PlanningError, Progress
-from tidegate.api.device import Device, Slice
+from tidegate.api.device import Device
 from tidegate.api.mig import MigGeometry, mig_geometries
 from tidegate.documents import Layout, LayoutWorker
 from tidegate_paris_elsa.bearing import rates_borne
 from tidegate_paris_elsa.change_plan import ChangeCost, PlannedStep, Reconfiguration
 from tidegate_paris_elsa.change_problem import ReconfigurationProblem
-from tidegate_paris_elsa.instances import Capacities, Gpu, Hosts, gpu_of, gpus_of, slots
+from tidegate_paris_elsa.instances import (
+    Capacities,
+    Gpu,
+    Instance,
+    Seats,
+    gpu_of,
+    gpus_of,
+    names_of,
+    seat_of,
+    slice_in,
+    slots,
+)
 from tidegate_paris_elsa.matching import NOTHING, Change, devices_of, in_order, match
 from tidegate_paris_elsa.ordering import Move, least_kept, waves_of
 from tidegate_paris_elsa.rearranging import Worth, rearranged
@@ -126,7 +137,7 @@ class _Changes:
             geometry = self._geometry(devices[0], *present.values(), *planned)
             if geometry is None or not planned:
                 return None
-            loads = {hosts: self._longest_load_s(hosts) for gpu in planned for _, hosts in gpu}
+            loads = {seats: self._longest_load_s(seats) for gpu in planned for _, seats in gpu}
             worth = Worth(self._problem.cut_s, loads)
             found = rearranged(present, planned, geometry, worth, time_limit_s=time_limit_s / len(products))
             if found is None:
@@ -134,8 +145,8 @@ class _Changes:
             changes += [Change(device, present[device], gpu) for device, gpu in found.items()]
         return changes
 
-    def _longest_load_s(self, hosts: Hosts) -> float:
-        return max(sum(self._load_s(name) for name in mine) for mine in hosts)
+    def _longest_load_s(self, seats: Seats) -> float:
+        return max(sum(map(self._load_s, seat.hosts)) for seat in seats)
 
     def _total_s(self, way: _Way) -> float:
         return sum(self._away_s(change.device, step) for change, step in way.of_gpu)
@@ -178,8 +189,8 @@ class _Changes:
         lost: defaultdict[str, float] = defaultdict(float)
         gained: defaultdict[str, float] = defaultdict(float)
         for amounts, instances in ((lost, step.leaving), (gained, step.arriving)):
-            for part, hosts in instances:
-                for name, amount in self._capacities.of_instance(device, part, hosts).items():
+            for part, seats in instances:
+                for name, amount in self._capacities.of_instance(device, part, seats).items():
                     amounts[name] += amount
         return Move(dict(lost), dict(gained))
 
@@ -200,8 +211,8 @@ class _Changes:
     def _sum(self, gpus: Mapping[Device, Gpu]) -> dict[str, float]:
         total: defaultdict[str, float] = defaultdict(float)
         for device, gpu in gpus.items():
-            for part, hosts in gpu:
-                for name, amount in self._capacities.of_instance(device, part, hosts).items():
+            for part, seats in gpu:
+                for name, amount in self._capacities.of_instance(device, part, seats).items():
                     total[name] += amount
         return dict(total)
 
@@ -242,8 +253,8 @@ class _Changes:
 
     # The document ---------------------------------------------------------------------------------------------------
 
-    def _workers(self, way: _Way) -> dict[Device, dict[Slice, tuple[LayoutWorker, ...]]]:
-        """The workers of the new layout, by device and slice."""
+    def _workers(self, way: _Way) -> dict[Device, dict[Instance, tuple[LayoutWorker, ...]]]:
+        """The workers of the new layout, by device and instance."""
         present = gpus_of(self._before)
         planned = {change.device: change.planned for change in way.changes}
         taken = {
@@ -252,15 +263,16 @@ class _Changes:
             for part, _ in gpu
             for worker in present.get(device, {}).get(part, ())
         }
-        found: dict[Device, dict[Slice, tuple[LayoutWorker, ...]]] = {}
+        found: dict[Device, dict[Instance, tuple[LayoutWorker, ...]]] = {}
         for device, gpu in sorted(planned.items(), key=lambda item: (item[0].node, str(item[0].id))):
-            for part, hosts in gpu:
-                names = [worker.name for worker in present.get(device, {}).get(part, ())]
+            for part, seats in gpu:
                 mine = []
-                for number, its in enumerate(hosts):
-                    name = names[number] if number < len(names) else _free_name(device, part, taken)
+                for known, (share, hosts) in zip(
+                    names_of(seats, present.get(device, {}).get(part, ())), seats, strict=True
+                ):
+                    name = known or _free_name(device, part, taken)
                     taken.add(name)
-                    mine.append(LayoutWorker(name=name, device=device, slice=part, hosts=its))
+                    mine.append(LayoutWorker(name=name, device=device, slice=slice_in(part, share), hosts=hosts))
                 found.setdefault(device, {})[part] = tuple(mine)
         return found
 
@@ -268,23 +280,27 @@ class _Changes:
         self,
         way: _Way,
         waves: Sequence[Sequence[int]],
-        workers: Mapping[Device, Mapping[Slice, tuple[LayoutWorker, ...]]],
+        workers: Mapping[Device, Mapping[Instance, tuple[LayoutWorker, ...]]],
     ) -> tuple[PlannedStep, ...]:
         present = gpus_of(self._before)
         documents = []
         for wave, numbers in enumerate(waves):
             for number in numbers:
                 change, step = way.of_gpu[number]
-                destroyed = [] if step.reloads else [part for part, _ in step.leaving]
-                created = [] if step.reloads else [part for part, _ in step.arriving]
-                stops = [worker.name for part, _ in step.leaving for worker in present[change.device][part]]
-                starts = [worker.name for part, _ in step.arriving for worker in workers[change.device][part]]
+                destroyed = [] if step.reloads else sorted((part for part, _ in step.leaving), key=slots)
+                created = [] if step.reloads else sorted((part for part, _ in step.arriving), key=slots)
+                before = [worker for part, _ in step.leaving for worker in present[change.device][part]]
+                after = [worker for part, _ in step.arriving for worker in workers[change.device][part]]
+                stay = {(worker.name, seat_of(worker)) for worker in before} if step.reloads else set()
+                stay &= {(worker.name, seat_of(worker)) for worker in after}
+                stops = [worker.name for worker in before if (worker.name, seat_of(worker)) not in stay]
+                starts = [worker.name for worker in after if (worker.name, seat_of(worker)) not in stay]
                 documents.append(
                     PlannedStep(
                         wave=wave,
                         device=change.device,
-                        destroys=tuple(sorted(destroyed, key=slots)),
-                        creates=tuple(sorted(created, key=slots)),
+                        destroys=tuple(destroyed),
+                        creates=tuple(created),
                         stops=tuple(stops),
                         starts=tuple(starts),
                         seconds=step.seconds,
@@ -293,7 +309,7 @@ class _Changes:
         return tuple(documents)
 
 
-def _free_name(device: Device, part: Slice, taken: set[str]) -> str:
+def _free_name(device: Device, part: Instance, taken: set[str]) -> str:
     name = f"{device.node}-{device.id}/{max(0, slots(part)[0])}"
     tries = (name if number == 0 else f"{name}-{number}" for number in range(len(taken) + 1))
     return next(each for each in tries if each not in taken)

@@ -14,7 +14,8 @@ _COMPUTE_SLICES = re.compile(r"(\d+)[cg]\.")
 def smallest_first(workers: Sequence[tuple[Worker, Profile]]) -> list[int]:
     """The places of workers, each with the profile of one model there, in the order in which ELSA asks them.
 
-    Slices of one product are compared by size, if all are MIG instances or all MPS shares; the whole device is largest.
+    Slices of one product are compared by size, if all are MIG instances, or all MPS shares of devices or of instances
+    of one profile; the whole device is largest.
     Others are compared by how long the largest batch takes: what is slower counts as smaller.
     """
     sizes = [_size(worker) for worker, _ in workers]
@@ -35,7 +36,7 @@ def _size(worker: Worker) -> tuple[str, float]:
         case Mig(profile=profile):
             found = _COMPUTE_SLICES.match(profile)
             return ("g", float(found[1])) if found else ("?", 0.0)
-        case Mps(percent=percent):
-            return "%", float(percent)
+        case Mps(percent=percent, instance=instance):
+            return f"% of {instance.profile}" if instance else "%", float(percent)
         case Whole():
             return "", inf

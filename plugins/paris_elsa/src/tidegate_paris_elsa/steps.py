@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from tidegate.api.device import Mig, Slice
+from tidegate.api.device import Mig
 from tidegate.api.mig import MigGeometry
-from tidegate_paris_elsa.instances import Gpu, Hosts, slots
+from tidegate_paris_elsa.instances import Gpu, Instance, Seat, Seats, slots, without
 
-Instance = tuple[Slice, Hosts]
+Serving = tuple[Instance, Seats]
+"""An instance, and workers in it."""
 LoadTime = Callable[[str], float]
 """The seconds that loading a partition takes."""
 
@@ -17,11 +18,11 @@ LoadTime = Callable[[str], float]
 class Step:
     """Instances of one GPU that are destroyed for others, or that load something else; the rest of it serves on."""
 
-    leaving: tuple[Instance, ...]
-    arriving: tuple[Instance, ...]
+    leaving: tuple[Serving, ...]
+    arriving: tuple[Serving, ...]
     seconds: float
     reloads: bool = False
-    """Whether the instance stays, and only what it hosts is changed."""
+    """Whether the instance stays, and only these of its workers are changed."""
 
 
 def steps_between(
@@ -32,15 +33,15 @@ def steps_between(
     steps = []
     for part in before.keys() & after.keys():
         if before[part] != after[part]:
-            loads = _loads(after[part], load_s, before[part])
-            steps.append(Step(((part, before[part]),), ((part, after[part]),), loads, reloads=True))
+            gone, come = without(before[part], after[part]), without(after[part], before[part])
+            steps.append(Step(((part, gone),), ((part, come),), _loads(come, load_s, gone), reloads=True))
     leaving = [part for part in before if part not in after]
     arriving = [part for part in after if part not in before]
     for group in _groups([*leaving, *arriving], geometry):
-        gone = tuple((part, before[part]) for part in leaving if part in group)
-        come = tuple((part, after[part]) for part in arriving if part in group)
-        load = max((_loads(hosts, load_s) for _, hosts in come), default=0.0)
-        steps.append(Step(gone, come, cut_s + load))
+        destroyed = tuple((part, before[part]) for part in leaving if part in group)
+        created = tuple((part, after[part]) for part in arriving if part in group)
+        load = max((_loads(seats, load_s) for _, seats in created), default=0.0)
+        steps.append(Step(destroyed, created, cut_s + load))
     return tuple(sorted(steps, key=lambda step: [slots(part) for part, _ in (*step.leaving, *step.arriving)]))
 
 
@@ -48,21 +49,21 @@ def nearest(present: Gpu, planned: Gpu, geometry: MigGeometry | None, cost: Call
     """The planned instances at the start slots, with each model in the slice, where the change costs least."""
     if geometry is None or not all(isinstance(part, Mig) for part, _ in planned):
         return planned
-    hosts_by_profile: dict[str, list[Hosts]] = {}
-    for part, hosts in planned:
+    seats_by_profile: dict[str, list[Seats]] = {}
+    for part, seats in planned:
         assert isinstance(part, Mig)
-        hosts_by_profile.setdefault(part.profile, []).append(hosts)
-    names = [name for name, mine in hosts_by_profile.items() for _ in mine]
+        seats_by_profile.setdefault(part.profile, []).append(seats)
+    names = [name for name, mine in seats_by_profile.items() for _ in mine]
     ways = [
-        _hosted(dict(present), placed, {name: list(mine) for name, mine in hosts_by_profile.items()})
+        _hosted(dict(present), placed, {name: list(mine) for name, mine in seats_by_profile.items()})
         for placed in geometry.placements(names)
     ]
     return min(ways, key=lambda way: (cost(way), [slots(part) for part, _ in way])) if ways else planned
 
 
-def _hosted(present: Mapping[Slice, Hosts], placed: Sequence[Mig], waiting: dict[str, list[Hosts]]) -> Gpu:
+def _hosted(present: Mapping[Instance, Seats], placed: Sequence[Mig], waiting: dict[str, list[Seats]]) -> Gpu:
     """Who serves in which instance: whoever serves there already, if it may be, and the others in order."""
-    hosted: dict[Slice, Hosts] = {}
+    hosted: dict[Instance, Seats] = {}
     for part in placed:
         if present.get(part) in waiting[part.profile]:
             hosted[part] = present[part]
@@ -73,15 +74,20 @@ def _hosted(present: Mapping[Slice, Hosts], placed: Sequence[Mig], waiting: dict
     return tuple((part, hosted[part]) for part in sorted(hosted, key=slots))
 
 
-def _loads(hosts: Hosts, load_s: LoadTime, there: Hosts = ()) -> float:
-    """Seconds until all of it is loaded, one after another in a worker; `there`: what is loaded already."""
-    loaded = {name for mine in there for name in mine}
-    return max((sum(load_s(name) for name in mine if name not in loaded) for mine in hosts), default=0.0)
+def _loads(seats: Seats, load_s: LoadTime, there: Seats = ()) -> float:
+    """Seconds until all of it is loaded, one after another in a worker; `there`: the workers that may have it."""
+    return max((sum(map(load_s, _missing(seat, there))) for seat in seats), default=0.0)
 
 
-def _groups(parts: Sequence[Slice], geometry: MigGeometry | None) -> list[list[Slice]]:
-    """Slices that cannot be there at once, directly or by way of others: they change together."""
-    groups: list[list[Slice]] = []
+def _missing(seat: Seat, there: Seats) -> list[str]:
+    """What a worker has to load: what no worker with its share has, for a share is for as long as a process lives."""
+    loaded = {name for share, hosts in there if share == seat.share for name in hosts}
+    return [name for name in seat.hosts if name not in loaded]
+
+
+def _groups(parts: Sequence[Instance], geometry: MigGeometry | None) -> list[list[Instance]]:
+    """Instances that cannot be there at once, directly or by way of others: they change together."""
+    groups: list[list[Instance]] = []
     for part in parts:
         touched = [group for group in groups if any(_clash(part, other, geometry) for other in group)]
         groups = [group for group in groups if group not in touched]
@@ -89,7 +95,7 @@ def _groups(parts: Sequence[Slice], geometry: MigGeometry | None) -> list[list[S
     return groups
 
 
-def _clash(first: Slice, second: Slice, geometry: MigGeometry | None) -> bool:
+def _clash(first: Instance, second: Instance, geometry: MigGeometry | None) -> bool:
     if geometry is None or not isinstance(first, Mig) or not isinstance(second, Mig):
         return True
     return _clash_on(geometry, first, second)
@@ -105,7 +111,6 @@ def loaded(steps: Iterable[Step]) -> int:
     total = 0
     for step in steps:
         before = dict(step.leaving) if step.reloads else {}
-        for part, hosts in step.arriving:
-            there = {name for mine in before.get(part, ()) for name in mine}
-            total += sum(name not in there for mine in hosts for name in mine)
+        for part, seats in step.arriving:
+            total += sum(len(_missing(seat, before.get(part, ()))) for seat in seats)
     return total
