@@ -15,11 +15,12 @@ from tidegate.cli import build_app
 from tidegate.documents import Layout, Mig, RequestSizes, read_document, write_document
 from tidegate.host import Plugins
 from tidegate.sim.run import Run, simulate
-from tidegate.workload import PolicyChoice, read_scenario
+from tidegate.workload import PolicyChoice, read_scenario, sizes_of
 from tidegate_paris_elsa.change_plan import Reconfiguration
 from tidegate_paris_elsa.plan import MigPlan
 
 README = (Path(__file__).parents[3] / "plugins/paris_elsa/README.md").read_text(encoding="utf-8")
+SCENARIOS = Path(__file__).parents[3] / "scenarios"
 
 
 def plan(*arguments: object) -> Result:
@@ -171,3 +172,15 @@ def test_without_the_solver_the_extra_is_named(tmp_path: Path, monkeypatch: pyte
     result = plan("paris", tmp_path / "problem.json")
     assert result.exit_code == 1
     assert 'the planner needs scipy.optimize: pip install "tidegate-paris-elsa[planner]"' in result.stderr
+
+
+def test_the_example_scenario_has_the_layout_of_the_readmes_problem_and_elsa_is_best(
+    shown: dict[str, Any], tmp_path: Path
+) -> None:
+    example = SCENARIOS / "sliced_a100.yaml"
+    planned = read_document(laid_out(tmp_path, "paris", shown), Layout)
+    assert read_document(SCENARIOS / "sliced_a100_layout.json", Layout) == planned
+    scenario = read_scenario(example)
+    assert sizes_of(scenario)["resnet50"] == {rows: share / 100 for rows, share in shown["models"][0]["sizes"].items()}
+    elsa, _, fifs = (simulate(Run(scenario, choice, seed=1)) for choice in scenario.policies)
+    assert elsa.total.bad_rate < 0.01 < fifs.total.bad_rate
