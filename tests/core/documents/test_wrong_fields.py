@@ -42,6 +42,8 @@ class Outer(BaseModel):
     model_config = ConfigDict(extra="forbid")
     parts: list[Inner]
     some: tuple[Strict, ...] = Field(default=(Strict(),), min_length=1)
+    sizes: dict[Annotated[int, Field(ge=1)], float] | str = ""
+    lists: tuple[Strict, ...] | str = ""
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,18 @@ class Outer(BaseModel):
             {"parts": [], "some": [{"x": 1}]},
             ["some.0.x: there is no such field: misspelt, or in the wrong place?"],  # and not that there are none
         ),
-        ("x", ["options: Input should be a valid dictionary or instance of Outer"]),
+        ("x", ["options: must be fields with values, not text"]),
+        (None, ["options: is empty"]),
+        ({"parts": [], "sizes": {"0": 1}}, ["sizes.0: Input should be greater than or equal to 1"]),
+        (
+            {"parts": [], "sizes": {"1": "x"}},
+            ["sizes.1: Input should be a valid number, unable to parse string as a number"],
+        ),
+        (
+            {"parts": [], "sizes": 5},
+            ["sizes: must be fields with values, not a number", "sizes: Input should be a valid string"],
+        ),
+        ({"parts": [], "lists": [{"x": 1}]}, ["lists.0.x: there is no such field: misspelt, or in the wrong place?"]),
     ],
 )
 def test_every_wrong_field_is_named_with_what_is_wrong(document: Any, said: list[str]) -> None:  # noqa: ANN401

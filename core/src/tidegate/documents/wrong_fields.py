@@ -1,9 +1,13 @@
 """What is wrong with a document, field by field, in words: for all files and all options that people write."""
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+_TYPES = ("list[", "tuple[", "dict[", "constrained-", "function-", "[key]")
+"""How steps of a path begin that are types, not fields."""
 
 
 @dataclass(frozen=True)
@@ -28,23 +32,58 @@ def wrong_fields(
     pydantic takes for steps of the path though no field is called so; types among the steps are left out anyway.
     """
 
+    errors = error.errors(include_url=False, include_context=False)
+    places = [e["loc"] for e in errors]
+
     def where(location: tuple[int | str, ...]) -> str:
         steps = [str(step) for step in location if step not in members]
-        return ".".join(step for step in steps if not step.startswith(("list[", "constrained-"))) or whole
+        if _is_other_than_text(location, places):
+            steps.pop()
+        return ".".join(step for step in steps if not step.startswith(_TYPES)) or whole
 
-    errors = error.errors(include_url=False, include_context=False, include_input=False)
-    places = [e["loc"] for e in errors]
     return tuple(
-        WrongField(where(e["loc"]), _what(e["type"], e["msg"]))
+        WrongField(where(e["loc"]), _what(e))
         for e in errors
+        if not _is_other_than_text(e["loc"], places, deeper=True)
         # A list whose every entry is wrong counts as empty: not worth a line of its own.
-        if e["type"] != "too_short" or not any(e["loc"] == place[: len(e["loc"])] != place for place in places)
+        and (e["type"] != "too_short" or not any(e["loc"] == place[: len(e["loc"])] != place for place in places))
     )
 
 
-def _what(kind: str, message: str) -> str:
-    if kind == "extra_forbidden":
-        return "there is no such field: misspelt, or in the wrong place?"
-    if kind == "missing":
-        return "must be given"
-    return message.removeprefix("Value error, ")
+def _is_other_than_text(
+    location: tuple[int | str, ...], places: Sequence[tuple[int | str, ...]], *, deeper: bool = False
+) -> bool:
+    """Whether it says that something is no text which may also be fields, and it is those that were tried.
+
+    `deeper`: and there is something wrong within these, which is then what is to be said.
+    """
+    union, step = location[:-1], location[-1:]
+    others = [place for place in places if place[: len(union)] == union and place != location]
+    typed = [place for place in others if len(place) > len(union) and str(place[len(union)]).startswith(_TYPES)]
+    return step == ("str",) and any(len(place) > len(location) or not deeper for place in typed)
+
+
+def _what(error: ErrorDetails) -> str:
+    match error["type"]:
+        case "extra_forbidden":
+            return "there is no such field: misspelt, or in the wrong place?"
+        case "missing":
+            return "must be given"
+        case "model_type" | "dict_type" if error["input"] is None:
+            return "is empty"
+        case "model_type" | "dict_type":
+            return f"must be fields with values, not {_kind(error['input'])}"
+        case _:
+            return error["msg"].removeprefix("Value error, ")
+
+
+def _kind(given: object) -> str:
+    match given:
+        case str():
+            return "text"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case _:
+            return "a list"
