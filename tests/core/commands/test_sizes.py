@@ -76,6 +76,18 @@ def test_those_of_a_running_tidegate_are_what_it_answered(tmp_path: Path) -> Non
     [
         ('[{"name": "m", "rows": {}}]', "no request of any model that is scheduled was answered yet"),
         ('[{"name": "m"}]', "it is no answer of /models"),
+        ('[{"rows": {"1": 1}}]', "it is no answer of /models"),
+        (
+            '[{"name": "m", "rows": {"x": 1}}]',
+            "it is no answer of /models: models.m.x: Input should be a valid integer",
+        ),
+        (
+            '[{"name": "m", "rows": 5}]',
+            "it is no answer of /models: models.m: must be fields with values, not a number",
+        ),
+        ('[{"name": "m", "rows": {"1": 0}}]', "the sizes of 'm' sum to nothing"),
+        ("[1,", "it is no answer of /models"),
+        ("", "is empty"),
         ("name: nothing", "duration_s"),
         ('{"setup": 3}', "line 1 is no header of an event log"),
     ],
@@ -86,4 +98,10 @@ def test_what_tells_no_sizes_is_said(text: str, said: str, tmp_path: Path) -> No
     code, output = sizes(source, tmp_path / "sizes.json")
     assert code == 1
     assert said in output
+    assert "pydantic" not in output
     assert not (tmp_path / "sizes.json").exists()
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    code, output = sizes(tmp_path / "absent.yaml", tmp_path / "sizes.json")
+    assert (code, output.strip()) == (1, f"error: {tmp_path}/absent.yaml: No such file or directory")

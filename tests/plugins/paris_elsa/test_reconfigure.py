@@ -177,6 +177,14 @@ def test_what_takes_nothing_comes_first_and_order_keeps_capacity() -> None:
         change(present, planned, keep=0.5)
 
 
+@pytest.mark.parametrize("field", ["load_s", "rates_rps"])
+def test_a_model_that_no_layout_has_is_named(field: str) -> None:
+    present, planned = layout({0: (A100[7], "m")}), layout({0: (A100[7], "n")})
+    more: dict[str, object] = {field: {"m": 1, "x": 2}}
+    with pytest.raises(PlanningError, match=f"{field}: no layout has a model 'x', but m, n"):
+        change(present, planned, **more)
+
+
 def test_a_model_is_loaded_into_a_slice_that_stays() -> None:
     present = layout({0: (A100[4], "m"), 4: (A100[3], "m")}, {0: (A100[7], "n")})
     planned = layout({0: (A100[4], "m"), 4: (A100[3], "n")}, {0: (A100[7], "n")})

@@ -118,6 +118,15 @@ def test_a_layout_is_brought_about_only_with_yes(run: Run, nvml: FakeNvml, gpus:
     assert json.loads(run("diff", deployment, "--json").stdout) == []
 
 
+def test_a_file_that_is_no_layout_is_one_error(run: Run, nvml: FakeNvml, tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("")
+    for action in ("plan", "diff", "apply"):
+        said = run(action, tmp_path / "empty.yaml")
+        assert said.exit_code == 1
+        assert said.stderr.startswith(f"error: {tmp_path / 'empty.yaml'}:\n  document: is empty\n")
+    assert nvml.changed == []
+
+
 def test_what_there_is_and_what_is_planned(run: Run, nvml: FakeNvml, gpus: list[Gpu], deployment: Path) -> None:
     made = nvml.make(gpus[0], "3g.20gb", 4, pids=(7,))
     shown = run("show").stdout

@@ -1,5 +1,6 @@
 """What commands that run scenarios share: their errors, their progress bar, where their results go."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,13 @@ def console_for_tables() -> Console:
     return Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 160)
 
 
+def said_of(error: Exception) -> str:
+    """What an error says; of one of the operating system first the file."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
+
+
 @contextmanager
 def errors_explained() -> Iterator[None]:
     """Turn what a person can remedy into one line and exit status 1."""
@@ -37,7 +45,7 @@ def errors_explained() -> Iterator[None]:
         try:
             yield
         except known as error:
-            console.print(f"[red]error:[/] {escape(str(error))}")
+            console.print(f"[red]error:[/] {escape(said_of(error))}")
             raise typer.Exit(1) from error
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in EXTRA:

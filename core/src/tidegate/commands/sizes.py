@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from tidegate.documents import RequestSizes
 
 
+_NO_PAGE = "`curl` /models from the metrics port of a Tidegate: it is no answer of /models"
+
+
 def sizes(
     source: Annotated[
         Path,
@@ -60,7 +63,11 @@ def _sizes_in(source: Path) -> "RequestSizes":
     with source.open("rb") as lines:
         start = lines.readline()
     if start.lstrip().startswith(b"["):
-        return _of_models_page(json.loads(source.read_bytes()))
+        try:
+            page = json.loads(source.read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{_NO_PAGE}: {error}") from error
+        return _of_models_page(page)
     if b'"setup"' in start:
         return _of_log(source)
     from tidegate.documents import RequestSizes
@@ -71,14 +78,21 @@ def _sizes_in(source: Path) -> "RequestSizes":
 
 def _of_models_page(page: object) -> "RequestSizes":
     """What /models says of those that are scheduled."""
-    from tidegate.documents import RequestSizes
+    from pydantic import ValidationError
 
-    if not isinstance(page, list) or not all(isinstance(model, dict) and "rows" in model for model in page):
-        raise ValueError("it is no answer of /models: `curl` it from the metrics port of a Tidegate")
+    from tidegate.documents import RequestSizes, wrong_fields
+
+    if not isinstance(page, list) or not all(
+        isinstance(model, dict) and {"name", "rows"} <= model.keys() for model in page
+    ):
+        raise ValueError(_NO_PAGE)
     models = {model["name"]: model["rows"] for model in page if model["rows"]}
     if not models:
         raise ValueError("no request of any model that is scheduled was answered yet: ask again once there was load")
-    return RequestSizes.model_validate({"models": models})
+    try:
+        return RequestSizes.model_validate({"models": models})
+    except ValidationError as error:
+        raise ValueError(f"{_NO_PAGE}: {wrong_fields(error)[0]}") from error
 
 
 def _of_log(source: Path) -> "RequestSizes":

@@ -18,6 +18,7 @@ from tidegate.documents import (
 )
 
 Positive = Annotated[float, Field(gt=0, lt=1e12)]
+Latency = Annotated[float, Field(ge=1e-4, lt=1e9)]
 Amount = Annotated[float, Field(ge=0, lt=1e12)]
 Rows = Annotated[int, Field(ge=1, le=65536)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -60,7 +61,7 @@ class SliceProfile(_Part):
 
     kind: Name = Field(description="A MIG profile, `3g.20gb`, or with its product, `A100-40GB/3g.20gb`")
     rows: tuple[Rows, ...] = Field(min_length=1, description="Rising")
-    latency_ms: tuple[Positive, ...] = Field(description="Of a request of so many rows")
+    latency_ms: tuple[Latency, ...] = Field(description="Of a request of so many rows")
     utilisation: tuple[Amount, ...] | None = Field(
         default=None, description="Of the slice's compute units meanwhile, 0 to 1, e.g. DCGM's GR_ENGINE_ACTIVE"
     )

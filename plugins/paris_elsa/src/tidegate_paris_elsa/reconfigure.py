@@ -39,6 +39,7 @@ def plan_reconfiguration(
 
     Raises PlanningError where no such order was found, with the share that can be kept.
     """
+    _check_names(problem)
     change = _Changes(problem, time_limit_s)
     for way in change.ways:
         waves = waves_of(way.moves, change.present, change.needed(problem.keep))
@@ -313,6 +314,14 @@ def _free_name(device: Device, part: Instance, taken: set[str]) -> str:
     name = f"{device.node}-{device.id}/{max(0, slots(part)[0])}"
     tries = (name if number == 0 else f"{name}-{number}" for number in range(len(taken) + 1))
     return next(each for each in tries if each not in taken)
+
+
+def _check_names(problem: ReconfigurationProblem) -> None:
+    known = {model.name for layout in problem.layouts for model in layout.models}
+    load_s = problem.load_s if isinstance(problem.load_s, dict) else {}
+    for field, names in (("load_s", load_s), ("rates_rps", problem.rates_rps or {})):
+        if unknown := sorted(names.keys() - known):
+            raise PlanningError(f"{field}: no layout has a model {unknown[0]!r}, but {', '.join(sorted(known))}")
 
 
 def _cannot_keep(problem: ReconfigurationProblem, change: _Changes) -> PlanningError:

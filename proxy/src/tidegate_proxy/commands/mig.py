@@ -86,9 +86,12 @@ def mig(
         raise typer.BadParameter("is for apply", param_hint="--yes")
     try:
         _act(console, action, source, worker, node, yes=yes, as_json=as_json)
-    except (MigError, DocumentError) as error:
+    except MigError as error:
         for line in str(error).splitlines():
             errors.print(f"error: {line}")
+        raise typer.Exit(1) from error
+    except DocumentError as error:
+        errors.print(f"error: {error}")
         raise typer.Exit(1) from error
 
 
