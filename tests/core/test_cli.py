@@ -2,10 +2,11 @@
 
 import json
 
+import pytest
 from typer.testing import CliRunner
 
 from tidegate.api import CommandSpec, hookimpl
-from tidegate.cli import build_app
+from tidegate.cli import build_app, main
 from tidegate.host import Plugins
 
 run = CliRunner().invoke
@@ -49,3 +50,13 @@ def test_a_plugins_command_becomes_a_subcommand() -> None:
     assert run(app, ["greet", "Triton", "--loud"]).stdout == "Hello Triton!\n"
     assert "Greet somebody." in run(app, ["--help"]).stdout
     assert run(app, ["greet"]).exit_code == 2
+
+
+def test_ctrl_c_while_plugins_are_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tidegate.cli.Plugins.installed", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130

@@ -53,8 +53,11 @@ def build_app(plugins: Plugins) -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line."""
-    build_app(Plugins.installed())()
+    """Run the command line. What Ctrl-C ends while plugins are imported, too, ends with 130 and no traceback."""
+    try:
+        build_app(Plugins.installed())()
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 @dataclass(frozen=True)
