@@ -3,7 +3,8 @@
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tidegate.api import NEVER, LateWord, Model
+from tidegate.api import NEVER, Model
+from tidegate.api.model import LateWord
 from tidegate_proxy.deadlines import Due, due, times_in
 
 NOW = 10_000_000_000

@@ -9,7 +9,8 @@ from typing import cast, get_args
 from msgspec.structs import replace
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from tidegate.api import LateWord, Model, Network, Worker, ms_to_ns
+from tidegate.api import Model, Network, Worker, ms_to_ns
+from tidegate.api.model import LateWord
 from tidegate.documents import Layout
 from tidegate_proxy.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.configuration.config import ModelConfig

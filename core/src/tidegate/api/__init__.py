@@ -29,7 +29,7 @@ from tidegate.api.events import (
     WorkerReady,
 )
 from tidegate.api.execution_times import ExecutionTimes
-from tidegate.api.model import NEVER, Batch, LateWord, Leg, Model, Pipeline, QueueKey, Request, Worker, queue_key
+from tidegate.api.model import NEVER, Batch, Leg, Model, Pipeline, QueueKey, Request, Worker, queue_key
 from tidegate.api.network import Network
 from tidegate.api.planner import (
     Document,
@@ -58,7 +58,6 @@ __all__ = [
     "Drop",
     "ExecutionTimes",
     "ExecutionTimesUpdated",
-    "LateWord",
     "Leg",
     "LegFinished",
     "Model",

@@ -116,8 +116,8 @@ class LateRequests:
     @property
     def next_ns(self) -> int:
         """When a client of a late request ceases to wait; NEVER where none does."""
-        expiries = self._expiries
-        while expiries and not self._waits(expiries[0][1]):
+        expiries, held, queued = self._expiries, self._held, self._queued
+        while expiries and expiries[0][1] not in held and expiries[0][1] not in queued:
             heappop(expiries)
         self.earliest_ns = expiries[0][0] if expiries else NEVER
         return self.earliest_ns
@@ -250,6 +250,3 @@ class LateRequests:
         return booked is not None and any(
             path.partitions[0] in booked.hosts for path in self._fleet.models[model].paths
         )
-
-    def _waits(self, request_id: int) -> bool:
-        return request_id in self._held or request_id in self._queued

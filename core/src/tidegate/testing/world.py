@@ -12,7 +12,6 @@ from tidegate.api import (
     Batch,
     BatchFailed,
     Drop,
-    LateWord,
     Model,
     Network,
     Pipeline,
@@ -27,6 +26,7 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
+from tidegate.api.model import LateWord
 from tidegate.documents import Device
 from tidegate.engine import AnyEffect, AnyStimulus, Engine, InvariantViolation, StartLeg
 from tidegate.host import make_policy

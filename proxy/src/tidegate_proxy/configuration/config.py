@@ -12,7 +12,7 @@ from pydantic import (
     model_validator,
 )
 
-from tidegate.api import LateWord
+from tidegate.api.model import LateWord
 from tidegate_proxy.configuration.access import AuthenticationConfig, Restriction
 from tidegate_proxy.configuration.addresses import Address, ListenAddress, beside, host_of, listens_on, port_of
 from tidegate_proxy.configuration.clients import AppConfig, ClientsConfig
