@@ -23,7 +23,7 @@ Learned = Callable[[Any], object]
 
 
 def of_symphony(policy: Any) -> object:  # noqa: ANN401
-    rates = {kind: target.rate.rows_per_ns for kind, target in policy._targets.items()}
+    rates = {kind: rate.rows_per_ns for kind, rate in policy._rates.items()}
     loads = {kind: (load.rate.rows_per_ns, load.needed_rows) for kind, load in policy._loads.items()}
     advised_on = policy._autoscaler
     return rates, loads, advised_on._arrived, advised_on._busy_ns, advised_on._since_ns

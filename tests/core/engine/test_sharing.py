@@ -232,9 +232,9 @@ class Counted:
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
         del event, effects
         engine = self._engine
-        held, seen = engine._state.sharing.held, engine._state.queued
+        held, seen, late = engine._state.sharing.held, engine._state.queued, engine._state.late
         assert not {request.id for request in held} & seen.keys()
-        assert engine.queued == len(held) + len(seen)
+        assert engine.queued == len(held) + len(seen) + len(late)
         for model in {request.model for request in held}:
             shared = engine._state.sharing._shared_by[model]
             workers = shared._places[model].workers
