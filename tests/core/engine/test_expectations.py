@@ -78,7 +78,7 @@ class Bench:
     def tell(self) -> None:
         """The policy hears of what is expected again."""
         while self.told_not_yet:
-            self.expectations.recall(self.told_not_yet.pop())
+            self.expectations.recall(self.told_not_yet.pop().key)
 
     def end(self, batch: Batch) -> None:
         self.expectations.leg_ended(self.now_ns, batch.id)
@@ -367,6 +367,7 @@ def test_after_slow_legs_the_next_answer_is_there_within_a_second(
     workers=st.integers(1, 4),
 )
 @example(legs_ms=[450], spell_s=1, start_s=0, workers=4)
+@example(legs_ms=[454], spell_s=0.5, start_s=0, workers=3)
 @example(legs_ms=[1500], spell_s=8, start_s=1, workers=2)
 @example(legs_ms=[1, 15, 84, 316], spell_s=5, start_s=1, workers=1)
 @a_few

@@ -192,7 +192,7 @@ def test_one_client_alone_is_never_held_back(rng: random.Random, name: str) -> N
     policy.handle = listening  # type: ignore[method-assign]
     simulation = Simulation(Engine(policy, name=name, strict=True))
     alone = [
-        RequestArrived(event.now_ns, replace(event.request, client="me"))
+        RequestArrived(event.now_ns, replace(event.request, client="me", late_until_ns=0))
         for event in scenario.events
         if isinstance(event, RequestArrived) and event.request.deadline_ns < NEVER
     ]

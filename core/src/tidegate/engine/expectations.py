@@ -143,9 +143,12 @@ class Expectations:
         tracked.awaits_probe = False
         return tracked.learner.published
 
-    def recall(self, profile: Profile) -> None:
-        """Expect again what was doubted: the policy is told so now."""
-        self._expect(profile.key, profile)
+    def recall(self, key: ProfileKey) -> Profile:
+        """Expect again what was doubted, or what was learned since; returns that: the policy is told so now."""
+        tracked = self._tracked[key]
+        if not tracked.awaits_probe:
+            self._expect(key, tracked.learner.published)
+        return self.profiles[key]
 
     def leg_ended(self, now_ns: int, batch_id: int) -> None:
         """The leg of a batch that ran does so no more, however that came."""

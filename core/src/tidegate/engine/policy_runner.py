@@ -56,8 +56,10 @@ class PolicyRunner:
     def tell(self, news: WorkerDelayed | WorkerReady) -> None:
         """Tell of a worker. What is late and may run there is told first, so that it runs in one batch."""
         late = self._state.late
-        if late and type(news) is WorkerReady:
-            self.show_late(late.batch_for(news.worker_id))
+        if late and type(news) is WorkerReady and (batch := late.batch_for(news.worker_id)):
+            if self._state.policy.overlaps:  # what it knew of the worker may be out of date
+                self.inform(WorkerDelayed(self._state.now_ns, news.worker_id))
+            self.show_late(batch)
         self.inform(news)
 
     def show_late(self, requests: Iterable[Request]) -> None:
@@ -116,7 +118,7 @@ class PolicyRunner:
         while state.learned:
             news = state.learned.pop(0)
             if isinstance(news, ProfileUpdated):
-                state.expectations.recall(news.profile)
+                news = ProfileUpdated(news.now_ns, state.expectations.recall(news.profile.key))
             self.inform(news)
         if state.reprieved:
             request, doubted = state.reprieved.pop(0)
