@@ -95,14 +95,14 @@ def test_sizes_may_have_units() -> None:
         ({"listen": "127.0.0.1:8001"}, "listen.grpc: 127.0.0.1:8001 is the address of a Triton"),
         ({"policy": {"nam": "x"}}, "policy.nam: there is no such field: misspelt, or in the wrong place?"),
         ({"models": {"m": {"slo_ms": 0}}}, "models.m.slo_ms: Input should be greater than 0"),
-        ({"models": {"m": 5}}, "models.m: Input should be an object"),
+        ({"models": {"m": 5}}, "models.m: must be fields with values, not a number"),
         *(
             ({"models": {"m": {"merge": {"pad": pad}}}}, f"models.m.merge.pad{said}")
             for pad, said in (
                 ([640, 320], ".0: to: 640, 320 do not ascend: put them in order, each once"),
                 ([320, 320], ".0: to: 320, 320 do not ascend"),
                 ([0], ".0.to.0: Input should be greater than or equal to 1"),
-                ([1.5], ".0: Input should be an object"),
+                ([1.5], ".0: must be fields with values, not a number"),
                 ("320", ": Input should be a valid array"),
                 ({"to": []}, ".0.to: Tuple should have at least 1 item"),
                 ([{"to": [320], "axes": 1}], ".0.axes: there is no such field"),
