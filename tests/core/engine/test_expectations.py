@@ -1,15 +1,11 @@
-"""What is expected and what runs depend on each other: neither a cold start nor a slow spell may end a service."""
+"""What is expected of one model: when it is doubted, what a probe is, and what the policy is told of that."""
 
-import io
-import random
-from collections.abc import Callable, Sequence
-from itertools import count, cycle, pairwise
+from collections.abc import Sequence
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.examples import examples
 from tidegate.api import (
     NEVER,
     Batch,
@@ -20,6 +16,7 @@ from tidegate.api import (
     Model,
     PolicyOptions,
     Profile,
+    ProfileKey,
     ProfileUpdated,
     Request,
     RequestArrived,
@@ -27,23 +24,11 @@ from tidegate.api import (
     Worker,
     ms_to_ns,
 )
-from tidegate.api.profile import SURPRISE
 from tidegate.engine import Engine, StartLeg
 from tidegate.engine.expectations import PATIENCE_LEGS, PATIENCE_NS, PROBES, Expectations
-from tidegate.engine.learner import LATEST, PUBLISH_EVERY
-from tidegate.host import Plugins
-from tidegate.observation import Recorder, read_log
-from tidegate.sim import ExactWorkers, Simulation
-from tidegate.sim.replay import replay
-from tidegate.sim.workers import taking
+from tidegate.engine.learner import PUBLISH_EVERY
 from tidegate.toolkit import FirstComeFirstServed, RequestQueue
-from tidegate.workload import Poisson
 
-PLUGINS = Plugins.installed()
-DROPPING = ["symphony", "eager", "timeout", "clockwork", "nexus", "shepherd"]
-every_policy = pytest.mark.parametrize("policy", PLUGINS.policies)
-every_dropping_policy = pytest.mark.parametrize("policy", DROPPING)
-a_few = settings(max_examples=examples(0.05))
 SLO_NS = ms_to_ns(70)
 TRUTH = Profile.linear("m", alpha_ms=5.09, beta_ms=18.368, max_rows=16)
 GUESS = Profile.linear("m", alpha_ms=0.05, beta_ms=0.5, max_rows=16)
@@ -52,16 +37,13 @@ WORKER = Worker(0, "w0", ("m",))
 SECOND_NS = 10**9
 
 
-# One expectation ------------------------------------------------------------------------------------------------------
-
-
 class Bench:
     """Expectations of one model on one worker, which legs are run on one after the other."""
 
     def __init__(self) -> None:
         self.expectations = Expectations([TRUTH], learn=True)
         self.now_ns = 0
-        self.told_not_yet: list[Profile] = []
+        self.told_not_yet: list[ProfileKey] = []
         self._batches = 0
 
     @property
@@ -78,7 +60,7 @@ class Bench:
     def tell(self) -> None:
         """The policy hears of what is expected again."""
         while self.told_not_yet:
-            self.expectations.recall(self.told_not_yet.pop().key)
+            self.expectations.recall(self.told_not_yet.pop())
 
     def end(self, batch: Batch) -> None:
         self.expectations.leg_ended(self.now_ns, batch.id)
@@ -271,158 +253,3 @@ def test_a_policy_is_told_last_what_is_expected_though_the_probe_leaves_with_the
     assert engine.queued == 1, "the one that was dropped for what was expected"
     assert policy.told == engine.expectations.profiles["m", "default", ""]
     assert policy.told.planned_ns(1) == slow_ns
-
-
-# A service ------------------------------------------------------------------------------------------------------------
-
-
-class Service:
-    """A policy that serves one model for a while; legs take as long as they are told to."""
-
-    def __init__(
-        self,
-        policy: str,
-        leg_ns: Callable[[int, StartLeg], int],
-        *,
-        seconds: float,
-        base: Profile = TRUTH,
-        workers: int = 2,
-        rate_rps: float = 30.0,
-    ) -> None:
-        """`leg_ns`: the instant at which a leg starts, and the leg."""
-        setup = Setup((Model("m", 16, SLO_NS),), tuple(Worker(n, f"w{n}", ("m",)) for n in range(workers)), (base,))
-        log = io.BytesIO()
-        observers = [Recorder(log)]
-        engine = Engine(PLUGINS.make_policy(policy, setup, {}), name=policy, strict=True, observers=observers)
-        self.ends: list[tuple[int, tuple[int, ...]]] = []
-        """When each leg ended, and its requests, in the order of their starts."""
-
-        def service(effect: StartLeg) -> int:
-            duration_ns = leg_ns(engine.now_ns, effect)
-            self.ends.append((engine.now_ns + duration_ns, effect.batch.request_ids))
-            return duration_ns
-
-        self.arrivals = list(Poisson(rate_rps).instants_ns(round(seconds * SECOND_NS), random.Random(1)))
-        simulation = Simulation(engine, ExactWorkers(taking(service)))
-        simulation.schedule(
-            RequestArrived(at_ns, Request(number, "m", 1, at_ns, at_ns + SLO_NS))
-            for number, at_ns in enumerate(self.arrivals)
-        )
-        simulation.run()
-        self.log = log.getvalue()
-        self.tried = {number for _, numbers in self.ends for number in numbers}
-        self.in_time = {n for end_ns, numbers in self.ends for n in numbers if end_ns <= self.arrivals[n] + SLO_NS}
-
-    def share(self, of: set[int], from_s: float, to_s: float) -> float:
-        """Of the requests that arrived in a while."""
-        arrived = {n for n, at_ns in enumerate(self.arrivals) if from_s * SECOND_NS <= at_ns < to_s * SECOND_NS}
-        return len(arrived & of) / len(arrived)
-
-
-def spell_of(legs_ms: Sequence[float], from_s: float, to_s: float) -> Callable[[int, StartLeg], int]:
-    """Legs take so long (cyclic) if they start within a while, else what they should."""
-    lengths = cycle(legs_ms)
-
-    def leg_ns(now_ns: int, effect: StartLeg) -> int:
-        spell = from_s * SECOND_NS <= now_ns < to_s * SECOND_NS
-        return ms_to_ns(next(lengths)) if spell else TRUTH.planned_ns(effect.rows)
-
-    return leg_ns
-
-
-@every_policy
-@given(
-    slow_ms=st.sampled_from([350, 1000, 3000]), slow=st.sets(st.integers(0, 12), min_size=1), workers=st.integers(1, 3)
-)
-@example(slow_ms=350, slow={2, 5}, workers=1)
-@example(slow_ms=1000, slow={1, 8}, workers=1)
-@example(slow_ms=3000, slow={3, 4}, workers=1)
-@example(slow_ms=3000, slow=set(range(13)), workers=1)
-@a_few
-def test_after_slow_legs_the_next_answer_is_there_within_a_second(
-    policy: str, slow_ms: float, slow: set[int], workers: int
-) -> None:
-    """Whichever of the first legs were slow, and be it all of them."""
-    legs = count()
-
-    def leg_ns(now_ns: int, effect: StartLeg) -> int:
-        del now_ns
-        return ms_to_ns(slow_ms) if next(legs) in slow else TRUTH.planned_ns(effect.rows)
-
-    service = Service(policy, leg_ns, seconds=slow_ms / 1000 * (len(slow) + 1) + 12, workers=workers, base=GUESS)
-    slow_ended_ns = max(service.ends[number][0] for number in slow if number < len(service.ends))
-    backlog = PLUGINS.policy(policy).policy.best_effort  # is answered, though late
-    answers_ns = [end_ns for end_ns, numbers in service.ends if backlog or service.in_time.issuperset(numbers)]
-    later_ns = sorted(at_ns for at_ns in answers_ns if at_ns > slow_ended_ns)
-    assert min(later_ns) - slow_ended_ns <= SECOND_NS
-    gaps_ns = [after - before for before, after in pairwise(later_ns)]
-    assert max(gaps_ns, default=0) <= SECOND_NS, "nor does it stop again"
-
-
-@every_dropping_policy
-@given(
-    legs_ms=st.lists(st.floats(1, 1500), min_size=1, max_size=6),
-    spell_s=st.floats(0.1, 8),
-    start_s=st.sampled_from([0, 1, 4]),
-    workers=st.integers(1, 4),
-)
-@example(legs_ms=[450], spell_s=1, start_s=0, workers=4)
-@example(legs_ms=[454], spell_s=0.5, start_s=0, workers=3)
-@example(legs_ms=[1500], spell_s=8, start_s=1, workers=2)
-@example(legs_ms=[1, 15, 84, 316], spell_s=5, start_s=1, workers=1)
-@a_few
-def test_after_any_spell_a_service_recovers(
-    policy: str, legs_ms: list[float], spell_s: float, start_s: float, workers: int
-) -> None:
-    end_s = start_s + spell_s
-    rate_rps = 12.0 * workers
-    forgotten_s = 1.2 * LATEST / rate_rps  # the margin remembers so many legs
-    recovered_s = end_s + (1 + PATIENCE_LEGS) * max(legs_ms) / 1000 + 12 + forgotten_s
-    service = Service(
-        policy, spell_of(legs_ms, start_s, end_s), seconds=recovered_s + 8, workers=workers, rate_rps=rate_rps
-    )
-    assert service.share(service.in_time, recovered_s, recovered_s + 8) > 0.9
-
-
-@every_dropping_policy
-@given(leg_ms=st.floats(80, 1500), base=st.sampled_from([TRUTH, GUESS]), workers=st.integers(1, 4))
-@a_few
-def test_what_is_truly_too_slow_is_tried_now_and_then(policy: str, leg_ms: float, base: Profile, workers: int) -> None:
-    taught_s, end_s = 15, 75
-    service = Service(policy, spell_of([leg_ms], 0, 1e9), seconds=end_s, base=base, workers=workers, rate_rps=40)
-    assert not service.in_time
-    tried = service.share(service.tried, taught_s, end_s)
-    assert tried > 0
-    # Symphony lets idle workers try what may be in time all the same.
-    assert tried < 0.2 or (policy == "symphony" and ms_to_ns(leg_ms) < 1.5 * SURPRISE * SLO_NS)
-
-
-@every_dropping_policy
-@pytest.mark.parametrize("cold_legs", [1, 4])
-def test_a_cold_start_passes(policy: str, cold_legs: int) -> None:
-    """Of each worker the first legs take 460 ms. One is forgiven; four are believed, and then doubted."""
-    ran = dict.fromkeys(range(4), 0)
-
-    def leg_ns(now_ns: int, effect: StartLeg) -> int:
-        del now_ns
-        (leg,) = effect.batch.legs
-        ran[leg.worker_id] += 1
-        return ms_to_ns(460) if ran[leg.worker_id] <= cold_legs else TRUTH.planned_ns(effect.rows)
-
-    service = Service(policy, leg_ns, seconds=40, workers=4, rate_rps=100)
-    warm_s = 3 if cold_legs == 1 else 30
-    assert service.share(service.in_time, warm_s, 40) > 0.95
-
-
-@every_dropping_policy
-def test_a_base_that_is_a_guess_far_too_small_is_corrected_at_once(policy: str) -> None:
-    service = Service(policy, spell_of([1], 0, 0), seconds=10, base=GUESS, workers=4, rate_rps=60)
-    assert service.share(service.in_time, 1, 10) > 0.95
-
-
-@every_dropping_policy
-def test_doubts_are_replayed(policy: str) -> None:
-    service = Service(policy, spell_of([450], 1, 3), seconds=15)
-    header, entries = read_log(service.log.splitlines())
-    made = PLUGINS.make_policy(policy, header.setup, header.options)
-    assert replay(header, entries, made).difference is None

@@ -85,5 +85,7 @@ def _kind(given: object) -> str:
             return "true or false"
         case int() | float():
             return "a number"
-        case _:
+        case list() | tuple():
             return "a list"
+        case _:
+            return f"a {type(given).__name__}"

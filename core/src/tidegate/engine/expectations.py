@@ -125,11 +125,11 @@ class Expectations:
             self._keys_of.setdefault((model.name, shape), {}).update((profile.key, None) for profile in new)
         return new
 
-    def leg_started(self, now_ns: int, batch: Batch, leg: int, kind: str, shape: str) -> Profile | None:
+    def leg_started(self, now_ns: int, batch: Batch, leg: int, kind: str, shape: str) -> ProfileKey | None:
         """A leg of a batch of requests of this shape runs from now on, on a worker of this kind.
 
-        If it is the probe of a doubted expectation: returns what is to be expected again until it has ended, once the
-        policy is told (`recall`).
+        If it is the probe of a doubted expectation: returns the key of which what was expected before is to be
+        expected again until it has ended, once the policy is told (`recall`).
         """
         key = (batch.legs[leg].partition, kind, shape)
         tracked = self._tracked.get(key)
@@ -141,7 +141,7 @@ class Expectations:
         if not tracked.awaits_probe:
             return None
         tracked.awaits_probe = False
-        return tracked.learner.published
+        return key
 
     def recall(self, key: ProfileKey) -> Profile:
         """Expect again what was doubted, or what was learned since; returns that: the policy is told so now."""

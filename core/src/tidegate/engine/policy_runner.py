@@ -10,6 +10,7 @@ from tidegate.api import (
     Request,
     RequestArrived,
     Setup,
+    WakeSlackUpdated,
     WorkerDelayed,
     WorkerJoined,
     WorkerReady,
@@ -117,9 +118,10 @@ class PolicyRunner:
         state = self._state
         while state.learned:
             news = state.learned.pop(0)
-            if isinstance(news, ProfileUpdated):
-                news = ProfileUpdated(news.now_ns, state.expectations.recall(news.profile.key))
-            self.inform(news)
+            if isinstance(news, WakeSlackUpdated):
+                self.inform(news)
+            else:
+                self.inform(ProfileUpdated(state.now_ns, state.expectations.recall(news)))
         if state.reprieved:
             request, doubted = state.reprieved.pop(0)
             for key in doubted:

@@ -8,7 +8,6 @@ from tidegate.api import (
     Policy,
     Profile,
     ProfileKey,
-    ProfileUpdated,
     Request,
     WakeSlackUpdated,
     Worker,
@@ -59,7 +58,7 @@ class State:
         """What the policy wanted because of it, and was carried out."""
         self.reprieved: list[tuple[Request, list[ProfileKey]]] = []
         """Dropped in this event because of expectations that are doubted, which give them another chance."""
-        self.learned: list[ProfileUpdated | WakeSlackUpdated] = []
+        self.learned: list[ProfileKey | WakeSlackUpdated] = []
         """What legs that start teach: told at the end of this event, as the policy's commands are not all applied."""
 
     @property
@@ -147,7 +146,7 @@ class State:
     def _leg_started(self, effect: StartLeg, kind: str) -> None:
         """A leg is sent to a worker of this kind."""
         if recalled := self.expectations.leg_started(self.now_ns, effect.batch, effect.leg, kind, effect.shape):
-            self.learned.append(ProfileUpdated(self.now_ns, recalled))
+            self.learned.append(recalled)
         if (slack_ns := self.succession.lateness.leg_started()) is not None:
             self.learned.append(WakeSlackUpdated(self.now_ns, slack_ns))
         self.effects.append(effect)

@@ -96,7 +96,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._outlooks: dict[Kind, Outlook] = {}
         """What the workers promise, by model and shape."""
         self._promises: dict[ProfileKey, Promises] = {}
-        """What kinds of workers promise, as far as it was asked for."""
+        """What kinds of workers promise, as far as it was asked for; made anew of a profile that has changed."""
         self._ready = ReadyCandidates()
         self._autoscaler = Autoscaler(round(options.advice_every_s * 1e9), options.tolerated_loss)
 
@@ -189,7 +189,6 @@ class Symphony(QueueingPolicy[ModelThread]):
         """The workers or their profiles changed: no candidate and no target stands."""
         super().forget_plans()
         self._outlooks.clear()
-        self._promises.clear()
         for thread in self.queues.values():
             thread.candidate = None
         for targets in self._targets.values():
