@@ -48,6 +48,40 @@ def test_two_workers_send_the_schedule_without_overlap(
     assert results()["rows"][0]["attainment"] == 1
 
 
+SLOW_TO_LISTEN = """
+import gevent
+from locust import events
+
+@events.init.add_listener
+def fall_asleep(**_rest):
+    gevent.sleep(1)  # Locust counts the worker as ready all the while
+
+from tidegate_loadtest.locust.users import TritonUser
+
+class Client(TritonUser):
+    pass
+"""
+
+
+def test_a_worker_that_does_not_listen_yet_is_waited_for(
+    triton: "FakeTriton",
+    start_locust: "StartLocust",
+    scenario: Callable[..., Path],
+    results: Callable[[], dict[str, Any]],
+    free_port: int,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW_TO_LISTEN)
+    late = start_locust("-f", tmp_path / "slow.py", "--worker", "--master-port", free_port)
+    sending = ("--host", triton.target, "--scenario", scenario())
+    master = start_locust(
+        "--master", "--master-bind-port", free_port, "--expect-workers", 1, "--headless", *FILES, *sending
+    )
+    assert master.ended() == 0, master.output + late.output
+    assert "Unknown message" not in late.output
+    assert results()["rows"][0]["attainment"] == 1
+
+
 @pytest.mark.slow
 def test_what_a_lost_worker_should_have_sent_is_not_forgotten(
     triton: "FakeTriton",

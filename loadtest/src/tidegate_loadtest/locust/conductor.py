@@ -21,12 +21,14 @@ from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.locust.load import Load, Share
 from tidegate_loadtest.locust.options import Options, target_of
 from tidegate_loadtest.locust.triton import TritonConnection, connect, finished
-from tidegate_loadtest.locust.worker import DONE, FAILED, GO, READY, ROWS, SHARE, Rows
+from tidegate_loadtest.locust.worker import DONE, FAILED, GO, LISTENS, READY, ROWS, SHARE, Rows
 from tidegate_loadtest.scenario_requests import ScenarioRequests
 from tidegate_loadtest.server_stats import ServerUsage, StatsSnapshot, count_instances, snapshot_of
 
 WRONG = (LoadTestError, ScenarioError, TraceError, PluginError, OSError)
 """What a person can remedy."""
+LOCAL = "local"
+"""Locust's name for the only worker of a test without workers."""
 READY_WITHIN_S = 60.0
 BEGIN_IN_S = 0.5
 """From the word to the first instant: it has to reach every worker before."""
@@ -66,6 +68,9 @@ class Conductor:
         """What the server says of itself over the measured window, by model; empty where it keeps no statistics."""
         self._connection: TritonConnection | None = None
         self._ready: AsyncResult[bool] = AsyncResult()
+        self._listening: set[str] = set()
+        self._shares: dict[str, Share] = {}
+        """What has not been sent yet, by worker: it may not listen yet."""
         self._to_be_ready: set[str] = set()
         self._sending: set[str] = set()
         self._window_unix_ns = 0
@@ -73,6 +78,9 @@ class Conductor:
         self._greenlets: list[gevent.Greenlet] = []
         runner = environment.runner
         assert runner is not None
+        if not isinstance(runner, MasterRunner):
+            self._listening.add(LOCAL)
+        runner.register_message(LISTENS, self._on_listens)
         runner.register_message(READY, self._on_ready)
         runner.register_message(FAILED, self._on_failed)
         runner.register_message(ROWS, self._on_rows)
@@ -102,7 +110,7 @@ class Conductor:
         runner = self.environment.runner
         if isinstance(runner, MasterRunner):
             return [node.id for node in runner.clients.ready + runner.clients.running + runner.clients.spawning]
-        return ["local"]
+        return [LOCAL]
 
     @property
     def ended(self) -> bool:
@@ -143,9 +151,11 @@ class Conductor:
         load, runner = self.load, self.environment.runner
         assert load is not None
         assert runner is not None
-        for position, worker in enumerate(workers):
-            share = Share.of(load, self.target, position, len(workers))
-            runner.send_message(SHARE, share.as_message(), worker)
+        self._shares = {
+            worker: Share.of(load, self.target, position, len(workers)) for position, worker in enumerate(workers)
+        }
+        for worker in self._listening & {*workers}:
+            self._send_share(worker)
         try:
             self._ready.get(timeout=READY_WITHIN_S)
         except gevent.Timeout:
@@ -159,6 +169,12 @@ class Conductor:
         for worker in workers:
             runner.send_message(GO, {"window_unix_ns": self._window_unix_ns, "warmup_ns": load.warmup_ns}, worker)
 
+    def _send_share(self, worker: str) -> None:
+        runner = self.environment.runner
+        assert runner is not None
+        if share := self._shares.pop(worker, None):
+            runner.send_message(SHARE, share.as_message(), worker)
+
     def _fail(self, why: str) -> None:
         self.failed = why
         logger.error("error: %s", why)
@@ -168,6 +184,10 @@ class Conductor:
             return  # the shape sees it
         headless = self.environment.web_ui is None
         gevent.spawn(runner.quit if headless else runner.stop)
+
+    def _on_listens(self, environment: Environment, msg: Message) -> None:
+        self._listening.add(msg.node_id)
+        self._send_share(msg.node_id)
 
     def _on_ready(self, environment: Environment, msg: Message) -> None:
         self._to_be_ready.discard(msg.node_id)

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import gevent
-from gevent.event import Event
+from gevent.event import AsyncResult, Event
 from locust import User, events, task
 from locust.env import Environment
 from locust.runners import WorkerRunner
@@ -33,16 +33,17 @@ class TritonUser(User):  # type: ignore[misc]
     """
 
     abstract = True  # a locustfile that imports it starts its own subclass only
-    worker: Worker
-    """The worker of this process."""
+    worker: "AsyncResult[Worker]" = AsyncResult()
+    """The worker of this process; Locust may start users before it is there."""
 
     @task  # type: ignore[untyped-decorator]
     def ask(self) -> None:
         """One request."""
-        self.worker.begun.wait()
-        if self.worker.open_loop:
+        worker = self.worker.get()
+        worker.begun.wait()
+        if worker.open_loop:
             Event().wait()  # until the test is stopped
-        self.worker.call()
+        worker.call()
 
 
 def _on_parser(parser: Any, **_rest: object) -> None:  # noqa: ANN401 - Locust's own class
@@ -51,8 +52,10 @@ def _on_parser(parser: Any, **_rest: object) -> None:  # noqa: ANN401 - Locust's
 
 def _on_init(environment: Environment, runner: Any, web_ui: WebUI | None, **_rest: object) -> None:  # noqa: ANN401
     if not hasattr(runner, "clients"):  # all but a master send
-        TritonUser.worker = Worker(environment)
+        worker = Worker(environment)
+        TritonUser.worker.set(worker)
     if isinstance(runner, WorkerRunner):
+        worker.tell_that_it_listens()
         return
     try:
         options = Options.of(environment.parsed_options)

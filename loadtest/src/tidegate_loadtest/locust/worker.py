@@ -22,8 +22,8 @@ from tidegate_loadtest.scenario_requests import ScenarioRequests
 FLUSH_EVERY_S = 0.5
 AWAKE_BEFORE_S = 0.001
 """An instant is awaited wide awake from so long before it: libev sleeps whole milliseconds, rounded up."""
-SHARE, READY, FAILED, GO, ROWS, DONE = (
-    f"tidegate_{name}" for name in ("share", "ready", "failed", "go", "rows", "done")
+LISTENS, SHARE, READY, FAILED, GO, ROWS, DONE = (
+    f"tidegate_{name}" for name in ("listens", "share", "ready", "failed", "go", "rows", "done")
 )
 """The messages: conductor to worker are `SHARE` (what to send) and `GO` (when), the others come back."""
 
@@ -85,6 +85,10 @@ class Worker:
         runner.register_message(SHARE, self._on_share)
         runner.register_message(GO, self._on_go)
         environment.events.test_stop.add_listener(self._on_test_stop)
+
+    def tell_that_it_listens(self) -> None:
+        """Locust counts a worker as ready as soon as it is connected, and drops what it cannot hand to anybody yet."""
+        self._send(LISTENS, {})
 
     def call(self) -> None:
         """One request of a closed loop: sent now, waited for."""
