@@ -73,12 +73,17 @@ class State:
         Or a worker is ready for what waits; where nothing does, nobody need wake for that. Or nobody wants the answer
         to a late request any more. NEVER: nothing is due.
         """
-        wake_ns = min(self.flights.next_start_ns, self.succession.timers.next_ns)
+        wake_ns, timers = self.flights.next_start_ns, self.succession.timers
+        # Asked after every event: who is due no earlier than others need not look for when exactly.
+        if timers.earliest_ns < wake_ns:
+            wake_ns = min(wake_ns, timers.next_ns)
         if self.sharing.is_contended:
             wake_ns = min(wake_ns, self.sharing.next_wake_ns)
-        wake_ns = min(wake_ns, self.late.next_ns)
+        if self.late.earliest_ns < wake_ns:
+            wake_ns = min(wake_ns, self.late.next_ns)
         if self.queued:
-            wake_ns = min(wake_ns, self.hurried.next_ns)
+            if self.hurried.earliest_ns < wake_ns:
+                wake_ns = min(wake_ns, self.hurried.next_ns)
             if self.policy.overlaps:
                 wake_ns = min(wake_ns, self.overlap.next_ns)
         return wake_ns

@@ -255,10 +255,13 @@ class Symphony(QueueingPolicy[ModelThread]):
             return inf
         if load.needed_rows <= 1:
             return 1
+        pays_rows = load.rate.rows_per_ns * load.outlook.fixed_cost_ns
         need = self._needs.get(thread.model.name)
         others = len(need.loads) - 1 if need else 0
-        kappa = self._contention * others / max(1, self.idle.count_idle(thread.model.name))
-        return min(load.needed_rows, max(1.0, load.rate.rows_per_ns * load.outlook.fixed_cost_ns / max(1.0, kappa)))
+        if others and pays_rows > 1:
+            kappa = self._contention * others / max(1, self.idle.count_idle(thread.model.name))
+            pays_rows /= max(1.0, kappa)
+        return min(load.needed_rows, max(1.0, pays_rows))
 
     def _observe(self, kind: Kind, rate: ArrivalRate) -> ArrivalRate:
         """Take notice of what arrives of a kind; returns its rate."""
