@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidegate.api import Profile, ms_to_ns
 from tidegate.toolkit import ArrivalRate
-from tidegate_symphony.batch_need import LOADS_PER_REFRESH, REFRESH_NS, ROOM, BatchNeed
+from tidegate_symphony.batch_need import LOADS_PER_REFRESH, REFRESH_NS, ROOM, ROWS_PER_REFRESH, SELDOM, BatchNeed
 from tidegate_symphony.kind_load import KindLoad
 from tidegate_symphony.outlook import Outlook, Promises
 
@@ -50,7 +50,7 @@ class Kind:
 def sizes(workers: int, loads: Sequence[KindLoad], now_ns: int = 0) -> list[float]:
     need = BatchNeed(workers)
     need.loads.extend(loads)
-    need.refresh(now_ns)
+    need.refresh(now_ns, ROWS_PER_REFRESH)
     return [load.needed_rows for load in loads]
 
 
@@ -174,18 +174,36 @@ def test_it_is_looked_at_every_few_milliseconds_and_less_often_where_there_are_m
     load = RESNET.load(100)
     need = BatchNeed(4)
     need.loads.append(load)
-    need.refresh(0)
+    need.refresh(0, ROWS_PER_REFRESH)
     assert isinstance(load.rate, Rate)
     load.rate.rows_per_s = 1000
-    need.refresh(REFRESH_NS - 1)
+    need.refresh(REFRESH_NS - 1, ROWS_PER_REFRESH)
     assert load.needed_rows == 1
-    need.refresh(REFRESH_NS)
+    need.refresh(REFRESH_NS, ROWS_PER_REFRESH)
     assert load.needed_rows == 3
     need.loads.extend(RESNET.load(0) for _ in range(LOADS_PER_REFRESH))
     load.rate.rows_per_s = 100
-    need.refresh(3 * REFRESH_NS - 1)
+    need.refresh(3 * REFRESH_NS - 1, ROWS_PER_REFRESH)
     assert load.needed_rows == 3
-    need.refresh(3 * REFRESH_NS)
+    need.refresh(3 * REFRESH_NS, ROWS_PER_REFRESH)
+    assert load.needed_rows == 1
+
+
+def test_few_rows_are_no_reason_to_look_at_it_anew_at_once() -> None:
+    load = RESNET.load(100)
+    need = BatchNeed(4)
+    need.loads.append(load)
+    need.refresh(0, 1)
+    assert isinstance(load.rate, Rate)
+    load.rate.rows_per_s = 1000
+    need.refresh(REFRESH_NS, ROWS_PER_REFRESH - 1)
+    assert load.needed_rows == 1
+    need.refresh(REFRESH_NS, 1)
+    assert load.needed_rows == 3
+    load.rate.rows_per_s = 100
+    need.refresh((1 + SELDOM) * REFRESH_NS - 1, 1)
+    assert load.needed_rows == 3
+    need.refresh((1 + SELDOM) * REFRESH_NS, 1)
     assert load.needed_rows == 1
 
 

@@ -13,6 +13,10 @@ REFRESH_NS = 10_000_000
 """How long the sizes hold."""
 LOADS_PER_REFRESH = 32
 """They hold so much longer for each such number of loads, as looking at them takes that much longer."""
+ROWS_PER_REFRESH = 8
+"""They hold until so many rows have arrived, too, but no more than `SELDOM` times as long: few say little of the load,
+and each lone request would wait for the sizes to be looked at anew, which takes as long as all else that is decided."""
+SELDOM = 10
 WIDER = 4.0
 """The factor by which the multiplier is looked for outside of what is known."""
 PRECISION = 1.1
@@ -39,13 +43,18 @@ class BatchNeed:
         self._multiplier = LEAST
         """Where the next search begins."""
         self._computed_ns: int | None = None
+        self._arrived = 0
+        """The rows that arrived since then."""
 
-    def refresh(self, now_ns: int) -> None:
-        """Say of each load what it needs, unless that was done a moment ago."""
+    def refresh(self, now_ns: int, rows: int) -> None:
+        """Some rows arrived: say of each load what it needs, unless that was done a moment ago."""
+        self._arrived += rows
         holds_ns = REFRESH_NS * (1 + len(self.loads) // LOADS_PER_REFRESH)
+        if self._arrived < ROWS_PER_REFRESH:
+            holds_ns *= SELDOM
         if self._computed_ns is not None and now_ns - self._computed_ns < holds_ns:
             return
-        self._computed_ns = now_ns
+        self._computed_ns, self._arrived = now_ns, 0
         rates = [(load, load.rate.rows_per_ns_at(now_ns)) for load in self.loads]
         if self._bears(rates, 0.0) or merges_by_itself(rates, self._workers):
             multiplier = 0.0

@@ -130,7 +130,7 @@ class Symphony(QueueingPolicy[ModelThread]):
                 rate = self._observe(kind, ArrivalRate(now_ns))
             rate.observe(now_ns, request.rows)
             if self._contention and (need := self._count(kind, rate)):
-                need.refresh(now_ns)
+                need.refresh(now_ns, request.rows)
         thread = self.enqueue(request)
         if not thread.joins(request, now_ns, self._enough_rows(thread)):
             return self.queue_changed(now_ns, thread)
