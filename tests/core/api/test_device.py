@@ -43,6 +43,7 @@ def test_a_kind_that_is_named_stands() -> None:
         {"type": "mps", "percent": 12.5},
         {"type": "mig", "profile": "1g.5gb"},
         {"type": "mig", "profile": "$(date)", "start": 0},
+        {"type": "mig", "profile": "1g.5gb\n", "start": 0},
         {"type": "whole", "percent": 100},
         {"percent": 100},
     ],
@@ -52,7 +53,7 @@ def test_what_is_no_slice_is_refused(wrong: object) -> None:
         msgspec.convert(wrong, Slice)
 
 
-@pytest.mark.parametrize("wrong", [-1, "gpu0", "GPU-x", "GPU-0; date", None])
+@pytest.mark.parametrize("wrong", [-1, "gpu0", "GPU-x", "GPU-0; date", "GPU-0\n", None])
 def test_a_device_has_a_number_or_a_uuid(wrong: object) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"node": "n", "id": wrong}, Device)

@@ -16,7 +16,7 @@ class Whole(msgspec.Struct, frozen=True, tag="whole", forbid_unknown_fields=True
 class Mig(msgspec.Struct, frozen=True, tag="mig", forbid_unknown_fields=True):
     """A MIG instance: part of a device with compute units and memory of its own, which others do not disturb."""
 
-    profile: Annotated[str, Meta(pattern=r"^[0-9a-z.+-]+$")]
+    profile: Annotated[str, Meta(pattern=r"^[0-9a-z.+-]+\Z")]
     """The size of the instance as NVIDIA writes it, e.g. `1g.5gb`."""
     start: Annotated[int, Meta(ge=0)]
     """The first of the device's memory slices that are its own."""
@@ -58,7 +58,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     node: str
     """The machine that it is in."""
-    id: Annotated[int, Meta(ge=0)] | Annotated[str, Meta(pattern="^(GPU|MIG-GPU|MIG)-[0-9a-fA-F/-]+$")]
+    id: Annotated[int, Meta(ge=0)] | Annotated[str, Meta(pattern=r"^(GPU|MIG-GPU|MIG)-[0-9a-fA-F/-]+\Z")]
     """The number of the device in that machine, from 0, or its UUID."""
     product: str = ""
     """What it is, e.g. `A100`: devices of one product are equally fast."""
