@@ -237,6 +237,13 @@ def test_slices_with_too_little_memory_are_not_used() -> None:
     assert {segment.kind for segment in plan.models[0].segments} == {f"A100-40GB/{A100[size]}" for size in (2, 3, 4, 7)}
 
 
+def test_memory_that_no_listing_confirmed_is_taken_for_what_is_there_at_least() -> None:
+    measured = tuple(SliceProfile(kind=kind, rows=(1, 32), latency_ms=(6, 80)) for kind in ("2g.45gb", "3g.90gb"))
+    b200 = (GpuPool(product="B200-180GB", count=1),)
+    plan = planned(plan_paris, problem(model(profiles=measured, memory_mib=80_000), gpus=b200))
+    assert plan.models[0].slices == {"B200-180GB/3g.90gb": 2}
+
+
 def test_gpus_of_several_products_are_cut_each_by_its_own_geometry() -> None:
     measured = (
         *(sliced(gpcs) for gpcs in A100),

@@ -147,7 +147,7 @@ class FakeNvml:
             if getattr(pynvml, f"NVML_GPU_INSTANCE_PROFILE_{each.nvml}") == profile:
                 info = pynvml.c_nvmlGpuInstanceProfileInfo_v2_t()
                 info.id, info.sliceCount, info.instanceCount = each.id, each.compute_slices, each.most
-                info.memorySizeMB = int((each.memory_gib or 0) * 1024)
+                info.memorySizeMB = int(each.memory_gib * 1024)
                 info.multiprocessorCount = each.multiprocessors or 0
                 info.name = f"MIG {each.name}".encode()
                 return info

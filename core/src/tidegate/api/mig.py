@@ -32,8 +32,8 @@ class MigProfile(msgspec.Struct, frozen=True):
     """Which memory slices may be its first."""
     most: int
     """How many of them a GPU has room for."""
-    memory_gib: float | None
-    """Its memory as the driver reports it, give or take some MiB between drivers; None: not known."""
+    memory_gib: float
+    """Its memory as the driver reports it, give or take some MiB between drivers."""
     multiprocessors: int | None
     """Its streaming multiprocessors, which are not proportional to its slices on every product; None: not known."""
 
@@ -179,7 +179,7 @@ def _of_eight(
     product: str,
     labels: tuple[str, str, str, str],
     multiprocessors: tuple[int, int, int, int | None, int, int, int],
-    memory_gib: tuple[float, float, float | None, float | None],
+    memory_gib: tuple[float, float, float, float],
     inferred: str = "",
 ) -> MigGeometry:
     """A GPU of seven GPCs and eight memory slices.
@@ -233,8 +233,9 @@ MIG_GEOMETRIES: dict[str, MigGeometry] = {
             "B200-180GB",
             ("23gb", "45gb", "90gb", "180gb"),
             (18, 30, 36, None, 72, 148, 148),
-            (20.5, 44.25, None, None),
-            "the placements, from the user guide's fractions of memory; the multiprocessors of 4g and 7g",
+            (20.5, 44.25, 88.5, 177.0),
+            "the placements, from the user guide's fractions of memory; the multiprocessors of 4g and 7g; the memory "
+            "of 3g, 4g and 7g: twice and four times that of 2g, which is the least",
         ),
     )
 }

@@ -110,8 +110,8 @@ def _speeds_of(problem: MigProblem, kinds: Sequence[Kind], model: MigModel) -> t
             continue
         if profile.rows[-1] < most_rows:
             too_short.append(f"{kind.name} up to {profile.rows[-1]}")
-        elif model.memory_mib and (kind.mig.memory_gib or 0) * MIB_PER_GIB < model.memory_mib:
-            too_small.append(f"{kind.name} has {(kind.mig.memory_gib or 0) * MIB_PER_GIB:.0f}")
+        elif model.memory_mib and kind.mig.memory_gib * MIB_PER_GIB < model.memory_mib:
+            too_small.append(f"{kind.name} has {kind.mig.memory_gib * MIB_PER_GIB:.0f}")
         else:
             found.append(Speed(number, profile))
     if not found:
