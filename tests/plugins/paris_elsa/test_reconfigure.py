@@ -140,6 +140,35 @@ def test_whatever_is_changed_ends_as_planned_is_legal_meanwhile_and_keeps_the_sh
     assert plan.cost.away_s <= plan.naive.away_s + 1e-3
 
 
+def named(given: Layout) -> Layout:
+    """The same with kinds of its own, of the same speed."""
+    document = given.model_dump()
+    for worker in document["workers"]:
+        worker["kind"] = f"my {worker['slice']['profile']}"
+    for part in document["partitions"]:
+        part["latency_ms"] = {f"my {kind.split('/')[1]}": table for kind, table in part["latency_ms"].items()}
+    return Layout.model_validate(document)
+
+
+@given(data=st.data())
+def test_kinds_that_layouts_name_have_their_capacity_too(data: st.DataObject) -> None:
+    """What a change does to layouts of other words for the same is the same, and the new layout has those words."""
+    present, planned = data.draw(any_layout(2)), data.draw(any_layout(2))
+    keep = data.draw(st.sampled_from([0.0, 0.2, 0.5]))
+    try:
+        _, plan = change(present, planned, keep=keep)
+    except PlanningError as error:
+        with pytest.raises(PlanningError) as refused:
+            change(named(present), named(planned), keep=keep)
+        assert str(refused.value) == str(error)
+        return
+    problem, other = change(named(present), named(planned), keep=keep)
+    assert (other.cost, other.steps) == (plan.cost, plan.steps)
+    assert {worker.kind for worker in new_layout(problem, other).workers} == {
+        worker.kind for worker in named(planned).workers
+    }
+
+
 def test_a_layout_that_serves_already_is_not_changed_wherever_its_gpus_are_numbered() -> None:
     seven, cut = {0: (A100[7], "m")}, {0: (A100[4], "m"), 4: (A100[3], "n")}
     problem, plan = change(layout(seven, cut, seven), layout(cut, seven, seven, node="b"))
@@ -333,8 +362,12 @@ def test_slices_bear_what_can_be_in_time_on_them() -> None:
     assert rates_borne(problems.problem(mixed), cut)["m"] == pytest.approx(2 * 1000 / seven_ms)
     light = problems.model(sizes={1: 1}, slo_ms=30)
     assert rates_borne(problems.problem(light), cut)["m"] == pytest.approx(7 * 1000 / one_ms + 1000 / (2 + 4 / 7))
+    assert rates_borne(problems.problem(light), named(cut)) == rates_borne(problems.problem(light), cut)
     halves = [problems.model(name, sizes={1: 1}) for name in ("m", "n")]
     assert rates_borne(problems.problem(*halves), cut) == {"m": 0, "n": 0}
+    small = problems.model(sizes={1: 1}, profiles=(problems.sliced(2), problems.sliced(3)))
+    with pytest.raises(PlanningError, match=r"'m' was measured on .*2g.10gb, .*, and the layout has it on .*1g.5gb"):
+        rates_borne(problems.problem(small), cut)
 
 
 @given(data=st.data())

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.optimize import linprog
 
+from tidegate.api import PlanningError
 from tidegate.documents import Layout
 from tidegate_paris_elsa.problem import MigModel, MigProblem
 from tidegate_paris_elsa.slices import Offers, Speed, offers_of
@@ -15,14 +16,15 @@ def rates_borne(problem: MigProblem, layout: Layout) -> dict[str, float]:
     """{model: requests per second} of the highest load, relative to the models' weights, that the layout's slices bear.
 
     Every request may go to any slice on which it is in time; one that is in time on no kind that was measured, to the
-    fastest of these. Raises PlanningError for a model that was not measured.
+    fastest of these. Raises PlanningError for a model that was not measured, or on none of the slices that it has.
     """
     offers = offers_of(problem.model_copy(update={"gpcs": None}))
     workers: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     model_of = {part.name: part.model for part in layout.partitions}
     for worker in layout.workers:
         for name in worker.hosts:
-            workers[model_of[name]][worker.speed] += 1 / len(worker.hosts)
+            # A kind that the layout names is not what the problem calls it.
+            workers[model_of[name]][worker.device.kind(worker.slice)] += 1 / len(worker.hosts)
     load = min(
         _borne_rps(model, offers, speeds, workers[model.name]) / model.weight
         for model, speeds in zip(problem.models, offers.speeds, strict=True)
@@ -33,6 +35,12 @@ def rates_borne(problem: MigProblem, layout: Layout) -> dict[str, float]:
 def _borne_rps(model: MigModel, offers: Offers, speeds: Sequence[Speed], workers: Mapping[str, float]) -> float:
     """A linear program: what goes where, and how many times a second all sizes can come in their shares."""
     mine = [speed for speed in speeds if workers.get(offers.kinds[speed.kind].name)]
+    if not mine and workers:
+        known = ", ".join(offers.kinds[speed.kind].name for speed in speeds)
+        raise PlanningError(
+            f"problem: model {model.name!r} was measured on {known}, and the layout has it on "
+            f"{', '.join(sorted(workers))}: name products in both alike, or measure it there"
+        )
     if not mine:
         return 0.0
     allowed = {rows: _allowed(model, speeds, rows) for rows in model.shares}

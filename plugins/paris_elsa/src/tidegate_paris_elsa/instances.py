@@ -30,6 +30,8 @@ class Seat(NamedTuple):
     share: Share
     hosts: tuple[str, ...]
     """Its partitions, sorted."""
+    kind: str
+    """The kind that the layout names; empty: that of device and slice."""
 
 
 Seats = tuple[Seat, ...]
@@ -58,7 +60,7 @@ def seat_of(worker: LayoutWorker) -> Seat:
     """What is left of a worker without its name and its place."""
     part = worker.slice
     share = Share(part.percent, part.memory_mib or 0) if isinstance(part, Mps) else ALL
-    return Seat(share, tuple(sorted(worker.hosts)))
+    return Seat(share, tuple(sorted(worker.hosts)), worker.kind or "")
 
 
 def slice_in(instance: Instance, share: Share) -> Slice:
@@ -121,10 +123,10 @@ class Capacities:
     def of_instance(self, device: Device, part: Instance, seats: Seats) -> dict[str, float]:
         """Rows per second by partition."""
         found: defaultdict[str, float] = defaultdict(float)
-        for share, hosts in seats:
-            kind = device.kind(slice_in(part, share))
-            for name in hosts:
-                found[name] += self.rows_per_s.get((name, kind), 0.0) / len(hosts)
+        for seat in seats:
+            kind = seat.kind or device.kind(slice_in(part, seat.share))
+            for name in seat.hosts:
+                found[name] += self.rows_per_s.get((name, kind), 0.0) / len(seat.hosts)
         return dict(found)
 
 

@@ -268,12 +268,13 @@ class _Changes:
         for device, gpu in sorted(planned.items(), key=lambda item: (item[0].node, str(item[0].id))):
             for part, seats in gpu:
                 mine = []
-                for known, (share, hosts) in zip(
-                    names_of(seats, present.get(device, {}).get(part, ())), seats, strict=True
-                ):
+                names = names_of(seats, present.get(device, {}).get(part, ()))
+                for known, seat in zip(names, seats, strict=True):
                     name = known or _free_name(device, part, taken)
                     taken.add(name)
-                    mine.append(LayoutWorker(name=name, device=device, slice=slice_in(part, share), hosts=hosts))
+                    its = slice_in(part, seat.share)
+                    kind = seat.kind or None
+                    mine.append(LayoutWorker(name=name, device=device, slice=its, kind=kind, hosts=seat.hosts))
                 found.setdefault(device, {})[part] = tuple(mine)
         return found
 

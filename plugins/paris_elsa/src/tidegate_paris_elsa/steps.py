@@ -81,7 +81,7 @@ def _loads(seats: Seats, load_s: LoadTime, there: Seats = ()) -> float:
 
 def _missing(seat: Seat, there: Seats) -> list[str]:
     """What a worker has to load: what no worker with its share has, for a share is for as long as a process lives."""
-    loaded = {name for share, hosts in there if share == seat.share for name in hosts}
+    loaded = {name for other in there if other.share == seat.share for name in other.hosts}
     return [name for name in seat.hosts if name not in loaded]
 
 
