@@ -88,6 +88,21 @@ def test_sizes_and_profiles_may_be_files(tmp_path: Path) -> None:
     assert "knows nothing of model 'm', but of other" in result.stderr
 
 
+def test_a_model_of_which_only_shapes_were_measured_is_as_slow_as_in_the_slowest(tmp_path: Path) -> None:
+    given = problem().model_dump(mode="json")
+    kind = "A100-40GB/7g.40gb"
+
+    def listed(shape: str, *medians: tuple[int, float]) -> dict[str, Any]:
+        points = [{"rows": rows, "median_ms": ms, "p95_ms": 2 * ms, "samples": 9} for rows, ms in medians]
+        return {"model": "m", "kind": kind, "shape": shape, "alpha_ms": 1, "beta_ms": 2, "points": points}
+
+    shapes = [listed("x:8", (4, 9.0), (1, 3.0)), listed("x:16", (1, 2.0), (2, 4.0), (4, 12.0))]
+    (tmp_path / "profiles.json").write_text(json.dumps({"version": 1, "profiles": shapes}))
+    m = {"name": "m", "sizes": {"1": 1, "4": 1}, "profiles": str(tmp_path / "profiles.json")}
+    layout = laid_out(tmp_path, "paris", {**given, "models": [m]})
+    assert read_document(layout, Layout).partitions[0].latency_ms == {kind: (3.0, 6.0, 9.0, 12.0)}
+
+
 def test_an_edited_plan_that_no_gpu_can_have_is_refused(shown: dict[str, Any], tmp_path: Path) -> None:
     assert shown
     saved = tmp_path / "plan.json"

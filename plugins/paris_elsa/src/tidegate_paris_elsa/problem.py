@@ -1,5 +1,6 @@
 """The problem of the planners of MIG slices: which GPUs there are, which models they serve, requests of which sizes."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -10,6 +11,7 @@ from tidegate.api import Document, PlanningError
 from tidegate.documents import (
     MIG_GEOMETRIES,
     MigGeometry,
+    ModelProfile,
     ProfileFileError,
     RequestSizes,
     mig_geometries,
@@ -121,22 +123,31 @@ class MigModel(_Part):
 
     @cached_property
     def measured(self) -> tuple[SliceProfile, ...]:
-        """The profiles, those of a file by median. Raises PlanningError."""
+        """The profiles, those of a file by median. Raises PlanningError.
+
+        Of a kind on which only requests of some shapes were measured, each number of rows takes as long as it does in
+        the slowest of these.
+        """
         if not isinstance(self.profiles, str):
             return self.profiles
         try:
             file = read_profiles(Path(self.profiles))
         except ProfileFileError as error:
             raise PlanningError(str(error)) from error
-        return tuple(
-            SliceProfile(
-                kind=profile.kind,
-                rows=tuple(point.rows for point in profile.points),
-                latency_ms=tuple(point.median_ms for point in profile.points),
-            )
-            for profile in file.profiles
-            if profile.model == self.name and profile.shape == ""
-        )
+        by_kind: dict[str, list[ModelProfile]] = {}
+        for profile in file.profiles:
+            if profile.model == self.name:
+                by_kind.setdefault(profile.kind, []).append(profile)
+        return tuple(filter(None, (_slowest(kind, mine) for kind, mine in by_kind.items())))
+
+
+def _slowest(kind: str, profiles: Sequence[ModelProfile]) -> SliceProfile | None:
+    """The profile without a shape, else the slowest of those with one; None where they have no rows in common."""
+    chosen = [profile for profile in profiles if not profile.shape] or profiles
+    tables = [{point.rows: point.median_ms for point in profile.points} for profile in chosen]
+    rows = sorted(set.intersection(*map(set, tables)))
+    latency_ms = tuple(max(table[each] for table in tables) for each in rows)
+    return SliceProfile(kind=kind, rows=tuple(rows), latency_ms=latency_ms) if rows else None
 
 
 class MigProblem(Document):
