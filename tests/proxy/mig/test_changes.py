@@ -167,6 +167,24 @@ def test_all_that_speaks_against_it_is_said_at_once() -> None:
     assert nvml.changed == []
 
 
+def test_a_gpu_that_a_layout_calls_by_two_names_is_refused() -> None:
+    nvml = FakeNvml(Gpu(ONE))
+    with pytest.raises(MigError, match=f"is 0 in the layout, and {ONE}, too: call it by one of them everywhere"):
+        carry_out(nvml, {FIRST: (Mig("4g.20gb", 0),), Device("here", ONE): (Mig("3g.20gb", 4),)})
+    assert nvml.changed == []
+
+
+def test_a_layout_of_another_gpu_is_refused_though_its_profiles_have_the_same_names() -> None:
+    gpu = Gpu(ONE, name="NVIDIA H100 80GB HBM3", geometry=MIG_GEOMETRIES["H100-80GB"])
+    nvml = FakeNvml(gpu)
+    half = (Mig("3g.40gb", 4),)
+    with pytest.raises(MigError, match=r"GPU 0 \(H100-80GB-HBM3\) is A100-80GB in the layout, which was planned with"):
+        carry_out(nvml, {Device("here", 0, "A100-80GB"): half})
+    assert nvml.changed == []
+    carry_out(nvml, {Device("here", 0, "H100-80GB"): half})
+    assert cut(gpu) == set(half)
+
+
 def test_what_comes_into_use_meanwhile_is_kept_and_the_rest_taken_back() -> None:
     """Between the look and the deed: the driver refuses, as it would on hardware."""
     gpu = Gpu(ONE)

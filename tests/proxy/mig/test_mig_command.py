@@ -180,6 +180,20 @@ def test_who_is_not_told_places_gets_different_instances_of_the_profile(
     assert [run("uuid", deployment, name).stdout.strip() for name in ("first", "third")] == found
 
 
+def test_workers_of_a_gpu_that_has_two_names_are_not_given_one_instance(
+    run: Run, nvml: FakeNvml, gpus: list[Gpu], deployment: Path
+) -> None:
+    nvml.make(gpus[1], "1g.5gb", 0)
+    text = (deployment / LAYOUT_FILE).read_text()
+    layout = json.loads(text)
+    layout["workers"][3]["device"]["id"] = UUIDS[1]
+    (deployment / LAYOUT_FILE).write_text(json.dumps(layout))
+    for arguments in (["uuid", deployment, "first"], ["env", deployment]):
+        refused = run(*arguments)
+        assert refused.exit_code == 1
+        assert f"is {UUIDS[1]} in the layout, and 1, too: call it by one of them everywhere" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [

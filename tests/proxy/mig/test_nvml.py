@@ -3,6 +3,7 @@
 import inspect
 from typing import Any
 
+import msgspec
 import pytest
 
 pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py, the extra `nvml` of tidegate-proxy")
@@ -50,6 +51,15 @@ def test_what_there_is_is_told() -> None:
     assert [start for _, start, _, _ in seen(nvml)] == [None] * 3
     (told,) = NvmlMig(nvml).gpus()
     assert (told.geometry, sorted(each.profile for each in told.instances)) == (None, ["1g.5gb", "2g.10gb", "3g.20gb"])
+
+
+def test_a_profile_without_a_place_is_none() -> None:
+    known = MIG_GEOMETRIES["A100-40GB"]
+    first, *others = known.profiles
+    listed = msgspec.structs.replace(known, profiles=(msgspec.structs.replace(first, starts=()), *others))
+    (told,) = NvmlMig(FakeNvml(Gpu(ONE, geometry=listed))).gpus()
+    assert told.geometry is not None
+    assert {profile.name for profile in told.geometry.profiles} == {profile.name for profile in others}
 
 
 @pytest.mark.parametrize("product", MIG_GEOMETRIES)

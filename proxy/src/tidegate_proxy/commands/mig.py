@@ -224,9 +224,11 @@ def _tell(console: "Console", found: "Sequence[Change]", *, as_json: bool) -> No
 def _env(console: "Console", source: Path, layout: "Layout", node: str, gpus: "Sequence[MigGpu]") -> None:
     from tidegate.documents import device_variable, read_deployment
     from tidegate_proxy.mig.finding import uuids
-    from tidegate_proxy.mig.wanted import gpu_of, workers_by_cut
+    from tidegate_proxy.mig.wanted import check_names, gpu_of, workers_by_cut
 
     variables = {worker.name: device_variable(worker.repository) for worker in read_deployment(source).workers}
-    for device, workers in workers_by_cut(layout, node).items():
+    cut = workers_by_cut(layout, node)
+    check_names(gpus, cut)
+    for device, workers in cut.items():
         for name, uuid in uuids(workers, gpu_of(gpus, device)).items():
             console.print(f"{variables[name]}={uuid}")

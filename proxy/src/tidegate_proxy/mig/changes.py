@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidegate.documents import Device, Mig
+from tidegate.documents import Device, Mig, mig_geometries
 from tidegate_proxy.mig.interface import MigError, MigGpu, MigInstance, MigMode
-from tidegate_proxy.mig.wanted import gpu_of
+from tidegate_proxy.mig.wanted import check_names, gpu_of
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,13 @@ def changes(gpus: Sequence[MigGpu], wanted: Mapping[Device, Sequence[Mig]]) -> l
 
     Raises MigError, with everything that speaks against them.
     """
+    check_names(gpus, wanted)
     found, against = [], []
     for device, instances in wanted.items():
         try:
             gpu = gpu_of(gpus, device)
+            if instances:
+                _check_product(gpu, device)
             if change := _change(gpu, instances):
                 found.append(change)
         except MigError as error:
@@ -34,6 +37,17 @@ def changes(gpus: Sequence[MigGpu], wanted: Mapping[Device, Sequence[Mig]]) -> l
     if against:
         raise MigError("\n".join(against))
     return found
+
+
+def _check_product(gpu: MigGpu, planned: Device) -> None:
+    """Raise MigError where the layout is for another GPU: an A100 and an H100 have profiles of the same names."""
+    wanted = mig_geometries(planned.product, planned.memory_mib)
+    there = mig_geometries(gpu.device.product, gpu.device.memory_mib)
+    if wanted and there and not any(geometry in there for geometry in wanted):
+        raise MigError(
+            f"{gpu} is {planned.product} in the layout, which was planned with the latencies of such: plan for the GPU "
+            "that is here, or say which node this is with --node"
+        )
 
 
 def _change(gpu: MigGpu, wanted: Sequence[Mig]) -> Change | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tidegate.documents import Layout, LayoutWorker, Mig, mig_instance
 from tidegate_proxy.mig.interface import MigError, MigGpu, MigInstance, MigMode
-from tidegate_proxy.mig.wanted import gpu_of, workers_by_cut
+from tidegate_proxy.mig.wanted import check_names, gpu_of, workers_by_cut
 
 
 def uuid_of(layout: Layout, name: str, node: str | None, gpus: Sequence[MigGpu]) -> str:
@@ -27,7 +27,9 @@ def uuid_of(layout: Layout, name: str, node: str | None, gpus: Sequence[MigGpu])
     gpu = gpu_of(gpus, worker.device)
     if mig_instance(worker.slice) is None:
         return str(gpu.device.id)
-    return uuids(workers_by_cut(layout, worker.device.node)[worker.device], gpu)[name]
+    cut = workers_by_cut(layout, worker.device.node)
+    check_names(gpus, cut)
+    return uuids(cut[worker.device], gpu)[name]
 
 
 def uuids(workers: Sequence[LayoutWorker], gpu: MigGpu) -> dict[str, str]:

@@ -117,6 +117,8 @@ class NvmlMig:
         profiles = []
         for name, info in self._profiles(handle):
             placements = self._placements(handle, info)
+            if not placements:
+                continue  # the driver lists profiles that this GPU has no place for, e.g. of graphics
             starts, sizes = zip(*placements, strict=True)
             profiles.append(
                 MigProfile(

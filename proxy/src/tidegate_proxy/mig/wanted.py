@@ -1,7 +1,7 @@
 """What a layout wants of the GPUs of one node."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tidegate.documents import LAYOUT_FILE, Device, Layout, LayoutWorker, Mig, mig_instance, read_document
@@ -52,6 +52,21 @@ def gpu_of(gpus: Sequence[MigGpu], device: Device) -> MigGpu:
             return gpu
     there = ", ".join(f"{gpu.number} ({gpu.device.id})" for gpu in gpus) or "none"
     raise MigError(f"the layout has GPU {device.id} in node {device.node!r}, and this machine has {there}: say --node")
+
+
+def check_names(gpus: Sequence[MigGpu], devices: Iterable[Device]) -> None:
+    """Raise MigError for a GPU that a layout calls by its number here and by its UUID there.
+
+    It would be cut as one of them wants it, and two workers would be given one instance.
+    """
+    known: dict[int, Device] = {}
+    for device in devices:
+        for gpu in gpus:
+            if device.id in (gpu.number, gpu.device.id) and known.setdefault(gpu.number, device) != device:
+                raise MigError(
+                    f"{gpu} is {known[gpu.number].id} in the layout, and {device.id}, too: call it by one of them "
+                    "everywhere"
+                )
 
 
 def workers_by_cut(layout: Layout, node: str) -> Mapping[Device, list[LayoutWorker]]:
