@@ -143,6 +143,18 @@ def test_an_engine_whose_tensors_are_others_takes_nobodys_place(
     assert [path.name for path in (folder / "1").iterdir() if path.name.startswith(".")] == []
 
 
+def test_what_another_container_is_writing_is_left_alone(
+    pictures: Path, tmp_path: Path, trt: FakeTensorrt, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pods that share a volume all processes may have the same number, and one engine is of several pods."""
+    monkeypatch.setattr("os.getpid", lambda: 7)
+    folder = tensorrt(pictures, tmp_path, (3, 48, 320))
+    half = folder / "1" / ".model.plan.7"
+    half.write_bytes(b"half")
+    assert build(folder / "engine.json")[0] == 0
+    assert half.read_bytes() == b"half"
+
+
 def test_a_check_builds_nothing(pictures: Path, tmp_path: Path, trt: FakeTensorrt, build: Build) -> None:
     folder = tensorrt(pictures, tmp_path, (3, 48, 320))
     status, _, errors = build(folder / "engine.json", "--check")

@@ -16,8 +16,8 @@ An engine that is there and matches is kept. A new one takes its place once it w
 import argparse
 import importlib
 import json
-import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -160,9 +160,11 @@ def bring_about(path: Path, trt: Any, *, force: bool, only_check: bool) -> str: 
             f"{'; '.join(wrong)}. Nothing was written"
         )
     plan.parent.mkdir(parents=True, exist_ok=True)
-    fresh = plan.with_name(f".{plan.name}.{os.getpid()}")
-    fresh.write_bytes(built)
-    fresh.replace(plan)
+    # Containers that share the folder may build it at once, each as the process of the same number.
+    with tempfile.TemporaryDirectory(dir=plan.parent, prefix=f".{plan.name}.") as workshop:
+        fresh = Path(workshop, plan.name)
+        fresh.write_bytes(built)
+        fresh.replace(plan)
     return f"{plan} was built for {spec['precision']}, {len(built)} bytes"
 
 
