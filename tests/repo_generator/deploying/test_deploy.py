@@ -95,12 +95,13 @@ def test_launch_files(run: Run, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stderr
     tools = tmp_path / "tools"
     tools.mkdir()
-    (tools / "tritonserver").write_text(
-        '#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $@"\n'
-    )
-    (tools / "tritonserver").chmod(0o755)
-    (tools / "nvidia-smi").write_text('#!/bin/sh\necho "GPU-of $*"\n')
-    (tools / "nvidia-smi").chmod(0o755)
+    for name, does in (
+        ("tritonserver", 'echo "$CUDA_VISIBLE_DEVICES $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $@"'),
+        ("nvidia-smi", 'echo "GPU-of $*"'),
+        ("nvidia-cuda-mps-control", '[ -e "$CUDA_MPS_PIPE_DIRECTORY/control" ]'),
+    ):
+        (tools / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tools / name).chmod(0o755)
     (tmp_path / "pipes" / "gpu-0").mkdir(parents=True)
     (tmp_path / "pipes" / "gpu-0" / "control").touch()
     said = {}
@@ -129,7 +130,11 @@ def bound(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
     """`bound(device, slice, **environment)`: what CUDA is told, with stand-ins for nvidia-smi and tidegate."""
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name, said in (("nvidia-smi", 'echo "GPU-of-$2"'), ("tidegate", 'echo "MIG-of $1 $2 $4"')):
+    for name, said in (
+        ("nvidia-smi", 'echo "GPU-of-$2"'),
+        ("tidegate", 'echo "MIG-of $1 $2 $4"'),
+        ("nvidia-cuda-mps-control", '[ -e "$CUDA_MPS_PIPE_DIRECTORY/control" ]'),
+    ):
         (tools / name).write_text(f"#!/bin/sh\n{said}\n")
         (tools / name).chmod(0o755)
 

@@ -187,7 +187,17 @@ def tools(tmp_path: Path) -> Path:
     folder = tmp_path / "tools"
     folder.mkdir()
     said = f'echo "$(basename "$0") $* on $CUDA_VISIBLE_DEVICES at $CUDA_MPS_PIPE_DIRECTORY" >> {tmp_path}/calls'
-    control = f'{said}\n[ "$*" = -d ] && touch "$CUDA_MPS_PIPE_DIRECTORY/control" || cat >> {tmp_path}/calls'
+    # The socket stays when the daemon is killed, which is when nobody says `alive`.
+    control = f"""cd "$CUDA_MPS_PIPE_DIRECTORY" || exit 1
+if [ "$*" = -d ]; then
+  [ ! -e alive ] || exit 1
+  {said}
+  touch control alive
+  exit
+fi
+[ -e alive ] || exit 1
+read -r asked
+[ "$asked" != quit ] || {{ rm alive control; echo "quit at $CUDA_MPS_PIPE_DIRECTORY" >> {tmp_path}/calls; }}"""
     server = f"{said}\nwhile [ ! -e {tmp_path}/die ]; do sleep 0.05; done"
     for name, body in (
         ("nvidia-cuda-mps-control", control),
@@ -210,16 +220,14 @@ def test_one_control_daemon_for_each_device_or_instance_that_is_shared(
 ) -> None:
     assert {path.name for path in (out / "mps").iterdir()} == {"gpu-0-3g.20gb-4.sh", "gpu-2.sh"}
     for script in ("gpu-2.sh", "gpu-0-3g.20gb-4.sh"):
-        for verb in ("start", "stop"):
+        for verb in ("start", "start", "stop", "stop"):  # the second time there is nothing to do
             subprocess.run([out / "mps" / script, verb], env=environment, check=True, timeout=60)
     pipes = tmp_path / "pipes"
     assert (tmp_path / "calls").read_text().splitlines() == [
         f"nvidia-cuda-mps-control -d on GPU-2 at {pipes}/gpu-2",
-        f"nvidia-cuda-mps-control  on  at {pipes}/gpu-2",
-        "quit",
+        f"quit at {pipes}/gpu-2",
         f"nvidia-cuda-mps-control -d on MIG-share/0 at {pipes}/gpu-0-3g.20gb-4",
-        f"nvidia-cuda-mps-control  on  at {pipes}/gpu-0-3g.20gb-4",
-        "quit",
+        f"quit at {pipes}/gpu-0-3g.20gb-4",
     ]
     wrong = subprocess.run([out / "mps" / "gpu-2.sh"], env=environment, capture_output=True, text=True, check=False)
     assert (wrong.returncode, wrong.stderr) == (2, "error: mps/gpu-2.sh start | stop | run\n")
@@ -247,7 +255,23 @@ def test_all_who_share_run_and_end_together(out: Path, environment: dict[str, st
     started = sorted(re.sub(r" .*model-repository=\S*/(\S+) .* on ", r" \1 on ", line) for line in lines[1:3])
     pipes = tmp_path / "pipes"
     assert started == [f"tritonserver {name} on GPU-2 at {pipes}/gpu-2" for name in ("rest", "third")]
-    assert lines[-1] == "quit"
+    assert lines[-1] == f"quit at {pipes}/gpu-2"
+
+
+def test_a_worker_does_not_start_with_a_daemon_that_was_killed(
+    out: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Its socket is there, and CUDA would silently give the worker all of the GPU."""
+    (out / "engines" / "small" / "m.b.plan").touch()
+    daemon = [str(out / "mps" / "gpu-2.sh"), "start"]
+    subprocess.run(daemon, env=environment, check=True, timeout=60)
+    (tmp_path / "pipes" / "gpu-2" / "alive").unlink()
+    worker = [str(out / "workers" / "third.sh")]
+    refused = subprocess.run(worker, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (refused.returncode, "mps/gpu-2.sh start" in refused.stderr) == (1, True)
+    subprocess.run(daemon, env=environment, check=True, timeout=60)
+    (tmp_path / "die").touch()
+    subprocess.run(worker, env=environment, check=True, timeout=60)
 
 
 def test_compose_gives_every_container_its_slice(out: Path) -> None:

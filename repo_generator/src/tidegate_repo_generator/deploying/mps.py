@@ -9,6 +9,8 @@ from tidegate.documents import Device, LayoutWorker, Mig, Mps
 FOLDER: Final = "mps"
 PIPES: Final = "${TIDEGATE_MPS:-/tmp/tidegate-mps}"
 """The folder of the daemons' sockets in a node, as a shell has it: short, for names of sockets are limited."""
+ANSWERS: Final = "echo get_default_active_thread_percentage | nvidia-cuda-mps-control > /dev/null 2>&1"
+"""Succeeds where a daemon answers at CUDA_MPS_PIPE_DIRECTORY: a socket stays there when its daemon is killed."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ def daemon_file(
 ) -> str:
     """The script of a control daemon: `start`, `stop`, or `run`, with all who share it, until one of them ends.
 
+    To start what runs, or to stop what does not, is no error.
+
     `launch_files`: those of the sharers, in the folder `workers`. `bound`: the lines that give CUDA the device or
     instance. Daemon and sharers are to be the same user.
     """
@@ -62,13 +66,20 @@ def daemon_file(
             'here=$(cd "$(dirname "$0")/../workers" && pwd)',
             f'export CUDA_MPS_PIPE_DIRECTORY="{domain.pipe_directory}"',
             'export CUDA_MPS_LOG_DIRECTORY="$CUDA_MPS_PIPE_DIRECTORY/log"',
+            "answers() {",
+            f"  {ANSWERS}",
+            "}",
             "start() (",
+            "  if answers; then",
+            '    echo "it runs already" >&2',
+            "    exit 0",
+            "  fi",
             *(f"  {line}" for line in bound),
             '  mkdir -p "$CUDA_MPS_LOG_DIRECTORY"',
             "  nvidia-cuda-mps-control -d",
             ")",
             "stop() {",
-            "  echo quit | nvidia-cuda-mps-control",
+            "  if answers; then echo quit | nvidia-cuda-mps-control; fi",
             "}",
             "run() {",
             "  start",

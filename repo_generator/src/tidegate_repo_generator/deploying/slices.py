@@ -4,7 +4,7 @@ from shlex import quote
 from typing import assert_never
 
 from tidegate.documents import Device, LayoutWorker, Mig, Mps, Slice, Whole
-from tidegate_repo_generator.deploying.mps import domain_of
+from tidegate_repo_generator.deploying.mps import ANSWERS, domain_of
 
 VISIBLE = "visible"
 """What TIDEGATE_DEVICE says in a container that shows one device only: it is that one."""
@@ -41,7 +41,7 @@ def exports(worker: LayoutWorker) -> list[str]:
             return [
                 *share_of(worker),
                 f'export CUDA_MPS_PIPE_DIRECTORY="{domain.pipe_directory}"',
-                'if [ ! -e "$CUDA_MPS_PIPE_DIRECTORY/control" ]; then',
+                f"if ! {ANSWERS}; then",
                 f'  echo "error: MPS does not run there, without which there are no shares: {domain.script} start" >&2',
                 "  exit 1",
                 "fi",
