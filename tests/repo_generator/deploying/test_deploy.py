@@ -18,7 +18,18 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 from typer.testing import CliRunner, Result
 
-from tidegate.documents import Device, Layout, LayoutWorker, Mig, Mps, Slice, Whole, read_deployment, read_document
+from tidegate.documents import (
+    Device,
+    Layout,
+    LayoutWorker,
+    Mig,
+    Mps,
+    Slice,
+    Whole,
+    device_variable,
+    read_deployment,
+    read_document,
+)
 from tidegate_repo_generator import plugin
 from tidegate_repo_generator.deploying.places import places_of
 from tidegate_repo_generator.deploying.slices import exports
@@ -298,6 +309,13 @@ def test_options_of_models_and_of_layouts_are_kept_apart(run: Run, blocks: Path,
 
 
 NAMES = st.text(min_size=1, max_size=8) | st.sampled_from(["x", "X", "x.sh", "x.build", "x.build.sh", "x.sh.sh"])
+
+
+def test_no_two_workers_have_their_device_from_one_variable() -> None:
+    """Names that differ in what a variable's name cannot have: both would be given one MIG instance."""
+    workers = [LayoutWorker(name=name, device=Device("n", 0), hosts=("p",)) for name in ("w.1", "w-1", "w_1", "W 1")]
+    places = places_of(workers, {}, 9000).values()
+    assert len({device_variable(f"workers/{place.folder}") for place in places}) == len(workers)
 
 
 @given(st.lists(NAMES, min_size=1, max_size=20, unique=True))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.documents import LayoutWorker
+from tidegate.documents import LayoutWorker, device_variable
 from tidegate_repo_generator.model import GenerateError
 
 DEFAULT_HOST: Final = "127.0.0.1"
@@ -58,15 +58,15 @@ def places_of(workers: Sequence[LayoutWorker], hosts: Mapping[str, str], port: i
                 "its own --host"
             )
         on_host[host] += 1
-        folder = folder_name(worker.name, folders, _scripts)
-        folders |= {folder, *_scripts(folder)}
+        folder = folder_name(worker.name, folders, _named_after)
+        folders |= {folder, *_named_after(folder)}
         places[worker.name] = Place(folder, host, first)
     return places
 
 
-def _scripts(folder: str) -> tuple[str, ...]:
-    """The files beside a worker's folder, which no other worker's folder may be called."""
-    return f"{folder}.sh", f"{folder}.build.sh"
+def _named_after(folder: str) -> tuple[str, ...]:
+    """What is named after a worker's folder and must be its own: files beside it, and the variable of its device."""
+    return f"{folder}.sh", f"{folder}.build.sh", device_variable(folder)
 
 
 def folder_name(name: str, taken: Collection[str], beside: Callable[[str], Collection[str]] = lambda folder: ()) -> str:
