@@ -19,6 +19,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 from typer.testing import Result
 
+from tests.repo_generator.deploying.compose_schema import COMPOSE
 from tests.repo_generator.deploying.mig_parted_schema import MIG_PARTED
 from tests.repo_generator.tensorrt.fake_tensorrt import FakeTensorrt
 from tidegate.documents import Layout, read_document
@@ -277,6 +278,8 @@ def test_a_worker_does_not_start_with_a_daemon_that_was_killed(
 def test_compose_gives_every_container_its_slice(out: Path) -> None:
     files = {path.parent.name: path for path in (out / "compose").glob("*/compose.yaml")}
     assert set(files) == {"a", "b"}
+    for file in files.values():
+        jsonschema.validate(yaml.safe_load(file.read_text()), COMPOSE)
     services = yaml.safe_load(files["a"].read_text())["services"]
     devices = {
         name: service["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"][0]
