@@ -19,6 +19,7 @@ _FOR_TENSORRT = "For TensorRT"
 
 
 def generate(
+    context: typer.Context,
     model: Annotated[
         Path,
         typer.Argument(
@@ -80,6 +81,16 @@ def generate(
         str | None,
         typer.Option(
             help="Scheduling policy of the proxy. [default: ppipe]", show_default=False, rich_help_panel=_FOR_LAYOUTS
+        ),
+    ] = None,
+    node: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NODE=]NAME",
+            help="What a node of the layout is called: its host name, or its name in Kubernetes. Planners invent them. "
+            "Repeatable.",
+            show_default=False,
+            rich_help_panel=_FOR_LAYOUTS,
         ),
     ] = None,
     host: Annotated[
@@ -162,11 +173,7 @@ def generate(
 
     errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
     if model.suffix.lower() in LAYOUT_SUFFIXES:
-        for flag, given in (("name", name), ("max-batch", max_batch), ("slo-ms", slo_ms)):
-            if given is not None:
-                raise typer.BadParameter(f"{model} is a layout, which says that itself", param_hint=f"--{flag}")
-        if instances != 1:
-            raise typer.BadParameter("a worker of a layout runs one batch at a time", param_hint="--instances")
+        _refuse(context, _FOR_MODELS, f"{model} is a layout, which says that itself")
         if shape:
             raise typer.BadParameter("is for one model; of a layout's say --profile", param_hint="--shape")
         generate_layout(
@@ -177,15 +184,14 @@ def generate(
             policy,
             host or [],
             port,
+            nodes=node or [],
             precision=precision,
             profile=profile,
             force=force,
             as_json=as_json,
         )
         return
-    for flag, option in (("blocks", blocks), ("policy", policy), ("host", host), ("port", port)):
-        if option:
-            raise typer.BadParameter(f"is for layouts (.json, .yaml), and {model} is none", param_hint=f"--{flag}")
+    _refuse(context, _FOR_LAYOUTS, f"is for layouts (.json, .yaml), and {model} is none")
     try:
         with errors.status(f"generating from {model.name}"):
             generated = generate_model(
@@ -209,6 +215,14 @@ def generate(
     for notice in generated.notices:
         errors.print(f"notice: {notice}")
     Console(soft_wrap=True, markup=False, highlight=False).print(_as_table(generated))
+
+
+def _refuse(context: typer.Context, panel: str, why: str) -> None:
+    """Raise BadParameter for an option of this panel of the help that is on the command line."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if getattr(parameter, "rich_help_panel", None) == panel and source and source.name == "COMMANDLINE":
+            raise typer.BadParameter(why, param_hint=parameter.opts[0])
 
 
 def _as_json(model: GeneratedModel) -> dict[str, Any]:

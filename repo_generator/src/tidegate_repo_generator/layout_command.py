@@ -1,7 +1,7 @@
 """`tidegate generate LAYOUT`: a thin layer over `deploy`."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ def generate_layout(
     hosts: Iterable[str],
     port: int | None,
     *,
+    nodes: Iterable[str],
     precision: Precision | None,
     profile: Path | None,
     force: bool,
@@ -40,7 +41,7 @@ def generate_layout(
     errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
     try:
         folders = {name: Path(folder) for name, folder in _pairs(blocks, "--blocks").items()}
-        of_nodes = _pairs(hosts, "--host")
+        called, of_nodes = _pairs(nodes, "--node"), _pairs(hosts, "--host")
         steps = len(folders) + len(read_document(layout, Layout).partitions)
         with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
             task = progress.add_task("reading", total=steps)
@@ -50,6 +51,7 @@ def generate_layout(
                 folders,
                 flavour=flavour,
                 policy=policy or DEFAULT_POLICY,
+                nodes=called,
                 hosts=of_nodes,
                 port=port or DEFAULT_PORT,
                 precision=precision,
@@ -60,10 +62,11 @@ def generate_layout(
     except (GenerateError, DocumentError) as error:
         errors.print(f"error: {error}")
         raise typer.Exit(1) from error
+    notices = [*deployed.notices, *_not_installed(policy or DEFAULT_POLICY)]
     if as_json:
-        typer.echo(json.dumps(_as_json(deployed), indent=2))
+        typer.echo(json.dumps(_as_json(deployed, notices), indent=2))
         return
-    for notice in deployed.notices:
+    for notice in notices:
         errors.print(f"notice: {notice}")
     console = Console(soft_wrap=True, markup=False, highlight=False)
     console.print(_as_table(deployed))
@@ -75,6 +78,17 @@ def generate_layout(
             f"files, or use {output}/compose or {output}/kubernetes; then tidegate serve --config "
             f"{output / 'tidegate.yaml'}"
         )
+
+
+def _not_installed(policy: str) -> list[str]:
+    """What there is to say of a policy that is not installed here; it need not be, as the proxy may run elsewhere."""
+    from tidegate.host import Plugins, UnknownPlugin  # noqa: PLC0415
+
+    try:
+        Plugins.installed().policy(policy)
+    except UnknownPlugin as error:
+        return [f"{error}. `tidegate serve` needs it where the proxy runs: say another --policy, or install it there"]
+    return []
 
 
 def _pairs(given: Iterable[str], flag: str) -> dict[str, str]:
@@ -92,7 +106,7 @@ def _pairs(given: Iterable[str], flag: str) -> dict[str, str]:
     return pairs
 
 
-def _as_json(deployed: "Deployed") -> dict[str, Any]:
+def _as_json(deployed: "Deployed", notices: Sequence[str]) -> dict[str, Any]:
     workers = [
         {
             **worker.model_dump(mode="json"),
@@ -101,7 +115,7 @@ def _as_json(deployed: "Deployed") -> dict[str, Any]:
         for worker in deployed.deployment.workers
     ]
     document = deployed.deployment.model_dump(mode="json")
-    return {"path": str(deployed.path), **document, "workers": workers, "notices": deployed.notices}
+    return {"path": str(deployed.path), **document, "workers": workers, "notices": notices}
 
 
 def _as_table(deployed: "Deployed") -> "Table":

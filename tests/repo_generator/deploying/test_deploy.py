@@ -250,6 +250,11 @@ def test_a_layout_that_does_not_fit_the_blocks(run: Run, tmp_path: Path, layout:
         (["--blocks", "n=nowhere"], None, "has no model 'n'; it has m"),
         ([], "m=", "--blocks m=: give NAME=VALUE"),
         (["--host", "far=10.0.0.1"], None, "the layout has no such node; it has big, node0"),
+        (["--node", "far=gpu-1"], None, "--node far=gpu-1: the layout has no such node; it has node0, big"),
+        (["--node", "gpu-1"], None, "--node gpu-1: say of which it is the name; the layout has node0, big"),
+        (["--node", "node0=x", "--node", "big=x"], None, "'node0' and 'big' would both be 'x': give each its own"),
+        (["--node", "node0=big"], None, "'node0' and 'big' would both be 'big': give each its own name"),
+        (["--node", "node0=gpu-1", "--host", "node0=10.0.0.1"], None, "no such node; it has big, gpu-1"),
         (["--port", "65530"], None, "worker 'slow/0': no port is left on 127.0.0.1"),
     ],
 )
@@ -265,6 +270,17 @@ def test_options_that_name_what_is_not_there(
     assert result.exit_code == 1
     assert says in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_policy_that_is_not_installed_is_noticed(run: Run) -> None:
+    """It may be installed where the proxy runs, so it is no error."""
+    result = run(LAYOUT, "--policy", "simphony")
+    assert result.exit_code == 0
+    assert "notice: no policy named 'simphony' is installed; installed: " in result.stderr
+    assert "say another --policy, or install it there" in result.stderr
+    (notice,) = json.loads(run(LAYOUT, "--policy", "simphony", "--force", "--json").stdout)["notices"]
+    assert "simphony" in notice
+    assert run(LAYOUT, "--policy", "fifs", "--force").stderr == ""
 
 
 def test_a_model_without_blocks(run: Run, blocks: Path) -> None:
@@ -299,13 +315,17 @@ def test_what_is_there_is_replaced_on_demand_only_and_never_while_it_runs(run: R
 
 
 def test_options_of_models_and_of_layouts_are_kept_apart(run: Run, blocks: Path, tmp_path: Path) -> None:
-    assert "is a layout, which says that itself" in run(LAYOUT, "--slo-ms", 3).stderr.replace("\n", "")
+    for option, value in (("--slo-ms", 3), ("--name", "m"), ("--instances", 1), ("--max-batch", 0)):
+        refused = run(LAYOUT, option, value)
+        assert refused.exit_code == 2
+        assert "is a layout, which says that itself" in " ".join(refused.stderr.replace("│", " ").split())
+        assert option in refused.stderr
     app = typer.Typer()
     app.command()(plugin.tidegate_commands()[0].run)
-    options = ["-o", str(tmp_path / "models"), "--policy", "fifs"]
-    result = CliRunner().invoke(app, [str(blocks / "00.onnx"), *options])
-    assert result.exit_code == 2
-    assert "--policy" in result.stderr
+    for option, text in (("--policy", "fifs"), ("--port", "9000"), ("--node", "a=b"), ("--blocks", "x")):
+        result = CliRunner().invoke(app, [str(blocks / "00.onnx"), "-o", str(tmp_path / "models"), option, text])
+        assert result.exit_code == 2
+        assert option in result.stderr
 
 
 NAMES = st.text(min_size=1, max_size=8) | st.sampled_from(["x", "X", "x.sh", "x.build", "x.build.sh", "x.sh.sh"])

@@ -24,6 +24,7 @@ from tests.repo_generator.deploying.mig_parted_schema import MIG_PARTED
 from tests.repo_generator.tensorrt.fake_tensorrt import FakeTensorrt
 from tidegate.documents import Layout, read_document
 from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_repo_generator.deploying.nodes import can_name_kubernetes_node
 from tidegate_repo_generator.tensorrt import build_engine
 
 Run = Callable[..., Result]
@@ -345,6 +346,43 @@ def test_a_pod_for_each_slice_and_one_for_all_who_share(out: Path) -> None:
     }
     (container,) = deployments["worker-share-0"]["template"]["spec"]["containers"]
     assert container["command"] == ["/deployment/mps/gpu-0-3g.20gb-4.sh", "run"]
+
+
+def test_nodes_are_called_as_they_are(run: Run, tmp_path: Path) -> None:
+    """Planners invent names. No pod is bound to one that Kubernetes cannot have: it would wait for ever."""
+    layout = deepcopy(LAYOUT)
+    invented = {"a": "A100-40GB-node-0", "b": "A100-40GB-node-1"}
+    for each in layout["workers"]:
+        each["device"]["node"] = invented[each["device"]["node"]]
+    result = run(layout, "--flavour", "triton")
+    assert result.exit_code == 0, result.stderr
+    for node in invented.values():
+        assert f"no node of Kubernetes can be called {node!r}" in result.stderr
+        assert f"say which it is with --node {node}=NAME" in result.stderr
+    out = tmp_path / "out"
+    pods = [each["spec"]["template"]["spec"] for each in documents(out, "workers.yaml") if each["kind"] == "Deployment"]
+    assert pods
+    assert not any("nodeSelector" in pod for pod in pods)
+    real = [f"--node={invented['a']}=gpu-1.example", f"--node={invented['b']}=gpu-2"]
+    result = run(layout, "--flavour", "triton", "--force", "--host", "gpu-2=10.0.0.2", *real)
+    assert (result.exit_code, result.stderr) == (0, "")
+    pods = [each["spec"]["template"]["spec"] for each in documents(out, "workers.yaml") if each["kind"] == "Deployment"]
+    assert {pod["nodeSelector"]["kubernetes.io/hostname"] for pod in pods} == {"gpu-1.example", "gpu-2"}
+    assert {path.name for path in (out / "compose").iterdir()} == {"gpu-1.example", "gpu-2"}
+    assert {path.name for path in (out / "mig").iterdir()} == {"gpu-1.example.yaml", "gpu-2.yaml"}
+    nodes = {worker.device.node for worker in read_document(out / "layout.json", Layout).workers}
+    assert nodes == {"gpu-1.example", "gpu-2"}
+
+
+@pytest.mark.parametrize(
+    ("can", "names"),
+    [
+        (True, ["gpu-1", "10.0.0.1", "a" * 63]),
+        (False, ["a" * 64, "Gpu", "a b", "-a", "a.", "a..b", "", "a\n", "$(date)"]),
+    ],
+)
+def test_what_kubernetes_may_call_a_node(can: bool, names: list[str]) -> None:
+    assert [name for name in names if can_name_kubernetes_node(name) != can] == []
 
 
 def test_the_proxy_finds_every_worker_at_its_service(out: Path) -> None:

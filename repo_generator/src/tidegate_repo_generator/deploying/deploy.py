@@ -23,6 +23,7 @@ from tidegate_repo_generator.deploying.matching import (
     match_tensors,
 )
 from tidegate_repo_generator.deploying.node_files import write_node_files
+from tidegate_repo_generator.deploying.nodes import with_nodes
 from tidegate_repo_generator.deploying.places import DEFAULT_PORT, Place, places_of
 from tidegate_repo_generator.deploying.proxy_config import proxy_config
 from tidegate_repo_generator.deploying.repositories import WEIGHTS, Repositories
@@ -56,6 +57,7 @@ def deploy(
     *,
     flavour: Flavour = Flavour.EMBEDDED,
     policy: str = DEFAULT_POLICY,
+    nodes: Mapping[str, str] | None = None,
     hosts: Mapping[str, str] | None = None,
     port: int = DEFAULT_PORT,
     precision: Precision | None = None,
@@ -67,6 +69,7 @@ def deploy(
 
     `blocks`: folders of `tidegate split`, or ONNX files of models that are not cut, by model; where there is one model,
     "" will do for its name.
+    `nodes`: other names of nodes, by those in the layout; "" where it has one.
     `hosts`: addresses by node, "" for all others. `port`: the workers' first. `force`: replace a deployment.
     `precision`, and `profile`, a file with the shapes of requests, are TensorRT's; by default FP32, and the shapes that
     the models were split with.
@@ -79,7 +82,7 @@ def deploy(
             f"--flavour {flavour.value} has no TensorRT, which alone needs --precision and --profile: leave them out, "
             "or choose --flavour tensorrt or triton-tensorrt"
         )
-    layout = read_document(source, Layout)
+    layout = with_nodes(read_document(source, Layout), nodes or {})
     paths = paths_of(blocks, tuple(model.name for model in layout.models), source)
     models = {model: source_of(model, path) for model, path in paths.items()}
     match_blocks(layout, source, models)

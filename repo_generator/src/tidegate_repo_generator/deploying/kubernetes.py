@@ -12,6 +12,7 @@ from typing import Any, Final
 from tidegate.documents import LAYOUT_FILE, PROXY_FILE, LayoutWorker, Mig, mig_instance
 from tidegate_repo_generator.deploying.compose import MOUNT, TENSORRT_IMAGE, TRITON_IMAGE
 from tidegate_repo_generator.deploying.mps import MpsDomain, domain_of
+from tidegate_repo_generator.deploying.nodes import can_name_kubernetes_node
 from tidegate_repo_generator.deploying.places import Place, folder_name
 from tidegate_repo_generator.deploying.proxy_config import proxy_config
 from tidegate_repo_generator.deploying.slices import VISIBLE
@@ -112,8 +113,9 @@ def _deployment(pod: Pod, places: Mapping[str, Place], flavour: Flavour) -> dict
         {"name": "deployment", "persistentVolumeClaim": {"claimName": CLAIM}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
     ]
+    node = pod.workers[0].device.node
     spec = {
-        "nodeSelector": {"kubernetes.io/hostname": pod.workers[0].device.node},
+        **({"nodeSelector": {"kubernetes.io/hostname": node}} if can_name_kubernetes_node(node) else {}),
         **({"initContainers": building} if building else {}),
         "containers": [container],
         "volumes": volumes,

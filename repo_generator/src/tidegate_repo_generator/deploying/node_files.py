@@ -1,5 +1,6 @@
 """What a node needs besides its workers' repositories: how its GPUs are cut, MPS, and the same for containers."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,7 @@ from tidegate_repo_generator.deploying.compose import compose
 from tidegate_repo_generator.deploying.kubernetes import pods_of, proxy_objects, worker_objects
 from tidegate_repo_generator.deploying.mig_parted import CONFIG_NAME, cuts_of, mig_parted
 from tidegate_repo_generator.deploying.mps import MpsDomain, daemon_file, domain_of
+from tidegate_repo_generator.deploying.nodes import can_name_kubernetes_node
 from tidegate_repo_generator.deploying.places import Place, folder_name
 from tidegate_repo_generator.deploying.slices import share_of
 from tidegate_repo_generator.model import Flavour
@@ -46,6 +48,11 @@ def write_node_files(
         name = folder_name(node, taken)
         taken.add(name)
         notices += _write_cuts(folder, node, name, workers)
+        if not can_name_kubernetes_node(node):
+            notices.append(
+                f"kubernetes/workers.yaml: no node of Kubernetes can be called {node!r}, so the pods of its workers "
+                f"run wherever there is what they ask for: say which it is with --node {shlex.quote(f'{node}=NAME')}"
+            )
         services = compose(workers, places, flavour)
         what = f"The workers of node {node!r}: docker compose -f compose/{name}/compose.yaml up"
         _write_yaml(folder / "compose" / name / "compose.yaml", what, services)
