@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -70,13 +71,14 @@ def generate_layout(
         errors.print(f"notice: {notice}")
     console = Console(soft_wrap=True, markup=False, highlight=False)
     console.print(_as_table(deployed))
+    folder = quote(str(output))
     if flavour is Flavour.EMBEDDED:
-        console.print(f"Start it on this machine: tidegate up {output}")
+        console.print(f"Start it on this machine: tidegate up {folder}")
     else:
         console.print(
-            f"Copy {output} to each node; there cut its GPUs (tidegate mig diff {output}) and run its workers' launch "
-            f"files, or use {output}/compose or {output}/kubernetes; then tidegate serve --config "
-            f"{output / 'tidegate.yaml'}"
+            f"Copy {folder} to each node; there cut its GPUs (tidegate mig diff {folder}) and run its workers' launch "
+            f"files, or use {folder}/compose or {folder}/kubernetes; then tidegate serve --config "
+            f"{folder}/tidegate.yaml"
         )
 
 

@@ -1,6 +1,7 @@
 """From a layout to a folder: what is in it, and what is said where layout and blocks do not belong together."""
 
 import json
+import shlex
 import subprocess
 from collections.abc import Callable
 from copy import deepcopy
@@ -270,6 +271,14 @@ def test_options_that_name_what_is_not_there(
     assert result.exit_code == 1
     assert says in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_to_be_typed_next_can_be_typed(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "it is mine"
+    said = run(LAYOUT, "-o", folder).stdout.splitlines()[-1]
+    assert shlex.split(said)[-3:] == ["tidegate", "up", str(folder)]
+    said = run(LAYOUT, "-o", folder, "--flavour", "triton", "--force").stdout.splitlines()[-1]
+    assert shlex.split(said.partition("; then ")[2])[-1] == f"{folder}/tidegate.yaml"
 
 
 def test_a_policy_that_is_not_installed_is_noticed(run: Run) -> None:
