@@ -20,9 +20,9 @@ ONE, TWO = (f"GPU-0000000{number}-2222-3333-4444-555555555555" for number in (1,
 FIRST, SECOND = Device("here", 0), Device("here", TWO)
 
 
-def carry_out(nvml: FakeNvml, wanted: dict[Device, Sequence[Mig]]) -> list[str]:
+def carry_out(nvml: FakeNvml, wanted: dict[Device, Sequence[Mig]], *, unused_only: bool = False) -> list[str]:
     node, said = NvmlMig(nvml), list[str]()
-    apply_changes(node, changes(node.gpus(), wanted), said.append)
+    apply_changes(node, changes(node.gpus(), wanted, unused_only=unused_only), said.append)
     return said
 
 
@@ -55,6 +55,29 @@ def test_whatever_there_is_becomes_what_is_wanted(data: st.DataObject, geometry:
         if (each.profile.name, each.start) in before:
             assert each.parts[0].uuid == before[each.profile.name, each.start], "it was touched"
     assert carry_out(nvml, {FIRST: wanted}) == []
+
+
+@given(data=st.data(), geometry=geometries)
+def test_what_is_in_use_is_left_for_later_and_the_rest_is_done(data: st.DataObject, geometry: MigGeometry) -> None:
+    """A change of layouts goes on wave by wave: whoever computes notices nothing, and it ends as it is wanted."""
+    gpu = Gpu(ONE, geometry=geometry)
+    nvml = FakeNvml(gpu)
+    present, wanted = data.draw(subsets(geometry)), data.draw(subsets(geometry).filter(bool))
+    used = set(data.draw(st.lists(st.sampled_from(present), unique=True))) if present else set[Mig]()
+    for each in present:
+        nvml.make(gpu, each.profile, each.start, pids=(7,) if each in used else ())
+    uuids = {Mig(each.profile.name, each.start): each.parts[0].uuid for each in gpu.instances}
+    carry_out(nvml, {FIRST: wanted}, unused_only=True)
+    there = {Mig(each.profile.name, each.start): each.parts[0].uuid for each in gpu.instances}
+    assert {each: uuids[each] for each in used} == {each: there[each] for each in used}
+    assert there.keys() <= used | set(wanted)
+    for each in set(wanted) - there.keys():
+        assert not geometry.is_legal((*there, each)), "there was room for it"
+    assert carry_out(nvml, {FIRST: wanted}, unused_only=True) == []
+    for instance in gpu.instances:
+        instance.parts[0].pids.clear()
+    carry_out(nvml, {FIRST: wanted}, unused_only=True)
+    assert cut(gpu) == set(wanted)
 
 
 @given(data=st.data(), geometry=geometries, at=st.integers(0, 20), interrupted=st.booleans())

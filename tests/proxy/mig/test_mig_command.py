@@ -118,6 +118,25 @@ def test_a_layout_is_brought_about_only_with_yes(run: Run, nvml: FakeNvml, gpus:
     assert json.loads(run("diff", deployment, "--json").stdout) == []
 
 
+def test_what_is_in_use_can_be_left_for_later(run: Run, nvml: FakeNvml, gpus: list[Gpu], deployment: Path) -> None:
+    busy = nvml.make(gpus[0], "7g.40gb", 0, pids=(7, 8))
+    refused = run("apply", deployment, "--yes")
+    assert refused.exit_code == 1
+    assert "is in use, by pid 7, 8: stop what runs there first, or leave it for later with --unused" in refused.stderr
+    assert nvml.changed == []
+    later = "! GPU 0 (A100-SXM4-40GB): 7g.40gb at 0 is in use, by pid 7, 8: later"
+    done = run("apply", deployment, "--yes", "--unused")
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, later)
+    assert [gpu.cut() for gpu in gpus] == [{"7g.40gb": [0]}, {"1g.5gb": [0, 4]}, {}]
+    again = run("apply", deployment, "--yes", "--unused")
+    assert (again.exit_code, again.stdout.splitlines()) == (0, [later])
+    (change,) = json.loads(run("diff", deployment, "--unused", "--json").stdout)
+    assert (change["go"], change["come"], change["later"]) == ([], [], ["7g.40gb at 0"])
+    busy.parts[0].pids.clear()
+    assert run("apply", deployment, "--yes", "--unused").exit_code == 0
+    assert gpus[0].cut() == {"4g.20gb": [0], "3g.20gb": [4]}
+
+
 def test_a_file_that_is_no_layout_is_one_error(run: Run, nvml: FakeNvml, tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").write_text("")
     for action in ("plan", "diff", "apply"):
@@ -201,6 +220,7 @@ def test_workers_of_a_gpu_that_has_two_names_are_not_given_one_instance(
         (["uuid", "{}"], 2, "uuid, and nothing else, is of one worker"),
         (["diff", "{}", "four"], 2, "uuid, and nothing else, is of one worker"),
         (["diff", "{}", "--yes"], 2, "is for apply"),
+        (["plan", "{}", "--unused"], 2, "is for diff and apply"),
         (["diff", "{}", "--node", "c"], 1, "--node c: the layout has no such node; it has a, b"),
         (["diff", "{}/absent.json"], 1, "absent.json: No such file"),
         (["uuid", "{}", "fifth"], 1, "the layout has no worker 'fifth'; it has four, share 0,"),

@@ -47,6 +47,9 @@ def mig(
             help="Which node of the layout this machine is. [default: the one of its name, or the only one]",
         ),
     ] = None,
+    unused: Annotated[
+        bool, typer.Option("--unused", help="For diff and apply: leave what is in use for later, and do the rest.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="For apply: do it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For machines: show, plan and diff.")] = False,
 ) -> None:
@@ -82,10 +85,12 @@ def mig(
         raise typer.BadParameter(f"{action} needs a layout, or the folder of a deployment", param_hint="LAYOUT")
     if (worker is None) == (action is Action.UUID):
         raise typer.BadParameter("uuid, and nothing else, is of one worker", param_hint="WORKER")
+    if unused and action not in (Action.DIFF, Action.APPLY):
+        raise typer.BadParameter("is for diff and apply", param_hint="--unused")
     if yes and action is not Action.APPLY:
         raise typer.BadParameter("is for apply", param_hint="--yes")
     try:
-        _act(console, action, source, worker, node, yes=yes, as_json=as_json)
+        _act(console, action, source, worker, node, unused=unused, yes=yes, as_json=as_json)
     except MigError as error:
         for line in str(error).splitlines():
             errors.print(f"error: {line}")
@@ -102,6 +107,7 @@ def _act(
     worker: str | None,
     node: str | None,
     *,
+    unused: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -126,9 +132,9 @@ def _act(
         case Action.SHOW:
             _show(console, there.gpus(), as_json=as_json)
         case _:
-            found = changes(there.gpus(), cuts_of(layout, node_of(layout, node)))
+            found = changes(there.gpus(), cuts_of(layout, node_of(layout, node)), unused_only=unused)
             _tell(console, found, as_json=as_json)
-            if action is Action.APPLY and found:
+            if action is Action.APPLY and any(change.go or change.come for change in found):
                 _apply(console, there, found, yes=yes)
 
 
@@ -198,6 +204,8 @@ def _plan(console: "Console", layout: "Layout", node: str | None, *, as_json: bo
 
 
 def _tell(console: "Console", found: "Sequence[Change]", *, as_json: bool) -> None:
+    from tidegate_proxy.mig.changes import pids
+
     if as_json:
         document = [
             {
@@ -205,6 +213,7 @@ def _tell(console: "Console", found: "Sequence[Change]", *, as_json: bool) -> No
                 "stay": [str(each) for each in change.stay],
                 "go": [str(each) for each in change.go],
                 "come": [f"{mig.profile} at {mig.start}" for mig in change.come],
+                "later": [str(each) for each in change.later],
             }
             for change in found
         ]
@@ -213,6 +222,8 @@ def _tell(console: "Console", found: "Sequence[Change]", *, as_json: bool) -> No
     for change in found:
         for instance in change.stay:
             console.print(f"  {change.gpu}: {instance}")
+        for instance in change.later:
+            console.print(f"! {change.gpu}: {instance} is in use, by pid {pids(instance)}: later")
         for instance in change.go:
             console.print(f"- {change.gpu}: {instance}")
         for mig in change.come:

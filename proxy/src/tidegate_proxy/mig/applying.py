@@ -39,7 +39,7 @@ def apply_changes(node: MigNode, changes: Sequence[Change], tell: Callable[[str]
 
 def _take_back(node: MigNode, changes: Sequence[Change]) -> None:
     """Bring about what there was before, from whatever there is: a step may have been half done."""
-    before = {change.gpu.device.id: (*change.stay, *change.go) for change in changes}
+    before = {change.gpu.device.id: (*change.stay, *change.later, *change.go) for change in changes}
     for gpu in node.gpus():
         if gpu.device.id not in before:
             continue

@@ -16,12 +16,17 @@ class Change:
     stay: tuple[MigInstance, ...]
     go: tuple[MigInstance, ...]
     come: tuple[Mig, ...]
+    later: tuple[MigInstance, ...] = ()
+    """Instances in use, which would have to go, too; what is wanted in their place is not among those that come."""
 
 
-def changes(gpus: Sequence[MigGpu], wanted: Mapping[Device, Sequence[Mig]]) -> list[Change]:
+def changes(
+    gpus: Sequence[MigGpu], wanted: Mapping[Device, Sequence[Mig]], *, unused_only: bool = False
+) -> list[Change]:
     """The changes, of those GPUs alone that differ. An instance that is wanted where it is stays as it is.
 
-    Raises MigError, with everything that speaks against them.
+    `unused_only`: what is in use is left for later, else it speaks against the change. Raises MigError, with everything
+    that does.
     """
     check_names(gpus, wanted)
     found, against = [], []
@@ -30,7 +35,7 @@ def changes(gpus: Sequence[MigGpu], wanted: Mapping[Device, Sequence[Mig]]) -> l
             gpu = gpu_of(gpus, device)
             if instances:
                 _check_product(gpu, device)
-            if change := _change(gpu, instances):
+            if change := _change(gpu, instances, unused_only=unused_only):
                 found.append(change)
         except MigError as error:
             against.append(str(error))
@@ -50,7 +55,7 @@ def _check_product(gpu: MigGpu, planned: Device) -> None:
         )
 
 
-def _change(gpu: MigGpu, wanted: Sequence[Mig]) -> Change | None:
+def _change(gpu: MigGpu, wanted: Sequence[Mig], *, unused_only: bool) -> Change | None:
     if not wanted:
         if gpu.mode in (MigMode.ON, MigMode.GOING_ON):
             raise MigError(
@@ -72,12 +77,27 @@ def _change(gpu: MigGpu, wanted: Sequence[Mig]) -> Change | None:
         raise MigError(f"{gpu} cannot be cut so: {why_not}")
     stay = tuple(instance for instance in gpu.instances if instance.mig in wanted)
     go = tuple(instance for instance in gpu.instances if instance not in stay)
-    for instance in go:
-        if instance.processes:
-            pids = ", ".join(map(str, instance.processes))
-            raise MigError(
-                f"{gpu}: {instance} would have to go and is in use, by pid {pids}: stop what runs there first"
-            )
-    there = {instance.mig for instance in stay}
-    come = tuple(each for each in wanted if each not in there)
-    return Change(gpu, stay, go, come) if go or come else None
+    used = tuple(instance for instance in go if instance.processes)
+    if used and not unused_only:
+        raise MigError(
+            f"{gpu}: {used[0]} would have to go and is in use, by pid {pids(used[0])}: stop what runs there first, or "
+            "leave it for later with --unused"
+        )
+    go = tuple(instance for instance in go if instance not in used)
+    kept = [_place(instance) for instance in (*stay, *used)]
+    come: list[Mig] = []
+    for each in wanted:
+        if each not in kept and gpu.geometry.is_legal((*kept, *come, each)):
+            come.append(each)
+    return Change(gpu, stay, go, tuple(come), used) if go or come or used else None
+
+
+def pids(instance: MigInstance) -> str:
+    """Who uses an instance, in words."""
+    return ", ".join(map(str, instance.processes))
+
+
+def _place(instance: MigInstance) -> Mig:
+    """Where it is, cut again or not."""
+    assert instance.start is not None, "who is not told places changes nothing"
+    return Mig(instance.profile, instance.start)
