@@ -13,6 +13,7 @@ from tidegate_repo_generator.model import Flavour, GenerateError, Precision
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from tidegate.documents import Layout
     from tidegate_repo_generator.deploying.deploy import Deployed
 
 
@@ -63,7 +64,7 @@ def generate_layout(
     except (GenerateError, DocumentError) as error:
         errors.print(f"error: {error}")
         raise typer.Exit(1) from error
-    notices = [*deployed.notices, *_not_installed(policy or DEFAULT_POLICY)]
+    notices = [*deployed.notices, *_against(policy or DEFAULT_POLICY, deployed.layout)]
     if as_json:
         typer.echo(json.dumps(_as_json(deployed, notices), indent=2))
         return
@@ -82,14 +83,18 @@ def generate_layout(
         )
 
 
-def _not_installed(policy: str) -> list[str]:
-    """What there is to say of a policy that is not installed here; it need not be, as the proxy may run elsewhere."""
+def _against(policy: str, layout: "Layout") -> list[str]:
+    """What `tidegate serve` would say against a policy; it need not be installed here: the proxy may run elsewhere."""
     from tidegate.host import Plugins, UnknownPlugin  # noqa: PLC0415
 
     try:
-        Plugins.installed().policy(policy)
+        spec = Plugins.installed().policy(policy)
     except UnknownPlugin as error:
         return [f"{error}. `tidegate serve` needs it where the proxy runs: say another --policy, or install it there"]
+    try:
+        spec.policy.check_models(layout.contract()[0])
+    except ValueError as error:
+        return [f"policy {policy!r} does not serve this layout: {error}"]
     return []
 
 

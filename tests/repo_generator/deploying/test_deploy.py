@@ -289,7 +289,13 @@ def test_a_policy_that_is_not_installed_is_noticed(run: Run) -> None:
     assert "say another --policy, or install it there" in result.stderr
     (notice,) = json.loads(run(LAYOUT, "--policy", "simphony", "--force", "--json").stdout)["notices"]
     assert "simphony" in notice
-    assert run(LAYOUT, "--policy", "fifs", "--force").stderr == ""
+    assert run(LAYOUT, "--policy", "ppipe", "--force").stderr == ""
+
+
+def test_a_policy_that_does_not_serve_the_layout_is_noticed(run: Run) -> None:
+    result = run(LAYOUT, "--policy", "elsa")
+    assert result.exit_code == 0
+    assert "notice: policy 'elsa' does not serve this layout: it schedules whole models only, and 'm'" in result.stderr
 
 
 def test_a_model_without_blocks(run: Run, blocks: Path) -> None:
