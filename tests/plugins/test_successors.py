@@ -23,10 +23,9 @@ Learned = Callable[[Any], object]
 
 
 def of_symphony(policy: Any) -> object:  # noqa: ANN401
-    rates = {kind: rate.rows_per_ns for kind, rate in policy._rates.items()}
     loads = {kind: (load.rate.rows_per_ns, load.needed_rows) for kind, load in policy._loads.items()}
     advised_on = policy._autoscaler
-    return rates, loads, advised_on._arrived, advised_on._busy_ns, advised_on._since_ns
+    return loads, advised_on._arrived, advised_on._busy_ns, advised_on._since_ns
 
 
 def of_eager(policy: Any) -> object:  # noqa: ANN401

@@ -33,6 +33,17 @@ def outlook_of(profile: Profile, fixed_cost_ns: float, most_rows: int) -> Outloo
     return Outlook(Promises.of(profile, 0.99), workers=1, fixed_cost_ns=fixed_cost_ns, most_rows=most_rows)
 
 
+def load_of(rate: ArrivalRate, outlook: Outlook) -> KindLoad:
+    load = KindLoad.of(rate)
+    load.outlook = outlook
+    return load
+
+
+def outlook(load: KindLoad) -> Outlook:
+    assert load.outlook is not None, "it was made with one"
+    return load.outlook
+
+
 @dataclass(frozen=True)
 class Kind:
     """What arrives of a kind: rows per second at `alpha_ms` each, with `beta_ms` for each batch."""
@@ -44,12 +55,11 @@ class Kind:
     def load(self, factor: float = 1.0) -> KindLoad:
         profile = Profile.linear("m", alpha_ms=self.alpha_ms, beta_ms=self.beta_ms, max_rows=MOST_ROWS)
         most_rows = min(MOST_ROWS, profile.worthwhile_rows)
-        return KindLoad(Rate(factor * self.rows_per_s), outlook_of(profile, profile.fixed_cost_ns, most_rows))
+        return load_of(Rate(factor * self.rows_per_s), outlook_of(profile, profile.fixed_cost_ns, most_rows))
 
 
 def sizes(workers: int, loads: Sequence[KindLoad], now_ns: int = 0) -> list[float]:
-    need = BatchNeed(workers)
-    need.loads.extend(loads)
+    need = BatchNeed(workers, loads)
     need.refresh(now_ns, ROWS_PER_REFRESH)
     return [load.needed_rows for load in loads]
 
@@ -57,14 +67,14 @@ def sizes(workers: int, loads: Sequence[KindLoad], now_ns: int = 0) -> list[floa
 def asked(loads: Sequence[KindLoad], rows: Sequence[float]) -> float:
     """How many workers the loads keep busy in batches of these sizes."""
     return sum(
-        load.rate.rows_per_ns_at(0) * load.outlook.profile.expected_ns(int(each)) / each
+        load.rate.rows_per_ns_at(0) * outlook(load).profile.expected_ns(int(each)) / each
         for load, each in zip(loads, rows, strict=True)
     )
 
 
 def least_rows(load: KindLoad) -> float:
     """The size at which a batch's requests wait, in sum, as long as workers are spared; nobody who waits waits less."""
-    return min(load.outlook.most_rows, sqrt(2 * load.rate.rows_per_ns_at(0) * load.outlook.fixed_cost_ns))
+    return min(outlook(load).most_rows, sqrt(2 * load.rate.rows_per_ns_at(0) * outlook(load).fixed_cost_ns))
 
 
 def capacity(workers: int) -> float:
@@ -108,12 +118,12 @@ def test_batches_of_one_suffice_where_they_bear_the_load_and_no_size_where_the_l
     found = sizes(workers, loads)
     if asked(loads, [1] * len(loads)) <= capacity(workers):
         assert found == [1] * len(loads)
-    elif asked(loads, [load.outlook.most_rows if load.outlook.fixed_cost_ns else 1 for load in loads]) > capacity(
+    elif asked(loads, [outlook(load).most_rows if outlook(load).fixed_cost_ns else 1 for load in loads]) > capacity(
         workers
     ):
         assert found == [inf] * len(loads)
     else:
-        assert all(1 <= rows <= load.outlook.most_rows for load, rows in zip(loads, found, strict=True))
+        assert all(1 <= rows <= outlook(load).most_rows for load, rows in zip(loads, found, strict=True))
 
 
 @given(counts, several)
@@ -165,15 +175,14 @@ def test_larger_batches_that_spare_much_but_have_no_fixed_cost() -> None:
     profile = Profile("m", "default", (10_000_000, 11_000_000, 12_000_000, 100_000_000))
     assert profile.fixed_cost_ns == 0
     assert profile.worthwhile_rows == 3
-    assert sizes(1, [KindLoad(Rate(150), outlook_of(profile, 0.0, 3))]) == [inf], (
+    assert sizes(1, [load_of(Rate(150), outlook_of(profile, 0.0, 3))]) == [inf], (
         "waiting is not known to spare anything"
     )
 
 
 def test_it_is_looked_at_every_few_milliseconds_and_less_often_where_there_are_many() -> None:
     load = RESNET.load(100)
-    need = BatchNeed(4)
-    need.loads.append(load)
+    need = BatchNeed(4, [load])
     need.refresh(0, ROWS_PER_REFRESH)
     assert isinstance(load.rate, Rate)
     load.rate.rows_per_s = 1000
@@ -191,8 +200,7 @@ def test_it_is_looked_at_every_few_milliseconds_and_less_often_where_there_are_m
 
 def test_few_rows_are_no_reason_to_look_at_it_anew_at_once() -> None:
     load = RESNET.load(100)
-    need = BatchNeed(4)
-    need.loads.append(load)
+    need = BatchNeed(4, [load])
     need.refresh(0, 1)
     assert isinstance(load.rate, Rate)
     load.rate.rows_per_s = 1000
@@ -213,7 +221,7 @@ def test_a_rate_that_has_come_to_an_end_needs_nothing() -> None:
     for at_ms in range(1000):
         ended.observe(ms_to_ns(at_ms), 1)
         goes_on.observe(ms_to_ns(at_ms), 1) if at_ms % 20 == 0 else None
-    loads = [KindLoad(rate, RESNET.load().outlook) for rate in (ended, goes_on)]
+    loads = [load_of(rate, outlook(RESNET.load())) for rate in (ended, goes_on)]
     at_once = sizes(4, loads, ms_to_ns(1000))
     assert at_once[0] > 1
     assert sizes(4, loads, ms_to_ns(4000)) == [1, 1]

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Generic, Self, cast
 
@@ -32,7 +32,6 @@ from tidegate.api import (
     queue_key,
 )
 from tidegate.toolkit.idle_workers import IdleWorkers
-
 
 class RequestQueue:
     """The waiting requests of one queue key, oldest first."""
@@ -173,9 +172,13 @@ class QueueingPolicy(Policy, Generic[Queue]):
             self._fastest[partition, shape] = found
         return found
 
-    def forget_plans(self) -> None:
-        """The workers or their profiles changed. Extend it to drop what was derived from them."""
-        self._fastest.clear()
+    def forget_plans(self, partitions: Collection[str], shape: str | None = None) -> None:
+        """Workers that host these partitions changed, or the profile of one shape of them; None: of any.
+
+        Extend it to drop what was derived from them.
+        """
+        for kind in [kind for kind in self._fastest if kind[0] in partitions and shape in (None, kind[1])]:
+            del self._fastest[kind]
 
     def enqueue(self, request: Request) -> Queue:
         """Put a request into its queue; returns the queue."""
@@ -233,7 +236,7 @@ class QueueingPolicy(Policy, Generic[Queue]):
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
         """The worker is idle; it may be faster than the others, or the first that hosts a model: its queues wait."""
         first_of = tuple(part for part in event.worker.hosts if not self.idle.count_hosting(part))
-        self.forget_plans()
+        self.forget_plans(event.worker.hosts)
         self.idle.join(event.worker)
         return [*self.worker_freed(event.now_ns, event.worker), *self._look_again(event.now_ns, first_of)]
 
@@ -249,7 +252,7 @@ class QueueingPolicy(Policy, Generic[Queue]):
         return self._plan_anew(event.now_ns, (event.profile.partition,), event.profile.shape)
 
     def _plan_anew(self, now_ns: int, partitions: tuple[str, ...], shape: str | None = None) -> Commands:
-        self.forget_plans()
+        self.forget_plans(partitions, shape)
         return self._look_again(now_ns, partitions, shape)
 
     def _look_again(self, now_ns: int, partitions: tuple[str, ...], shape: str | None = None) -> Commands:

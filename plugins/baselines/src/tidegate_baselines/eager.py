@@ -1,5 +1,6 @@
 """Eager batching: an idle worker takes at once what can still be in time (Symphony, sections 2.2 and 3.4, k = 0)."""
 
+from collections.abc import Collection
 from typing import Literal, Self
 
 from pydantic import Field
@@ -65,8 +66,9 @@ class Eager(EarlyDrop):
             target.rate.observe(event.now_ns, event.request.rows)
         return super().on_request_arrived(event)
 
-    def forget_plans(self) -> None:
+    def forget_plans(self, partitions: Collection[str], shape: str | None = None) -> None:
         """The size that the load needs depends on the workers and their profiles."""
-        super().forget_plans()
-        for target in self._targets.values():
-            target.forget()
+        super().forget_plans(partitions, shape)
+        for kind, target in self._targets.items():
+            if kind[0] in partitions and shape in (None, kind[1]):
+                target.forget()

@@ -4,6 +4,7 @@ Zhang et al., *SHEPHERD: Serving DNNs in the Wild*, its Flex scheduling algorith
 2.2 and 5, whose authors asked Shepherd's what its pseudo-code leaves open.
 """
 
+from collections.abc import Collection
 from itertools import chain, islice
 from math import ceil
 
@@ -144,9 +145,9 @@ class Shepherd(EarlyDrop):
         self._taken(event.worker_id)
         return super().on_worker_lost(event)
 
-    def forget_plans(self) -> None:
+    def forget_plans(self, partitions: Collection[str], shape: str | None = None) -> None:
         """Look at all batches that run anew: what was too late to begin again may not be any more."""
-        super().forget_plans()
+        super().forget_plans(partitions, shape)
         self._small.reconsider(
             (worker_id, running)
             for worker_id, running in self._running.items()

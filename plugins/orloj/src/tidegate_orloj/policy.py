@@ -1,6 +1,6 @@
 """Orloj's scheduler (Algorithm 1): a batch size by what is urgent and what there is, and the requests of most worth."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Literal, Self
@@ -128,10 +128,10 @@ class Orloj(QueueingPolicy[Pending]):
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards its application's share, and let an idle worker run it."""
         request = event.request
-        counted = self.arrives_anew(request)
+        is_new = not self.arrives_anew(request)
         queue = self.enqueue(request)
         applications = queue.applications
-        if not counted:
+        if is_new:
             applications.count(applications.number_of(request))
         if self.idle.peek(request.model):
             return self.queue_changed(event.now_ns, queue)
@@ -159,10 +159,11 @@ class Orloj(QueueingPolicy[Pending]):
             known.tell_profile(event.profile)
         return super().on_profile_updated(event)
 
-    def forget_plans(self) -> None:
-        """The workers have changed."""
-        super().forget_plans()
-        self._kinds.clear()
+    def forget_plans(self, partitions: Collection[str], shape: str | None = None) -> None:
+        """The workers have changed, or what they take."""
+        super().forget_plans(partitions, shape)
+        for partition in partitions:
+            self._kinds.pop(partition, None)
 
     def queue_changed(self, now_ns: int, queue: Pending) -> Commands:
         """Run what idle workers can run in time, drop the hopeless, and ask to be woken for the next of those."""
@@ -219,6 +220,8 @@ class Orloj(QueueingPolicy[Pending]):
             longest = [int(number) for number in present]
         yield alone(kind)
         for rows in self._rows[queue.model.name]:
+            if rows > queue.rows:
+                return  # what waits does not fill it
             for number in longest:
                 yield Size(kind, rows, rows - 1, number)
 

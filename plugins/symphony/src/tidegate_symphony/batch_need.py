@@ -5,6 +5,7 @@ from math import inf, sqrt
 
 from tidegate_symphony.eager_merging import merges_by_itself
 from tidegate_symphony.kind_load import KindLoad
+from tidegate_symphony.outlook import Outlook
 
 ROOM = 0.3
 """N workers are loaded up to `N / (1 + ROOM / sqrt(N))`: so many of them have to be spare for chance (square-root
@@ -20,6 +21,7 @@ SELDOM = 10
 WIDER = 4.0
 """The factor by which the multiplier is looked for outside of what is known."""
 PRECISION = 1.1
+"""The multiplier is found to so large a factor: batch sizes, which are whole, follow its square root."""
 LEAST = 1.0
 """The least multiplier where batches of one do not bear the load. Bursts need the room that it leaves: without it up
 to nine points of attainment were lost to them, and hardly anything was gained elsewhere."""
@@ -35,9 +37,9 @@ class BatchNeed:
     is short, nobody's waiting is worth more than it.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, loads: Iterable[KindLoad] = ()) -> None:
         """`workers`: how many the kinds share, at least 1; all count as if they were as fast as the fastest."""
-        self.loads: list[KindLoad] = []
+        self.loads = list(loads)
         self._workers = workers
         self._capacity = workers / (1 + ROOM / sqrt(workers))
         self._multiplier = LEAST
@@ -55,17 +57,18 @@ class BatchNeed:
         if self._computed_ns is not None and now_ns - self._computed_ns < holds_ns:
             return
         self._computed_ns, self._arrived = now_ns, 0
-        rates = [(load, load.rate.rows_per_ns_at(now_ns)) for load in self.loads]
+        known = [(load, load.outlook) for load in self.loads if load.outlook]
+        rates = [(outlook, load.rate.rows_per_ns_at(now_ns)) for load, outlook in known]
         if self._bears(rates, 0.0) or merges_by_itself(rates, self._workers):
             multiplier = 0.0
         elif self._bears(rates, inf):
             multiplier = self._multiplier = self._smallest(rates)
         else:
             multiplier = inf
-        for load, rate in rates:
-            load.needed_rows = inf if multiplier == inf else _rows(load, rate, multiplier)
+        for (load, _), (outlook, rate) in zip(known, rates, strict=True):
+            load.needed_rows = inf if multiplier == inf else _rows(outlook, rate, multiplier)
 
-    def _smallest(self, rates: Sequence[tuple[KindLoad, float]]) -> float:
+    def _smallest(self, rates: Sequence[tuple[Outlook, float]]) -> float:
         """The smallest multiplier that the workers bear, or slightly more; 0 is too small, and some are not."""
         at = self._multiplier
         too_small, enough = 0.0, inf
@@ -82,19 +85,19 @@ class BatchNeed:
                 at = sqrt(too_small * enough)
         return enough
 
-    def _bears(self, rates: Iterable[tuple[KindLoad, float]], multiplier: float) -> bool:
+    def _bears(self, rates: Iterable[tuple[Outlook, float]], multiplier: float) -> bool:
         """Whether the workers bear the load in batches of the sizes that follow from the multiplier."""
         asked = 0.0
-        for load, rate in rates:
-            rows = _rows(load, rate, multiplier)
-            asked += rate * load.outlook.profile.expected_ns(rows) / rows
+        for outlook, rate in rates:
+            rows = _rows(outlook, rate, multiplier)
+            asked += rate * outlook.profile.expected_ns(rows) / rows
         return asked <= self._capacity
 
 
-def _rows(load: KindLoad, rate: float, multiplier: float) -> int:
-    """The batch size of a load, at least 1. `rate`: its rows per nanosecond."""
-    if not load.outlook.fixed_cost_ns:
+def _rows(outlook: Outlook, rate: float, multiplier: float) -> int:
+    """The batch size of a kind, at least 1. `rate`: its rows per nanosecond."""
+    if not outlook.fixed_cost_ns:
         return 1  # waiting spares nothing, as far as is known, however much the workers lack
     if multiplier == inf:
-        return load.outlook.most_rows
-    return max(1, int(min(load.outlook.most_rows, sqrt(2 * multiplier * rate * load.outlook.fixed_cost_ns))))
+        return outlook.most_rows
+    return max(1, int(min(outlook.most_rows, sqrt(2 * multiplier * rate * outlook.fixed_cost_ns))))

@@ -1,5 +1,6 @@
 """Symphony's deferred batch scheduling (Algorithm 1, and Appendix D for its two halves)."""
 
+from collections.abc import Collection
 from math import inf
 from typing import Literal, Self
 
@@ -16,6 +17,7 @@ from tidegate.api import (
     PolicyOptions,
     Profile,
     ProfileKey,
+    ProfileUpdated,
     QueueKey,
     RequestArrived,
     SetTimer,
@@ -26,12 +28,12 @@ from tidegate.api import (
     WorkerLost,
     ms_to_ns,
 )
-from tidegate.toolkit import ArrivalRate, BatchTarget, Gathered, Gathering, QueueingPolicy
+from tidegate.toolkit import ArrivalRate, Gathered, Gathering, QueueingPolicy
 from tidegate_symphony.autoscaler import Autoscaler
 from tidegate_symphony.batch_need import BatchNeed
 from tidegate_symphony.kind_load import KindLoad
 from tidegate_symphony.model_thread import Candidate, Kind, ModelThread
-from tidegate_symphony.outlook import LESS_SURE, Outlook, Promises
+from tidegate_symphony.outlook import Outlook, Promises
 from tidegate_symphony.rank_thread import ReadyCandidates
 
 TRIED_NS = NEVER // 4
@@ -82,19 +84,14 @@ class Symphony(QueueingPolicy[ModelThread]):
         super().__init__(setup, options)
         self._gathering = Gathering(ms_to_ns(options.reserve_ms))
         self._by_window = options.gathering == "window"
-        self._contention = options.contention if options.deferral == "adaptive" else 0.0
+        self._adapts = options.deferral == "adaptive"
+        self._contention = options.contention
         self._consolidates = options.consolidate
         self._slack_ns = setup.wake_slack_ns
-        self._rates: dict[Kind, ArrivalRate] = {}
-        """What arrives, by model and shape: what can share batches."""
-        self._targets: dict[Kind, tuple[BatchTarget, ...]] = {}
-        """The sizes that batches should have, for each degree of promises."""
         self._loads: dict[Kind, KindLoad] = {}
-        """How large batches it needs."""
+        """What has arrived, by model and shape: what takes equally long and can share batches."""
         self._needs: dict[str, BatchNeed] = {}
-        """What decides that, by model: one for all that share workers."""
-        self._outlooks: dict[Kind, Outlook] = {}
-        """What the workers promise, by model and shape."""
+        """How large batches the loads need, by model: one for all that share workers."""
         self._promises: dict[ProfileKey, Promises] = {}
         """What kinds of workers promise, as far as it was asked for; made anew of a profile that has changed."""
         self._ready = ReadyCandidates()
@@ -103,33 +100,29 @@ class Symphony(QueueingPolicy[ModelThread]):
     def successor(self, setup: Setup) -> Self:
         """The next one knows the rates of the models that it has, too, and what it would have advised."""
         follower = super().successor(setup)
-        for kind, rate in self._rates.items():
-            if kind[0] in follower.models:
-                follower._observe(kind, rate)
-        for kind, load in self._loads.items():
-            if kind[0] in follower.models:
-                follower._count(kind, load.rate)
-                if known := follower._loads.get(kind):
-                    known.needed_rows = load.needed_rows
+        follower._loads = {
+            kind: KindLoad.of(load.rate, needed_rows=load.needed_rows)
+            for kind, load in self._loads.items()
+            if kind[0] in follower.models
+        }
         follower._autoscaler = self._autoscaler
         return follower
 
     def new_queue(self, key: QueueKey, model: Model) -> ModelThread:
         """A thread of its model and shape: all of those share a target."""
-        targets = self._targets[key[:2]] if self._by_window else ()
+        targets = self._loads[key[:2]].targets if self._by_window else ()
         return ModelThread(key, model, self._gathering, targets, slack_ns=self._slack_ns)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards the rate of its model and shape; it joins the candidate, or there is a new one."""
         request, now_ns = event.request, event.now_ns
+        load = self._loads.get((request.model, request.shape))
+        if load is None:
+            load = self._begin_load((request.model, request.shape), now_ns)
         if not self.arrives_anew(request):
             self._autoscaler.arrived()
-            kind = request.model, request.shape
-            rate = self._rates.get(kind)
-            if rate is None:
-                rate = self._observe(kind, ArrivalRate(now_ns))
-            rate.observe(now_ns, request.rows)
-            if self._contention and (need := self._count(kind, rate)):
+            load.rate.observe(now_ns, request.rows)
+            if self._adapts and (need := self._needs.get(request.model) or self._share(request.model)):
                 need.refresh(now_ns, request.rows)
         thread = self.enqueue(request)
         if not thread.joins(request, now_ns, self._enough_rows(thread)):
@@ -185,15 +178,21 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._needs.clear()
         return super().on_worker_lost(event)
 
-    def forget_plans(self) -> None:
+    def on_profile_updated(self, event: ProfileUpdated) -> Commands:
+        """What shares workers with it needs to know what it costs."""
+        commands = super().on_profile_updated(event)
+        self._outlook((event.profile.partition, event.profile.shape))
+        return commands
+
+    def forget_plans(self, partitions: Collection[str], shape: str | None = None) -> None:
         """The workers or their profiles changed: no candidate and no target stands."""
-        super().forget_plans()
-        self._outlooks.clear()
+        super().forget_plans(partitions, shape)
+        for kind, load in self._loads.items():
+            if kind[0] in partitions and shape in (None, kind[1]):
+                load.forget_plans()
         for thread in self.queues.values():
-            thread.candidate = None
-        for targets in self._targets.values():
-            for target in targets:
-                target.forget()
+            if thread.kind[0] in partitions and shape in (None, thread.shape):
+                thread.candidate = None
 
     def _update(self, now_ns: int, thread: ModelThread, commands: list[AnyCommand]) -> None:
         """Dispatch what is schedulable now; leave a candidate that waits for its moment, or for a worker."""
@@ -248,10 +247,8 @@ class Symphony(QueueingPolicy[ModelThread]):
         there are, and the fewer workers are idle, the surer. Both are equal at `b* = lambda*beta / kappa` with
         `kappa = contention * others / idle`, at least 1.
         """
-        load = self._loads.get(thread.kind)
-        if load is None:
-            return inf
-        if load.needed_rows < inf and self._consolidates:
+        load = self._loads[thread.kind]
+        if not self._adapts or load.outlook is None or (load.needed_rows < inf and self._consolidates):
             return inf
         if load.needed_rows <= 1:
             return 1
@@ -263,43 +260,34 @@ class Symphony(QueueingPolicy[ModelThread]):
             pays_rows /= max(1.0, kappa)
         return min(load.needed_rows, max(1.0, pays_rows))
 
-    def _observe(self, kind: Kind, rate: ArrivalRate) -> ArrivalRate:
-        """Take notice of what arrives of a kind; returns its rate."""
-        self._rates[kind] = rate
-        self._targets[kind] = tuple(BatchTarget(rate) for _ in (1, *LESS_SURE))
-        return rate
-
-    def _count(self, kind: Kind, rate: ArrivalRate) -> BatchNeed | None:
-        """Take a kind into account; returns what it shares workers in, None while no worker hosts it."""
-        need = self._needs.get(kind[0])
-        if need is None:
-            need = self._share(kind[0])
-        if kind not in self._loads and need and (outlook := self._outlook(kind)):
-            load = self._loads[kind] = KindLoad(rate, outlook)
+    def _begin_load(self, kind: Kind, now_ns: int) -> KindLoad:
+        """Something of a kind arrives for the first time."""
+        load = self._loads[kind] = KindLoad.of(ArrivalRate(now_ns))
+        self._outlook(kind)
+        if need := self._needs.get(kind[0]):
             need.loads.append(load)
-        return need
+        return load
 
     def _share(self, model: str) -> BatchNeed | None:
-        """What decides for all models that share workers with this one, be it by way of others."""
+        """What decides for all that share workers with a model, be it by way of others; None where nobody hosts it."""
         models, workers = self.idle.sharing(model)
         if not workers:
             return None
-        need = BatchNeed(workers)
-        need.loads = [load for kind, load in self._loads.items() if kind[0] in models]
+        of_them = (load for kind, load in self._loads.items() if kind[0] in models and self._outlook(kind))
+        need = BatchNeed(workers, of_them)
         self._needs.update(dict.fromkeys(models, need))
         return need
 
     def _outlook(self, kind: Kind) -> Outlook | None:
-        """What there is for a shape of a model; None while no worker hosts it."""
-        outlook, (model, shape) = self._outlooks.get(kind), kind
-        if outlook is None and (fastest := self.fastest_profile(model, shape)):
+        """What the workers promise a kind; None while none hosts it, or nothing of it has arrived."""
+        load, (model, shape) = self._loads.get(kind), kind
+        if load is None:
+            return None
+        if load.outlook is None and (fastest := self.fastest_profile(model, shape)):
             most_rows = min(self.models[model].merged_rows, fastest.worthwhile_rows)
             promises, workers = self._promises_of(fastest), self.idle.count_hosting(model)
-            outlook = Outlook(promises, workers, fastest.fixed_cost_ns, most_rows, self.models[model].slo_ns)
-            self._outlooks[kind] = outlook
-            if load := self._loads.get(kind):
-                load.outlook = outlook
-        return outlook
+            load.outlook = Outlook(promises, workers, fastest.fixed_cost_ns, most_rows, self.models[model].slo_ns)
+        return load.outlook
 
     def _promises_of(self, profile: Profile) -> Promises:
         """What a profile promises, made once: batches are gathered by it often."""
