@@ -1,13 +1,14 @@
 """Is whoever puts Tidegate in front ever worse off? Random scenarios, simulated.
 
     python -m bench.no_regret [--count N] [--seed S] [--requests N] [--jobs N] [--json FILE] [--again FILE] [--tight]
+    python -m bench.no_regret --attacks [--count SEEDS] [--jobs N] [--json FILE]
 
 Scenarios are drawn at random (`bench/no_regret/workloads.py`): workers, models, how well batching pays, shapes, jitter,
 stalls, bursts, load, right and wrong profiles and none. In each the default policy of `tidegate serve` gets the same
 requests as Triton's batcher with each of several delays and as the simple policies. The sample of seed 1 is the one
 that the policy was tuned on: ask for another. `--again` takes the others' figures from a file that `--json` wrote, and
 measures only the default: for those who change it. `--tight` draws few workers, whose times scatter as those of a real
-GPU behind a busy host do, and short SLOs.
+GPU behind a busy host do, and short SLOs. `--attacks` is of traffic that means harm (`bench/no_regret/attacks.py`).
 """
 
 import argparse
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from bench.no_regret.attacks import AttackTask, attacks, measure_attack
 from bench.no_regret.contenders import DEFAULT, Task, measure, verdict
 from bench.no_regret.workloads import REQUESTS
 from tidegate.sim.parallel import run_parallel
@@ -36,19 +38,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench.no_regret", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--count", type=int, default=300, help="scenarios; default 300")
+    parser.add_argument("--count", type=int, help="scenarios; default 300. With --attacks: seeds; default 3")
     parser.add_argument("--seed", type=int, default=2, help="of the sample; default 2; 1 was tuned on")
     parser.add_argument("--requests", type=int, default=REQUESTS, help=f"in each, at least; default {REQUESTS}")
     parser.add_argument("--jobs", type=int, default=-1, help="at once; default: as many as there are cores")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--again", type=Path, help="a file that --json wrote: measure only the default anew")
     parser.add_argument("--tight", action="store_true", help="few workers, times that scatter, short SLOs")
+    parser.add_argument("--attacks", action="store_true", help="traffic that means harm, instead of random scenarios")
     options = parser.parse_args(arguments)
     before = _read(options.again) if options.again else {}
     console = Console(width=None if os.isatty(1) else 160)
+    if options.attacks:
+        _attack(console, options.count or 3, options.jobs, options.json)
+        return
     tasks = [
         Task(options.seed, number, options.requests, only_default=number in before, tight=options.tight)
-        for number in range(options.count)
+        for number in range(options.count or 300)
     ]
     rows = []
     for row in _with_progress(console, run_parallel(measure, tasks, jobs=options.jobs), len(tasks)):
@@ -127,6 +133,29 @@ def show(console: Console, rows: Sequence[dict[str, Any]]) -> None:
             *(str(row[fact]) for fact in FACTS),
         )
     console.print(misses)
+
+
+def _attack(console: Console, seeds: int, jobs: int, file: Path | None) -> None:
+    """Carry out all attacks, and mark those under which somebody is worse off than behind Triton's batcher."""
+    tasks = [AttackTask(attack, seeds) for attack in attacks()]
+    rows = list(_with_progress(console, run_parallel(measure_attack, tasks, jobs=jobs), len(tasks)))
+    if file:
+        file.write_text(json.dumps({"seeds": seeds, "attacks": rows}, indent=1) + "\n")
+    table = Table("attack", "honest", "over Triton", "all", "over Triton", "median", "longest ms", "", title="Attacks")
+    for row in rows:
+        ours, points = row["figures"][DEFAULT], [row["over_triton_honest"], row["over_triton_all"]]
+        worse = min(points) < -WORSE_THAN_TRITON or (row["light"] and row["median_ratio"] > MEDIAN_RATIO)
+        table.add_row(
+            row["attack"],
+            f"{ours['honest']:.1%}",
+            f"{points[0]:+.1f}",
+            f"{ours['all']:.1%}",
+            f"{points[1]:+.1f}",
+            f"{row['median_ratio']:.2f}",
+            f"{ours['longest_ms']:.0f}",
+            "worse" if worse else "",
+        )
+    console.print(table)
 
 
 def _read(file: Path) -> dict[int, dict[str, Any]]:

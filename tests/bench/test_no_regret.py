@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from bench.no_regret.__main__ import main, missed, summary
+from bench.no_regret.attacks import Attack, attacks, suffer
+from bench.no_regret.attacks import contenders as contenders_under_attack
 from bench.no_regret.contenders import DEFAULT, contenders, verdict
 from bench.no_regret.workloads import draw_workload, scenario_of
+from tidegate.workload import PolicyChoice
 
 
 def _row(load: float = 0.2, **attainment: float) -> dict[str, Any]:
@@ -53,3 +56,28 @@ def test_a_short_run_writes_figures_that_a_later_one_takes(tmp_path: Path, capsy
     main(["--count", "2", "--requests", "60", "--jobs", "1", "--json", str(again), "--again", str(first)])
     assert json.loads(first.read_text()) == json.loads(again.read_text())
     assert "none more than 1 point below the best of Triton's" in capsys.readouterr().out
+
+
+OURS, TRITONS = contenders_under_attack()[:2]
+
+
+def _attack(name: str) -> Attack:
+    return next(attack for attack in attacks() if attack.name == name)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("load", ["0.6", "0.9"])
+def test_who_is_in_a_hurry_does_not_cut_the_batches_of_others_short(load: str, seed: int) -> None:
+    """In the order of arrivals a batch ended at the first request that had no time for it: 11 % were in time at 0.9."""
+    attack = _attack(f"50% have a third of the usual time, load {load}")
+    ours, tritons = (suffer(attack, choice, seed) for choice in (OURS, TRITONS))
+    assert ours["honest"] >= 0.98
+    assert ours["honest"] >= tritons["honest"]
+    assert ours["all"] > tritons["all"]
+
+
+@pytest.mark.parametrize("choice", [OURS, PolicyChoice(name="symphony", options={"consolidate": True})])
+def test_nobody_is_held_for_an_hour_on_idle_workers(choice: PolicyChoice) -> None:
+    figures = suffer(_attack("a crowd and then few, who have 3600 s"), choice, 0)
+    assert figures["all"] == 1
+    assert figures["longest_ms"] < 10_000, "while others come within a second they may share its batch"

@@ -35,12 +35,21 @@ def plan_of(thread: ModelThread, now_ns: int = 0) -> Plan:
         ((12,), (0, 1, 1, 5, 6)),
         ((12, 13, 14, 15), (0, 4, 4, 2, 3)),
         ((8, 20, 20, 20), (0, 3, 3, 0, 0)),  # the head's frontrun moment has passed
-        ((20, 6, 20), (0, 1, 1, 13, 14)),
+        ((20, 6, 20), (0, 1, 1, 0, 0)),  # who is in a hurry goes first
         ((30,) * 9, (0, 8, 8, 0, 17)),  # full: nothing to wait for
     ],
 )
 def test_it_waits_until_one_more_could_not_join(deadlines: tuple[int, ...], expected: Plan) -> None:
     assert plan_of(thread_of(*deadlines)) == expected
+
+
+def test_who_is_due_sooner_stands_before_those_who_came_earlier_and_who_has_ages_where_others_would() -> None:
+    def ids(*deadlines: int, slo_ns: int | None = 12) -> list[int]:
+        return [request.id for request in thread_of(*deadlines, slo_ns=slo_ns)]
+
+    assert ids(12, 13, 9, 15) == [2, 0, 1, 3]
+    assert ids(12, 10**18, 14, 15) == [0, 1, 2, 3], "it would wait for ever behind whoever comes"
+    assert ids(NEVER, 5, NEVER, slo_ns=None) == [0, 1, 2], "nobody is in a hurry by the model's word"
 
 
 def test_rows_count_rather_than_requests() -> None:

@@ -232,7 +232,8 @@ def test_a_head_that_cannot_be_in_time_is_dropped_and_the_rest_goes_on() -> None
         << timer(10.5)
         >> TimerFired(round(10.5 * T) + 1, KEY)
         << Drop(2, "deadline")
-        << timer(17.5 - 6, after=True)  # 4 is hopeless, but behind 3: it is not looked at before it is the head
+        << Drop(4, "deadline")  # it came after 3, and is due before
+        << timer(17.5 - 6, after=True)
     )
 
 

@@ -96,6 +96,24 @@ def test_to_consolidate_is_to_wait_though_workers_are_idle() -> None:
     assert play >> arrived(1, 0) << timer(5) >> arrived(2, 1) << timer(4)
 
 
+def test_nobody_is_held_for_longer_than_a_second_in_which_nobody_comes() -> None:
+    """A client may have all the time in the world: that is no reason to leave it alone on an idle worker."""
+    ages = 10**12
+    assert (
+        playbook(*workers(2), deferral="adaptive", consolidate=True)
+        >> arrived(1, 0, due=ages)
+        << timer(1000)
+        >> arrived(2, 500, due=ages)
+        << timer(1500)
+        >> fires(1500)
+        << run(0, [1, 2], 0, 1500)
+        << CancelTimer(KEY)
+    )
+    play = playbook(*workers(2), deferral="adaptive")
+    crowd(play, 40)
+    assert answers(play, arrived(1, 10, due=ages)) == [1010], "what was needed a second ago is not needed any more"
+
+
 def test_a_batch_waits_for_what_the_load_needs() -> None:
     """0.4 rows a t: alone they would ask for 2.4 of two workers, in pairs for 1.4."""
     play = playbook(*workers(2), deferral="adaptive")

@@ -33,10 +33,14 @@ from tidegate.api import (
 )
 from tidegate.toolkit.idle_workers import IdleWorkers
 
+MOST_PASSED = 256
+"""So many that wait already a request passes at most: nobody makes the others' queueing slow by being in a hurry."""
+
+
 class RequestQueue:
     """The waiting requests of one queue key, oldest first."""
 
-    __slots__ = ("_latest_ns", "_requests", "key", "model", "paths", "rows", "shape")
+    __slots__ = ("_last_ns", "_requests", "key", "model", "paths", "rows", "shape")
 
     def __init__(self, key: QueueKey, model: Model) -> None:
         self.key = key
@@ -49,8 +53,8 @@ class RequestQueue:
         """The sum of the rows of what waits."""
         self._requests: OrderedDict[int, Request] = OrderedDict()
         """The requests by id: any of them may leave at any time, and thousands at once."""
-        self._latest_ns = 0
-        """When the latest that it has had arrived."""
+        self._last_ns = 0
+        """The largest rank of those that it has had."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -66,21 +70,25 @@ class RequestQueue:
         raise IndexError("the queue is empty")
 
     def push(self, request: Request) -> None:
-        """Queue a request: behind the others, or where its arrival puts it when it is tried again."""
+        """Queue a request: behind the others, or where its rank puts it, as when it is tried again."""
         self.rows += request.rows
-        requests = self._requests
-        if request.arrival_ns >= self._latest_ns:
-            self._latest_ns = request.arrival_ns
+        requests, rank_ns = self._requests, self.rank_ns(request)
+        if rank_ns >= self._last_ns:
+            self._last_ns = rank_ns
             requests[request.id] = request
             return
         behind: list[int] = []
         for last in reversed(requests.values()):
-            if last.arrival_ns <= request.arrival_ns:
+            if self.rank_ns(last) <= rank_ns or len(behind) == MOST_PASSED:
                 break
             behind.append(last.id)
         requests[request.id] = request
         for later_id in reversed(behind):
             requests.move_to_end(later_id)
+
+    def rank_ns(self, request: Request) -> int:
+        """Where a request stands in the queue, the smallest first: by its arrival, unless a subclass knows better."""
+        return request.arrival_ns
 
     def pop(self, count: int, start: int = 0) -> list[Request]:
         """Take `count` requests, the oldest first, after the oldest `start`."""

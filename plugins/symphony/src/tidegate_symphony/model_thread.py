@@ -8,6 +8,11 @@ from tidegate.api import NEVER, Model, Profile, QueueKey, Request
 from tidegate.toolkit import BatchTarget, Gathered, Gathering, RequestQueue
 from tidegate_symphony.outlook import Outlook, Promises
 
+LONGEST_PAUSE_NS = 1_000_000_000
+"""So long after the latest arrival a batch waits for no more: nothing is known any more of a rate at which others come.
+
+Rates are averages over the last second or so. Without this a request with an hour's time would be held for an hour.
+"""
 Kind = tuple[str, str]
 """(model, shape): requests of one kind take equally long, and have a rate and a target in common."""
 
@@ -32,9 +37,9 @@ class Candidate:
 
 
 class ModelThread(RequestQueue):
-    """A queue and its candidate."""
+    """A queue, in the order in which requests are due, and its candidate."""
 
-    __slots__ = ("_gathering", "_targets", "candidate", "kind", "outlook", "slack_ns")
+    __slots__ = ("_came_ns", "_gathering", "_targets", "_usual_ns", "candidate", "kind", "outlook", "slack_ns")
 
     def __init__(
         self,
@@ -43,11 +48,13 @@ class ModelThread(RequestQueue):
         gathering: Gathering,
         targets: Sequence[BatchTarget] = (),
         *,
+        patience_ns: int = 0,
         slack_ns: int = 0,
     ) -> None:
         """`targets`: gather by window towards these sizes, one for each degree of promises; none: keep the head.
 
-        `slack_ns`: a timer may fire so late, so a batch waits that much less.
+        `patience_ns`: how long a request without a deadline gives way to those that have one, where the model has no
+        SLO. `slack_ns`: a timer may fire so late, so a batch waits that much less.
         """
         super().__init__(key, model)
         self.kind: Kind = key[:2]
@@ -56,14 +63,32 @@ class ModelThread(RequestQueue):
         """The outlook of the last update."""
         self._gathering = gathering
         self._targets = targets
+        self._usual_ns = patience_ns if model.slo_ns is None else model.slo_ns
+        """The time that requests usually have."""
+        self._came_ns = 0
+        """When the latest request came."""
         self.slack_ns = slack_ns
         """The slack of wake-ups in ns; a change of it counts from the next update on."""
+
+    def push(self, request: Request) -> None:
+        """Queue a request where its rank puts it; the candidate, if there is one, may be another one then (`joins`)."""
+        super().push(request)
+        self._came_ns = max(self._came_ns, request.arrival_ns)
+
+    def rank_ns(self, request: Request) -> int:
+        """When a request is due: who is in a hurry amidst others would cut every batch short.
+
+        One that has more time than is usual stands where it would with that: else it might wait for ever.
+        """
+        return min(request.deadline_ns, request.arrival_ns + self._usual_ns)
 
     def joins(self, request: Request, now_ns: int, enough_rows: float) -> bool:
         """Let the newest request join the candidate if it can: O(1). False: the candidate has to be gathered anew."""
         candidate = self.candidate
         if candidate is None or now_ns > candidate.latest_ns or not candidate.in_time:
             return False
+        if self.rank_ns(request) < self._last_ns:
+            return False  # it stands before others
         if candidate.start + candidate.count + 1 < len(self._requests):
             return True  # others wait before it that could not join either
         rows = candidate.rows + request.rows
@@ -143,4 +168,5 @@ class ModelThread(RequestQueue):
             waits = self.model.slo_ns is not None and rows < enough_rows and rows < self.outlook.most_rows
             if waits and self.head.deferrable:  # of its queue all are, or none
                 # Without an SLO there is nothing to defer towards; nobody can join what is full.
-                candidate.exec_ns = max(now_ns, due_ns - planned_ns(rows + 1) - self.slack_ns)
+                frontrun_ns = due_ns - planned_ns(rows + 1) - self.slack_ns
+                candidate.exec_ns = max(now_ns, min(frontrun_ns, self._came_ns + LONGEST_PAUSE_NS))

@@ -111,7 +111,8 @@ class Symphony(QueueingPolicy[ModelThread]):
     def new_queue(self, key: QueueKey, model: Model) -> ModelThread:
         """A thread of its model and shape: all of those share a target."""
         targets = self._loads[key[:2]].targets if self._by_window else ()
-        return ModelThread(key, model, self._gathering, targets, slack_ns=self._slack_ns)
+        patience_ns = self.setup.patience_ns
+        return ModelThread(key, model, self._gathering, targets, patience_ns=patience_ns, slack_ns=self._slack_ns)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Count it towards the rate of its model and shape; it joins the candidate, or there is a new one."""
