@@ -155,6 +155,13 @@ def test_a_deadline_that_has_passed_may_not_be_the_last() -> None:
     assert dispatched(story >> freed(150)) == (0,)
 
 
+def test_a_client_with_all_the_time_in_the_world_hinders_nobody() -> None:
+    """Twenty times its time is beyond what instants can be."""
+    steps = {"m": [{"after": 1.0, "cost": 1.0}, {"after": 20.0, "cost": 2.0}]}
+    story = busy(arrived(0, slo_ms=1e12), arrived(1, app="quick"), costs=steps)
+    assert 1 in dispatched(story >> freed(10))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

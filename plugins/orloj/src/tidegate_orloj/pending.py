@@ -114,7 +114,7 @@ class Pending(RequestQueue):
         else:
             given_ns = request.deadline_ns - request.arrival_ns
             for step, (multiple, _) in enumerate(self._steps):
-                self._steps_ns[step, place] = request.arrival_ns + round(multiple * given_ns)
+                self._steps_ns[step, place] = min(NEVER, request.arrival_ns + round(multiple * given_ns))
             self._due_ns[place] = self._steps_ns[-1, place]
         for lines in self._lines.values():
             lines.milestone_ms[place] = -np.inf
