@@ -3,8 +3,8 @@
     python -m bench.orloj --json orloj.json
 
 Finish rates beside the published ones; then how the readings of Algorithm 1 differ, what it costs to learn the
-distributions, how much b matters (figure 11), and how long an insertion takes with thousands of requests pending
-(figure 10). About 20 minutes on two cores.
+distributions, whether applications had better have queues of their own, how much b matters (figure 11), and how long an
+insertion takes with thousands of requests pending (figure 10). About 20 minutes on two cores.
 """
 
 import argparse
@@ -45,9 +45,14 @@ DELAY_RATES: Final = (
         for rate in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
     ),
 )
+BY_SHAPE: Final = tuple(
+    PolicyChoice(name=name, label=f"{name}{way}") for name in ("symphony", "orloj") for way in ("", " by shape")
+)
+"""With all requests in one queue, and with a queue for each application, whose latency is its own."""
+SHAPES_OF: Final = ("two-modal", "four-modal", "eight-modal", "gpt-cornell", "bart-cnn", "rdinet-cifar")
 READINGS_OF: Final = ("two-modal", "eight-modal", "resnet-imagenet", "bart-cnn")
 PENDING: Final = (100, 1000, 5000, 10_000)
-PARTS: Final = ("tables", "readings", "learning", "delay_rate", "insertion")
+PARTS: Final = ("tables", "readings", "learning", "shapes", "delay_rate", "insertion")
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,9 @@ class Finished:
 
 def run_cell(cell: Cell) -> Finished:
     """Simulate it."""
-    total = simulate(Run(cell.workload.scenario(cell.policy), cell.policy, SEED)).total
+    scenario = cell.workload.scenario(cell.policy)
+    requests = cell.workload.requests_of(scenario, SEED)
+    total = simulate(Run(scenario, cell.policy, SEED), requests=requests).total
     row = {
         **asdict(cell.workload),
         "policy": cell.policy.title,
@@ -141,7 +148,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def run(cases: Sequence[str], policies: Sequence[PolicyChoice]) -> list[Finished]:
         cells = [
             Cell(
-                Workload(case, slo, options.load, requests=options.requests, told=policy.title != LEARNED.title), policy
+                Workload(
+                    case,
+                    slo,
+                    options.load,
+                    requests=options.requests,
+                    told=policy.title != LEARNED.title,
+                    by_shape=policy.title.endswith("by shape"),
+                ),
+                policy,
             )
             for case in cases
             for slo in SLOS
@@ -154,6 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "tables": lambda: _tables(console, run(cases, COMPARED)),
         "readings": lambda: _rates(console, "Readings of Algorithm 1", run(READINGS_OF, READINGS)),
         "learning": lambda: _rates(console, "Distributions", run(LEARNED_OF, [TOLD, LEARNED])),
+        "shapes": lambda: _rates(console, "One queue, or one for each application", run(SHAPES_OF, BY_SHAPE)),
         "delay_rate": lambda: _rates(console, "b, per ms", run(["three-modal", "rdinet-cifar"], DELAY_RATES)),
         "insertion": lambda: _insertions(console),
     }

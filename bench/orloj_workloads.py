@@ -4,14 +4,14 @@ The paper gives the spread of each mode, the number of modes, or the mean and th
 times. It does not give where the modes are, the constants c0 and c1, the arrivals, nor the load.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from statistics import NormalDist
 from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from tidegate.workload import PolicyChoice, Scenario
+from tidegate.workload import PolicyChoice, RequestSequence, Scenario, draw_requests
 from tidegate.workload.distributions import AnyDistribution, Distribution
 
 FIRST_MODE_MS, LAST_MODE_MS, UNIT_MS = 40.0, 170.0, 10.0
@@ -73,6 +73,13 @@ class Workload:
     """About how many arrive in the measured window."""
     told: bool = True
     """Whether policies are told how the times are distributed; else the engine learns it, beginning with nothing."""
+    by_shape: bool = False
+    """Whether requests of different applications have different shapes, too, and so share no batch."""
+
+    def requests_of(self, scenario: Scenario, seed: int) -> RequestSequence:
+        """The requests that arrive: the same ones with shapes and without."""
+        drawn = draw_requests(scenario, seed)
+        return replace(drawn, shapes=drawn.apps) if self.by_shape else drawn
 
     def scenario(self, policy: PolicyChoice) -> Scenario:
         """The experiment; the engine corrects the profile only for the policies that are to be as they are live."""
@@ -91,6 +98,8 @@ class Workload:
                 for number, each in enumerate(times)
             ],
         }
+        if self.by_shape:
+            model["shapes"] = [{"shape": app["name"]} for app in model["apps"]]
         truth = {"profile": {"alpha_ms": 0, "beta_ms": fixed_ms}, "combine": "padded"}
         return Scenario.model_validate(
             {

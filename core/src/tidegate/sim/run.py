@@ -37,16 +37,23 @@ class Run:
     """What a sweep changed in the scenario, by field: for labels."""
 
 
-def simulate(run: Run, *, plugins: Plugins | None = None, observers: Sequence[Observer] = ()) -> RunResult:
+def simulate(
+    run: Run,
+    *,
+    plugins: Plugins | None = None,
+    observers: Sequence[Observer] = (),
+    requests: RequestSequence | None = None,
+) -> RunResult:
     """Carry out a run: warm-up and window, then until every request has ended.
 
     Raises PluginError (no such policy, or wrong options), TraceError, SimulationError (the policy broke). `plugins`:
-    where policies are looked up; default: what is installed.
+    where policies are looked up; default: what is installed. `requests`: what arrives; default: what is drawn.
     """
     scenario, choice = run.scenario, run.policy
     setup = setup_of(scenario, run.seed)
     policy = (plugins or _installed()).make_policy(choice.name, setup, choice.options)
-    requests = draw_requests(scenario, run.seed, run.load)
+    if requests is None:
+        requests = draw_requests(scenario, run.seed, run.load)
     warmup_ns = round(scenario.warmup_s * NS_PER_S)
     record = Record(requests, measured_from_ns=warmup_ns, limits=_limits(requests, warmup_ns, run.bad_limit))
     simulation = simulation_of(scenario, policy, requests, record, name=choice.name, seed=run.seed, observers=observers)
