@@ -185,8 +185,13 @@ def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
     """What policies expect of the scenario's models, as the file that `tidegate serve` reads; its path."""
     for profile in setup_of(scenario, seed).profiles:
         points = [
-            Point(rows=rows, median_ms=expected_ns / NS_PER_MS, p95_ms=planned_ns / NS_PER_MS, samples=1)
-            for rows, (expected_ns, planned_ns) in enumerate(zip(profile.expected, profile.planned, strict=True), 1)
+            Point(
+                rows=rows,
+                median_ms=profile.expected_ns(rows) / NS_PER_MS,
+                p95_ms=profile.planned_ns(rows) / NS_PER_MS,
+                samples=1,
+            )
+            for rows in profile.every_size
         ]
         alpha_ms, beta_ms = fit_line(points)
         model, shape = profile.partition, shape_text(shape_of_request(profile.partition, profile.shape))

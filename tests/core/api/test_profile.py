@@ -99,3 +99,67 @@ def test_a_margin_is_no_work_that_a_larger_batch_would_spare() -> None:
 def test_what_is_worthwhile_costs_hardly_more_per_row_than_anything_else(table: tuple[int, ...]) -> None:
     rows = Profile("m", "default", table).worthwhile_rows
     assert table[rows - 1] / rows <= 1.02 * min(latency / size for size, latency in enumerate(table, 1))
+
+
+LARGE = 40_000
+
+
+@given(
+    st.integers(257, 3 * LARGE),
+    st.floats(0, 0.1),
+    st.floats(0.01, 5),
+    st.data(),
+)
+def test_of_very_many_rows_a_profile_keeps_few_sizes_and_tells_of_all(
+    max_rows: int, alpha_ms: float, beta_ms: float, data: st.DataObject
+) -> None:
+    profile = Profile.linear("m", alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=max_rows)
+    assert len(profile.every_size) <= 256 + 32 * 10
+    assert profile.max_rows == max_rows
+    rows = data.draw(st.integers(1, max_rows))
+    assert abs(profile.expected_ns(rows) - ms_to_ns(alpha_ms * rows + beta_ms)) <= 2, "lines are kept as they are"
+    assert rows == 1 or profile.planned_ns(rows - 1) <= profile.planned_ns(rows)
+
+
+@given(st.integers(257, LARGE), st.floats(0, 0.1), st.data())
+def test_the_inverse_of_a_large_one_is_the_most_rows_within_a_budget(
+    max_rows: int, alpha_ms: float, data: st.DataObject
+) -> None:
+    profile = Profile.linear("m", alpha_ms=alpha_ms, beta_ms=0.01, max_rows=max_rows)
+    budget_ns = data.draw(st.integers(0, 2 * profile.planned_ns(max_rows)))
+    rows = profile.largest_rows_within(budget_ns)
+    assert rows == 0 or profile.planned_ns(rows) <= budget_ns
+    assert rows == max_rows or profile.planned_ns(rows + 1) > budget_ns
+
+
+def test_large_profiles_are_derived_from_at_the_same_sizes() -> None:
+    quick, slow = (Profile.linear("m", alpha_ms=alpha, beta_ms=1, max_rows=LARGE) for alpha in (0.01, 0.02))
+    for profile in (
+        Profile.quickest([slow, quick]),
+        quick.corrected(0, 0, 0),
+        quick.scaled(1),
+        quick.with_margin(0.5),
+        quick.up_to(LARGE),
+        Profile.in_sequence([quick], LARGE),
+        Profile.from_points("m", {1: 1.01, LARGE: 0.01 * LARGE + 1}, max_rows=LARGE),
+        Profile.from_table("m", [quick.expected_ns(rows) for rows in range(1, LARGE + 1)]),
+    ):
+        assert profile.every_size == quick.every_size
+        for rows in (1, 300, 1001, 32_768, LARGE):
+            assert abs(profile.expected_ns(rows) - quick.expected_ns(rows)) <= 1
+    narrow = Profile.linear("m", alpha_ms=0.02, beta_ms=1, max_rows=1000)
+    both = Profile.slowest([quick, narrow])
+    assert both.max_rows == 1000
+    assert both.expected_ns(999) == narrow.expected_ns(999)
+    assert quick.up_to(64).every_size == range(1, 65)
+    assert quick.worthwhile_rows > 2000
+
+
+@pytest.mark.parametrize("sizes", [(1, 2), (2, 3, 4), (1, 3, 3)])
+def test_sizes_that_do_not_rise_from_one_are_refused(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="'m': its batch sizes must rise from 1, one for each latency"):
+        Profile("m", "default", (1, 2, 3), sizes=sizes)
+
+
+def test_sizes_that_are_all_need_not_be_told() -> None:
+    assert Profile("m", "default", (1, 2, 3), sizes=(1, 2, 3)) == Profile("m", "default", (1, 2, 3))

@@ -186,7 +186,7 @@ class Layout(Document):
         )
         parts = {part.name: part for part in self.partitions}
         profiles = tuple(
-            Profile(name, kind, tuple(ms_to_ns(latency) for latency in parts[name].latency_ms[kind]))
+            Profile.from_table(name, tuple(map(ms_to_ns, parts[name].latency_ms[kind])), kind=kind)
             for name, kind in sorted({(name, worker.kind) for worker in workers for name in worker.hosts})
         )
         network = None

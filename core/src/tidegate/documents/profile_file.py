@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tidegate.api import Profile, ProfileKey
@@ -93,8 +94,7 @@ class ProfileFile(BaseModel):
         mine = next(filter(None, ([each for each in measured if each.kind == like] for like in likes)), [])
         found = [profile.model_copy(update={"kind": kind}).to_profile(max_rows) for profile in mine]
         if found and not any(profile.shape == "" for profile in found):
-            slowest = Profile.slowest(found)
-            found.append(Profile(model, kind, slowest.expected, slowest.planned))
+            found.append(msgspec.structs.replace(Profile.slowest(found), kind=kind, shape=""))
         return tuple(sorted(found, key=lambda profile: profile.shape))
 
 

@@ -150,8 +150,8 @@ class ProfileLearner:
 
     def doubt(self, base: Profile) -> bool:
         """Forget what was observed: the very next leg decides. False where no more than this base is expected."""
-        pairs = zip(self._published.planned, base.planned, strict=False)
-        if not any(now_ns > (1 + TOO_LONG) * base_ns for now_ns, base_ns in pairs):
+        told = self._published
+        if not any(told.planned_ns(rows) > (1 + TOO_LONG) * base.planned_ns(rows) for rows in told.every_size):
             return False
         self._first_look = 1
         self._forget()

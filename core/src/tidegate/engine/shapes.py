@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from math import ceil, log, prod
 
+import msgspec
+
 from tidegate.api import Profile
 from tidegate.api.shape import read_sizes
 
@@ -93,16 +95,16 @@ def profile_of_new(shape: str, base: Profile, known: Sequence[Profile]) -> Profi
         line = _line([size for size, _ in sized], [profile.expected_ns(rows) for _, profile in sized], weights)
         return max(1.0, line[0] + line[1] * elements, least * nearest.expected_ns(rows))
 
-    most_rows = min(profile.max_rows for _, profile in sized)
-    expected = tuple(accumulate((round(expected_ns(rows)) for rows in range(1, most_rows + 1)), max))
+    alike = nearest.up_to(min(profile.max_rows for _, profile in sized))
+    expected = tuple(accumulate(map(round, map(expected_ns, alike.every_size)), max))
     planned = accumulate(
         (
-            round(taken_ns * nearest.planned_ns(rows) / nearest.expected_ns(rows))
-            for rows, taken_ns in enumerate(expected, 1)
+            round(taken_ns * promised_ns / nearest_ns)
+            for taken_ns, promised_ns, nearest_ns in zip(expected, alike.planned, alike.expected, strict=True)
         ),
         max,
     )
-    return Profile(base.partition, base.kind, expected, tuple(map(max, expected, planned)), shape)
+    return Profile(base.partition, base.kind, expected, tuple(map(max, expected, planned)), shape, alike.sizes)
 
 
 def least_of_new(guess: Profile, known: Sequence[Profile]) -> Profile:
@@ -119,7 +121,7 @@ def least_of_new(guess: Profile, known: Sequence[Profile]) -> Profile:
     else:
         least = Profile.quickest([guess, *known])
     least = Profile.quickest([guess, least])
-    return Profile(guess.partition, guess.kind, least.expected, least.planned, guess.shape)
+    return msgspec.structs.replace(least, kind=guess.kind, shape=guess.shape)
 
 
 def _line(xs: Sequence[int], ys: Sequence[int], weights: Sequence[float]) -> tuple[float, float]:

@@ -112,7 +112,10 @@ def simulation_of(
     workers = policy.setup.workers
     combine: dict[str, Combine] = {model: service.combine for model, service in spec.service.items()}
     true = true_profiles(scenario, (profile for profile in policy.setup.profiles if not profile.shape))
-    tables = {profile.key: profile.expected for profile in _with_shapes(scenario, true, told=False)}
+    tables = {
+        profile.key: tuple(map(profile.expected_ns, range(1, profile.max_rows + 1)))
+        for profile in _with_shapes(scenario, true, told=False)
+    }
     links = None if network is None else Links(network, {worker.id: worker.node for worker in workers})
     cluster = Cluster(
         list(_simulated(scenario, workers, seed)),
