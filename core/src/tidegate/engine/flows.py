@@ -1,9 +1,10 @@
 """Flows that wait for the same workers: whose requests they are, and which one was served least (fair queueing)."""
 
 from collections import deque
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 
 from tidegate.api import NEVER, Request
+from tidegate.engine.timers import UNSWEPT
 
 FlowKey = tuple[str, bool]
 """(client, whether its requests have deadlines)."""
@@ -31,15 +32,23 @@ class Flow:
 
 
 class Ranking:
-    """Flows, the one that was served least first. `served_ns` only grows, so entries are mended as they surface."""
+    """Flows, the one that was served least first. `served_ns` only grows, so entries are mended as they surface.
+
+    Those that wait for nothing any more are swept out once they are most of it: clients come and go, who choose how
+    many they are, while others wait all the time.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Flow]] = []
         self._ranked: set[int] = set()
+        self._most = UNSWEPT
+        """The entries from which on it is worth looking for those that wait for nothing."""
 
     def add(self, flow: Flow) -> None:
         """Rank a flow, if it is not ranked yet."""
         if flow.number not in self._ranked:
+            if len(self._heap) >= self._most:
+                self._sweep()
             self._ranked.add(flow.number)
             heappush(self._heap, (flow.served_ns, flow.number, flow))
 
@@ -59,6 +68,12 @@ class Ranking:
         _, number, _ = heappop(self._heap)
         self._ranked.remove(number)
 
+    def _sweep(self) -> None:
+        self._heap = [(flow.served_ns, number, flow) for _, number, flow in self._heap if flow.waiting]
+        heapify(self._heap)
+        self._ranked = {number for _, number, _ in self._heap}
+        self._most = 2 * len(self._heap) + UNSWEPT
+
 
 class WaitingFlows:
     """The flows of all requests that wait for the same workers, held or not."""
@@ -77,7 +92,10 @@ class WaitingFlows:
         self._scale_ns = 0
         """Where a flow begins that did not wait: nobody can save up turns."""
         self._unhurried: deque[Request] = deque()
-        """The requests that wait without a deadline, oldest first; what left stays until it surfaces."""
+        """The requests that wait without a deadline, oldest first.
+
+        What left stays until it surfaces, or most of them did.
+        """
         self._ripe_number = -1
         """The flow without deadlines that has waited too long."""
 
@@ -102,6 +120,8 @@ class WaitingFlows:
         flow.waiting += 1
         self._flow_of[request.id] = flow
         if not flow.hurried:
+            if len(self._unhurried) > 2 * len(self._flow_of) + UNSWEPT:
+                self._unhurried = deque(each for each in self._unhurried if each.id in self._flow_of)
             self._unhurried.append(request)
 
     def part(self, request: Request) -> Flow:

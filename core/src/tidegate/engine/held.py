@@ -89,5 +89,6 @@ class HeldRequests:
             kept = [request for request in requests if request.id in self._held]
             requests.clear()
             requests.extend(kept)
+        self._of_flow = {number: requests for number, requests in self._of_flow.items() if requests}
         self._of_key = {key: requests for key, requests in self._of_key.items() if requests}
         self._entries = len(self._held)

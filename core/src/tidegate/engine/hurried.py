@@ -1,9 +1,10 @@
 """Requests that may wait behind others with more time: a policy that looks at the oldest would tell them too late."""
 
 from collections.abc import Callable, Mapping
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from tidegate.api import NEVER, Request
+from tidegate.engine.timers import UNSWEPT
 
 
 class HurriedRequests:
@@ -31,7 +32,7 @@ class HurriedRequests:
         self._latest_ns: dict[str, int] = {}
         """The latest deadline of the requests, by model, since one was the only one."""
         self._heap: list[tuple[int, int]] = []
-        """When, and which by id: what is not queued any more stays until it surfaces."""
+        """When, and which by id: what is not queued any more stays until it surfaces, or most of them are such."""
 
     @property
     def next_ns(self) -> int:
@@ -61,8 +62,19 @@ class HurriedRequests:
         """Look after a request, whoever came before."""
         hopeless_ns = self._hopeless_ns(request)
         if hopeless_ns is not None:
+            if len(self._heap) > 2 * len(self._queued) + UNSWEPT:
+                self._sweep()
             heappush(self._heap, (hopeless_ns, request.id))
             self.earliest_ns = self._heap[0][0]
+
+    def _sweep(self) -> None:
+        """Forget what is not queued any more; of what is there more than once, all but the earliest."""
+        earliest: dict[int, int] = {}
+        for hopeless_ns, request_id in self._heap:
+            if request_id in self._queued:
+                earliest[request_id] = min(hopeless_ns, earliest.get(request_id, NEVER))
+        self._heap = [(hopeless_ns, request_id) for request_id, hopeless_ns in earliest.items()]
+        heapify(self._heap)
 
     def pop_hopeless(self, now_ns: int) -> list[Request]:
         """The ones that cannot be in time any more, to be dropped or watched anew."""

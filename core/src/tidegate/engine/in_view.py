@@ -1,14 +1,12 @@
 """What the policy sees of the requests that wait for the same workers, and how full that makes each kind of batch."""
 
-from collections import deque
 from collections.abc import Mapping
 
-from tidegate.api import NEVER, QueueKey, Request
+from tidegate.api import QueueKey, Request
 from tidegate.engine.batch_costs import BatchCosts
 from tidegate.engine.flows import Flow
+from tidegate.engine.timers import Timers
 
-Counted = tuple[int, Request]
-"""A request that the policy sees and that can still be in a batch of full size; and from when on it cannot."""
 NOTHING: Mapping[QueueKey, int] = {}
 
 
@@ -21,10 +19,10 @@ class InView:
         """How many requests, by flow and model, the policy sees."""
         self._rows: dict[str, dict[QueueKey, int]] = {}
         """The rows, by model and key, of what the policy sees and can still be in a batch of full size."""
-        self._counted: dict[int, Counted] = {}
-        """What is among those rows, by request."""
-        self._stale: deque[Counted] = deque()
-        """What of it has a deadline, about in order; what ceased to count before stays until it surfaces."""
+        self._counted: dict[int, Request] = {}
+        """What is among those rows, by id."""
+        self._stale = Timers()
+        """When what of it has a deadline ceases to be."""
 
     @property
     def models(self) -> Mapping[str, Mapping[QueueKey, int]]:
@@ -44,14 +42,12 @@ class InView:
         model = request.model
         shown = (flow.number, model)
         self._shown[shown] = self._shown.get(shown, 0) + 1
-        stale_ns = NEVER
         if self._costs.counts_time_of(request):
             stale_ns = self._costs.stale_ns(request)
             if stale_ns <= now_ns:
                 return
-        counted = self._counted[request.id] = (stale_ns, request)
-        if stale_ns < NEVER:
-            self._stale.append(counted)
+            self._stale.set(request.id, stale_ns)
+        self._counted[request.id] = request
         rows = self._rows.get(model)
         if rows is None:
             rows = self._rows[model] = {}
@@ -70,22 +66,17 @@ class InView:
 
     def pass_time(self, now_ns: int) -> None:
         """What leaves no time for a batch of full size any more counts for none."""
-        stale = self._stale
-        while stale:
-            stale_ns, request = stale[0]
-            counts = self._counted.get(request.id) is stale[0]  # it may have gone, and come back as another kind
-            if counts and stale_ns > now_ns:
-                return
-            stale.popleft()
-            if counts:
-                self._discount(request.id)
+        if self._stale.earliest_ns <= now_ns:
+            for _, request_id in self._stale.pop_due(now_ns):
+                if isinstance(request_id, int):
+                    self._discount(request_id)
 
     def _discount(self, request_id: int) -> None:
         """Count a request no more: it fills no batch."""
-        counted = self._counted.pop(request_id, None)
-        if counted is None:
+        request = self._counted.pop(request_id, None)
+        if request is None:
             return
-        request = counted[1]
+        self._stale.cancel(request.id)
         model = request.model
         rows, key = self._rows[model], (model, request.shape, request.merge_key)
         left = rows[key] - request.rows

@@ -7,7 +7,7 @@ than that a leg, once begun, is finished. Among themselves the clients of late r
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 import msgspec
 
@@ -16,6 +16,7 @@ from tidegate.engine.books import Fleet
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.flows import Flow
 from tidegate.engine.held import HeldRequests
+from tidegate.engine.timers import UNSWEPT
 
 APART = "/late"
 """What is added to the merge key of late requests, so that they share batches with none but each other."""
@@ -96,9 +97,12 @@ class LateRequests:
         self._unseen: set[int] = set()
         """What of it, by id, the policy has never known of."""
         self._shown: dict[int, Request] = {}
-        """What the policy was shown; what it ran stays until somebody looks."""
+        """What the policy was shown; what it ran stays until `to_call_back`."""
         self._expiries: list[tuple[int, int]] = []
-        """When the answers are wanted no more, and which by id; what is not late any more stays until it surfaces."""
+        """When the answers are wanted no more, and which by id.
+
+        What is not late any more stays until it surfaces, or most of them are such.
+        """
 
     def __len__(self) -> int:
         return len(self._held)
@@ -108,9 +112,7 @@ class LateRequests:
 
     @property
     def waits(self) -> bool:
-        """Whether any late request waits, shown to the policy or not."""
-        if self._shown:
-            self._shown = {request_id: late for request_id, late in self._shown.items() if request_id in self._queued}
+        """Whether any late request may wait, shown to the policy or not."""
         return bool(self._held or self._shown)
 
     @property
@@ -129,9 +131,18 @@ class LateRequests:
         if not request.is_late:
             request = msgspec.structs.replace(request, deadline_ns=NEVER, merge_key=request.merge_key + APART)
         if request.late_until_ns < NEVER:
+            if len(self._expiries) > 2 * (len(self._held) + len(self._shown)) + UNSWEPT:
+                self._sweep()
             heappush(self._expiries, (request.late_until_ns, request.id))
             self.earliest_ns = self._expiries[0][0]
         self._hold(request)
+
+    def _sweep(self) -> None:
+        """Forget when what is not late any more is wanted no more."""
+        self._expiries = [
+            expiry for expiry in set(self._expiries) if expiry[1] in self._held or expiry[1] in self._queued
+        ]
+        heapify(self._expiries)
 
     def call_back(self, request: Request) -> None:
         """The policy sees a request no more, which did not run."""
@@ -181,9 +192,11 @@ class LateRequests:
 
     def to_call_back(self) -> list[Request]:
         """What the policy sees, has not run, and is to forget: others want the workers."""
-        names = {request.model for request in self._shown.values() if request.id in self._queued}
-        wanted = {name for name in names if not self._is_left_over(name, shown=True)}
-        return [request for request in self._shown.values() if request.model in wanted and request.id in self._queued]
+        shown = self._shown = {
+            request_id: late for request_id, late in self._shown.items() if request_id in self._queued
+        }
+        wanted = {name for name in {late.model for late in shown.values()} if not self._is_left_over(name, shown=True)}
+        return [late for late in shown.values() if late.model in wanted]
 
     def _show(self, model: str, most_rows: Callable[[Request], int]) -> list[Request]:
         shown = self._of_model[model].pop(most_rows)
@@ -232,14 +245,15 @@ class LateRequests:
     def _count_kinds(self, hosts: frozenset[str], most: int) -> int:
         """How many kinds of batches wait that could use a worker which hosts one of these; `most` at the most."""
         kinds: set[QueueKey] = set()
+        count = 0
         for request in self._queued.values():
-            if request.deadline_ns != NEVER or request.is_late:
-                kind = request.model, request.shape, request.merge_key
-                if kind not in kinds and self._uses(request.model, hosts):
-                    kinds.add(kind)
-                    if len(kinds) >= most:
-                        break
-        return len(kinds)
+            kind = request.model, request.shape, request.merge_key
+            if kind not in kinds and (request.deadline_ns != NEVER or request.is_late):
+                kinds.add(kind)
+                count += self._uses(request.model, hosts)
+                if count >= most:
+                    break
+        return count
 
     def _uses(self, model: str, hosts: frozenset[str]) -> bool:
         return any(part in hosts for path in self._fleet.models[model].paths for part in path.partitions)

@@ -1,27 +1,40 @@
 """The timers that a policy asked for: one per key, fired in the order of (instant, order of setting)."""
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from tidegate.api import NEVER, TimerKey
 
+UNSWEPT = 64
+"""So many dead entries a heap may always have: sweeping out fewer is not worth it."""
+
 
 class Timers:
-    """A heap in which a moved or cancelled timer stays behind, marked dead, until it surfaces."""
+    """A heap in which a moved or cancelled timer stays behind, marked dead, until it surfaces, or most of them are."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, TimerKey]] = []
         self._live: dict[TimerKey, int] = {}
         self._order = 0
+        self._most = UNSWEPT
+        """The entries from which on it is worth looking for dead ones."""
         self.earliest_ns = NEVER
         """Nothing is due before, and perhaps nothing then: so that most events need not ask."""
 
     def set(self, key: TimerKey, at_ns: int) -> None:
         """Set or move a timer."""
+        if len(self._heap) >= self._most:
+            self._sweep()
         self._order += 1
         self._live[key] = self._order
         heappush(self._heap, (at_ns, self._order, key))
         self.earliest_ns = min(self.earliest_ns, at_ns)
+
+    def _sweep(self) -> None:
+        """Forget what is dead: those who set timers for far instants, and move or cancel them, are clients at last."""
+        self._heap = [entry for entry in self._heap if self._live.get(entry[2]) == entry[1]]
+        heapify(self._heap)
+        self._most = 2 * len(self._heap) + UNSWEPT
 
     def cancel(self, key: TimerKey) -> None:
         """Forget a timer, if it is set."""

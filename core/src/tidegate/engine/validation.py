@@ -46,8 +46,8 @@ def _requests(state: State, reducer: Reducer) -> Iterator[str]:
         yield f"requests {[request.id for request in state.homeless]} are queued and no worker can run them"
     if early := [request.id for request in state.late if not request.is_late]:
         yield f"requests {early} wait to be served late and are not late"
-    if state.late.waits != any(request.is_late for request in (*state.late, *state.queued.values())):
-        yield f"late requests are thought {'' if state.late.waits else 'not '}to wait"
+    if any(request.is_late for request in (*state.late, *state.queued.values())) and not state.late.waits:
+        yield "late requests are thought not to wait"
     if stray := state.tries._tries.keys() - reducer.open.keys():
         yield f"tries are counted of {sorted(stray)}, which have ended"
     if state.reprieved or state.learned:
@@ -216,7 +216,7 @@ def _view(shared: SharedWorkers, queued: dict[int, Request]) -> Iterator[str]:
     if gone := view._counted.keys() - queued.keys():
         yield f"requests {sorted(gone)} fill batches of which the policy does not know"
     rows: dict[str, Counter[object]] = {}
-    for _, request in view._counted.values():
+    for request in view._counted.values():
         rows.setdefault(request.model, Counter())[request.model, request.shape, request.merge_key] += request.rows
     if {model: dict(of_key) for model, of_key in rows.items()} != view._rows:
         yield f"kinds of batches are thought to have {view._rows} rows"
