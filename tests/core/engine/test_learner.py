@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import Profile, ms_to_ns
+from tidegate.engine.correction import Correction
 from tidegate.engine.learner import LATEST, PUBLISH_EVERY, TOO_LONG, ProfileLearner
 
 MAX_ROWS = 16
@@ -222,6 +223,27 @@ def test_a_shape_borrows_no_margin_out_of_all_proportion() -> None:
     for _ in range(40):
         others["x:1"].observe(MAX_ROWS, ms_to_ns(rng.choice((2, 40))))
     assert teach(others["x:2"], TRUTH, rng, legs=16)[-1].planned_ns(MAX_ROWS) < ms_to_ns(1000)
+
+
+def test_what_a_shape_borrows_is_no_more_for_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked through anew at every look, while everybody waits."""
+    rng, others = random.Random(8), dict[str, ProfileLearner]()
+    shapes = [f"x:{width}" for width in range(1, 41)]
+    for shape in shapes:
+        others[shape] = ProfileLearner(BASE.of_shape(shape), others=others)
+        teach(others[shape], TRUTH, rng, legs=LATEST if shape != shapes[-1] else 1, noise=0.1)
+    looked_at = 0
+    at = Correction.at
+
+    def counting(correction: Correction, rows: int) -> float:
+        nonlocal looked_at
+        looked_at += 1
+        return at(correction, rows)
+
+    monkeypatch.setattr(Correction, "at", counting)
+    learned = teach(others[shapes[-1]], TRUTH, rng, legs=PUBLISH_EVERY - 1, noise=0.1)[-1]
+    assert looked_at < 8 * LATEST
+    assert 0.05 < learned.planned_ns(8) / learned.expected_ns(8) - 1 < 0.15, "it is borrowed"
 
 
 def test_a_transient_is_forgotten() -> None:

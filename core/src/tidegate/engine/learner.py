@@ -27,7 +27,7 @@ from tidegate.engine.spread import Spread
 LATEST = 256
 """How many legs decide on the margin."""
 ENOUGH = 64
-"""A shape with fewer legs than that borrows from others how far legs stray."""
+"""A shape with fewer legs than that borrows from others how far legs stray: from all together as many as decide."""
 KNOWN_LEGS = 2
 """A shape of which so many legs were seen tells something about others."""
 TOLD_APART = 1e-3
@@ -256,10 +256,10 @@ class ProfileLearner:
             steep = (most - least) / (1 - 1 / largest)
             self._correction.believe(steep, most - steep)
 
-    def _strays(self) -> list[tuple[int, float]]:
+    def _strays(self, most: int = LATEST) -> list[tuple[int, float]]:
         """Rows of each of the latest legs, and how much longer it took than the correction has it, in ns."""
         correction = self._correction.at
-        return [(rows, residual - correction(rows)) for rows, residual in self._latest]
+        return [(rows, residual - correction(rows)) for rows, residual in list(self._latest)[-most:]]
 
     def _margin(self) -> float:
         """What covers the given share of the latest legs, besides what is expected: so many times the spread."""
@@ -269,13 +269,12 @@ class ProfileLearner:
         usual_ns = {rows: spread(self._base.expected_ns(rows) + added_ns[rows]) for rows in sizes}
         above = [(residual - added_ns[rows]) / usual_ns[rows] for rows, residual in self._latest]
         if len(above) < ENOUGH:
-            for other in self._others.values():
-                if other is not self:
-                    most_rows = min(self._base.max_rows, other._base.max_rows)  # a row alone may take next to nothing
-                    scale = self._published.expected_ns(most_rows) / other.published.expected_ns(most_rows)
-                    above += [
-                        scale * stray / spread(scale * other._expected_ns(rows)) for rows, stray in other._strays()
-                    ]
+            others = [other for other in self._others.values() if other is not self and other._latest]
+            for other in others:
+                most_rows = min(self._base.max_rows, other._base.max_rows)  # a row alone may take next to nothing
+                scale = self._published.expected_ns(most_rows) / other.published.expected_ns(most_rows)
+                strays = other._strays(max(1, LATEST // len(others)))
+                above += [scale * stray / spread(scale * other._expected_ns(rows)) for rows, stray in strays]
         above.sort()
         # The longest of n is exceeded by one leg in n + 1: the rank counts the next leg, too.
         rank = min(len(above), ceil(self._quantile * (len(above) + 1)))
