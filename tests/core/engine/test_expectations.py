@@ -42,6 +42,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.expectations = Expectations([TRUTH], learn=True)
+        self.expectations.extend((), [Model("m", 16)])
         self.now_ns = 0
         self.told_not_yet: list[ProfileKey] = []
         self._batches = 0
@@ -126,6 +127,7 @@ def test_nothing_is_given_up_for_the_first_legs_while_a_worker_is_idle() -> None
         Expectations([GUESS], learn=True),
         [Worker(number, f"w{number}", ("m",)) for number in range(2)],
     )
+    expectations.extend((), [Model("m", 16)])
     for worker in workers:
         expectations.leg_started(0, Batch(worker.id, "m", (0,), (Leg(worker.id, "m", 0, 0),)), 0, "default", "")
         expectations.leg_ended(1, worker.id)

@@ -21,7 +21,7 @@ from tidegate.api import (
 )
 from tidegate.api.profile import SURPRISE
 from tidegate.engine import Engine, StartLeg
-from tidegate.engine.expectations import PATIENCE_LEGS
+from tidegate.engine.expectations import PATIENCE_LEGS, PROBES
 from tidegate.engine.learner import LATEST
 from tidegate.host import Plugins
 from tidegate.observation import Recorder, read_log
@@ -192,3 +192,19 @@ def test_doubts_are_replayed(policy: str) -> None:
     header, entries = read_log(service.log.splitlines())
     made = PLUGINS.make_policy(policy, header.setup, header.options)
     assert replay(header, entries, made).difference is None
+
+
+@every_dropping_policy
+@pytest.mark.parametrize("times", [2.9, 3.1, 40])
+def test_a_profile_of_another_machine_refuses_nobody_for_long(policy: str, times: float) -> None:
+    """By what was measured no request can be in time; in truth all can, with much to spare."""
+    service = Service(policy, lambda now_ns, leg: TRUTH.planned_ns(leg.rows), seconds=12, base=TRUTH.scaled(times))
+    assert service.share(service.in_time, 4, 12) > 0.95
+
+
+@every_dropping_policy
+def test_a_profile_that_is_as_slow_as_it_says_is_tried_and_then_believed(policy: str) -> None:
+    slow = TRUTH.scaled(20)
+    service = Service(policy, lambda now_ns, leg: slow.planned_ns(leg.rows), seconds=12, base=slow)
+    assert 1 <= len(service.ends) <= 2 * (1 + PROBES)
+    assert max(end_ns for end_ns, _ in service.ends) < 8 * SECOND_NS

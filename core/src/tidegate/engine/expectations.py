@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tidegate.api import Batch, Model, Policy, Profile, ProfileKey, Request, Worker
+from tidegate.api.profile import SURPRISE
 from tidegate.engine.learner import KNOWN_LEGS, ProfileLearner
 from tidegate.engine.shapes import Shapes, least_of_new, profile_of_new
 
@@ -26,10 +27,14 @@ class _Tracked:
     base: Profile
     """What is expected when the learned is doubted."""
     learner: ProfileLearner
+    probe: Profile
+    """What the latest probe is let through under: the base, or less where hardly a leg has shown that to be true."""
+    seen: int = 0
+    """Legs that were observed on warm workers since the base was told, `PROBES` at most."""
     active_ns: int = -PATIENCE_NS
     """When a leg last started or ended, or the expectation was doubted."""
     awaits_probe: bool = False
-    """Whether the base is expected, as no leg has started yet."""
+    """Whether `probe` is expected, as no leg has started yet."""
     probing: bool = False
     """Whether no leg was observed since it was doubted."""
     probes: int = 0
@@ -45,7 +50,9 @@ class Expectations:
     What is expected decides what runs, and what runs decides what is expected. Where that ends with nothing running,
     because policies drop requests that seem hopeless, the expectation is doubted: one leg, the probe, is let through
     under the base profile, and decides what is expected from then on. What was derived from other shapes is a guess,
-    which is doubted at the first request that is dropped for it: then the least is expected that it may take.
+    which is doubted at the first request that is dropped for it: then the least is expected that it may take. What was
+    measured, or told, is doubted where it lets nothing run and hardly a leg has shown it to be true: it may be of
+    another machine.
     """
 
     def __init__(self, profiles: Iterable[Profile], *, learn: bool, quantile: float = Policy.quantile) -> None:
@@ -63,7 +70,7 @@ class Expectations:
         """What learns a profile, by (partition, kind) and then by shape."""
         self._tracked: dict[ProfileKey, _Tracked] = {}
         self._keys_of: dict[tuple[str, str], dict[ProfileKey, None]] = {}
-        """The keys that legs of a model and a shape have had, or may have under a guess."""
+        """The keys that legs of a model and a shape may have."""
         self._running: dict[int, ProfileKey] = {}
         """The keys of legs that run, by batch."""
         self._warm: dict[int, set[str]] = {}
@@ -105,7 +112,7 @@ class Expectations:
                 self._shapes.tell_apart(profile.partition, profile.shape)
                 self.replace(profile)
         for model in models:
-            for shape in self._shapes.of(model.name):
+            for shape in ("", *self._shapes.of(model.name)):
                 self._meet(shape, model)
 
     def meet(self, request: Request, model: Model) -> tuple[Request, list[Profile]]:
@@ -122,7 +129,8 @@ class Expectations:
         met = ((base, self.profiles.get((base.partition, base.kind, shape))) for base in bases)
         new = [self._begin(shape, base) for base, known in met if known is None or known.max_rows < base.max_rows]
         if self._learn:
-            self._keys_of.setdefault((model.name, shape), {}).update((profile.key, None) for profile in new)
+            keys = self._keys_of.setdefault((model.name, shape), {})
+            keys.update(((base.partition, base.kind, shape), None) for base in bases)
         return new
 
     def leg_started(self, now_ns: int, batch: Batch, leg: int, kind: str, shape: str) -> ProfileKey | None:
@@ -136,7 +144,6 @@ class Expectations:
         if tracked is None:
             return None
         self._running[batch.id] = key
-        self._keys_of.setdefault((batch.model, shape), {})[key] = None
         tracked.active_ns = now_ns
         if not tracked.awaits_probe:
             return None
@@ -168,11 +175,16 @@ class Expectations:
         warm = self._warm.setdefault(worker.id, set())
         if partition not in warm:
             warm.add(partition)
+            if tracked.probing and tracked.probe is not tracked.base and duration_ns < tracked.base.expected_ns(rows):
+                return self._rescale(key, tracked, rows, duration_ns)
             hearsay = tracked.learner.observe_warming(rows, duration_ns)
             if hearsay is None or tracked.awaits_probe:
                 return None
             self._expect(key, hearsay)
             return hearsay
+        tracked.seen = min(PROBES, tracked.seen + 1)
+        if tracked.probing and tracked.probe is not tracked.base:
+            return self._rescale(key, tracked, rows, duration_ns)
         if tracked.probing:
             tracked.probing = False
             if 2 * duration_ns < tracked.learner.published.planned_ns(rows):
@@ -205,14 +217,18 @@ class Expectations:
             hearsay = tracked.learner.is_hearsay
             if tracked.awaits_probe or (now_ns - tracked.active_ns < PATIENCE_NS and not hearsay):
                 continue
-            if budget_ns < self._planned_ns(tracked.base, dropped):
+            probe = tracked.base
+            if budget_ns < SURPRISE * self._planned_ns(probe, dropped) and tracked.seen < PROBES:
+                probe = probe.scaled(budget_ns / (SURPRISE * len(keys) * self._planned_ns(probe, dropped)))
+            if budget_ns < self._planned_ns(probe, dropped):
                 continue  # as short a time as that tells nothing
             workers = idle(key[0], key[1])
             if not workers and not self._is_mere_guess(key):
                 continue
             if now_ns - tracked.active_ns < self._patience_ns(key, workers) and not hearsay:
                 continue
-            if tracked.learner.doubt(tracked.base):
+            if tracked.learner.doubt(probe):
+                tracked.probe = probe
                 tracked.active_ns, tracked.awaits_probe, tracked.probing = now_ns, True, True
                 tracked.probes += 1
                 doubted.append(key)
@@ -222,8 +238,15 @@ class Expectations:
         """Expect what lets the probe through, unless it has left already; returns that: the policy is told so now."""
         tracked = self._tracked[key]
         if tracked.awaits_probe:
-            self._expect(key, tracked.base)
+            self._expect(key, tracked.probe)
         return self.profiles[key]
+
+    def _rescale(self, key: ProfileKey, tracked: _Tracked, rows: int, duration_ns: int) -> Profile:
+        """What was told is wrong as a whole: the probe says how long legs take, and that is learned from instead."""
+        profile, seen = tracked.base.scaled(duration_ns / tracked.base.expected_ns(rows)), tracked.seen
+        self.replace(profile)
+        tracked.seen = seen
+        return profile
 
     def _patience_ns(self, key: ProfileKey, idle: Sequence[Worker]) -> int:
         """A worker that hosts nothing else has nothing better to do than to probe."""
@@ -273,5 +296,6 @@ class Expectations:
         others[profile.shape] = learner
         if tracked := self._tracked.get(key):  # legs of it may be running
             tracked.base, tracked.learner, tracked.awaits_probe = least or profile, learner, False
+            tracked.probe, tracked.probing, tracked.seen = tracked.base, False, 0
         else:
-            self._tracked[key] = _Tracked(least or profile, learner)
+            self._tracked[key] = _Tracked(least or profile, learner, least or profile)

@@ -38,6 +38,7 @@ class State:
         self.models = {model.name: model for model in setup.models}
         self.fleet = Fleet(setup.workers, self.models)
         self.expectations = Expectations(setup.profiles, learn=settings.learn, quantile=policy.quantile)
+        self.expectations.extend((), setup.models)
         self.alone = AloneTimes(setup.execution_times)
         self.overlap = Overlap(settings.first_lead_ns)
         self.queued: dict[int, Request] = {}
