@@ -84,3 +84,9 @@ def test_what_is_not_late_is_not_wanted_late() -> None:
 def test_no_instant_lies_beyond_never() -> None:
     assert _due(LAX, slo_ms=("double_param", 1e14)) == NEVER
     assert _due(LAX, timeout=("int64_param", 2**63 - 1)) == NEVER
+
+
+@pytest.mark.parametrize("late", ["drop", "serve"])
+@pytest.mark.parametrize("value", [-1, -0.001, -9.9e14])
+def test_no_request_is_due_before_it_arrives(late: LateWord, value: float) -> None:
+    assert _wanted(STRICT, late=late, slo_ms=("double_param", value)).deadline_ns == NOW

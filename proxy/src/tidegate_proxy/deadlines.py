@@ -38,7 +38,7 @@ class Due(NamedTuple):
     """When the answer to a request is wanted."""
 
     deadline_ns: int
-    """The instant by which it must be answered; NEVER when nothing limits it."""
+    """The instant by which it must be answered, not before it arrives; NEVER when nothing limits it."""
     late_until_ns: int
     """The instant up to which an answer is wanted that is late; 0: it is not."""
 
@@ -53,7 +53,7 @@ def due(now_ns: int, model: Model | None, times: Times, grpc_remaining_s: float 
         limit_ns = min(limit_ns, now_ns + round(grpc_remaining_s * 1e9))
     if slo_ns is None:
         return Due(limit_ns, 0)
-    deadline_ns = min(limit_ns, now_ns + slo_ns)
+    deadline_ns = min(limit_ns, now_ns + max(0, slo_ns))
     served_late = model is not None and model.late == "serve" and deadline_ns < limit_ns
     return Due(deadline_ns, limit_ns if served_late else 0)
 
