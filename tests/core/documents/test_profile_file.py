@@ -20,7 +20,7 @@ profiles = st.builds(
     shape=st.sampled_from(("", "x:3,48,320", "x:3,48,640")),
     alpha_ms=st.floats(0, 10),
     beta_ms=st.floats(0, 10),
-    points=st.lists(points, min_size=1, max_size=4),
+    points=st.lists(points, min_size=1, max_size=4, unique_by=lambda point: point.rows),
 )
 
 
@@ -84,6 +84,9 @@ def test_shapes_measured_up_to_unlike_rows_are_told_of_as_many() -> None:
     assert [each.planned_ns(4) / 1e6 for each in (one, three, slowest)] == [8, 24, 24]
 
 
+ONE = '{"rows": 1, "median_ms": 1, "p95_ms": 1, "samples": 1}'
+
+
 def _with_shapes(*shapes: str) -> str:
     measured = _measured(1).model_dump()
     return json.dumps({"profiles": [measured | {"shape": shape} for shape in shapes]})
@@ -109,6 +112,11 @@ def test_the_median_is_expected_and_the_high_estimate_planned() -> None:
             "p95_ms",
         ),
         (_with_shapes("x:3").replace('"default"', '""'), r"profiles\.0\.kind"),
+        (_with_shapes("x:3").replace('"alpha_ms": 1.0', '"alpha_ms": NaN'), r"profiles\.0\.alpha_ms: .*finite"),
+        (
+            _with_shapes("x:3").replace('"points": [', f'"points": [{ONE}, '),
+            r"profiles\.0\.points: a batch of 1 rows stands there 2 times: keep one",
+        ),
         (_with_shapes("3,48"), r"profiles\.0\.shape: '3,48' is no shape: write NAME:3,48,320"),
         (_with_shapes("y:7;x:3"), r"profiles\.0\.shape: write 'x:3;y:7', as requests have it, not 'y:7;x:3'"),
         (_with_shapes("x:3", "x:3"), "profiles: 'm', kind 'default', shape 'x:3' is listed twice: keep one"),

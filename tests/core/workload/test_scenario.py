@@ -181,3 +181,31 @@ def test_what_is_no_scenario_is_refused(tmp_path: Path, content: bytes | None, m
         path.write_bytes(content)
     with pytest.raises(ScenarioError, match=rf"odd\.yaml:(?s:.*){message}"):
         read_scenario(path)
+
+
+NUMBERS = [
+    "models.0.share",
+    "models.0.time_ms",
+    "models.0.rows",
+    "popularity.exponent",
+    "arrivals.rate_rps",
+    "simulation.events.0.at_s",
+    "simulation.stalls.factor",
+    "simulation.jitter.cv",
+    "models.0.shapes.0.share",
+    "models.0.apps.0.weight",
+]
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), -1])
+@pytest.mark.parametrize("field", NUMBERS)
+def test_numbers_are_finite_and_not_negative(tmp_path: Path, field: str, number: float) -> None:
+    changes: dict[str, Any] = {
+        "popularity": {"law": "zipf"},
+        "models.0.shapes": [{"shape": "x:3"}],
+        "models.0.apps": [{"name": "a"}],
+        "simulation": {"events": [{"at_s": 1, "lost": 0}], "stalls": {"probability": 0.1}, "jitter": {"cv": 1}},
+    }
+    read(tmp_path, changes)
+    with pytest.raises(ScenarioError, match=field.replace(".", r"\.")):
+        read(tmp_path, changes | {field: number})

@@ -81,9 +81,9 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class PolicyOptions(BaseModel):
-    """Base of a policy's options: validated, and an unknown name is an error that lists the known ones."""
+    """Base of a policy's options: validated. An unknown name is an error, and so is a number that is infinite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Policy(ABC):

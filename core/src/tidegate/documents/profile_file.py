@@ -17,14 +17,14 @@ class ProfileFileError(Exception):
     """A profile file that cannot be used; the message names file, field and remedy."""
 
 
-Milliseconds = Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)]
+Milliseconds = Annotated[float, Field(ge=1e-6, le=1e9)]
 """A latency: at least a nanosecond, the unit of the contract."""
 
 
 class Point(BaseModel):
     """Latency of one batch size, in milliseconds."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     rows: int = Field(ge=1)
     median_ms: Milliseconds
     p95_ms: Milliseconds
@@ -34,7 +34,7 @@ class Point(BaseModel):
 class ModelProfile(BaseModel):
     """One model on one kind of worker, for requests of one shape."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     model: str
     kind: str = Field(default=DEFAULT_KIND, min_length=1)
     """`default`: of every kind of which the file says nothing else of this model."""
@@ -54,6 +54,14 @@ class ModelProfile(BaseModel):
             raise ValueError(f"write {canonical!r}, as requests have it, not {shape!r}")
         return shape
 
+    @field_validator("points")
+    @classmethod
+    def _each_size_once(cls, points: list[Point]) -> list[Point]:
+        for rows, count in Counter(point.rows for point in points).items():
+            if count > 1:
+                raise ValueError(f"a batch of {rows} rows stands there {count} times: keep one")
+        return points
+
     @property
     def key(self) -> ProfileKey:
         """What it is of."""
@@ -71,7 +79,7 @@ class ModelProfile(BaseModel):
 class ProfileFile(BaseModel):
     """The document: versioned, for people to read and diff."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     version: Literal[1] = 1
     profiles: list[ModelProfile]
 

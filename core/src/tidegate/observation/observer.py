@@ -25,9 +25,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObserverOptions(BaseModel):
-    """Base of an observer's options: validated, and an unknown name is an error that lists the known ones."""
+    """Base of an observer's options: validated. An unknown name is an error, and so is a number that is infinite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Observer(ABC):

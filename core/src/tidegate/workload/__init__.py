@@ -9,6 +9,7 @@ from_layout    a scenario whose workers, models and network are those of a plann
 shapes         of a model's requests, each with its share and its times
 distributions  rows per request and the like; streams: one random stream per purpose
 profiles       how a scenario says how long a batch takes
+section        what its sections are made of
 simulated      its section `simulation`: how simulated workers differ from what policies expect
 """
 

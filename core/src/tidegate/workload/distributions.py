@@ -9,15 +9,15 @@ from random import Random
 from statistics import NormalDist
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
+
+from tidegate.workload.section import Section
 
 Draw = Callable[[], float]
 
 
-class Distribution(BaseModel):
+class Distribution(Section):
     """Something to draw non-negative numbers from."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     @abstractmethod
     def drawing_from(self, rng: Random) -> Draw:

@@ -1,18 +1,14 @@
 """How a scenario says what models are made of: partitions with their profiles, in pipelines."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Self, TypeVar
+from typing import Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from tidegate.workload.profiles import ProfileSpec
+from tidegate.workload.section import Name, Section
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
 P = TypeVar("P")
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def of_kind(profiles: Mapping[str, P], kind: str) -> P | None:
@@ -20,7 +16,7 @@ def of_kind(profiles: Mapping[str, P], kind: str) -> P | None:
     return profiles.get(kind) or profiles.get(kind.rpartition("/")[0])
 
 
-class PartitionSpec(_Section):
+class PartitionSpec(Section):
     """Consecutive blocks of a model, loaded as a model of their own."""
 
     name: Name
@@ -39,7 +35,7 @@ class PartitionSpec(_Section):
         return self.profile or of_kind(self.profiles, kind)
 
 
-class PipelineSpec(_Section):
+class PipelineSpec(Section):
     """Partitions in order, with one batch size."""
 
     batch: int = Field(ge=1, le=65536, description="Rows: no batch through it is larger")

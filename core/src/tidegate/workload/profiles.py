@@ -4,17 +4,17 @@ import csv
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from tidegate.api import Profile
+from tidegate.workload.section import Section
 
 Milliseconds = Annotated[float, Field(ge=0, lt=1e9)]
 
 
-class ProfileSpec(BaseModel):
+class ProfileSpec(Section):
     """Latency of a batch by its rows: exactly one of `alpha_ms` with `beta_ms`, `points_ms`, or `csv`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     alpha_ms: Milliseconds | None = Field(default=None, description="Milliseconds per row")
     beta_ms: Milliseconds | None = Field(default=None, description="Milliseconds per batch")
     points_ms: dict[int, Milliseconds] | None = Field(

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from tidegate.api.model import LateWord
 from tidegate.documents import Layout
@@ -18,22 +18,13 @@ from tidegate.workload.distributions import AnyDistribution, Constant
 from tidegate.workload.from_layout import sections_of
 from tidegate.workload.partitions import PartitionSpec, PipelineSpec, blocks_of
 from tidegate.workload.profiles import ProfileSpec, folder_of, read_table
+from tidegate.workload.section import Name, Positive, Section
 from tidegate.workload.shapes import ShapeSpec
 from tidegate.workload.simulated import SimulationSpec
 from tidegate.workload.traces import TraceFormat
 from tidegate.workload.workers import WorkerSpec, devices_of
 
 VERSION: Literal[1] = 1
-Positive = Annotated[float, Field(gt=0, lt=1e12)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-
-
-class Section(BaseModel):
-    """A part of the file: an unknown field is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 ONE_PROFILE = "give profile (for every GPU) or profiles (by kind of GPU), or pipelines: one of them"
 
 

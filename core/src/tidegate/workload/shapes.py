@@ -1,19 +1,19 @@
 """The shapes that a model's requests have, in a scenario: how often each comes, and how long it takes."""
 
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from tidegate.api import Profile
 from tidegate.workload.partitions import of_kind
 from tidegate.workload.profiles import ProfileSpec
+from tidegate.workload.section import Name, Section
 
 
-class ShapeSpec(BaseModel):
+class ShapeSpec(Section):
     """One shape: batches of it take `times` as long as the model's profile says, or as long as its own profile does."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    shape: Annotated[str, Field(min_length=1, max_length=200)] = Field(
+    shape: Name = Field(
         description="As the proxy reads it: inputs that vary with their dimensions, rows not counted: x:3,48,320"
     )
     share: float = Field(default=1.0, ge=0, description="Of the model's requests, relative to its other shapes'")

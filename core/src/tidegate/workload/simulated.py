@@ -2,18 +2,15 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from tidegate.workload.distributions import AnyDistribution, Constant
 from tidegate.workload.partitions import of_kind
 from tidegate.workload.profiles import ProfileSpec
+from tidegate.workload.section import Section
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ServiceSpec(_Section):
+class ServiceSpec(Section):
     """The truth about one model; without it workers take exactly as long as the model's profile says."""
 
     profile: ProfileSpec | None = Field(default=None, description="True latency, on every kind of worker")
@@ -35,21 +32,21 @@ class ServiceSpec(_Section):
         return self.profile or of_kind(self.profiles, kind)
 
 
-class JitterSpec(_Section):
+class JitterSpec(Section):
     """Every leg takes a random factor of mean 1 longer, drawn by each worker for itself."""
 
     cv: float = Field(gt=0, lt=10, description="Coefficient of variation: standard deviation over mean")
     distribution: Literal["lognormal", "gamma"] = "lognormal"
 
 
-class StallSpec(_Section):
+class StallSpec(Section):
     """Some legs take many times as long, as when the host does something else: compiles, swaps, collects garbage."""
 
     probability: float = Field(ge=0, le=1, description="Of each leg")
     factor: AnyDistribution = Field(default=Constant(value=10), description="So many times as long")
 
 
-class NetworkSpec(_Section):
+class NetworkSpec(Section):
     """What a leg takes besides running: its call and its rows travel there, its answer back (Symphony, figure 18).
 
     The worker is busy all the while, as a Triton that is waited for is, but for a leg that was on its way when the one
@@ -63,14 +60,14 @@ class NetworkSpec(_Section):
     )
 
 
-class FailureSpec(_Section):
+class FailureSpec(Section):
     """Legs that end in a failure instead of an answer."""
 
     probability: float = Field(ge=0, le=1, description="Of each leg")
     retry: bool = Field(default=True, description="The worker is to blame: elsewhere the requests may succeed")
 
 
-class WorkerEvent(_Section):
+class WorkerEvent(Section):
     """A worker, or a whole node, goes or comes back."""
 
     at_s: float = Field(ge=0, description="Seconds from the start of the measured window")
@@ -84,7 +81,7 @@ class WorkerEvent(_Section):
         return self
 
 
-class SimulationSpec(_Section):
+class SimulationSpec(Section):
     """What only the simulator needs: ignored when the scenario is run live."""
 
     service: dict[str, ServiceSpec] = Field(default_factory=dict, description="By model, or partition of a split one")

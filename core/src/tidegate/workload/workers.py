@@ -2,20 +2,18 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from tidegate.documents import Device, Mps, Slice, Whole
+from tidegate.workload.section import Name, Section
 from tidegate.workload.simulated import NetworkSpec
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
 
-
-class WorkerSpec(BaseModel):
+class WorkerSpec(Section):
     """Several equal workers."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     count: int = Field(ge=1, le=100_000)
     gpu: Name = Field(default="default", description="What GPU they have, e.g. `A100`: those of one name are equal")
     per_gpu: int = Field(default=1, ge=1, le=100, description="Workers that share one GPU, each with such an MPS share")
