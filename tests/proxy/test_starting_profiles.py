@@ -8,7 +8,7 @@ from tidegate_proxy.catalog import Catalog
 from tidegate_proxy.labels import label
 from tidegate_proxy.padding import PaddedAxis
 from tidegate_proxy.signature import Signature, TensorSpec
-from tidegate_proxy.starting_profiles import misfits, starting_profiles
+from tidegate_proxy.starting_profiles import misfits, said_of_others, starting_profiles
 
 
 def _measured(model: str, ms: float, **key: str) -> ModelProfile:
@@ -45,6 +45,15 @@ def test_every_kind_has_its_own_profiles_and_every_shape() -> None:
         ("wide", "A100", "x:3,48,640"): 4,
         ("wide", "T4", ""): 9,
     }
+
+
+def test_who_has_no_profile_hears_on_what_kinds_the_model_was_measured() -> None:
+    measured = ProfileFile(profiles=[_measured("wide", 1, kind="T4"), _measured("wide", 1, kind="A100")])
+    assert (
+        said_of_others(measured, "wide")
+        == " (there is one for 'A100', 'T4': if they are such, say so in tritons[].kind)"
+    )
+    assert said_of_others(measured, "narrow") == ""
 
 
 def test_what_was_not_measured_is_guessed_for_every_kind() -> None:

@@ -35,7 +35,7 @@ from tidegate_proxy.queue_delay import drop_delays
 from tidegate_proxy.regions import Regions
 from tidegate_proxy.routing import Routing
 from tidegate_proxy.settings import InForce, settings_of
-from tidegate_proxy.starting_profiles import hosted, misfits, starting_profiles
+from tidegate_proxy.starting_profiles import hosted, misfits, said_of_others, starting_profiles
 
 log = logging.getLogger(__name__)
 
@@ -144,8 +144,8 @@ def _setup(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> Setu
         model = catalog.models[name]
         if not measured.profiles_of(name, kind, model.max_rows):
             level = logging.INFO if model.slo_ns is None else logging.WARNING  # what else would a guess be wrong for?
-            words = "no profile of %r for workers of kind %r: starting from a guess, learning from what is observed"
-            log.log(level, words, name, kind)
+            words = "no profile of %r for workers of kind %r%s: starting from a guess, learning from what is observed"
+            log.log(level, words, name, kind, said_of_others(measured, name))
     return Setup(
         models=tuple(catalog.models.values()),
         workers=tuple(catalog.workers),

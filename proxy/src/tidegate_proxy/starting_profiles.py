@@ -40,6 +40,16 @@ def hosted(catalog: Catalog) -> list[tuple[str, str]]:
     return sorted({(partition, worker.kind) for worker in catalog.workers for partition in worker.hosts})
 
 
+def said_of_others(measured: ProfileFile, model: str) -> str:
+    """Words, which follow those for a kind of worker: what kinds a model was measured on, as these may be such ones."""
+    kinds = sorted({profile.kind for profile in measured.profiles if profile.model == model})
+    return (
+        f" (there is one for {', '.join(map(repr, kinds))}: if they are such, say so in tritons[].kind)"
+        if kinds
+        else ""
+    )
+
+
 def misfits(catalog: Catalog, measured: ProfileFile) -> list[str]:
     """A line for each measured shape that no request runs in: the model is another one, or they are padded."""
     lines = []
