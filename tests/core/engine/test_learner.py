@@ -284,3 +284,9 @@ def test_whatever_it_sees_its_tables_are_monotone_and_positive(legs: list[tuple[
             assert learned.max_rows == MAX_ROWS
             assert learned.planned_ns(1) >= 1
             assert all(before <= after for before, after in pairwise(learned.expected))
+
+
+def test_what_is_doubted_may_be_told_for_more_rows_than_what_takes_its_place() -> None:
+    learner = ProfileLearner(BASE)
+    assert learner.doubt(BASE.scaled(0.5).up_to(MAX_ROWS // 2))
+    assert not learner.doubt(BASE.up_to(MAX_ROWS // 2))

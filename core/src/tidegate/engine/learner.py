@@ -151,7 +151,7 @@ class ProfileLearner:
     def doubt(self, base: Profile) -> bool:
         """Forget what was observed: the very next leg decides. False where no more than this base is expected."""
         told = self._published
-        if not any(told.planned_ns(rows) > (1 + TOO_LONG) * base.planned_ns(rows) for rows in told.every_size):
+        if not any(told.planned_ns(rows) > (1 + TOO_LONG) * base.planned_ns(rows) for rows in base.every_size):
             return False
         self._first_look = 1
         self._forget()
