@@ -184,6 +184,19 @@ def test_a_policy_knows_a_shape_before_its_first_request() -> None:
     assert len(policy.told) == 2
 
 
+@pytest.mark.parametrize("policy", PLUGINS.policies)
+def test_a_worker_of_a_kind_that_is_new_knows_the_shapes_that_are_not(policy: str) -> None:
+    setup = Setup((MODEL,), (Worker(0, "w0", ("m",)),), (GUESS,))
+    engine = Engine(PLUGINS.make_policy(policy, setup, {}), name=policy, strict=True)
+    engine.handle(RequestArrived(0, Request(0, "m", 1, 0, NS_PER_MS * 10, shape="x:9")))
+    swift = GUESS.scaled(0.5)
+    engine.handle(ProfileUpdated(1, Profile("m", "swift", swift.expected)))
+    engine.handle(WorkerJoined(2, Worker(1, "w1", ("m",), "swift")))
+    engine.handle(RequestArrived(3, Request(1, "m", 1, 3, NS_PER_MS * 10, shape="x:9")))
+    engine.validate()
+    assert ("m", "swift", "x:9") in engine.expectations.profiles
+
+
 WIDTHS = (320, 480, 640, 800, 960)
 TRUTH = {profile.shape: profile for profile in (measured(width, per_row_ms=width / 160) for width in WIDTHS)}
 

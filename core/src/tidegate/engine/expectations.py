@@ -101,19 +101,23 @@ class Expectations:
         self._expect(profile.key, profile)
         self._track(profile)
 
-    def extend(self, profiles: Iterable[Profile], models: Iterable[Model]) -> None:
+    def extend(self, profiles: Iterable[Profile], models: Iterable[Model]) -> list[Profile]:
         """Expect these where nothing is known yet, or not of batches as large: what was learned stands.
 
-        `models`: those that there are from now on; each shape that their requests have had is expected of them.
+        `models`: those that there are from now on; each shape that their requests have had is expected of them. Returns
+        the profiles of such shapes that are new with that.
         """
         for profile in profiles:
             known = self.profiles.get(profile.key)
             if known is None or known.max_rows < profile.max_rows:
                 self._shapes.tell_apart(profile.partition, profile.shape)
                 self.replace(profile)
-        for model in models:
-            for shape in ("", *self._shapes.of(model.name)):
-                self._meet(shape, model)
+        return [
+            profile
+            for model in models
+            for shape in ("", *self._shapes.of(model.name))
+            for profile in self._meet(shape, model)
+        ]
 
     def meet(self, request: Request, model: Model) -> tuple[Request, list[Profile]]:
         """A request arrives: the request with its shape's class, and the profiles that are new with that."""

@@ -48,8 +48,7 @@ class Intake:
             case WorkerLost():
                 self._lose_worker(event)
             case ProfileUpdated():
-                self._state.expectations.replace(event.profile)
-                self._policy.inform(event)
+                self._update_profile(event)
             case PlanChanged():
                 self._change_plan(event)
             case TriesChanged():
@@ -172,6 +171,15 @@ class Intake:
         most = self._state.settings.max_tries + (flight.running and flight.early_ns is None)
         wanted_until_ns = max(request.deadline_ns, request.late_until_ns)
         return self._state.tries.count(request) <= most and wanted_until_ns > event.now_ns
+
+    def _update_profile(self, event: ProfileUpdated) -> None:
+        """Somebody knows better; what is said of a kind of worker for the first time is said of every shape."""
+        state, profile = self._state, event.profile
+        is_new = profile.key not in state.expectations.profiles
+        state.expectations.replace(profile)
+        self._policy.inform(event)
+        for follows in state.expectations.extend((), state.models.values()) if is_new else ():
+            self._policy.inform(ProfileUpdated(event.now_ns, follows))
 
     # Workers -----------------------------------------------------------------------------------------------------
 
