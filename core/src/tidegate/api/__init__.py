@@ -6,6 +6,7 @@ Words: a *request* of a *model* waits until a *policy* puts it into a *batch*; t
 policy    one method per event: BEGIN HERE; events: what it is told, commands: what it wants done
 model     the nouns; device: what workers are bound to, network: what is between them, shape: how one is read
 mig       into which instances NVIDIA cuts a GPU, and where in its memory each may begin
+interference  how tenants of one device slow each other down
 profile   how long a partition runs; execution_times: how long requests of an application run alone
 planner   from a problem to a plan
 specs     what a distribution offers, and how its hooks return it

@@ -53,6 +53,11 @@ def mig_instance(part: Slice) -> Mig | None:
             assert_never(part)
 
 
+def compute_percent(part: Slice) -> int:
+    """The percentage of the compute units of its device, or of its MIG instance, that a worker may use."""
+    return part.percent if isinstance(part, Mps) else 100
+
+
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One GPU of a machine. Workers with equal devices share it."""
 

@@ -4,6 +4,7 @@ document       JSON or YAML in, JSON out
 layout         what is loaded where: planners make it, the generator, the simulator and the proxy read it
 deployment     what the generator wrote: model repositories and the processes that serve them
 profile_file   how long models run, as measured
+interference   what models take on shares of one GPU, and by how much neighbours there make that longer
 struct_field   nouns of the contract as fields of a document
 request_sizes  how many requests have how many rows, as observed
 shape_text     the shapes of requests, by which profiles are kept, in words
@@ -11,7 +12,8 @@ wrong_fields   what is wrong with a document, field by field, in words
 block_profile  how long the blocks of a model run, as measured: what planners of partitions read
 """
 
-from tidegate.api.device import DEFAULT_KIND, Device, Mig, Mps, Slice, Whole, mig_instance
+from tidegate.api.device import DEFAULT_KIND, Device, Mig, Mps, Slice, Whole, compute_percent, mig_instance
+from tidegate.api.interference import Interference, Tenant
 from tidegate.api.mig import MIG_GEOMETRIES, MigGeometry, MigProfile, mig_geometries
 from tidegate.documents.block_profile import BlockLatencies, BlockProfile
 from tidegate.documents.deployment import (
@@ -27,6 +29,15 @@ from tidegate.documents.deployment import (
     read_deployment,
 )
 from tidegate.documents.document import DocumentError, read_document, write_document
+from tidegate.documents.interference import (
+    Alone,
+    HeldOut,
+    InterferenceModel,
+    Line,
+    Sensitivity,
+    ShareTable,
+    SharingModel,
+)
 from tidegate.documents.layout import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker
 from tidegate.documents.profile_file import (
     ModelProfile,
@@ -48,6 +59,7 @@ __all__ = [
     "PROXY_FILE",
     "RUN_FOLDER",
     "STATE_FILE",
+    "Alone",
     "BlockLatencies",
     "BlockProfile",
     "DeployedPartition",
@@ -55,12 +67,16 @@ __all__ = [
     "Deployment",
     "Device",
     "DocumentError",
+    "HeldOut",
+    "Interference",
+    "InterferenceModel",
     "Layout",
     "LayoutModel",
     "LayoutNetwork",
     "LayoutPartition",
     "LayoutPipeline",
     "LayoutWorker",
+    "Line",
     "Mig",
     "MigGeometry",
     "MigProfile",
@@ -70,9 +86,14 @@ __all__ = [
     "ProfileFile",
     "ProfileFileError",
     "RequestSizes",
+    "Sensitivity",
+    "ShareTable",
+    "SharingModel",
     "Slice",
+    "Tenant",
     "Whole",
     "WrongField",
+    "compute_percent",
     "device_variable",
     "mig_geometries",
     "mig_instance",

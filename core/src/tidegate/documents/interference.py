@@ -1,0 +1,186 @@
+"""The interference file: what models take on shares of one GPU, and by how much neighbours there make that longer.
+
+`tidegate fit-interference` writes it from measured runs. The model is that of InSS, section 4: a batch takes
+
+    transfer + gpu * (1 + sum over neighbours (cache * l + dram * e + neighbour))
+
+where `transfer + gpu` is what it takes alone on its share, bus and computing, `l` and `e` are the percentages of the
+bandwidth of L2 cache and DRAM that the neighbour uses alone, straight lines over its throughput, and `cache`, `dram`
+and `neighbour` say how sensitive the batch's model is to them. Nothing is negative: no neighbour makes anybody quicker.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from math import exp, log
+from typing import Annotated, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+
+from tidegate.api import Document, Profile, ms_to_ns
+from tidegate.api.interference import Tenant
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Positive = Annotated[float, Field(gt=0, lt=1e9)]
+NonNegative = Annotated[float, Field(ge=0, lt=1e9)]
+Percent = Annotated[float, Field(gt=0, le=100)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ShareTable(_Part):
+    """What one model computes alone on a share of the GPU: milliseconds by rows and percentage of the compute units."""
+
+    rows: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
+    percents: tuple[Percent, ...] = Field(min_length=1)
+    taken_ms: tuple[tuple[Positive, ...], ...]
+    """`taken_ms[i][j]`: milliseconds of a batch of `rows[i]` on `percents[j]` of the GPU."""
+
+    @model_validator(mode="after")
+    def _is_a_table(self) -> Self:
+        for name, axis in (("rows", self.rows), ("percents", self.percents)):
+            if any(later <= earlier for earlier, later in pairwise(axis)):
+                raise ValueError(f"{name}: must rise")
+        size = f"{len(self.rows)} lists (one for each of rows) of {len(self.percents)} (one for each of percents)"
+        if len(self.taken_ms) != len(self.rows) or any(len(row) != len(self.percents) for row in self.taken_ms):
+            raise ValueError(f"taken_ms: must be {size}")
+        if any(later > earlier for row in self.taken_ms for earlier, later in pairwise(row)):
+            raise ValueError("taken_ms: a larger share must not take longer")
+        columns = zip(*self.taken_ms, strict=True)
+        if any(later < earlier for column in columns for earlier, later in pairwise(column)):
+            raise ValueError("taken_ms: a larger batch must not take less")
+        return self
+
+    def at(self, rows: int, percent: float) -> float:
+        """Milliseconds of a batch: straight lines between neighbours in the table, all axes logarithmic.
+
+        Beyond the table it promises nothing that was not measured: time per row stays that of the largest batch, a
+        smaller share than the smallest takes longer in proportion, a larger one than the largest takes no less.
+        """
+        beyond = max(1.0, rows / self.rows[-1]) * max(1.0, self.percents[0] / percent)
+        above, by_rows = _between(self.rows, rows)
+        right, by_percent = _between(self.percents, percent)
+
+        def along(table: Sequence[float]) -> float:
+            return (1 - by_percent) * log(table[right - 1]) + by_percent * log(table[right])
+
+        few, more = along(self.taken_ms[above - 1]), along(self.taken_ms[above])
+        return beyond * exp((1 - by_rows) * few + by_rows * more)
+
+
+class Line(_Part):
+    """A straight line, nowhere falling."""
+
+    base: NonNegative = 0.0
+    slope: NonNegative = 0.0
+
+    def at(self, where: float) -> float:
+        """Its height there."""
+        return self.base + self.slope * where
+
+
+class Sensitivity(_Part):
+    """What a model minds of its neighbours: how much longer computing takes, as a share of what it takes alone."""
+
+    cache: NonNegative = 0.0
+    """For each percent of the L2 cache's bandwidth that a neighbour uses."""
+    dram: NonNegative = 0.0
+    """For each percent of the DRAM's bandwidth that a neighbour uses."""
+    neighbour: NonNegative = 0.0
+    """For each neighbour, whatever it does."""
+
+
+class SharingModel(_Part):
+    """One model on shares of the GPU."""
+
+    gpu_ms: ShareTable
+    transfer_ms: Line = Line()
+    """What the bus takes besides, to the GPU and back, by rows: neighbours do not slow it down."""
+    cache_percent: Line = Line()
+    """The share of the L2 cache's bandwidth that it uses alone, by rows per second of computing."""
+    dram_percent: Line = Line()
+    """The share of the DRAM's bandwidth that it uses alone, by rows per second of computing."""
+    sensitivity: Sensitivity = Sensitivity()
+
+
+class HeldOut(_Part):
+    """How far predictions were off runs that nothing was fitted to: |predicted - measured| / measured."""
+
+    runs: Annotated[int, Field(ge=1)]
+    mean: NonNegative
+    p95: NonNegative
+
+
+class Alone(NamedTuple):
+    """What a tenant is by itself."""
+
+    transfer_ms: float
+    gpu_ms: float
+    cache_percent: float
+    dram_percent: float
+
+    @property
+    def taken_ms(self) -> float:
+        """All that it takes."""
+        return self.transfer_ms + self.gpu_ms
+
+
+class InterferenceModel(Document):
+    """Models on shares of one kind of GPU, and how they slow each other down: an `Interference` and solo times."""
+
+    kind: Literal["interference"] = "interference"
+    gpu: Name
+    """What they were measured on, as a device's product is written, `V100`; a MIG instance: `A100/3g.20gb`."""
+    models: dict[Name, SharingModel] = Field(min_length=1)
+    held_out: HeldOut | None = None
+    """How good it is, as far as that was measured."""
+    _alone: dict[Tenant, Alone] = PrivateAttr(default_factory=dict)
+    """What was asked for already."""
+
+    def alone(self, tenant: Tenant) -> Alone:
+        """What a batch takes and uses alone on its share. Raises KeyError for a model that is not listed."""
+        known = self._alone.get(tenant)
+        if known is None:
+            model = self.models[tenant.partition]
+            gpu_ms = model.gpu_ms.at(tenant.rows, tenant.percent)
+            rows_per_s = 1000 * tenant.rows / gpu_ms
+            cache, dram = model.cache_percent.at(rows_per_s), model.dram_percent.at(rows_per_s)
+            known = self._alone[tenant] = Alone(model.transfer_ms.at(tenant.rows), gpu_ms, cache, dram)
+        return known
+
+    def expected_ms(self, tenant: Tenant, neighbours: Iterable[Tenant]) -> float:
+        """What a batch takes while these run beside it. Raises KeyError for a model that is not listed."""
+        mine, sensitivity = self.alone(tenant), self.models[tenant.partition].sensitivity
+        added = 0.0
+        for theirs in map(self.alone, neighbours):
+            added += sensitivity.cache * theirs.cache_percent + sensitivity.dram * theirs.dram_percent
+            added += sensitivity.neighbour
+        return mine.transfer_ms + mine.gpu_ms * (1 + added)
+
+    def slowdown(self, tenant: Tenant, neighbours: Iterable[Tenant]) -> float:
+        """How many times as long a batch takes beside these as alone; exactly 1 beside none."""
+        return self.expected_ms(tenant, neighbours) / self.alone(tenant).taken_ms
+
+    def profile(
+        self, model: str, percent: float, *, max_rows: int, kind: str, neighbours: Iterable[Tenant] = ()
+    ) -> Profile:
+        """The profile of a model on a share, beside neighbours that are always busy."""
+        beside = tuple(neighbours)
+        tenants = (Tenant(model, rows, percent) for rows in range(1, max_rows + 1))
+        taken_ns = accumulate((ms_to_ns(self.expected_ms(tenant, beside)) for tenant in tenants), max)
+        return Profile(model, kind, tuple(taken_ns))
+
+    def lacks(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Which of these models it knows nothing of."""
+        return tuple(sorted(set(names) - self.models.keys()))
+
+
+def _between(axis: Sequence[float], value: float) -> tuple[int, float]:
+    """Where a value lies on a rising axis: the entry at or above it, and how far from the one before; ends hold."""
+    if len(axis) == 1:
+        return 0, 1.0
+    above = min(max(1, bisect_left(axis, value)), len(axis) - 1)
+    share = (log(value) - log(axis[above - 1])) / (log(axis[above]) - log(axis[above - 1]))
+    return above, min(1.0, max(0.0, share))
