@@ -27,13 +27,21 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
+from tidegate.documents import Interference, InterferenceModel, Line, Sensitivity, ShareTable, SharingModel
 from tidegate.engine import Engine
 from tidegate.sim.build import PATIENCE
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.links import Forwarding, Links
 from tidegate.sim.record import ANSWERED, FAILED, WAITING, Record
 from tidegate.sim.simulation import Simulation
-from tidegate.sim.truth import SimulatedWorker, Truth, drawing_delays, drawing_factors, drawing_failures
+from tidegate.sim.truth import (
+    ConstantSlowdown,
+    SimulatedWorker,
+    Truth,
+    drawing_delays,
+    drawing_factors,
+    drawing_failures,
+)
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate.workload import draw_requests
 from tidegate.workload.scenario import Scenario
@@ -78,7 +86,7 @@ def run(
     policy: Policy | None = None,
     truth: Truth = EXACT,
     worker: Callable[[int], SimulatedWorker] = SimulatedWorker,
-    interference: float = 1.0,
+    interference: Interference | None = None,
     retry: bool = True,
     links: Links | None = None,
 ) -> Legs:
@@ -175,7 +183,7 @@ def sharing(worker_id: int) -> SimulatedWorker:
 
 def test_workers_of_one_gpu_slow_each_other_while_both_are_busy() -> None:
     """0 is alone for 400, then both have half the speed: 0 needs 1200 more; 1 has 400 left then."""
-    record = run([arrived(0), arrived(1, 400)], worker=sharing, interference=2.0)
+    record = run([arrived(0), arrived(1, 400)], worker=sharing, interference=ConstantSlowdown(2.0))
     assert record.legs == [(0, 0, 1600), (1, 400, 2000)]
 
 
@@ -183,21 +191,38 @@ def test_the_network_is_not_slowed() -> None:
     def far(worker_id: int) -> SimulatedWorker:
         return SimulatedWorker(worker_id, gpu="shared", delay_ns=lambda rows: 500 if worker_id else 0)
 
-    record = run([arrived(0), arrived(1)], worker=far, interference=2.0)
+    record = run([arrived(0), arrived(1)], worker=far, interference=ConstantSlowdown(2.0))
     # 0 runs at half speed from the start; at 2000 worker 1 has worked 750 of its 1000, and is alone then.
     assert record.legs == [(0, 0, 2000), (1, 0, 2250)]
 
 
 def test_workers_of_other_gpus_are_not_slowed() -> None:
-    record = run([arrived(0), arrived(1), arrived(2)], worker=sharing, interference=2.0)
+    record = run([arrived(0), arrived(1), arrived(2)], worker=sharing, interference=ConstantSlowdown(2.0))
     assert record.legs == [(2, 0, 1000), (0, 0, 2000), (1, 0, 2000)]
 
 
 def test_a_lost_worker_slows_nobody() -> None:
     events: list[AnyEvent] = [arrived(0), arrived(1), WorkerLost(500, 1)]
-    record = run(events, worker=sharing, interference=2.0)
+    record = run(events, worker=sharing, interference=ConstantSlowdown(2.0))
     # The second request is tried again, on the worker with a GPU to itself.
     assert record.legs == [(1, 0, 500), (0, 0, 1250), (2, 500, 1500)]
+
+
+def test_each_is_slowed_as_a_fitted_model_says_of_its_neighbours() -> None:
+    """One row of `m` uses 20 % of the cache alone; of three neighbours each is slowed by 1 % for each percent."""
+    table = ShareTable(rows=(1,), percents=(50,), taken_ms=((1.0,),))
+    sensitivity = Sensitivity(cache=0.01, neighbour=0.05)
+    model = SharingModel(gpu_ms=table, cache_percent=Line(slope=0.02), sensitivity=sensitivity)
+    fitted = InterferenceModel(gpu="V100", models={"m": model})
+
+    def on_halves(worker_id: int) -> SimulatedWorker:
+        return SimulatedWorker(worker_id, gpu="shared", percent=50)
+
+    events = [arrived(0), arrived(1), arrived(2, 500)]
+    # Two neighbours: 1.5 times as long; one: 1.25. At 500 the first two have done 400 of 1000, the other 600 take 900;
+    # the third has done 600 of its own by then, and goes on alone.
+    record = run(events, worker=on_halves, interference=fitted)
+    assert record.legs == [(0, 0, 1400), (1, 0, 1400), (2, 500, 1800)]
 
 
 # Failures and losses -------------------------------------------------------------------------------------------------

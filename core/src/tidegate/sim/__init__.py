@@ -16,12 +16,13 @@ from tidegate.sim.agenda import Agenda
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.links import Links
 from tidegate.sim.simulation import Listener, Simulation
-from tidegate.sim.truth import SimulatedWorker, Truth
+from tidegate.sim.truth import ConstantSlowdown, SimulatedWorker, Truth
 from tidegate.sim.workers import ExactWorkers, Workers
 
 __all__ = [
     "Agenda",
     "Cluster",
+    "ConstantSlowdown",
     "ExactWorkers",
     "Links",
     "Listener",

@@ -16,14 +16,22 @@ from tidegate.api import (
     WorkerJoined,
     WorkerLost,
 )
-from tidegate.documents import mig_instance
+from tidegate.documents import Interference, InterferenceModel, compute_percent, mig_instance
 from tidegate.engine import FIRST_LEAD_NS, Engine
 from tidegate.observation import Observer
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.links import Forwarding, Links
 from tidegate.sim.record import Record
 from tidegate.sim.simulation import Listener, Simulation
-from tidegate.sim.truth import Combine, SimulatedWorker, Truth, drawing_delays, drawing_factors, drawing_failures
+from tidegate.sim.truth import (
+    Combine,
+    ConstantSlowdown,
+    SimulatedWorker,
+    Truth,
+    drawing_delays,
+    drawing_factors,
+    drawing_failures,
+)
 from tidegate.workload import RequestSequence, Scenario, layout_of
 from tidegate.workload.arrivals import NS_PER_S
 
@@ -120,7 +128,7 @@ def simulation_of(
     cluster = Cluster(
         list(_simulated(scenario, workers, seed)),
         Truth(tables, requests.times_ms, combine, requests.shapes),
-        interference=spec.interference,
+        interference=_interference(spec.interference),
         retry=spec.failures is None or spec.failures.retry,
         links=links,
     )
@@ -140,10 +148,18 @@ def _simulated(scenario: Scenario, workers: Sequence[Worker], seed: int) -> Iter
             id=worker.id,
             kind=worker.kind,
             gpu=_shared_with_others(worker),
+            percent=compute_percent(worker.slice),
             jitter=drawing_factors(simulation.jitter, simulation.stalls, seed, worker.id),
             delay_ns=drawing_delays(network, seed, worker.id),
             fails=drawing_failures(simulation.failures, seed, worker.id),
         )
+
+
+def _interference(told: float | InterferenceModel) -> Interference | None:
+    """How neighbours slow each other down; None: they do not."""
+    if isinstance(told, InterferenceModel):
+        return told
+    return ConstantSlowdown(told) if told > 1 else None
 
 
 def _shared_with_others(worker: Worker) -> Hashable:

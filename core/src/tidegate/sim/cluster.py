@@ -6,6 +6,7 @@ A leg that is sent to a worker that runs another one waits there for it.
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from tidegate.documents import Interference, Tenant
 from tidegate.engine import CancelLeg, StartLeg
 from tidegate.sim.agenda import Agenda
 from tidegate.sim.links import Links
@@ -23,7 +24,10 @@ class _Running:
     """Work that was left at `since_ns` (which may be yet to come), at the worker's full speed."""
     since_ns: int
     fails: bool
-    slowed: bool = False
+    tenant: Tenant | None = None
+    """What its neighbours feel of it; None: nobody shares its worker's GPU."""
+    slowdown: float = 1.0
+    """How many times as long it takes while its GPU is as it is now."""
     ends_ns: int = 0
     number: int = 0
     """The number with which its outcome on the agenda is called off."""
@@ -37,11 +41,11 @@ class Cluster:
         workers: Sequence[SimulatedWorker],
         truth: Truth,
         *,
-        interference: float = 1.0,
+        interference: Interference | None = None,
         retry: bool = True,
         links: Links | None = None,
     ) -> None:
-        """`interference`: a worker is so many times slower while another one of its GPU is busy.
+        """`interference`: how busy workers of one GPU slow each other down; None: they do not.
 
         `retry`: failures of legs are the worker's fault, so that the engine tries their requests again.
         """
@@ -54,7 +58,7 @@ class Cluster:
         """The leg that runs, by worker id."""
         self._waiting: dict[int, _Running] = {}
         """The leg that waits for it there, by worker id; `since_ns` is when it is there."""
-        self._sharing = self._sharing_workers(workers) if interference > 1 else {}
+        self._sharing = {} if interference is None else self._sharing_workers(workers)
 
     def start(self, now_ns: int, effect: StartLeg, agenda: Agenda) -> None:
         """Run a leg once it has arrived and its worker is free."""
@@ -107,6 +111,10 @@ class Cluster:
 
     def _run(self, now_ns: int, worker_id: int, running: _Running, agenda: Agenda) -> None:
         self._running[worker_id] = running
+        if worker_id in self._sharing:
+            effect = running.effect
+            partition = effect.batch.legs[effect.leg].partition
+            running.tenant = Tenant(partition, effect.rows, self._workers[worker_id].percent)
         self._plan_end(running, running.since_ns + round(running.left_ns), agenda)
         if self._sharing:
             self._change_pace(worker_id, now_ns, agenda)
@@ -123,21 +131,24 @@ class Cluster:
     # Interference ------------------------------------------------------------------------------------------------
 
     def _change_pace(self, worker_id: int, now_ns: int, agenda: Agenda) -> None:
-        """A worker became busy or idle: who shares its GPU goes on slower, or at full speed again."""
+        """A worker became busy or idle: who shares its GPU goes on slower, or quicker again."""
+        interference = self._interference
+        assert interference is not None, "else nobody shares"
         sharing = self._sharing.get(worker_id, ())
-        busy = [other for other in sharing if other in self._running]
-        slowed = len(busy) > 1
-        for other in busy:
-            running = self._running[other]
-            if running.slowed == slowed or running.ends_ns <= now_ns:
+        busy = [running for other in sharing if (running := self._running.get(other)) is not None]
+        for running in busy:
+            if running.ends_ns <= now_ns:
                 continue
-            worked_ns = max(0, now_ns - running.since_ns)
-            running.left_ns -= worked_ns / self._interference if running.slowed else worked_ns
+            assert running.tenant is not None, "told when it began"
+            neighbours = [other.tenant for other in busy if other is not running and other.tenant is not None]
+            slowdown = interference.slowdown(running.tenant, neighbours)
+            if slowdown == running.slowdown:
+                continue
+            running.left_ns -= max(0, now_ns - running.since_ns) / running.slowdown
             running.since_ns = max(running.since_ns, now_ns)
-            running.slowed = slowed
-            left_ns = running.left_ns * self._interference if slowed else running.left_ns
+            running.slowdown = slowdown
             agenda.call_off(running.number)
-            self._plan_end(running, running.since_ns + max(0, round(left_ns)), agenda)
+            self._plan_end(running, running.since_ns + max(0, round(running.left_ns * slowdown)), agenda)
 
     @staticmethod
     def _sharing_workers(workers: Sequence[SimulatedWorker]) -> dict[int, tuple[int, ...]]:

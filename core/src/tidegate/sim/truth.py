@@ -1,10 +1,11 @@
 """How long legs really take, and which of them fail: what simulated workers know and no policy is told."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tidegate.api import NS_PER_MS, ProfileKey
+from tidegate.documents import Tenant
 from tidegate.engine import StartLeg
 from tidegate.workload import stream
 from tidegate.workload.distributions import lognormal_parameters
@@ -21,12 +22,26 @@ class SimulatedWorker:
     kind: str = "default"
     gpu: Hashable = None
     """Workers with an equal one slow each other down; None: it has one to itself."""
+    percent: float = 100
+    """The share of its compute units, in percent."""
     jitter: Callable[[], float] | None = None
     """Draws the factor of its next leg."""
     delay_ns: Callable[[int], int] | None = None
     """Draws what its next leg, of so many rows, takes besides running."""
     fails: Callable[[], bool] | None = None
     """Draws whether its next leg fails."""
+
+
+@dataclass(frozen=True)
+class ConstantSlowdown:
+    """An interference that knows no models: who has a busy neighbour takes so many times as long."""
+
+    factor: float
+
+    def slowdown(self, tenant: Tenant, neighbours: Iterable[Tenant]) -> float:
+        """The factor, beside whatever neighbours."""
+        del tenant
+        return self.factor if any(True for _ in neighbours) else 1.0
 
 
 @dataclass(frozen=True)

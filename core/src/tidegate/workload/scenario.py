@@ -6,7 +6,7 @@ stands under `simulation`. Milliseconds and seconds are named `..._ms` and `..._
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
@@ -23,6 +23,11 @@ from tidegate.workload.shapes import ShapeSpec
 from tidegate.workload.simulated import SimulationSpec
 from tidegate.workload.traces import TraceFormat
 from tidegate.workload.workers import WorkerSpec, devices_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tidegate.documents import Device, Slice
 
 VERSION: Literal[1] = 1
 ONE_PROFILE = "give profile (for every GPU) or profiles (by kind of GPU), or pipelines: one of them"
@@ -268,17 +273,19 @@ class Scenario(Section):
             raise ValueError(f"models: {doubles[0]!r} is listed twice")
         if not sum(self.weights()) > 0:
             raise ValueError("models: every share is zero")
+        placed: list[tuple[Device, Slice, Sequence[str]]]
         if self.layout is None:
             self._check_workers()
-            nodes = [device.node for _, device in devices_of(self.workers)]
             parts = [*self.partitions]
+            placed = [(device, pool.slice, pool.hosts or parts) for pool, device in devices_of(self.workers)]
         else:
-            nodes = [worker.device.node for worker in self.layout.workers]
             parts = [part.name for part in self.layout.partitions]
+            placed = [(worker.device, worker.slice, worker.hosts) for worker in self.layout.workers]
         titles = [policy.title for policy in self.policies]
         if doubles := sorted({title for title in titles if titles.count(title) > 1}):
             raise ValueError(f"policies: {doubles[0]!r} is listed twice: give one of them a label")
-        self.simulation.check_names(parts, nodes)
+        self.simulation.check_names(parts, [device.node for device, _, _ in placed])
+        self.simulation.check_sharing(placed)
         for model in self.models:
             service = self.simulation.service.get(model.name)
             if any(app.told for app in model.apps) and (service is None or service.combine != "padded"):

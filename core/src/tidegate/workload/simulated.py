@@ -1,12 +1,23 @@
 """The `simulation` section of a scenario: how simulated workers differ from what policies expect of them."""
 
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PlainValidator, ValidationError, ValidationInfo, model_validator
 
+from tidegate.documents import (
+    Device,
+    DocumentError,
+    InterferenceModel,
+    Slice,
+    Whole,
+    mig_instance,
+    read_document,
+    wrong_fields,
+)
 from tidegate.workload.distributions import AnyDistribution, Constant
 from tidegate.workload.partitions import of_kind
-from tidegate.workload.profiles import ProfileSpec
+from tidegate.workload.profiles import ProfileSpec, folder_of
 from tidegate.workload.section import Section
 
 
@@ -81,15 +92,35 @@ class WorkerEvent(Section):
         return self
 
 
+def _read_interference(given: object, info: ValidationInfo) -> float | InterferenceModel:
+    """A factor, or what a file says, or the document itself. Raises ValueError."""
+    try:
+        match given:
+            case InterferenceModel():
+                return given
+            case str():
+                return read_document(folder_of(info) / given, InterferenceModel)
+            case dict():
+                return InterferenceModel.model_validate(given)
+            case (int() | float()) as factor if not isinstance(given, bool) and 1 <= factor <= 1000:
+                return float(factor)
+    except DocumentError as error:
+        raise ValueError(str(error)) from error
+    except ValidationError as error:
+        raise ValueError(str(wrong_fields(error)[0])) from error
+    raise ValueError("must be a factor, 1 to 1000, or the path of a file that `tidegate fit-interference` wrote")
+
+
 class SimulationSpec(Section):
     """What only the simulator needs: ignored when the scenario is run live."""
 
     service: dict[str, ServiceSpec] = Field(default_factory=dict, description="By model, or partition of a split one")
     jitter: JitterSpec | None = None
     stalls: StallSpec | None = None
-    interference: Annotated[float, Field(ge=1, le=1000)] = Field(
+    interference: Annotated[float | InterferenceModel, PlainValidator(_read_interference)] = Field(
         default=1.0,
-        description="A worker is so many times slower while another one of its GPU, or MIG instance, is busy",
+        description="A worker is so many times slower while another one of its GPU, or MIG instance, is busy; or as "
+        "the file says that `tidegate fit-interference` wrote",
     )
     failures: FailureSpec | None = None
     events: list[WorkerEvent] = Field(default_factory=list)
@@ -106,3 +137,28 @@ class SimulationSpec(Section):
             if (isinstance(who, str) and who not in nodes) or (isinstance(who, int) and not 0 <= who < workers):
                 known = f"nodes: {', '.join(sorted(set(nodes)))}; workers: 0 to {workers - 1}"
                 raise ValueError(f"simulation.events.{index}: there is no {who!r} ({known})")
+
+    def check_sharing(self, workers: Iterable[tuple[Device, Slice, Iterable[str]]]) -> None:
+        """Raises ValueError where workers share a GPU of which the interference file does not tell.
+
+        `workers`: each one's device, its slice, and what it hosts.
+        """
+        model = self.interference
+        if isinstance(model, float):
+            return
+        sharing: dict[tuple[Device, Slice], list[Iterable[str]]] = {}
+        for device, part, hosts in workers:
+            sharing.setdefault((device, mig_instance(part) or Whole()), []).append(hosts)
+        for (device, whole), hosted in sharing.items():
+            if len(hosted) < 2:
+                continue
+            if (gpu := device.kind(whole)) != model.gpu:
+                raise ValueError(
+                    f"simulation.interference: it was measured on {model.gpu!r}, and workers share a {gpu!r}: name "
+                    "their gpu, or fit one for it"
+                )
+            if lacking := model.lacks(name for hosts in hosted for name in hosts):
+                raise ValueError(
+                    f"simulation.interference: it knows nothing of {lacking[0]!r}, which shares a GPU: it has "
+                    f"{', '.join(sorted(model.models))}"
+                )

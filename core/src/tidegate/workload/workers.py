@@ -17,6 +17,9 @@ class WorkerSpec(Section):
     count: int = Field(ge=1, le=100_000)
     gpu: Name = Field(default="default", description="What GPU they have, e.g. `A100`: those of one name are equal")
     per_gpu: int = Field(default=1, ge=1, le=100, description="Workers that share one GPU, each with such an MPS share")
+    percent: int | None = Field(
+        default=None, ge=1, le=100, description="The MPS share of each, in percent; default: 100 / per_gpu"
+    )
     device: int | None = Field(
         default=None,
         ge=0,
@@ -49,6 +52,8 @@ class WorkerSpec(Section):
     @property
     def slice(self) -> Slice:
         """How much of its GPU each of them has."""
+        if self.percent is not None:
+            return Mps(self.percent)
         return Whole() if self.per_gpu == 1 else Mps(100 // self.per_gpu)
 
     @property
