@@ -2,7 +2,7 @@
 
 An *open loop* sends on a schedule whatever the server does; a *closed loop* is N callers who wait for their answers.
 
-commands/          `tidegate loadtest`, `compare` and `profile`; cli: the generator alone, a process of its own
+commands/          `tidegate loadtest`, `compare`, `profile`, `fit-interference`; cli: the generator alone, a process
 scenario_run       a scenario run live: BEGIN HERE
   live               its requests, sent when the simulator has them arrive; scenario_requests: as tensors
   emulated           its cluster on this machine, of emulated GPUs; emulated_layout: of unlike ones
@@ -15,6 +15,7 @@ result             one row per request, and the summary; report: as a table; pro
 server_stats       how large the server's batches and how busy its instances were, by its own statistics
 profiler           how long a model runs, by shape and rows, measured through its server
                      asked_shapes: with which shapes; profile_table: as people read it
+interference/      how models slow each other down on one GPU, learned from measured runs
 connection         the way to the server
 model_inputs       random tensors; shapes: of which sizes; input_files: real ones
 """

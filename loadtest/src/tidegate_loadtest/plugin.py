@@ -2,11 +2,17 @@
 
 from tidegate.api import CommandSpec, hookimpl
 from tidegate_loadtest.commands.compare import compare
+from tidegate_loadtest.commands.fit_interference import fit_interference
 from tidegate_loadtest.commands.loadtest import loadtest
 from tidegate_loadtest.commands.profile import profile
 
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `compare`, `loadtest` and `profile`."""
-    return [CommandSpec("compare", compare), CommandSpec("loadtest", loadtest), CommandSpec("profile", profile)]
+    """Offer `compare`, `fit-interference`, `loadtest` and `profile`."""
+    return [
+        CommandSpec("compare", compare),
+        CommandSpec("fit-interference", fit_interference),
+        CommandSpec("loadtest", loadtest),
+        CommandSpec("profile", profile),
+    ]

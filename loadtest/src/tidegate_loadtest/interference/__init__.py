@@ -1,0 +1,7 @@
+"""How models slow each other down on one GPU, learned from runs: what `tidegate fit-interference` does.
+
+runs              measured runs, alone and beside each other, as files have them
+locally_weighted  what a model takes alone on any share, from a few runs
+fit               from runs to the model of InSS: `tidegate.documents.InterferenceModel`
+held_out          how good it is on runs that it was not fitted to, beside controls
+"""

@@ -1,0 +1,137 @@
+"""Fits the interference model of InSS to measured runs: what models take and use alone, and mind of their neighbours.
+
+Least squares with nothing negative: of three co-runs alone, plain ones make out that a neighbour speeds somebody up.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy.optimize import nnls
+
+from tidegate.documents import InterferenceModel, Line, Sensitivity, SharingModel
+from tidegate_loadtest.interference.locally_weighted import table_of
+from tidegate_loadtest.interference.runs import CoRun, RunsError, Solo
+
+FEWEST_SOLO = 4
+"""Runs of a model alone: two batches on two shares."""
+
+
+def with_compute(solo: Sequence[Solo], compute: Mapping[tuple[str, int, float], float]) -> list[Solo]:
+    """Solo runs, told what of them was computing. Raises RunsError where that is more than all of it."""
+    told = []
+    for run in solo:
+        gpu_ms = compute.get((run.model, run.rows, run.percent), run.gpu_ms)
+        if gpu_ms is not None and gpu_ms > run.taken_ms:
+            raise RunsError(
+                f"{run.model!r}, batch {run.rows} on {run.percent:g} %: computing took {gpu_ms:g} ms of "
+                f"{run.taken_ms:g}: the files are not of the same runs"
+            )
+        told.append(replace(run, gpu_ms=gpu_ms))
+    return told
+
+
+def transfers(solo: Iterable[Solo]) -> dict[str, Line]:
+    """What the bus takes, by model and rows, from the runs that tell it."""
+    told: dict[str, list[tuple[float, float]]] = {}
+    for run in solo:
+        if run.gpu_ms is not None:
+            told.setdefault(run.model, []).append((run.rows, run.taken_ms - run.gpu_ms))
+    return {model: _line(points) for model, points in told.items()}
+
+
+def fit(
+    solo: Sequence[Solo],
+    co_runs: Sequence[CoRun],
+    gpu: str,
+    *,
+    buses: Mapping[str, Line] | None = None,
+    company: bool = True,
+) -> InterferenceModel:
+    """The model of these runs. Raises RunsError naming the models of which there are not enough.
+
+    `buses`: what transfers take, by model; None: what the solo runs tell of it. `company`: a neighbour may cost
+    something whatever it does; False: cache and DRAM explain it all, as in InSS.
+    """
+    alone = fit_alone(solo, gpu, transfers(solo) if buses is None else buses)
+    seen = {tenant.partition for run in co_runs for tenant in run.tenants}
+    if lacking := alone.lacks(seen):
+        raise RunsError(f"there are co-runs of {lacking[0]!r} and no solo run: measure it alone, or leave those out")
+    if lonely := sorted(alone.models.keys() - seen):
+        raise RunsError(f"no co-run of {lonely[0]!r} is given: measure it beside others, or leave its solo runs out")
+    models = {
+        name: model.model_copy(update={"sensitivity": _sensitivity(alone, name, co_runs, company)})
+        for name, model in alone.models.items()
+    }
+    return InterferenceModel(gpu=gpu, models=models)
+
+
+def fit_alone(solo: Sequence[Solo], gpu: str, buses: Mapping[str, Line]) -> InterferenceModel:
+    """What the models take and use alone, as if none minded any neighbour. Raises RunsError."""
+    by_model: dict[str, list[Solo]] = {}
+    for run in solo:
+        by_model.setdefault(run.model, []).append(run)
+    if few := [name for name, runs in by_model.items() if len({(run.rows, run.percent) for run in runs}) < FEWEST_SOLO]:
+        raise RunsError(
+            f"{few[0]!r} ran alone in fewer than {FEWEST_SOLO} ways: measure several batches on several shares, "
+            "those that it is to have"
+        )
+    models = {name: _alone(runs, buses.get(name, Line())) for name, runs in sorted(by_model.items())}
+    return InterferenceModel(gpu=gpu, models=models)
+
+
+def constant_factors(alone: InterferenceModel, co_runs: Sequence[CoRun]) -> dict[str, float]:
+    """The control: how many times as long each model takes while anybody is beside it, whoever that is."""
+    shares: dict[str, list[float]] = {}
+    for run in co_runs:
+        for tenant, _, taken_ms in run.sides():
+            shares.setdefault(tenant.partition, []).append(alone.alone(tenant).taken_ms / taken_ms)
+    return {name: max(1.0, sum(mine) / sum(each * each for each in mine)) for name, mine in shares.items()}
+
+
+def _alone(runs: Sequence[Solo], bus: Line) -> SharingModel:
+    gpu_ms = [run.taken_ms - bus.at(run.rows) for run in runs]
+    for run, taken_ms in zip(runs, gpu_ms, strict=True):
+        if taken_ms <= 0:
+            raise RunsError(
+                f"{run.model!r}, batch {run.rows} on {run.percent:g} %: it took {run.taken_ms:g} ms, less than its "
+                f"transfer, {bus.at(run.rows):g} ms: the files are not of the same GPU"
+            )
+    rows_per_s = [1000 * run.rows / taken_ms for run, taken_ms in zip(runs, gpu_ms, strict=True)]
+    used = [(run.cache_percent, run.dram_percent) for run in runs]
+    cache = [(rate, percent) for rate, (percent, _) in zip(rows_per_s, used, strict=True) if percent is not None]
+    dram = [(rate, percent) for rate, (_, percent) in zip(rows_per_s, used, strict=True) if percent is not None]
+    return SharingModel(
+        gpu_ms=table_of(runs, gpu_ms),
+        transfer_ms=bus,
+        # Where nobody looked, what it uses is told by how near it is to the most that it ever computes.
+        cache_percent=_line(cache) if cache or dram else Line(slope=100 / max(rows_per_s)),
+        dram_percent=_line(dram) if dram else Line(),
+    )
+
+
+def _line(points: Sequence[tuple[float, float]]) -> Line:
+    """The line through points that lies nearest to them and is nowhere negative nor falling; 0 through none."""
+    if not points:
+        return Line()
+    where, heights = np.array(points, dtype=np.float64).T
+    scale = where.max()
+    (base, slope), _ = nnls(np.column_stack([np.ones_like(where), where / scale]), heights)
+    return Line(base=float(base), slope=float(slope / scale))
+
+
+def _sensitivity(alone: InterferenceModel, name: str, co_runs: Sequence[CoRun], company: bool) -> Sensitivity:
+    """What makes the relative errors of a model's co-runs smallest."""
+    lines, heights = [], []
+    for run in co_runs:
+        for tenant, neighbours, taken_ms in run.sides():
+            if tenant.partition != name:
+                continue
+            mine, theirs = alone.alone(tenant), [alone.alone(each) for each in neighbours]
+            cache = sum(each.cache_percent for each in theirs)
+            dram = sum(each.dram_percent for each in theirs)
+            pressure = np.array([cache, dram, company * len(theirs)])
+            lines.append(pressure * mine.gpu_ms / taken_ms)
+            heights.append((taken_ms - mine.taken_ms) / taken_ms)
+    minds, _ = nnls(np.array(lines), np.array(heights))
+    return Sensitivity(cache=float(minds[0]), dram=float(minds[1]), neighbour=float(minds[2]))
