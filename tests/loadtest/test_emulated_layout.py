@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tritonclient.grpc import model_config_pb2
 from tidegate.documents import Device, Layout, Mps, Whole, read_deployment, read_document
 from tidegate.sim.build import setup_of
 from tidegate.sim.charts import gantt
+from tidegate.sim.result import RunResult
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate_loadtest.connection import LoadTestError
@@ -133,6 +135,69 @@ def test_what_cannot_be_emulated_is_said(changes: dict[str, Any], says: str | No
         check_can_be_emulated(scenario(**changes), [PolicyChoice(name="fifs")])
 
 
+MINDS = {"cache": 0.004, "dram": 0.0, "neighbour": 0.2}
+SHARED: dict[str, Any] = {
+    "warmup_s": 0.5,
+    "duration_s": 4,
+    "workers": [
+        {"count": 1, "gpu": "V100", "device": 0, "percent": percent, "hosts": [name]}
+        for name, percent in (("a", 40), ("b", 60))
+    ],
+    "models": [{"name": name, "profile": {"alpha_ms": 0, "beta_ms": 40, "max_batch": 1}} for name in "ab"],
+    "arrivals": {"process": "uniform", "rate_rps": 60},
+    "policies": [{"name": "fifs"}],
+    "simulation": {
+        "learn": False,
+        "interference": {
+            "gpu": "V100",
+            "models": {
+                name: {
+                    "gpu_ms": {"rows": [1], "percents": [40, 60], "taken_ms": [[30, 20]]},
+                    "transfer_ms": {"base": 10},
+                    "cache_percent": {"base": cache},
+                    "sensitivity": MINDS,
+                }
+                for name, cache in (("a", 50), ("b", 100))
+            },
+        },
+    },
+}
+"""Two models that are always busy on one GPU. 3/4 of `a` take 1.6 times as long, 2/3 of `b` 1.4 times."""
+SLOWED_MS = {"a": 40 * (1 + 0.75 * 0.6), "b": 40 * (1 + 0.4 * 2 / 3)}
+
+
+def test_emulated_gpus_are_told_who_slows_whom(tmp_path: Path) -> None:
+    shared = Scenario.model_validate(SHARED)
+    assert needs_layout(shared)
+    check_can_be_emulated(shared, [PolicyChoice(name="fifs")])
+    with pytest.raises(LoadTestError, match="nor who shares a GPU"):
+        check_can_be_emulated(shared, [PolicyChoice(name="triton")])
+    folder = tmp_path / "deployment"
+    write_emulated_deployment(folder, shared, PolicyChoice(name="fifs"), 3, tmp_path / "events.jsonl")
+    told = [
+        json.loads(config_of(folder / str(number), name).parameters["neighbours"].string_value)
+        for number, name in enumerate("ab")
+    ]
+    board = folder / "gpu0.board"
+    assert [each["board"] for each in told] == [str(board)] * 2
+    assert [each["line"] for each in told] == [0, 1]
+    assert [each["uses"] for each in told] == [
+        {"1": pytest.approx([50, 0, 3 / 4])},
+        {"1": pytest.approx([100, 0, 2 / 3])},
+    ]
+    assert [each["minds"] for each in told] == [[0.004, 0, 0.2]] * 2
+    assert board.read_bytes() == bytes(2 * 3 * 8)
+
+
+def test_gpus_that_nobody_shares_have_no_board(tmp_path: Path) -> None:
+    apart = [{**worker, "device": number} for number, worker in enumerate(SHARED["workers"])]
+    document = Scenario.model_validate({**SHARED, "workers": apart})
+    folder = tmp_path / "deployment"
+    write_emulated_deployment(folder, document, PolicyChoice(name="fifs"), 3, tmp_path / "events.jsonl")
+    assert "neighbours" not in config_of(folder / "0", "a").parameters
+    assert not [*folder.glob("*.board")]
+
+
 def test_triton_by_itself_runs_no_pipelines() -> None:
     with pytest.raises(LoadTestError, match="`triton` is one Triton by itself"):
         check_can_be_emulated(scenario(), [PolicyChoice(name="triton")])
@@ -156,3 +221,22 @@ def test_live_on_emulated_gpus_of_two_kinds(tmp_path: Path) -> None:
     assert len(gantt(live)["data"]) == 2
     ended = [path for path in (tmp_path / "deployment" / "run").iterdir() if path.name == "state.json"]
     assert ended == []
+
+
+def median_ms(result: RunResult, model: str) -> float:
+    """What a leg of the model takes."""
+    return 1000 * median(bar.end_s - bar.start_s for bar in result.gantt if bar.model == model)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("start_triton")
+def test_live_neighbours_slow_each_other_down_as_simulated_ones_do(tmp_path: Path) -> None:
+    """Both are offered twice what they can do, so that each is always busy: the median leg is one beside the other."""
+    document = Scenario.model_validate(SHARED)
+    (run,) = plan_runs(document, [], [5], Sending({}), gantt_s=4)
+    live = run_live(run, work=tmp_path).result
+    simulated = simulate(Run(document, run.policy, 5, gantt_s=4))
+    for name, slowed_ms in SLOWED_MS.items():
+        assert median_ms(simulated, name) == pytest.approx(slowed_ms, rel=0.01)
+        # What Triton and the way there take comes on top.
+        assert slowed_ms * 0.98 < median_ms(live, name) < slowed_ms + 10

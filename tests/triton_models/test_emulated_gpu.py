@@ -132,6 +132,82 @@ def test_jitter_has_mean_one_and_the_variation_asked_for(emulated: ModuleType, k
     assert emulated.jitter(parameters, "m_0_1")() != factors[0]
 
 
+class Clock:
+    """The module's time, which passes only where it sleeps."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000_000
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1e9)
+
+
+def told(at: Path, **changes: object) -> dict[str, str]:
+    """Half of what it takes is computing, which a neighbour's 50 % of the cache make three times as long."""
+    document = {"board": str(at), "line": 0, "uses": {"1": [8, 9, 0.5]}, "minds": [0.04, 0.0, 0.0], **changes}
+    return {"neighbours": json.dumps(document)}
+
+
+def test_a_neighbour_is_felt_while_it_is_busy(
+    emulated: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """50 ms of work beside one that is busy for 20: those do 10 of it."""
+    clock = Clock()
+    monkeypatch.setattr(emulated, "time", clock)
+    lines = np.zeros((3, 3))
+    lines[1] = 1.02, 50, 30
+    lines[2] = 0.9, 50, 30  # has ended
+    board = tmp_path / "board"
+    board.write_bytes(lines.tobytes())
+    mine = emulated.neighbours(told(board))
+    assert mine.hold(clock.now_ns, 50_000_000, rows=1) == pytest.approx(1_060_000_000, abs=2)
+    assert clock.now_ns == pytest.approx(1_060_000_000, abs=2)
+    assert np.fromfile(board)[:3].tolist() == [0, 8, 9], "it is idle again"
+    assert mine.hold(clock.now_ns, 50_000_000, rows=7) == pytest.approx(1_110_000_000, abs=2), "alone"
+
+
+def test_while_it_is_busy_its_neighbours_see_what_it_uses(
+    emulated: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = tmp_path / "board"
+    board.write_bytes(bytes(24))
+    seen = []
+
+    class Watched(Clock):
+        def sleep(self, seconds: float) -> None:
+            until_s, cache, dram = np.fromfile(board)
+            seen.append((until_s > self.now_ns / 1e9 + seconds, cache, dram))
+            super().sleep(seconds)
+
+    monkeypatch.setattr(emulated, "time", Watched())
+    emulated.neighbours(told(board)).hold(1_000_000_000, 3_000_000, rows=1)
+    assert seen == [(True, 8, 9)] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"line": 2}, "has 1 lines, and none numbered 2"),
+        ({"board": "/nowhere/gpu0"}, "/nowhere/gpu0: No such file"),
+        ({"minds": [1, 2]}, "expected JSON with board"),
+        ({"uses": {}}, "expected JSON with board"),
+        ({"uses": {"1": [1, 2, -1]}}, "nothing negative"),
+        ({"uses": None}, "expected JSON with board"),
+    ],
+)
+def test_neighbours_that_make_no_sense_are_refused(
+    emulated: ModuleType, tmp_path: Path, changes: dict[str, object], what: str
+) -> None:
+    board = tmp_path / "board"
+    board.write_bytes(bytes(24))
+    with pytest.raises(ValueError, match=what):
+        emulated.neighbours(told(board, **changes))
+    assert emulated.neighbours({}) is None
+
+
 def test_holds_for_the_promised_time_and_echoes(server: EmbeddedTriton) -> None:
     rows = np.arange(12, dtype=np.float32).reshape(4, 3)
     result, took_ms = _call(server, "plain", {"INPUT0": rows})

@@ -68,7 +68,7 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
         (
             own_batcher and needs_layout(scenario),
             "policies: `triton` is one Triton by itself, which knows neither split models nor several kinds of "
-            "workers: choose other policies with --policy",
+            "workers, nor who shares a GPU: choose other policies with --policy",
         ),
         (any(map(_carries_time, scenario.models)), "models: emulated GPUs take no `time_ms`: leave it out"),
         (
@@ -80,8 +80,9 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
             "models: emulated GPUs take `shapes` only where no model is split and all workers are of one kind",
         ),
         (
-            simulation.interference != 1,
-            "simulation.interference: emulated GPUs do not disturb each other: leave it out",
+            isinstance(simulation.interference, float) and simulation.interference != 1,
+            "simulation.interference: emulated GPUs slow each other down as an interference file says, not by one "
+            "factor: name such a file, or leave it out",
         ),
         (simulation.failures, "simulation.failures: emulated GPUs do not fail: leave it out"),
         (simulation.events, "simulation.events: emulated GPUs neither go nor come: leave it out"),

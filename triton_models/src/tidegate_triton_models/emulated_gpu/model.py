@@ -36,6 +36,7 @@ class TritonPythonModel:
             self._jitter = jitter(parameters, args["model_instance_name"])
             self._stall = stalls(parameters, args["model_instance_name"])
             self._sum_times = _time_reduce(parameters) == "sum"
+            self._neighbours = neighbours(parameters)
             self._zeros = _zeros(parameters, config)
             self._echoed = (
                 _echoed_pairs(config["input"], config["output"], self._time_input) if self._zeros is None else []
@@ -69,11 +70,13 @@ class TritonPythonModel:
         carried_ms = sum(times) if self._sum_times else max(times, default=0.0)
         hold_ms = max(self._latency_ms(shape, rows) for shape in shapes) + carried_ms
         hold_ms *= self._jitter() * self._stall()
-        end_ns = start_ns + round(hold_ms * _NS_PER_MS)
+        work_ns = round(hold_ms * _NS_PER_MS)
         self._overshoot.publish()
-        remaining_ns = end_ns - time.monotonic_ns()
-        if remaining_ns > 0:
-            time.sleep(remaining_ns / 1e9)
+        if self._neighbours is None:
+            end_ns = start_ns + work_ns
+            _sleep_until(end_ns)
+        else:
+            end_ns = self._neighbours.hold(start_ns, work_ns, rows)
         self._overshoot.record(time.monotonic_ns() - end_ns)
         return responses
 
@@ -114,6 +117,79 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(
             output_tensors=[pb_utils.Tensor(name, zeros) for name in request.requested_output_names()]
         )
+
+
+def _sleep_until(end_ns: int) -> None:
+    remaining_ns = end_ns - time.monotonic_ns()
+    if remaining_ns > 0:
+        time.sleep(remaining_ns / 1e9)
+
+
+class _Neighbours:
+    """Who else is busy on the same emulated GPU, in other processes: all write on one board, a file that they map.
+
+    A line of the board is one instance's: until when it is busy, in seconds of the monotonic clock, and the percentages
+    of cache and DRAM that it uses meanwhile. One that is killed is no neighbour for longer than two steps.
+    """
+
+    STEP_NS = 1_000_000
+    """How often an instance looks at the board while it is busy."""
+
+    def __init__(self, board: str, line: int, uses: dict[int, tuple[float, float, float]], minds: list[float]) -> None:
+        """`uses`: by rows, its own percentages of cache and DRAM, and the share of its time that is not the bus's."""
+        self._board = np.memmap(board, np.float64, mode="r+").reshape(-1, 3)
+        if line >= len(self._board):
+            raise ValueError(f"parameter neighbours: the board has {len(self._board)} lines, and none numbered {line}")
+        self._line, self._uses, self._minds = line, uses, minds
+        self._others = np.arange(len(self._board)) != line
+
+    def hold(self, start_ns: int, work_ns: int, rows: int) -> int:
+        """Sleep for as long as work takes beside those that are busy meanwhile; return when it should have ended."""
+        known = min((each for each in self._uses if each >= rows), default=max(self._uses))
+        cache, dram, computing = self._uses[known]
+        now_ns, left_ns, mine = start_ns, float(work_ns), self._board[self._line]
+        mine[1:] = cache, dram
+        while left_ns > 0:
+            slowdown = 1 + computing * self._felt(now_ns)
+            step_ns = min(self.STEP_NS, math.ceil(left_ns * slowdown))
+            mine[0] = (now_ns + 2 * step_ns) / 1e9
+            now_ns += step_ns
+            _sleep_until(now_ns)
+            left_ns -= step_ns / slowdown
+        mine[0] = 0
+        return now_ns
+
+    def _felt(self, now_ns: int) -> float:
+        """Say by how much computing takes longer, as a share of what it takes alone."""
+        others = self._board[self._others]
+        busy = others[others[:, 0] > now_ns / 1e9]
+        cache, dram, each = self._minds
+        return float(cache * busy[:, 1].sum() + dram * busy[:, 2].sum() + each * len(busy))
+
+
+def neighbours(parameters: dict[str, str]) -> _Neighbours | None:
+    """Return who shares the emulated GPU, of the parameter `neighbours`; None: nobody does."""
+    text = parameters.get("neighbours")
+    if text is None:
+        return None
+    try:
+        told = json.loads(text)
+        uses = {}
+        for rows, (cache, dram, computing) in told["uses"].items():
+            uses[int(rows)] = float(cache), float(dram), float(computing)
+        minds = [float(value) for value in told["minds"]]
+        board, line = str(told["board"]), int(told["line"])
+        if not uses or len(minds) != 3 or min(*minds, *(value for mine in uses.values() for value in mine)) < 0:
+            raise ValueError("nothing may be negative")
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"parameter neighbours is '{text}': expected JSON with board, line, uses {{rows: [cache, dram, part]}} "
+            "and minds [cache, dram, neighbour], nothing negative"
+        ) from error
+    try:
+        return _Neighbours(board, line, uses, minds)
+    except OSError as error:
+        raise ValueError(f"parameter neighbours: {board}: {error.strerror}") from error
 
 
 class _Overshoot:
