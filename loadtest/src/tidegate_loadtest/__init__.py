@@ -2,7 +2,7 @@
 
 An *open loop* sends on a schedule whatever the server does; a *closed loop* is N callers who wait for their answers.
 
-commands/          `tidegate loadtest`, `compare`, `profile`, `fit-interference`; cli: the generator alone, a process
+commands/          `tidegate loadtest`, `compare`, `profile`, `profile-shares`, `fit-interference`; cli: the generator
 scenario_run       a scenario run live: BEGIN HERE
   live               its requests, sent when the simulator has them arrive; scenario_requests: as tensors
   emulated           its cluster on this machine, of emulated GPUs; emulated_layout: of unlike ones

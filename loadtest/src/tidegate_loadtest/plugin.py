@@ -5,14 +5,16 @@ from tidegate_loadtest.commands.compare import compare
 from tidegate_loadtest.commands.fit_interference import fit_interference
 from tidegate_loadtest.commands.loadtest import loadtest
 from tidegate_loadtest.commands.profile import profile
+from tidegate_loadtest.commands.profile_shares import profile_shares
 
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `compare`, `fit-interference`, `loadtest` and `profile`."""
+    """Offer `compare`, `fit-interference`, `loadtest`, `profile` and `profile-shares`."""
     return [
         CommandSpec("compare", compare),
         CommandSpec("fit-interference", fit_interference),
         CommandSpec("loadtest", loadtest),
         CommandSpec("profile", profile),
+        CommandSpec("profile-shares", profile_shares),
     ]

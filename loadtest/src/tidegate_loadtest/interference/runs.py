@@ -153,3 +153,21 @@ def _lines(path: Path, gpu: str, *headers: Sequence[str]) -> Iterator[_Line]:
         if fields.get("gpu", gpu) != gpu:
             raise line.wrong("gpu", f"{gpu!r}, as --gpu says: runs of one GPU say nothing of another")
         yield line
+
+
+def write_solo(path: Path, gpu: str, runs: Sequence[Solo]) -> None:
+    """Write solo runs, as `read_solo` reads them. Raises OSError, also where there is such a file already."""
+    with path.open("x", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["gpu", *SOLO])
+        writer.writerows([gpu, run.model, run.rows, f"{run.percent:g}", f"{run.taken_ms:.6f}"] for run in runs)
+
+
+def write_co_runs(path: Path, gpu: str, runs: Sequence[CoRun]) -> None:
+    """Write co-runs, as `read_co_runs` reads them. Raises OSError, also where there is such a file already."""
+    with path.open("x", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["gpu", *CO_RUNS])
+        for number, run in enumerate(runs, 1):
+            for tenant, _, taken_ms in run.sides():
+                writer.writerow([gpu, number, tenant.partition, tenant.rows, f"{tenant.percent:g}", f"{taken_ms:.6f}"])

@@ -1,0 +1,128 @@
+"""`tidegate profile-shares`: run models on shares of one GPU, alone and beside each other, for `fit-interference`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def profile_shares(
+    models: Annotated[list[str], typer.Argument(help="The models to run; every Triton has all of them.")],
+    triton: Annotated[
+        list[str],
+        typer.Option(
+            metavar="PERCENT=HOST:PORT",
+            help="gRPC address of a Triton with this share of the GPU, e.g. 40=localhost:8001. One for each share.",
+        ),
+    ],
+    gpu: Annotated[str, typer.Option(help="What they run on, as a device's product is written: V100.")],
+    solo: Annotated[Path, typer.Option(help="Write the runs alone to this file, a new one.")],
+    co_runs: Annotated[Path, typer.Option(help="Write the runs beside each other to this one.")],
+    batches: Annotated[
+        str | None, typer.Option(help="Rows, e.g. 1,8,16,32. Default: powers of two up to max_batch_size.")
+    ] = None,
+    groups: Annotated[int, typer.Option(min=1, help="Runs beside each other, for each model.")] = 12,
+    group_size: Annotated[int, typer.Option(min=2, help="How many models run beside each other.")] = 2,
+    window_s: Annotated[float, typer.Option(min=0.05, help="Seconds that each run is measured.")] = 3.0,
+    warmup_s: Annotated[float, typer.Option(min=0.0, help="Seconds before that.")] = 0.5,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME:3,48,320: dimensions without rows of an input that models leave open. Repeatable."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Which models run beside each other, with which batches.")] = 0,
+) -> None:
+    """Run models on shares of a GPU, alone and beside each other, and write what batches took.
+
+    A share belongs to a Triton (MPS): start one for each, all on one GPU and with the same models, one instance each
+    and no dynamic batching; two with the same share for models that are to have equal ones. Nothing else may load the
+    GPU meanwhile. Example:
+
+    tidegate profile-shares resnet50 vgg19 --gpu V100 --triton 20=localhost:8001 --triton 40=localhost:8011 --triton
+    60=localhost:8021 --triton 80=localhost:8031 --solo solo.csv --co-runs co_runs.csv
+
+    tidegate fit-interference --gpu V100 --solo solo.csv --co-runs co_runs.csv -o v100.json
+    """
+    import asyncio
+    from contextlib import AsyncExitStack
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from tidegate.commands.common import said_of
+    from tidegate.documents import Tenant
+    from tidegate_loadtest.asked_shapes import parse_asked
+    from tidegate_loadtest.connection import Connection, LoadTestError
+    from tidegate_loadtest.interference.measure import SharedGpu, check_alone
+    from tidegate_loadtest.interference.measure import groups as planned_groups
+    from tidegate_loadtest.interference.runs import CoRun, Solo, write_co_runs, write_solo
+    from tidegate_loadtest.profiler import default_sizes
+
+    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    shares = [_share(text) for text in triton]
+    percents = [percent for percent, _ in shares]
+    asked = _batches(batches)
+    shapes = {name: size for each in parse_asked(shape or ()) for name, size in each.dimensions.items()}
+
+    async def measure() -> tuple[list[Solo], list[CoRun]]:
+        async with AsyncExitStack() as connected:
+            tritons = [await connected.enter_async_context(Connection(address)) for _, address in shares]
+            sizes = {}
+            for model in models:
+                largest = min([await check_alone(each, model) for each in tritons])
+                sizes[model] = asked or default_sizes(largest)
+                if max(sizes[model]) > largest:
+                    raise LoadTestError(f"model {model!r} takes at most {largest} rows, not {max(sizes[model])}")
+            once = {percent: number for number, percent in enumerate(percents)}
+            alone = [
+                (Tenant(model, rows, percent), number)
+                for model in models
+                for rows in sizes[model]
+                for percent, number in sorted(once.items())
+            ]
+            together = planned_groups(sizes, percents, number=groups, size=group_size, seed=seed)
+            shared = SharedGpu(tritons, shapes, warmup_s=warmup_s, window_s=window_s)
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+                task = bar.add_task("", total=len(alone) + len(together))
+                done = iter(range(len(alone) + len(together)))
+
+                def advance(what: str) -> None:
+                    bar.update(task, description=what, completed=next(done))
+
+                return await shared.alone(alone, advance), await shared.beside(together, advance)
+
+    try:
+        for path in (solo, co_runs):
+            if path.exists() or not path.parent.is_dir():
+                why = "it exists already: move it away" if path.exists() else f"there is no folder {path.parent}"
+                raise LoadTestError(f"{path}: {why}")
+        measured_alone, measured_together = asyncio.run(measure())
+        write_solo(solo, gpu, measured_alone)
+        write_co_runs(co_runs, gpu, measured_together)
+    except (LoadTestError, OSError) as error:
+        errors.print(f"error: {said_of(error)}", style="red")
+        raise typer.Exit(1) from error
+    typer.echo(f"{len(measured_alone)} runs alone: {solo}\n{len(measured_together)} beside each other: {co_runs}")
+
+
+def _share(text: str) -> tuple[float, str]:
+    percent, _, address = text.partition("=")
+    try:
+        share = float(percent)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 100 or not address:
+        raise typer.BadParameter(f"{text!r} is no PERCENT=HOST:PORT, such as 40=localhost:8001", param_hint="--triton")
+    return share, address
+
+
+def _batches(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        sizes = sorted({int(size) for size in text.split(",")})
+    except ValueError:
+        sizes = [0]
+    if sizes[0] < 1:
+        raise typer.BadParameter(f"{text!r} is no list of positive numbers", param_hint="--batches")
+    return sizes
