@@ -62,11 +62,11 @@ def few_and_the_others(co_runs: Sequence[CoRun], seed: int) -> Split:
     return few, [run for run in co_runs if run not in few]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
+    folder = parser.parse_args(arguments).folder
     solo = read_solo(folder / "igniter_v100_solo.csv", GPU)
     solo = with_compute(solo, read_compute(folder / "igniter_v100_grid3x3.csv", GPU))
     co_runs = read_co_runs(folder / "igniter_v100_pairs.csv", GPU)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tidegate.api import Worker
-from tidegate.documents import Device, Mig, Mps, Slice, Whole
+from tidegate.documents import Device, Mig, Mps, Slice, Whole, compute_percent
 
 A100 = Device("n", "GPU-8f6ab4d2-1c7e-4bd4-9c55-6e6b6d2e8a10", "A100", 40536)
 
@@ -57,3 +57,9 @@ def test_what_is_no_slice_is_refused(wrong: object) -> None:
 def test_a_device_has_a_number_or_a_uuid(wrong: object) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"node": "n", "id": wrong}, Device)
+
+
+def test_a_share_is_of_the_device_or_of_its_instance() -> None:
+    instance = Mig("3g.20gb", 4)
+    parts = (Whole(), instance, Mps(40), Mps(70, None, instance))
+    assert [compute_percent(part) for part in parts] == [100, 100, 40, 70]

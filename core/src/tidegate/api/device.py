@@ -55,7 +55,13 @@ def mig_instance(part: Slice) -> Mig | None:
 
 def compute_percent(part: Slice) -> int:
     """The percentage of the compute units of its device, or of its MIG instance, that a worker may use."""
-    return part.percent if isinstance(part, Mps) else 100
+    match part:
+        case Whole() | Mig():
+            return 100
+        case Mps():
+            return part.percent
+        case _:
+            assert_never(part)
 
 
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
