@@ -238,5 +238,6 @@ def test_live_neighbours_slow_each_other_down_as_simulated_ones_do(tmp_path: Pat
     simulated = simulate(Run(document, run.policy, 5, gantt_s=4))
     for name, slowed_ms in SLOWED_MS.items():
         assert median_ms(simulated, name) == pytest.approx(slowed_ms, rel=0.01)
-        # What Triton and the way there take comes on top.
-        assert slowed_ms * 0.98 < median_ms(live, name) < slowed_ms + 10
+        # Live a neighbour idles for a moment between two legs, longer where the machine is busy; and what Triton and
+        # the way there take comes on top.
+        assert 40 + 0.6 * (slowed_ms - 40) < median_ms(live, name) < 1.4 * slowed_ms
