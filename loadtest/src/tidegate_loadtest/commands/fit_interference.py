@@ -132,6 +132,7 @@ def fit_interference(
     if held:
         title = f"beside each other: {len(fitted)} co-runs fitted, error on {len(held)} held out (seed {seed})"
         console.print(_table(title, beside))
+        console.print("InSS reports 0.03 to 4.97 % of its own on an A100 (28 cases, tables 3 and 4).", style="dim")
     console.print(f"interference file: {output}", markup=False, style="dim")
 
 
