@@ -88,18 +88,19 @@ class Workload:
         mean_ms, p99_ms = sum(points) / len(points), points[int(0.99 * len(points))]
         rate_rps = 1000 * self.load / mean_ms
         fixed_ms = (1 - self.scale) * mean_ms
-        model = {
+        names = [f"mode {number}" for number in range(len(times))]
+        model: dict[str, object] = {
             "name": "m",
             "slo_ms": self.slo * p99_ms,
             # What those expect who know only the mean.
             "profile": {"alpha_ms": self.scale * mean_ms, "beta_ms": fixed_ms, "max_batch": MAX_BATCH},
             "apps": [
-                {"name": f"mode {number}", "told": self.told, "time_ms": _times(each, self.scale)}
-                for number, each in enumerate(times)
+                {"name": name, "told": self.told, "time_ms": _times(each, self.scale)}
+                for name, each in zip(names, times, strict=True)
             ],
         }
         if self.by_shape:
-            model["shapes"] = [{"shape": app["name"]} for app in model["apps"]]
+            model["shapes"] = [{"shape": name} for name in names]
         truth = {"profile": {"alpha_ms": 0, "beta_ms": fixed_ms}, "combine": "padded"}
         return Scenario.model_validate(
             {

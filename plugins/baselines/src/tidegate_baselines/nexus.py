@@ -104,8 +104,8 @@ class Nexus(Policy):
     Options = NexusOptions
     options: NexusOptions
     quantile: ClassVar[float] = NormalDist().cdf(1.0)
-    """Its authors' profiles are the mean and one standard deviation. Batches planned to take half of an SLO leave no room
-    for more: where times varied by a tenth, the 99th percentile lost 5.0 % of the requests, and this 0.3 %."""
+    """Its authors' profiles are the mean and one standard deviation. Batches planned to take half of an SLO leave no
+    room for more: where times varied by a tenth, the 99th percentile lost 5.0 % of the requests, and this 0.3 %."""
     drops_in_time = "a request runs on the worker that it was routed to or nowhere, whoever else is idle"
 
     def __init__(self, setup: Setup, options: NexusOptions) -> None:
