@@ -6,7 +6,7 @@ import pytest
 
 from tests.loadtest.interference.synthetic import BATCHES, NOISE, SHARES, co_runs, solo_runs, truth_ms
 from tidegate.documents import Tenant
-from tidegate_loadtest.interference.fit import constant_factors, fit, fit_alone, transfers, with_compute
+from tidegate_loadtest.interference.fit import constant_factors, fit, fit_alone, transfers, unseen_models, with_compute
 from tidegate_loadtest.interference.held_out import (
     by_constant,
     by_model,
@@ -16,7 +16,8 @@ from tidegate_loadtest.interference.held_out import (
     few_of_each,
     split,
 )
-from tidegate_loadtest.interference.runs import RunsError
+from tidegate_loadtest.interference.runs import CoRun, RunsError
+from tidegate_loadtest.interference.unseen_use import learn_uses
 
 FEW_BATCHES, FEW_SHARES = (1, 4, 16, 32), (20, 40, 60, 80)
 """The sixteen solo runs of each model that InSS asks for."""
@@ -76,14 +77,43 @@ def test_the_bus_is_told_from_computing() -> None:
     assert [(run.rows, run.gpu_ms) for run in told if run.gpu_ms] == [(16, 4.0), (32, 8.0)]
 
 
-def test_where_nobody_looked_at_cache_and_dram_throughput_tells() -> None:
+@pytest.mark.parametrize("blind", [("heavy", "light", "broad"), ("heavy",)], ids=["all", "one"])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_nobody_looked_at_is_learned_by_what_neighbours_feel(seed: int, blind: tuple[str, ...]) -> None:
+    """`heavy` uses six times the DRAM of others, which `light` does not mind: one number for each cannot tell both."""
+    solo = [
+        replace(run, cache_percent=None, dram_percent=None) if run.model in blind else run for run in solo_runs(seed)
+    ]
+    assert unseen_models(solo) == sorted(blind)
+    fitted, held = split(co_runs(seed, 150), 0.3, seed)
+    model = fit(solo, fitted, "V100")
+    assert all(model.models[name].dram_percent.at(1000) == 0 for name in blind)
+    control = errors_by_model(by_constant(model, constant_factors(model, fitted)), held)[""].mean
+    error = errors_by_model(by_model(model), held)[""].mean
+    assert error < 3 * NOISE
+    assert error < 0.9 * control
+
+
+def test_of_few_runs_nobody_is_made_out_to_be_felt_unlike_others() -> None:
+    """Three of each tell who minds, hardly who is minded: no prediction strays far."""
     blind = [replace(run, cache_percent=None, dram_percent=None) for run in solo_runs(0)]
-    fitted, held = split(co_runs(0, 100), 0.3, 0)
-    model = fit(blind, fitted, "V100")
-    assert model.models["heavy"].dram_percent.at(1000) == 0
-    assert model.alone(Tenant("heavy", 32, 80)).cache_percent == pytest.approx(100, rel=0.02)
-    errors, none = (errors_by_model(how, held)[""].mean for how in (by_model(model), by_nothing(model)))
-    assert errors < 0.65 * none
+    everything = co_runs(0, 100)
+    for seed in range(5):
+        model = fit(blind, few_of_each(everything, 3, seed), "V100")
+        errors = errors_by_model(by_model(model), everything)
+        assert errors[""].mean < 6 * NOISE
+        assert errors[""].largest < 0.3
+
+
+def test_where_nobody_minds_anybody_nothing_is_learned() -> None:
+    blind = [replace(run, cache_percent=None, dram_percent=None) for run in solo_runs(0)]
+    alone = fit_alone(blind, "V100", transfers(blind))
+    calm = [
+        CoRun(run.tenants, tuple(0.9 * alone.alone(tenant).taken_ms for tenant in run.tenants))
+        for run in co_runs(0, 30)
+    ]
+    assert learn_uses(alone, calm, sorted(alone.models)) == {}
+    assert fit(blind, calm, "V100").slowdown(Tenant("light", 8, 50), [Tenant("heavy", 8, 50)]) == 1
 
 
 def test_what_cannot_be_fitted_is_named() -> None:

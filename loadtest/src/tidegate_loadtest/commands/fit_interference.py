@@ -72,7 +72,7 @@ def fit_interference(
 
     from tidegate.commands.common import console_for_tables, said_of
     from tidegate.documents import write_document
-    from tidegate_loadtest.interference.fit import constant_factors, fit, transfers, with_compute
+    from tidegate_loadtest.interference.fit import constant_factors, fit, transfers, unseen_models, with_compute
     from tidegate_loadtest.interference.held_out import (
         by_constant,
         by_model,
@@ -115,10 +115,10 @@ def fit_interference(
     except (RunsError, OSError) as error:
         errors.print(f"error: {said_of(error)}", style="red")
         raise typer.Exit(1) from error
-    if unlooked := sorted({run.model for run in chosen if run.cache_percent is None and run.dram_percent is None}):
+    if unseen := unseen_models(chosen):
         errors.print(
-            f"note: no l2_util_pct and no dram_util_pct of {', '.join(unlooked)}: how much neighbours feel of it is "
-            "told by its throughput"
+            f"note: no l2_util_pct and no dram_util_pct of {', '.join(unseen)}: what neighbours feel of them is "
+            "learned from the co-runs"
         )
     if as_json:
         found = {**beside, "alone": others}

@@ -12,6 +12,7 @@ from scipy.optimize import nnls
 from tidegate.documents import InterferenceModel, Line, Sensitivity, SharingModel
 from tidegate_loadtest.interference.locally_weighted import table_of
 from tidegate_loadtest.interference.runs import CoRun, RunsError, Solo
+from tidegate_loadtest.interference.unseen_use import learn_uses
 
 FEWEST_SOLO = 4
 """Runs of a model alone: two batches on two shares."""
@@ -59,11 +60,21 @@ def fit(
         raise RunsError(f"there are co-runs of {lacking[0]!r} and no solo run: measure it alone, or leave those out")
     if lonely := sorted(alone.models.keys() - seen):
         raise RunsError(f"no co-run of {lonely[0]!r} is given: measure it beside others, or leave its solo runs out")
+    if unseen := unseen_models(solo):
+        uses = learn_uses(alone, co_runs, unseen)
+        learned = {name: alone.models[name].model_copy(update={"cache_percent": line}) for name, line in uses.items()}
+        alone = InterferenceModel(gpu=gpu, models={**alone.models, **learned})
     models = {
         name: model.model_copy(update={"sensitivity": _sensitivity(alone, name, co_runs, company)})
         for name, model in alone.models.items()
     }
     return InterferenceModel(gpu=gpu, models=models)
+
+
+def unseen_models(solo: Iterable[Solo]) -> list[str]:
+    """The models of which no run says how much of cache and DRAM it used."""
+    seen = {run.model for run in solo if run.cache_percent is not None or run.dram_percent is not None}
+    return sorted({run.model for run in solo} - seen)
 
 
 def fit_alone(solo: Sequence[Solo], gpu: str, buses: Mapping[str, Line]) -> InterferenceModel:
@@ -104,7 +115,7 @@ def _alone(runs: Sequence[Solo], bus: Line) -> SharingModel:
     return SharingModel(
         gpu_ms=table_of(runs, gpu_ms),
         transfer_ms=bus,
-        # Where nobody looked, what it uses is told by how near it is to the most that it ever computes.
+        # Where nobody looked, to begin with: how near it is to the most that it ever computes.
         cache_percent=_line(cache) if cache or dram else Line(slope=100 / max(rows_per_s)),
         dram_percent=_line(dram) if dram else Line(),
     )
