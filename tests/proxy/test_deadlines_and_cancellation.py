@@ -1,6 +1,7 @@
 """Requests that nobody waits for any more, or that would come too late."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -62,62 +63,83 @@ def test_a_deadline_that_passes_is_told_in_tritons_words(
     assert tidegate.stop() == {"accepted": 2, "answered": 1, "late": 0, "failed": 0, "cancelled": 0, "deadline": 1}
 
 
-@pytest.mark.parametrize("policy", ["eager", "symphony"])
-def test_one_whose_time_passes_behind_another_that_has_more_is_told_then(
-    policy: str,
+@dataclass
+class Occupied:
+    """A Tidegate whose model runs a request until the gate opens."""
+
+    tidegate: Any
+    running: Any
+    ask: Callable[..., Any]
+    """`ask(2, timeout_us=300_000)`: begin another call, whose row is of twos."""
+
+
+@pytest.fixture
+def occupied(
     gate: Any,  # noqa: ANN401
     triton: EmbeddedTriton,
     serve_here: Make,
     start_call: Make,
     request_of: Make,
+    eventually: Make,
+) -> Callable[..., Occupied]:
+    """`occupied("fifs", models={...}, ...)`: a proxy in this process, whose model is occupied."""
+
+    def start(policy: str, **options: Any) -> Occupied:  # noqa: ANN401
+        tidegate = serve_here([triton], policy=policy, **options)
+
+        def ask(value: int = 1, *, timeout_us: int = 0) -> Any:  # noqa: ANN401
+            return start_call(tidegate, "ModelInfer", _timed(request_of("gated", {"X": value * ROW}), timeout_us))
+
+        running = ask()
+        eventually(gate.somebody_waits, "the model to run")
+        return Occupied(tidegate, running, ask)
+
+    return start
+
+
+@pytest.mark.parametrize("policy", ["eager", "symphony"])
+def test_one_whose_time_passes_behind_another_that_has_more_is_told_then(
+    policy: str,
+    gate: Any,  # noqa: ANN401
+    occupied: Callable[..., Occupied],
     outcome: Make,
     eventually: Make,
 ) -> None:
-    tidegate = serve_here([triton], policy=policy)
-    calls = []
-    for number in range(2):
-        calls.append(start_call(tidegate, "ModelInfer", request_of("gated", {"X": ROW})))
-        eventually(lambda expected=number + 1: tidegate.engine.tally.accepted == expected, "it to arrive")
-    eventually(gate.somebody_waits, "the model to run")
-    assert tidegate.engine.queued == 1
-    hurried = start_call(tidegate, "ModelInfer", _timed(request_of("gated", {"X": ROW}), 300_000))
-    assert outcome(hurried) == (UNAVAILABLE, "Request timeout expired")
-    assert not any(one.done() for one in calls)
+    model = occupied(policy)
+    patient = model.ask()
+    eventually(lambda: model.tidegate.engine.queued == 1, "it to wait")
+    assert outcome(model.ask(timeout_us=300_000)) == (UNAVAILABLE, "Request timeout expired")
+    assert not model.running.done()
+    assert not patient.done()
     gate.open()
-    assert [outcome(one)[0] for one in calls] == [grpc.StatusCode.OK] * 2
+    assert [outcome(one)[0] for one in (model.running, patient)] == [grpc.StatusCode.OK] * 2
 
 
 @pytest.mark.parametrize("policy", ["clockwork", "eager", "orloj", "symphony"])
 def test_where_a_model_serves_late_only_clients_end_the_wait(
     policy: str,
     gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    start_call: Make,
-    request_of: Make,
+    occupied: Callable[..., Occupied],
     outcome: Make,
     eventually: Make,
 ) -> None:
-    tidegate = serve_here([triton], policy=policy, models={"gated": {"slo_ms": 300, "late": "serve"}})
-
-    def is_late(*waiting: int) -> bool:
-        state = tidegate.engine._state
-        return [len(state.late), len(state.queued)] == [*waiting]
-
-    running = start_call(tidegate, "ModelInfer", request_of("gated", {"X": ROW}))
-    eventually(gate.somebody_waits, "the model to run")
-    patient = [start_call(tidegate, "ModelInfer", request_of("gated", {"X": k * ROW})) for k in (1, 2)]
-    hurried = start_call(tidegate, "ModelInfer", _timed(request_of("gated", {"X": ROW}), 500_000))
-    eventually(lambda: is_late(2, 0), "the time of all to be over, and the client of one to wait no longer")
+    model = occupied(policy, models={"gated": {"slo_ms": 300, "late": "serve"}})
+    patient = [model.ask(k) for k in (1, 2)]
+    hurried = model.ask(timeout_us=500_000)
+    state = model.tidegate.engine._state
+    eventually(
+        lambda: (len(state.late), len(state.queued)) == (2, 0),
+        "the time of all to be over, and the client of one to wait no longer",
+    )
     assert outcome(hurried) == (UNAVAILABLE, "Request timeout expired")
     assert not any(one.done() for one in patient)
     gate.open()
-    assert outcome(running)[0] is grpc.StatusCode.OK
+    assert outcome(model.running)[0] is grpc.StatusCode.OK
     for k, one in zip((1, 2), patient, strict=True):
         code, answer = outcome(one)
         assert code is grpc.StatusCode.OK
         assert service_pb2.ModelInferResponse.FromString(answer).raw_output_contents[0] == (k * ROW).tobytes()
-    tally = tidegate.stop()
+    tally = model.tidegate.stop()
     assert (tally.accepted, tally.answered, tally.late, dict(tally.dropped)) == (4, 3, 3, {"deadline": 1})
 
 
