@@ -1,6 +1,8 @@
 """What requests of each application take alone: learned from batches of one, and told to the policy."""
 
 import random
+from bisect import bisect_right
+from collections import Counter
 from statistics import fmean
 
 import pytest
@@ -18,7 +20,7 @@ from tidegate.api import (
     Worker,
     ms_to_ns,
 )
-from tidegate.engine import Engine
+from tidegate.engine import Engine, alone
 from tidegate.engine.alone import BATCHES, EVERY, FIRST, GIVEN, MOST_APPS, POINTS, WINDOW, AloneTimes
 from tidegate.observation import PlanChanged, StartLeg
 from tidegate.sim import ExactWorkers, Simulation
@@ -167,3 +169,20 @@ def test_what_was_given_counts_until_more_is_known_than_a_few_legs_say() -> None
     alone = AloneTimes([ExecutionTimes("m", "chat", "gpu", (1000,))])
     told = [alone.observe(of_app("chat"), "gpu", 3000, PROFILE) for _ in range(GIVEN)]
     assert [number for number, times in enumerate(told, 1) if times] == [GIVEN]
+
+
+def test_batches_of_many_applications_are_soon_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(7)
+    apps = [tuple(sorted(rng.randrange(1, 10**9) for _ in range(POINTS))) for _ in range(64)]
+    looked_at = 0
+
+    def counting(points_ns: tuple[int, ...], time_ns: int) -> int:
+        nonlocal looked_at
+        looked_at += 1
+        return bisect_right(points_ns, time_ns)
+
+    monkeypatch.setattr(alone, "bisect_right", counting)
+    longest_ns = alone._longest_ns(Counter(apps))
+    assert looked_at <= 2 * POINTS * len(apps)
+    drawn_ns = fmean(max(rng.choice(points_ns) for points_ns in apps) for _ in range(2000))
+    assert longest_ns == pytest.approx(drawn_ns, rel=0.01)
