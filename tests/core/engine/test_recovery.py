@@ -203,6 +203,18 @@ def test_a_profile_of_another_machine_refuses_nobody_for_long(policy: str, times
 
 
 @every_dropping_policy
+@pytest.mark.parametrize("times", [1.6, 4])
+def test_a_slow_spell_at_the_start_proves_no_profile(policy: str, times: float) -> None:
+    """Neither one that is right, though little more than it says would be too late, nor one of a slower machine."""
+
+    def leg_ns(now_ns: int, leg: StartLeg) -> int:
+        return ms_to_ns(900) if now_ns < 6 * SECOND_NS else TRUTH.planned_ns(leg.rows)
+
+    service = Service(policy, leg_ns, seconds=14, base=TRUTH.scaled(times))
+    assert service.share(service.in_time, 9, 14) > 0.95
+
+
+@every_dropping_policy
 def test_a_profile_that_is_as_slow_as_it_says_is_tried_and_then_believed(policy: str) -> None:
     slow = TRUTH.scaled(20)
     service = Service(policy, lambda now_ns, leg: slow.planned_ns(leg.rows), seconds=12, base=slow)

@@ -29,8 +29,8 @@ class _Tracked:
     learner: ProfileLearner
     probe: Profile
     """What the latest probe is let through under: the base, or less where hardly a leg has shown that to be true."""
-    seen: int = 0
-    """Legs that were observed on warm workers since the base was told, `PROBES` at most."""
+    confirmed: int = 0
+    """How many legs on warm workers took about as long as the base says."""
     active_ns: int = -PATIENCE_NS
     """When a leg last started or ended, or the expectation was doubted."""
     awaits_probe: bool = False
@@ -39,6 +39,11 @@ class _Tracked:
     """Whether no leg was observed since it was doubted."""
     probes: int = 0
     """How often it was doubted since a leg took much less than was expected."""
+
+    @property
+    def tries_less(self) -> bool:
+        """Whether the probe that is awaited, or runs, was let through under less than was told."""
+        return self.probing and self.probe is not self.base
 
 
 class Expectations:
@@ -179,16 +184,17 @@ class Expectations:
         warm = self._warm.setdefault(worker.id, set())
         if partition not in warm:
             warm.add(partition)
-            if tracked.probing and tracked.probe is not tracked.base and duration_ns < tracked.base.expected_ns(rows):
+            if tracked.tries_less and duration_ns < tracked.base.expected_ns(rows):
                 return self._rescale(key, tracked, rows, duration_ns)
             hearsay = tracked.learner.observe_warming(rows, duration_ns)
             if hearsay is None or tracked.awaits_probe:
                 return None
             self._expect(key, hearsay)
             return hearsay
-        tracked.seen = min(PROBES, tracked.seen + 1)
-        if tracked.probing and tracked.probe is not tracked.base:
+        told_ns = tracked.base.expected_ns(rows)
+        if tracked.tries_less and duration_ns < told_ns:
             return self._rescale(key, tracked, rows, duration_ns)
+        tracked.confirmed += told_ns <= SURPRISE * duration_ns <= SURPRISE**2 * told_ns
         if tracked.probing:
             tracked.probing = False
             if 2 * duration_ns < tracked.learner.published.planned_ns(rows):
@@ -222,7 +228,7 @@ class Expectations:
             if tracked.awaits_probe or (now_ns - tracked.active_ns < PATIENCE_NS and not hearsay):
                 continue
             probe = tracked.base
-            if budget_ns < SURPRISE * self._planned_ns(probe, dropped) and tracked.seen < PROBES:
+            if budget_ns < SURPRISE * self._planned_ns(probe, dropped) and tracked.confirmed < PROBES:
                 probe = probe.scaled(budget_ns / (SURPRISE * len(keys) * self._planned_ns(probe, dropped)))
             if budget_ns < self._planned_ns(probe, dropped):
                 continue  # as short a time as that tells nothing
@@ -246,10 +252,9 @@ class Expectations:
         return self.profiles[key]
 
     def _rescale(self, key: ProfileKey, tracked: _Tracked, rows: int, duration_ns: int) -> Profile:
-        """What was told is wrong as a whole: the probe says how long legs take, and that is learned from instead."""
-        profile, seen = tracked.base.scaled(duration_ns / tracked.base.expected_ns(rows)), tracked.seen
+        """What was told is too long as a whole: what the probe took is learned from instead."""
+        profile = tracked.base.scaled(duration_ns / tracked.base.expected_ns(rows))
         self.replace(profile)
-        tracked.seen = seen
         return profile
 
     def _patience_ns(self, key: ProfileKey, idle: Sequence[Worker]) -> int:
@@ -300,6 +305,6 @@ class Expectations:
         others[profile.shape] = learner
         if tracked := self._tracked.get(key):  # legs of it may be running
             tracked.base, tracked.learner, tracked.awaits_probe = least or profile, learner, False
-            tracked.probe, tracked.probing, tracked.seen = tracked.base, False, 0
+            tracked.probe, tracked.probing, tracked.confirmed = tracked.base, False, 0
         else:
             self._tracked[key] = _Tracked(least or profile, learner, least or profile)
