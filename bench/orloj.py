@@ -49,7 +49,7 @@ BY_SHAPE: Final = tuple(
     PolicyChoice(name=name, label=f"{name}{way}") for name in ("symphony", "orloj") for way in ("", " by shape")
 )
 """With all requests in one queue, and with a queue for each application, whose latency is its own."""
-SHAPES_OF: Final = ("two-modal", "four-modal", "eight-modal", "gpt-cornell", "bart-cnn", "rdinet-cifar")
+SHAPES_OF: Final = ("two-modal", "eight-modal", "bart-cnn", "rdinet-cifar")
 READINGS_OF: Final = ("two-modal", "eight-modal", "resnet-imagenet", "bart-cnn")
 PENDING: Final = (100, 1000, 5000, 10_000)
 PARTS: Final = ("tables", "readings", "learning", "shapes", "delay_rate", "insertion")
