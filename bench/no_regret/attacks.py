@@ -129,7 +129,8 @@ def attacks() -> list[Attack]:
         usual = Crowd(load * PEAK_RPS)
 
         def attack(name: str, *crowds: Crowd, load: float = load, usual: Crowd = usual, **how: Any) -> Attack:  # noqa: ANN401
-            return Attack(f"{name}, load {load:g}", crowds or (usual,), load <= 0.3, **how)
+            light = load * how.get("turns", (0, 1))[1] <= 0.3
+            return Attack(f"{name}, load {load:g}", crowds or (usual,), light, **how)
 
         for share, slo_ms, name in (
             (0.5, 0, "no time at all"),
@@ -165,7 +166,6 @@ def attacks() -> list[Attack]:
             Attack(
                 f"a crowd and then few, who have {slo_ms / 1000:g} s",
                 (Crowd(PEAK_RPS, slo_ms=slo_ms, until_s=1), Crowd(0.5, slo_ms=slo_ms, since_s=1, until_s=60)),
-                light=True,
             )
             for slo_ms in (5e3, 3.6e6)
         ),
