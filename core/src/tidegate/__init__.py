@@ -7,6 +7,7 @@ The map of the house (arrows of import point down):
     sim          drives the engine under virtual time with simulated workers
     engine       the books, turns among clients, learning; checks every command of a policy
     host         finds plugins, selects by name
+    control      the loop that a controller, a plugin, closes: what was observed, which layout, how it comes about
     workload     arrivals, shared by simulator and load test
     observation  what one who watches an engine sees; the fold of it that all figures are read from
     toolkit      what policies are built from: queues, idle workers, gathering
@@ -32,6 +33,7 @@ Glossary, one meaning each:
     expected   what a batch takes, its centre; planned: what may be promised, a high quantile
     client     whose a request is; those who wait for the same workers have them in turn
     policy     data plane: turns events into commands
+    controller control plane at run time: turns what was observed into a layout; its governor may refuse that
     stimulus   what an engine is told: an event, or what only its driver knows; effect: what its driver has to do then
     observer   watches the stimuli of an engine, with their commands and effects
     story      what happened to one request, and why

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tidegate.api import CommandSpec, PlannerSpec, PolicySpec
+from tidegate.control import ControllerSpec
 from tidegate.host import Plugins
 from tidegate.observation import ObserverSpec
 
@@ -86,6 +87,16 @@ def _offers(plugins: Plugins) -> list[_Offer]:
         *(
             _Offer("planner", spec.name, plugins.source[PlannerSpec, spec.name], spec.summary)
             for spec in plugins.planners.values()
+        ),
+        *(
+            _Offer(
+                "controller",
+                spec.name,
+                plugins.source[ControllerSpec, spec.name],
+                spec.summary,
+                tuple(spec.controller.Options.model_fields),
+            )
+            for spec in plugins.controllers.values()
         ),
         *(
             _Offer(

@@ -5,7 +5,7 @@ calls `handle(event)` with what happened and carries out the effects; it calls `
 `next_wake_ns` has come.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tidegate.api import (
     NEVER,
@@ -138,6 +138,16 @@ class Engine:
     def flight(self, batch_id: int) -> Flight | None:
         """A batch that was dispatched and has not ended."""
         return self._state.flights.get(batch_id)
+
+    @property
+    def unanswered(self) -> Collection[Request]:
+        """The requests that have arrived and have not ended."""
+        return self._reducer.open.values()
+
+    def has_work(self, worker_id: int) -> bool:
+        """Whether anything is booked on a worker, be it one that the plan does without and that only finishes it."""
+        booked = self._state.fleet.bookings.get(worker_id)
+        return booked is not None and bool(booked.legs)
 
     def idle_in_time(self, request: Request, profiles: Mapping[ProfileKey, Profile]) -> Worker | None:
         """An idle worker on which a request of an unsplit model would be in time by these profiles, started now."""

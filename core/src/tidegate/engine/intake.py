@@ -20,7 +20,7 @@ from tidegate.engine.books import Flight
 from tidegate.engine.policy_runner import PolicyRunner
 from tidegate.engine.state import State
 from tidegate.engine.turns import Turns
-from tidegate.observation import AnyStimulus, ClockAdvanced, PlanChanged, TriesChanged
+from tidegate.observation import AnyStimulus, ChangeProgressed, ClockAdvanced, PlanChanged, TriesChanged
 
 
 class Intake:
@@ -53,7 +53,7 @@ class Intake:
                 self._change_plan(event)
             case TriesChanged():
                 self._state.settings = msgspec.structs.replace(self._state.settings, max_tries=event.max_tries)
-            case ClockAdvanced() | TimerFired() | WorkerReady() | WorkerDelayed():
+            case ClockAdvanced() | TimerFired() | WorkerReady() | WorkerDelayed() | ChangeProgressed():
                 pass
 
     # Requests ----------------------------------------------------------------------------------------------------

@@ -4,6 +4,22 @@ hookspecs  the hooks that a distribution may implement
 manager    loads, checks, refuses what conflicts, selects
 """
 
-from tidegate.host.manager import PluginConflict, PluginError, Plugins, UnknownPlugin, make_observer, make_policy
+from tidegate.host.manager import (
+    PluginConflict,
+    PluginError,
+    Plugins,
+    UnknownPlugin,
+    make_controller,
+    make_observer,
+    make_policy,
+)
 
-__all__ = ["PluginConflict", "PluginError", "Plugins", "UnknownPlugin", "make_observer", "make_policy"]
+__all__ = [
+    "PluginConflict",
+    "PluginError",
+    "Plugins",
+    "UnknownPlugin",
+    "make_controller",
+    "make_observer",
+    "make_policy",
+]

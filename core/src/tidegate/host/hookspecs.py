@@ -6,6 +6,7 @@ import pluggy
 
 from tidegate.api import CommandSpec, PlannerSpec, PolicySpec
 from tidegate.api.specs import PROJECT
+from tidegate.control import ControllerSpec
 from tidegate.observation import ObserverSpec
 
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -22,6 +23,11 @@ class Hooks:
     @hookspec
     def tidegate_planners(self) -> Iterable[PlannerSpec]:
         """Planners this distribution offers (`tidegate plan NAME`)."""
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def tidegate_controllers(self) -> Iterable[ControllerSpec]:
+        """Controllers this distribution offers (`controller` in a scenario)."""
         raise AssertionError("a specification is never called")
 
     @hookspec

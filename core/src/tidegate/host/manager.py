@@ -9,13 +9,14 @@ from pydantic import BaseModel, ValidationError
 
 from tidegate.api import CommandSpec, PlannerSpec, Policy, PolicySpec, Setup
 from tidegate.api.specs import PROJECT
-from tidegate.documents import wrong_fields
+from tidegate.control import Controller, ControllerSpec
+from tidegate.documents import DocumentError, Layout, wrong_fields
 from tidegate.host.hookspecs import Hooks
 from tidegate.observation import Observer, ObserverSpec
 
-Spec = PolicySpec | PlannerSpec | CommandSpec | ObserverSpec
+Spec = PolicySpec | PlannerSpec | ControllerSpec | CommandSpec | ObserverSpec
 Options = TypeVar("Options", bound=BaseModel)
-S = TypeVar("S", PolicySpec, PlannerSpec, CommandSpec, ObserverSpec)
+S = TypeVar("S", PolicySpec, PlannerSpec, ControllerSpec, CommandSpec, ObserverSpec)
 
 
 class PluginError(Exception):
@@ -40,6 +41,7 @@ class Plugins:
         """The distributions whose plugin could not be imported, with the reason: named when something is not found."""
         self.policies: dict[str, PolicySpec] = {}
         self.planners: dict[str, PlannerSpec] = {}
+        self.controllers: dict[str, ControllerSpec] = {}
         self.commands: dict[str, CommandSpec] = {}
         self.observers: dict[str, ObserverSpec] = {}
         self.source: dict[tuple[type, str], str] = {}
@@ -71,6 +73,7 @@ class Plugins:
             offers = [
                 *self._offers(plugin, "tidegate_policies", PolicySpec, self.policies, name),
                 *self._offers(plugin, "tidegate_planners", PlannerSpec, self.planners, name),
+                *self._offers(plugin, "tidegate_controllers", ControllerSpec, self.controllers, name),
                 *self._offers(plugin, "tidegate_commands", CommandSpec, self.commands, name),
                 *self._offers(plugin, "tidegate_observers", ObserverSpec, self.observers, name),
             ]
@@ -88,6 +91,10 @@ class Plugins:
         """The planner of this name. Raises UnknownPlugin, which lists what there is."""
         return self._select("planner", name, self.planners)
 
+    def controller(self, name: str) -> ControllerSpec:
+        """The controller of this name. Raises UnknownPlugin, which lists what there is."""
+        return self._select("controller", name, self.controllers)
+
     def observer(self, name: str) -> ObserverSpec:
         """The observer of this name. Raises UnknownPlugin, which lists what there is."""
         return self._select("observer", name, self.observers)
@@ -96,6 +103,13 @@ class Plugins:
         """Make a policy by name. Raises PluginError naming the option that is wrong and those that exist."""
         spec = self.policy(name)
         return make_policy(spec, setup, options)
+
+    def make_controller(self, name: str, layout: Layout, options: dict[str, Any], *, seed: int = 0) -> Controller:
+        """Make a controller by name, over the layout that serves at the start.
+
+        Raises PluginError naming the option that is wrong and those that exist.
+        """
+        return make_controller(self.controller(name), layout, options, seed=seed)
 
     def make_observer(self, name: str, options: dict[str, Any]) -> Observer:
         """Make an observer by name. Raises PluginError naming the option that is wrong and those that exist."""
@@ -142,6 +156,15 @@ def make_policy(spec: PolicySpec, setup: Setup, options: dict[str, Any]) -> Poli
     return spec.policy(setup, validated)
 
 
+def make_controller(spec: ControllerSpec, layout: Layout, options: dict[str, Any], *, seed: int = 0) -> Controller:
+    """Make a controller with validated options. Raises PluginError naming what is wrong."""
+    validated = _validated(spec.controller.Options, options, f"controller {spec.name!r}")
+    try:
+        return spec.controller(layout, validated, seed=seed)
+    except (ValueError, DocumentError) as error:
+        raise PluginError(f"controller {spec.name!r}: {error}") from error
+
+
 def make_observer(spec: ObserverSpec, options: dict[str, Any]) -> Observer:
     """Make an observer with validated options. Raises PluginError naming what is wrong."""
     return spec.observer(_validated(spec.observer.Options, options, f"observer {spec.name!r}"))
@@ -170,5 +193,11 @@ def _distribution(entry: EntryPoint) -> str:
 
 
 def _word(kind: type[Spec]) -> str:
-    words = {PolicySpec: "policy", PlannerSpec: "planner", CommandSpec: "command", ObserverSpec: "observer"}
+    words = {
+        PolicySpec: "policy",
+        PlannerSpec: "planner",
+        ControllerSpec: "controller",
+        CommandSpec: "command",
+        ObserverSpec: "observer",
+    }
     return words[kind]

@@ -20,7 +20,7 @@ from tidegate.observation.effects import (
 from tidegate.observation.event_log import LOG_VERSION, LogEntry, LogHeader, Recorder, read_log
 from tidegate.observation.observer import EngineSettings, Observer, ObserverOptions, ObserverSpec
 from tidegate.observation.reducer import Reader, Reducer, Tally
-from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, PlanChanged, TriesChanged
+from tidegate.observation.stimuli import AnyStimulus, ChangeProgressed, ClockAdvanced, PlanChanged, TriesChanged
 from tidegate.observation.stories import Stories
 from tidegate.observation.story import Story
 
@@ -29,6 +29,7 @@ __all__ = [
     "AnyEffect",
     "AnyStimulus",
     "CancelLeg",
+    "ChangeProgressed",
     "ClockAdvanced",
     "EngineRestarted",
     "EngineSettings",

@@ -21,7 +21,7 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.observation.effects import AnyEffect, EngineRestarted, Fail, StartLeg
-from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, PlanChanged
+from tidegate.observation.stimuli import AnyStimulus, ChangeProgressed, ClockAdvanced, PlanChanged
 
 
 @dataclass
@@ -69,6 +69,9 @@ class Reader:
 
     def advised(self, now_ns: int, advice: Advise) -> None:
         """The policy said how many workers it wants more, or can spare."""
+
+    def change_progressed(self, event: ChangeProgressed) -> None:
+        """A change of layout reached a state."""
 
 
 class SentLeg:
@@ -219,6 +222,9 @@ class Reducer:
                 self._lose_worker(event.worker_id, event.now_ns)
             case PlanChanged():
                 self._forget_all_but({worker.id for worker in event.workers})
+            case ChangeProgressed():
+                for reader in self._readers:
+                    reader.change_progressed(event)
 
     def _take_in_effect(self, now_ns: int, effect: AnyEffect) -> None:
         match effect:

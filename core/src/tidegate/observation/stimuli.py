@@ -1,5 +1,7 @@
 """What happens to an engine: the events of the contract, and those that stay between a driver and its engine."""
 
+from typing import Literal
+
 from tidegate.api import AnyEvent, Model, Network, Profile, Worker
 from tidegate.api.events import Event
 
@@ -29,5 +31,27 @@ class TriesChanged(Event, frozen=True, tag=True):
     max_tries: int
 
 
-AnyStimulus = AnyEvent | ClockAdvanced | PlanChanged | TriesChanged
+ChangeState = Literal["starting", "switched", "done", "undone", "proposed", "refused"]
+"""How far a change of layout is: new workers start beside those that serve; the new ones serve, and the old ones drain;
+nothing is left to do; the new ones are stopped, and the old ones serve on. Or a dry run proposed it, or it was refused.
+"""
+
+
+class ChangeProgressed(Event, frozen=True, tag=True):
+    """A change of layout that a controller wants reached a state. What the engine does about it PlanChanged tells."""
+
+    change: int
+    """The number of the change, from 1; 0: one that was refused before it began."""
+    state: ChangeState
+    starts: tuple[str, ...] = ()
+    """The names of the workers that are new with it."""
+    stops: tuple[str, ...] = ()
+    """The names of the workers that it does without."""
+    gpus: float = 0.0
+    """How many GPUs the layout takes that serves then; shares of GPUs count as such."""
+    reason: str = ""
+    """Why it was undone, or refused; empty where all went well."""
+
+
+AnyStimulus = AnyEvent | ClockAdvanced | PlanChanged | TriesChanged | ChangeProgressed
 """The closed union, for decoding and for exhaustive matches."""

@@ -1,0 +1,138 @@
+"""One change of the layout: new workers start beside the old ones, then the switch, then the old ones drain.
+
+A pure state machine. The old layout serves until every new worker is warm, and the new one from the same instant on: no
+model ever has less than with the smaller of the two. Whatever goes wrong before the switch undoes the change.
+"""
+
+from typing import Literal
+
+from tidegate.control.capacity import gpus_of
+from tidegate.control.orders import Order, StartWorker, StopWorker, Switch
+from tidegate.control.roster import Roster
+from tidegate.observation import ChangeProgressed
+from tidegate.observation.stimuli import ChangeState
+
+WorkerState = Literal["starting", "warm", "serving", "draining", "stopped"]
+
+
+class Change:
+    """From one roster to another. Every method returns what the driver has to do."""
+
+    def __init__(self, number: int, before: Roster, after: Roster, *, start_limit_ns: int, drain_limit_ns: int) -> None:
+        """`start_limit_ns`: how long the new workers may take to be warm; `drain_limit_ns`: the old ones to drain."""
+        self.number = number
+        self.before, self.after = before, after
+        self.state: ChangeState = "starting"
+        self.workers: dict[int, WorkerState] = {
+            **dict.fromkeys(before.ids, "serving"),
+            **dict.fromkeys([worker_id for worker_id in after.ids if worker_id not in before.ids], "starting"),
+        }
+        """The state of every worker of either layout, by id."""
+        self._start_limit_ns, self._drain_limit_ns = start_limit_ns, drain_limit_ns
+        self.limit_ns = 0
+        """When `pass_time` is to be called at the latest."""
+
+    @property
+    def roster(self) -> Roster:
+        """The one that serves at present."""
+        return self.after if self.state in {"switched", "done"} else self.before
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.state in {"done", "undone"}
+
+    @property
+    def draining(self) -> tuple[int, ...]:
+        """The workers that are given nothing more and run something still, as far as was told."""
+        return self._in("draining")
+
+    def begin(self, now_ns: int) -> list[Order]:
+        """Start the new workers; where there are none, switch."""
+        self.limit_ns = now_ns + self._start_limit_ns
+        workers = self.after.workers
+        starts = [StartWorker(number, workers[number], self.after.layout) for number in self._in("starting")]
+        return [self._progress(now_ns), *starts, *self._switch_if_warm(now_ns)]
+
+    def is_warm(self, now_ns: int, worker_id: int) -> list[Order]:
+        """A new worker has loaded what it hosts, and has run it."""
+        if self.workers.get(worker_id) != "starting":
+            return []
+        self.workers[worker_id] = "warm"
+        return self._switch_if_warm(now_ns)
+
+    def has_failed(self, now_ns: int, worker_id: int, why: str) -> list[Order]:
+        """A process is gone, whatever it was doing. Of a new one before the switch that undoes the change."""
+        match self.workers.get(worker_id):
+            case "starting" | "warm":
+                name = self.after.workers[worker_id].name
+                return self.undo(now_ns, f"worker {name!r} did not come up: {why}")
+            case "draining":
+                return self.has_drained(now_ns, worker_id)
+            case _:
+                return []
+
+    def has_drained(self, now_ns: int, worker_id: int) -> list[Order]:
+        """An old worker has nothing left to run."""
+        if self.workers.get(worker_id) != "draining":
+            return []
+        stop = self._stop(worker_id)
+        if self.draining:
+            return [stop]
+        self.state = "done"
+        return [stop, self._progress(now_ns)]
+
+    def pass_time(self, now_ns: int) -> list[Order]:
+        """Undo what has not come up in time; stop what has not drained in time."""
+        if self.is_over or now_ns < self.limit_ns:
+            return []
+        if self.state == "starting":
+            slow = [self.after.workers[number].name for number in self._in("starting")]
+            seconds = self._start_limit_ns / 1e9
+            return self.undo(now_ns, f"not up within {seconds:g} s: {', '.join(slow)}")
+        stops = [self._stop(worker_id) for worker_id in self.draining]
+        self.state = "done"
+        return [*stops, self._progress(now_ns)]
+
+    def undo(self, now_ns: int, why: str) -> list[Order]:
+        """Stop what was started; the old workers, which never ceased to serve, go on. Nothing after the switch."""
+        if self.state != "starting":
+            return []
+        self.state = "undone"
+        started = [number for number in self.after.ids if self.workers[number] in {"starting", "warm"}]
+        return [*(self._stop(number) for number in started), self._progress(now_ns, why)]
+
+    def _switch_if_warm(self, now_ns: int) -> list[Order]:
+        if self._in("starting"):
+            return []
+        for worker_id in self.workers:
+            self.workers[worker_id] = "serving" if worker_id in self.after.ids else "draining"
+        self.limit_ns = now_ns + self._drain_limit_ns
+        self.state = "switched"
+        switch: list[Order] = [Switch(self.after), self._progress(now_ns)]
+        if not self.draining:
+            self.state = "done"
+            switch.append(self._progress(now_ns))
+        return switch
+
+    def _stop(self, worker_id: int) -> StopWorker:
+        self.workers[worker_id] = "stopped"
+        workers = self.before.workers | self.after.workers
+        return StopWorker(worker_id, workers[worker_id])
+
+    def _in(self, state: WorkerState) -> tuple[int, ...]:
+        return tuple(worker_id for worker_id, its in self.workers.items() if its == state)
+
+    def _progress(self, now_ns: int, reason: str = "") -> ChangeProgressed:
+        return progress(now_ns, self.number, self.state, self.before, self.after, reason)
+
+
+def progress(
+    now_ns: int, number: int, state: ChangeState, before: Roster, after: Roster, reason: str = ""
+) -> ChangeProgressed:
+    """What is told of a change from one roster to another."""
+    old, new = before.workers, after.workers
+    starts = tuple(worker.name for worker_id, worker in new.items() if worker_id not in old)
+    stops = tuple(worker.name for worker_id, worker in old.items() if worker_id not in new)
+    serving = after if state in {"switched", "done"} else before
+    return ChangeProgressed(now_ns, number, state, starts, stops, gpus_of(serving.layout), reason)

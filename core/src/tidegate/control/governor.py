@@ -1,0 +1,115 @@
+"""Which layouts of a controller are brought about, and which are refused, and why.
+
+A controller may be wrong, restless or broken: what served before goes on serving.
+"""
+
+from pydantic import ValidationError
+
+from tidegate.control.capacity import capacities, gpus_of, load_of
+from tidegate.control.observation import Observation
+from tidegate.control.roster import Roster
+from tidegate.control.settings import ControllerChoice
+from tidegate.documents import Layout, wrong_fields
+
+MOST_DOUBLINGS = 6
+"""How often the pause is doubled at most: 64 times as long."""
+
+
+class Governor:
+    """Keeps the limits of a controller."""
+
+    def __init__(self, limits: ControllerChoice) -> None:
+        self._limits = limits
+        self._rests_until_ns = 0
+        self._undone = 0
+        """How many changes in a row came to nothing."""
+        self._wanted_since_ns: int | None = None
+        """Since when the controller has wanted another layout, every time that it was asked."""
+
+    def changed(self, now_ns: int, *, undone: bool = False) -> None:
+        """A change is over: the next one has to wait."""
+        self._undone = self._undone + 1 if undone else 0
+        pause_s = self._limits.pause_s * 2 ** min(self._undone, MOST_DOUBLINGS)
+        self._rests_until_ns = now_ns + round(pause_s * 1e9)
+        self._wanted_since_ns = None
+
+    def content(self) -> None:
+        """The controller wants nothing else than what there is."""
+        self._wanted_since_ns = None
+
+    def objection(self, present: Roster, wanted: Roster, observed: Observation) -> str:
+        """Why a layout is not brought about, in words; empty: it is."""
+        if self._wanted_since_ns is None:
+            self._wanted_since_ns = observed.now_ns
+        objection = (
+            _takes_less(wanted.layout, {name: load.largest_rows for name, load in observed.models.items()})
+            or _has_no_room(present, wanted)
+            or self._is_worse(present.layout, wanted.layout, observed)
+        )
+        if objection:
+            self._wanted_since_ns = None
+        return objection
+
+    def bids_wait(self, now_ns: int) -> bool:
+        """Whether what there is no objection to has to wait: the last change is not long ago, or the wish is new."""
+        wanted_ns = 0 if self._wanted_since_ns is None else now_ns - self._wanted_since_ns
+        return now_ns < self._rests_until_ns or wanted_ns < self._limits.dwell_s * 1e9
+
+    def late_objection(self, wanted: Roster, largest_rows: dict[str, int]) -> str:
+        """Why a layout that was let is not to be switched to after all: what has come since; empty: it is."""
+        return _takes_less(wanted.layout, largest_rows)
+
+    def _is_worse(self, present: Layout, wanted: Layout, observed: Observation) -> str:
+        rows_per_s = {name: load.rows_per_s for name, load in observed.models.items()}
+        before, after = load_of(present, rows_per_s), load_of(wanted, rows_per_s)
+        if after > max(1.0, before):
+            return f"it would not bear what comes: that is {after:.0%} of it, and {before:.0%} of what serves"
+        if before > after and observed.attainment < 1 - self._limits.tolerated_loss:
+            return ""  # requests are lost: whatever helps
+        more = before / after - 1 if after else 0.0
+        fewer = 1 - gpus_of(wanted) / gpus_of(present)
+        if max(more, fewer) < self._limits.least_gain:
+            wants = f"{self._limits.least_gain:.0%} is wanted"
+            return f"it bears {more:+.0%} and takes {-fewer:+.0%} of the GPUs: {wants}"
+        return ""
+
+
+def _takes_less(wanted: Layout, largest_rows: dict[str, int]) -> str:
+    """Whether requests would be lost that are served now."""
+    takes = {model.name: max(pipeline.batch for pipeline in model.pipelines) for model in wanted.models}
+    for name, rows in largest_rows.items():
+        if name not in takes:
+            return f"it does without model {name!r}, which is served"
+        if takes[name] < rows:
+            return f"it takes up to {takes[name]} rows of model {name!r}, and a request had {rows}"
+    return ""
+
+
+def _has_no_room(present: Roster, wanted: Roster) -> str:
+    """Whether new workers cannot start beside those that serve: MIG instances that do not fit in beside theirs."""
+    new = [worker for number, worker in wanted.workers.items() if number not in present.ids]
+    devices = tuple(
+        worker.model_copy(update={"hosts": ("m",), "kind": "any"}) for worker in (*present.layout.workers, *new)
+    )
+    try:
+        Layout.model_validate({**_ANY, "workers": devices})
+    except ValidationError as error:
+        return f"its new workers cannot start beside those that serve: {wrong_fields(error)[0]}"
+    return ""
+
+
+_ANY = {
+    "models": [{"name": "m", "pipelines": [{"partitions": ["m"], "batch": 1}]}],
+    "partitions": [{"name": "m", "model": "m", "blocks": [0, 1], "latency_ms": {"any": [1.0]}}],
+}
+"""A layout of which only the devices matter."""
+
+
+def changes_nothing(present: Roster, wanted: Roster) -> bool:
+    """Whether two rosters are of one layout, but for what its plan promises and in what order its workers stand."""
+    same = capacities(present.layout) == capacities(wanted.layout)
+    return same and set(present.ids) == set(wanted.ids) and _paths(present.layout) == _paths(wanted.layout)
+
+
+def _paths(layout: Layout) -> dict[str, object]:
+    return {model.name: model.pipelines for model in layout.models}

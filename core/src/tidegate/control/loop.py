@@ -1,0 +1,162 @@
+"""The control loop: asks the controller, has the governor judge, and brings a change about.
+
+Pure, as the engine is: a driver calls `advance` when `next_wake_ns` has come, tells how workers fare, and carries out
+the orders that each call returns.
+"""
+
+from collections.abc import Callable, Collection
+
+from pydantic import ValidationError
+
+from tidegate.api import NEVER, Request
+from tidegate.control.change import Change, progress
+from tidegate.control.controller import Controller
+from tidegate.control.governor import Governor, changes_nothing
+from tidegate.control.monitor import Monitor
+from tidegate.control.orders import Order, Switch
+from tidegate.control.roster import Roster
+from tidegate.control.settings import ControllerChoice
+from tidegate.documents import Layout, wrong_fields
+
+Unanswered = Callable[[], Collection[Request]]
+"""Gives the requests that have come and not ended: asked for only when it matters."""
+
+
+class ControlLoop:
+    """One controller over one layout. Its `monitor` has to be told by the engine (`Engine.tell`)."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        choice: ControllerChoice,
+        layout: Layout,
+        unanswered: Unanswered,
+        *,
+        now_ns: int = 0,
+    ) -> None:
+        self.roster = Roster.of(layout)
+        """What serves at present."""
+        self.change: Change | None = None
+        """The change that is under way."""
+        self.monitor = Monitor(now_ns)
+        self._controller = controller
+        self._choice = choice
+        self._governor = Governor(choice)
+        self._unanswered = unanswered
+        self._every_ns = round(choice.every_s * 1e9)
+        self._due_ns = now_ns + self._every_ns
+        self._enabled = choice.enabled
+        self._next_id = len(layout.workers)
+        self._number = 0
+        self._refused: tuple[Layout | None, str] | None = None
+        """The layout that was refused last, and why: it is told once."""
+
+    @property
+    def next_wake_ns(self) -> int:
+        """When to call `advance` at the latest."""
+        if self.change is not None:
+            return self.change.limit_ns
+        return self._due_ns if self._enabled else NEVER
+
+    def advance(self, now_ns: int) -> list[Order]:
+        """Time passed: ask the controller where that is due, end a change that takes too long."""
+        if self.change is not None:
+            return self._follow(now_ns, self.change.pass_time(now_ns))
+        if not self._enabled or now_ns < self._due_ns:
+            return []
+        self._due_ns += self._every_ns * ((now_ns - self._due_ns) // self._every_ns + 1)
+        return self._ask(now_ns)
+
+    def is_warm(self, now_ns: int, worker_id: int) -> list[Order]:
+        """A worker that was to start has loaded what it hosts, and has run it."""
+        change = self.change
+        if change is None:
+            return []
+        if objection := self._governor.late_objection(
+            change.after, dict(self.monitor.largest_rows(self._unanswered()))
+        ):
+            return self._follow(now_ns, change.undo(now_ns, objection))
+        return self._follow(now_ns, change.is_warm(now_ns, worker_id))
+
+    def has_failed(self, now_ns: int, worker_id: int, why: str) -> list[Order]:
+        """The process of a worker did not come up, or is gone."""
+        return [] if self.change is None else self._follow(now_ns, self.change.has_failed(now_ns, worker_id, why))
+
+    def has_drained(self, now_ns: int, worker_id: int) -> list[Order]:
+        """A worker that the new layout does without has nothing left to run."""
+        return [] if self.change is None else self._follow(now_ns, self.change.has_drained(now_ns, worker_id))
+
+    def halt(self, now_ns: int) -> list[Order]:
+        """Stop all control at once: nobody is asked, and what has not switched is undone. What drains, drains."""
+        self._enabled = False
+        return [] if self.change is None else self._follow(now_ns, self.change.undo(now_ns, "control was stopped"))
+
+    def resume(self, now_ns: int) -> None:
+        """Let the controller be asked again."""
+        if not self._enabled:
+            self._enabled, self._due_ns = True, now_ns + self._every_ns
+            self.monitor.skip_to(now_ns, self._unanswered())
+
+    def _ask(self, now_ns: int) -> list[Order]:
+        observed = self.monitor.observe(now_ns, self.roster, self._unanswered())
+        try:
+            layout = _checked(self._controller.step(observed))
+        except Exception as fault:  # a controller may raise anything
+            self._governor.content()
+            return self._refuse(now_ns, None, f"{type(fault).__name__}: {fault}")
+        wanted = None if layout is None else self.roster.followed_by(layout, self._next_id)
+        if wanted is None or changes_nothing(self.roster, wanted):
+            self._governor.content()
+            return []
+        if objection := self._governor.objection(self.roster, wanted, observed):
+            return self._refuse(now_ns, wanted, objection)
+        if self._governor.bids_wait(now_ns):
+            return []
+        self._refused = None
+        self._number += 1
+        if self._choice.dry_run:
+            self._governor.changed(now_ns)
+            return [progress(now_ns, self._number, "proposed", self.roster, wanted)]
+        self._next_id = max(self._next_id, *(number + 1 for number in wanted.ids))
+        self.change = Change(
+            self._number,
+            self.roster,
+            wanted,
+            start_limit_ns=round(self._choice.start_limit_s * 1e9),
+            drain_limit_ns=round(self._choice.drain_limit_s * 1e9),
+        )
+        return self._follow(now_ns, self.change.begin(now_ns))
+
+    def _refuse(self, now_ns: int, wanted: Roster | None, why: str) -> list[Order]:
+        """Say why nothing changes; once, as long as the same is wanted."""
+        same = (None if wanted is None else wanted.layout, "" if wanted else why)
+        if same == self._refused:
+            return []
+        self._refused = same
+        return [progress(now_ns, 0, "refused", self.roster, wanted or self.roster, why)]
+
+    def _follow(self, now_ns: int, orders: list[Order]) -> list[Order]:
+        """Keep up with the change that is under way."""
+        change = self.change
+        if change is None:
+            return orders
+        if any(isinstance(order, Switch) for order in orders):
+            self.roster = change.after
+        if change.is_over:
+            self.change = None
+            self._governor.changed(now_ns, undone=change.state == "undone")
+            self._due_ns = now_ns + self._every_ns
+            self.monitor.skip_to(now_ns, self._unanswered())
+        return orders
+
+
+def _checked(answer: object) -> Layout | None:
+    """A controller's answer as a layout that adds up, however it was made. Raises TypeError and ValueError."""
+    if answer is None:
+        return None
+    if not isinstance(answer, Layout):
+        raise TypeError(f"a controller answers with a Layout or None, not with {answer!r}")
+    try:
+        return Layout.model_validate_json(answer.model_dump_json())
+    except ValidationError as error:
+        raise ValueError(f"its layout does not add up: {wrong_fields(error)[0]}") from error

@@ -1,0 +1,116 @@
+"""What happened since a controller was asked last: read from the stream of an engine's observations."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from tidegate.api import Advise, Batch, Request
+from tidegate.control.observation import ModelLoad, Observation
+from tidegate.control.roster import Roster
+from tidegate.observation import Reader, StartLeg
+
+NS_PER_S = 1_000_000_000
+
+
+class Monitor(Reader):
+    """Counts requests as they end: what came is what ended, and what waits more than before."""
+
+    def __init__(self, now_ns: int = 0) -> None:
+        self._since_ns = now_ns
+        self._open: Mapping[str, int] = {}
+        """How many requests of each model had come and not ended when the period began."""
+        self._open_rows: Mapping[str, int] = {}
+        self._largest: dict[str, int] = {}
+        self._begin(now_ns, {}, {})
+
+    def _begin(self, now_ns: int, waiting: Mapping[str, int], waiting_rows: Mapping[str, int]) -> None:
+        self._since_ns = now_ns
+        self._open, self._open_rows = waiting, waiting_rows
+        self._came: Counter[str] = Counter()
+        """How many that ended have come, by model."""
+        self._came_rows: Counter[str] = Counter()
+        self._ended: Counter[str] = Counter()
+        self._in_time: Counter[str] = Counter()
+        self._busy_ns: Counter[int] = Counter()
+        self._advice: Advise | None = None
+
+    # What is read ------------------------------------------------------------------------------------------------
+
+    def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
+        """The last leg of a batch finished."""
+        for request in requests:
+            self._end(request)
+            self._in_time[request.model] += request.deadline_ns >= ended_ns
+
+    def dropped(self, now_ns: int, request: Request, reason: str) -> None:
+        """A request was given up."""
+        self._end(request)
+
+    def failed(self, now_ns: int, request: Request, reason: str) -> None:
+        """A request has no answer."""
+        self._end(request)
+
+    def cancelled(self, now_ns: int, request: Request) -> None:
+        """A client left: that is not the layout's fault, and the request came all the same."""
+        self._come(request)
+
+    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
+        """A worker was busy."""
+        self._busy_ns[effect.batch.legs[effect.leg].worker_id] += ended_ns - started_ns
+
+    def advised(self, now_ns: int, advice: Advise) -> None:
+        """The policy said how many workers it wants."""
+        self._advice = advice
+
+    def _end(self, request: Request) -> None:
+        self._come(request)
+        self._ended[request.model] += 1
+
+    def _come(self, request: Request) -> None:
+        model, rows = request.model, request.rows
+        self._came[model] += 1
+        self._came_rows[model] += rows
+        if rows > self._largest.get(model, 0):
+            self._largest[model] = rows
+
+    # What is told ------------------------------------------------------------------------------------------------
+
+    def largest_rows(self, unanswered: Collection[Request]) -> Mapping[str, int]:
+        """The rows of the largest request of each model that has ever come."""
+        for request in unanswered:
+            if request.rows > self._largest.get(request.model, 0):
+                self._largest[request.model] = request.rows
+        return self._largest
+
+    def observe(self, now_ns: int, roster: Roster, unanswered: Collection[Request]) -> Observation:
+        """What happened since this was asked last; `unanswered`: the requests that have come and not ended."""
+        waiting, waiting_rows = Counter[str](), Counter[str]()
+        for request in unanswered:
+            waiting[request.model] += 1
+            waiting_rows[request.model] += request.rows
+        largest = self.largest_rows(unanswered)
+        period_ns = max(1, now_ns - self._since_ns)
+        seconds = period_ns / NS_PER_S
+        models = {}
+        for name in [model.name for model in roster.layout.models]:
+            came = self._came[name] + waiting[name] - self._open.get(name, 0)
+            rows = self._came_rows[name] + waiting_rows[name] - self._open_rows.get(name, 0)
+            ended = self._ended[name]
+            models[name] = ModelLoad(
+                rate_rps=max(0, came) / seconds,
+                rows_per_s=max(0, rows) / seconds,
+                largest_rows=largest.get(name, 0),
+                ended=ended,
+                attainment=self._in_time[name] / ended if ended else 1.0,
+            )
+        busy = {worker.name: min(1.0, self._busy_ns[number] / period_ns) for number, worker in roster.workers.items()}
+        observed = Observation(now_ns, period_ns, roster.layout, models, busy, self._advice)
+        self._begin(now_ns, waiting, waiting_rows)
+        return observed
+
+    def skip_to(self, now_ns: int, unanswered: Collection[Request]) -> None:
+        """Let a new period begin: what was before says nothing of the layout that serves now."""
+        self._begin(
+            now_ns,
+            Counter(request.model for request in unanswered),
+            sum((Counter({request.model: request.rows}) for request in unanswered), Counter()),
+        )

@@ -1,0 +1,50 @@
+"""What a controller is told."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidegate.api import Advise
+from tidegate.documents import Layout
+
+
+@dataclass(frozen=True)
+class ModelLoad:
+    """What was asked of a model, and how it went. A request counts when it ends, however it does."""
+
+    rate_rps: float
+    """Requests that came, per second."""
+    rows_per_s: float
+    """Their rows, per second: what `Layout` latencies are by."""
+    largest_rows: int
+    """The rows of the largest request that has ever come; 0: none has."""
+    ended: int
+    """How many requests ended; those whose clients left are not among them."""
+    attainment: float
+    """The share of these that were answered in time; 1 where none ended."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """How the present layout did in the period that ends now."""
+
+    now_ns: int
+    period_ns: int
+    """The length of the period: since the controller was asked last, or since the last change was done."""
+    layout: Layout
+    """The one that serves."""
+    models: Mapping[str, ModelLoad]
+    """Each model of the layout, by name."""
+    busy: Mapping[str, float]
+    """The share of the period for which each worker of the layout ran legs, by name."""
+    advice: Advise | None = None
+    """What the policy said last in the period about the number of its workers."""
+
+    @property
+    def load(self) -> float:
+        """The share of the period for which a worker ran legs, on average."""
+        return sum(self.busy.values()) / len(self.busy)
+
+    @property
+    def attainment(self) -> float:
+        """The attainment of the worst model."""
+        return min(model.attainment for model in self.models.values())

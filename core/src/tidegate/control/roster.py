@@ -1,0 +1,98 @@
+"""A layout with its workers' ids, and which workers the next layout keeps."""
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import count
+
+import msgspec
+
+from tidegate.api import Model, Network, Profile, Worker
+from tidegate.documents import Layout, LayoutWorker
+
+Loaded = tuple[tuple[str, str, tuple[int, int], int], ...]
+"""What a worker has loaded: partition, model, blocks and the largest batch, for each."""
+
+
+@dataclass(frozen=True)
+class Roster:
+    """What serves: the ids never change their workers, and are never used again."""
+
+    layout: Layout
+    ids: tuple[int, ...]
+    """The id of each of the layout's workers, in its order."""
+
+    @classmethod
+    def of(cls, layout: Layout) -> "Roster":
+        """The first one: numbered in order, as `Layout.contract` numbers."""
+        return cls(layout, tuple(range(len(layout.workers))))
+
+    @property
+    def workers(self) -> dict[int, LayoutWorker]:
+        """The workers by id."""
+        return dict(zip(self.ids, self.layout.workers, strict=True))
+
+    def contract(self) -> tuple[tuple[Model, ...], tuple[Worker, ...], tuple[Profile, ...], Network | None]:
+        """The same in the words of policies: models, workers, profiles, network."""
+        models, workers, profiles, network = self.layout.contract()
+        numbered = tuple(
+            msgspec.structs.replace(worker, id=number) for worker, number in zip(workers, self.ids, strict=True)
+        )
+        return models, numbered, profiles, network
+
+    def followed_by(self, layout: Layout, next_id: int) -> "Roster":
+        """The roster of a layout that is to follow; new workers are numbered from `next_id` on.
+
+        A worker that has the same device, slice, kind and partitions as one of the present layout is that one: its id
+        and name stay. A new one whose name a present one has gets another one, since both run for a while. SLOs stay.
+        """
+        here = _loads(self.layout)
+        waiting: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+        for number, worker in reversed(self.workers.items()):
+            waiting[_place(worker), here[worker.name]].append(number)
+        there, numbers = _loads(layout), count(next_id)
+        ids = []
+        for worker in layout.workers:
+            same = waiting[_place(worker), there[worker.name]]
+            ids.append(same.pop() if same else next(numbers))
+        known = self.workers
+        taken = {worker.name for worker in known.values()}
+        workers = []
+        for number, worker in zip(ids, layout.workers, strict=True):
+            if number in known:
+                workers.append(known[number])
+                continue
+            name = _free_name(worker.name, taken)
+            taken.add(name)
+            workers.append(worker if name == worker.name else worker.model_copy(update={"name": name}))
+        slos_ms = {model.name: model.slo_ms for model in self.layout.models}
+        models = tuple(
+            model.model_copy(update={"slo_ms": slos_ms.get(model.name, model.slo_ms)}) for model in layout.models
+        )
+        changes = {"models": models, "workers": tuple(workers), "network": self.layout.network}
+        return Roster(layout.model_copy(update=changes), tuple(ids))
+
+
+def _place(worker: LayoutWorker) -> tuple[object, ...]:
+    return worker.device, worker.slice, worker.speed
+
+
+def _loads(layout: Layout) -> dict[str, Loaded]:
+    """What each worker of a layout loads, by name."""
+    parts = {part.name: part for part in layout.partitions}
+    batches: dict[str, int] = {}
+    for model in layout.models:
+        for pipeline in model.pipelines:
+            for name in pipeline.partitions:
+                batches[name] = max(pipeline.batch, batches.get(name, 0))
+    return {
+        worker.name: tuple(
+            (name, parts[name].model, parts[name].blocks, batches.get(name, 0)) for name in sorted(worker.hosts)
+        )
+        for worker in layout.workers
+    }
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    """The name, or with the first number behind it that nobody has."""
+    return name if name not in taken else next(each for n in count(2) if (each := f"{name}~{n}") not in taken)
