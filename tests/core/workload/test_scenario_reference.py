@@ -48,6 +48,7 @@ PLACES: list[tuple[set[str], dict[str, Any]]] = [
     ({"shape"}, {"models": [{**MODEL, "shapes": [EXAMPLE]}]}),
     ({"probability", "factor"}, {"simulation": {"stalls": EXAMPLE}}),
     ({"probability"}, {"simulation": {"failures": EXAMPLE}}),
+    ({"time_s", "fails"}, {"simulation": {"startup": EXAMPLE}}),
     ({"at_s"}, {"simulation": {"events": [EXAMPLE]}}),
 ]
 """By the fields that tell it, where an example of the reference stands in a scenario."""

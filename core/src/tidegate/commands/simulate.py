@@ -1,9 +1,12 @@
 """`tidegate simulate`: a scenario under virtual time."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from tidegate.sim.result import LayoutChange
 
 
 def simulate(
@@ -73,6 +76,9 @@ def simulate(
                 f"{result.advice[-1].workers:+d}" if result.advice else "-",
             )
         console.print(table)
+        for result in results:
+            for change in result.changes:
+                console.print(f"{result.total.policy}, seed {result.total.seed}: {_in_words(change)}", markup=False)
         write_results(
             console,
             simulate_document(document, results),
@@ -80,3 +86,14 @@ def simulate(
             html_file,
             lambda: simulate_page(title_of(document), results),
         )
+
+
+def _in_words(change: "LayoutChange") -> str:
+    """A state that a change of the layout reached; of a dry run, what it would do."""
+    starts = f"start {', '.join(change.starts)}" if change.starts else ""
+    stops = f"stop {', '.join(change.stops)}" if change.stops else ""
+    does = "; ".join(filter(None, (starts, stops))) or "other batches on the same workers"
+    would = "would " if change.state == "proposed" else ""
+    why = f": {change.reason}" if change.reason else ""
+    number = f"change {change.change} " if change.change else "a change was "
+    return f"{change.at_s:9.3f} s: {number}{change.state} ({would}{does}){why}"

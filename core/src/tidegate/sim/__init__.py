@@ -4,6 +4,7 @@ scheduling.
 simulation   the loop: an agenda's events and the engine's wake-ups, in a total order
 workers      what it asks of workers, and exact ones, for tests
 cluster      workers as a scenario describes them: truth says how long they take, links what travels between them
+control      brings about what a controller wants: workers join after a start-up time, and leave by draining
 build        from a scenario to a simulation; run: one run of it; record, result: what it measured
 goodput      the highest rate that is carried; sweep: a grid of changes; parallel: many runs at once
 document     the results as JSON; report, charts: as a page

@@ -1,6 +1,8 @@
 """From a scenario to a run: the setup that policies are told, and the cluster that they do not see."""
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -8,18 +10,22 @@ from tidegate.api import (
     NS_PER_MS,
     AnyEvent,
     ExecutionTimes,
+    Model,
     Policy,
     Profile,
+    ProfileKey,
     RequestArrived,
     Setup,
     Worker,
     WorkerJoined,
     WorkerLost,
 )
+from tidegate.control import Controller, ControlLoop, Roster
 from tidegate.documents import Interference, InterferenceModel, compute_percent, mig_instance
-from tidegate.engine import FIRST_LEAD_NS, Engine
+from tidegate.engine import FIRST_LEAD_NS, Engine, PlanChanged
 from tidegate.observation import Observer
 from tidegate.sim.cluster import Cluster
+from tidegate.sim.control import SimulatedControl
 from tidegate.sim.links import Forwarding, Links
 from tidegate.sim.record import Record
 from tidegate.sim.simulation import Listener, Simulation
@@ -32,8 +38,9 @@ from tidegate.sim.truth import (
     drawing_factors,
     drawing_failures,
 )
-from tidegate.workload import RequestSequence, Scenario, layout_of
+from tidegate.workload import RequestSequence, Scenario, layout_of, stream
 from tidegate.workload.arrivals import NS_PER_S
+from tidegate.workload.simulated import NetworkSpec, StartupSpec
 
 PATIENCE = 100_000
 """How often timers may fire in a row while nothing runs and requests wait."""
@@ -45,18 +52,23 @@ TOLD_POINTS = 128
 def setup_of(scenario: Scenario, seed: int) -> Setup:
     """What a policy is told at the start."""
     models, workers, profiles, network = layout_of(scenario).contract()
-    alone = {model.name for model in scenario.models if model.batch == "alone"}
-    late = {model.name: model.late for model in scenario.models}
     return Setup(
-        models=tuple(
-            replace(model, late=late[model.name], merge_limit=1 if model.name in alone else model.merge_limit)
-            for model in models
-        ),
+        models=models_as_asked(scenario, models),
         workers=workers,
-        profiles=tuple(_with_shapes(scenario, profiles, told=True)),
+        profiles=tuple(with_shapes(scenario, profiles, told=True)),
         seed=seed,
         network=network,
         execution_times=tuple(_told_times(scenario, profiles)),
+    )
+
+
+def models_as_asked(scenario: Scenario, models: Iterable[Model]) -> tuple[Model, ...]:
+    """Models of a layout with what the scenario says of them and the layout does not."""
+    alone = {model.name for model in scenario.models if model.batch == "alone"}
+    late = {model.name: model.late for model in scenario.models}
+    return tuple(
+        replace(model, late=late[model.name], merge_limit=1 if model.name in alone else model.merge_limit)
+        for model in models
     )
 
 
@@ -89,7 +101,7 @@ def _told_times(scenario: Scenario, profiles: Iterable[Profile]) -> Iterator[Exe
             yield ExecutionTimes(model.name, name, profile.kind, times_ns, fixed_ns, scale)
 
 
-def _with_shapes(scenario: Scenario, profiles: Iterable[Profile], *, told: bool) -> Iterator[Profile]:
+def with_shapes(scenario: Scenario, profiles: Iterable[Profile], *, told: bool) -> Iterator[Profile]:
     """These profiles, and for each those of its model's shapes; `told`: of those only that policies are told of."""
     shapes = {name: model.shapes for model in scenario.models for name in model.partitions}
     for profile in profiles:
@@ -108,8 +120,11 @@ def simulation_of(
     name: str,
     seed: int,
     observers: Sequence[Observer] = (),
+    controller: Controller | None = None,
 ) -> Simulation:
     """A simulation that is ready to run; it ends early once its record is hopeless.
+
+    `controller`: the one that the scenario names, where it names one.
 
     A policy's fault is raised, not isolated.
     """
@@ -120,13 +135,13 @@ def simulation_of(
     workers = policy.setup.workers
     combine: dict[str, Combine] = {model: service.combine for model, service in spec.service.items()}
     true = true_profiles(scenario, (profile for profile in policy.setup.profiles if not profile.shape))
-    tables = {
-        profile.key: tuple(map(profile.expected_ns, range(1, profile.max_rows + 1)))
-        for profile in _with_shapes(scenario, true, told=False)
+    tables: dict[ProfileKey, Sequence[int]] = {
+        profile.key: _table_ns(profile) for profile in with_shapes(scenario, true, told=False)
     }
     links = None if network is None else Links(network, {worker.id: worker.node for worker in workers})
+    networks = [pool.network for pool in scenario.workers for _ in range(pool.count)] or [None] * len(workers)
     cluster = Cluster(
-        list(_simulated(scenario, workers, seed)),
+        [simulated_worker(scenario, worker, seed, delays) for worker, delays in zip(workers, networks, strict=True)],
         Truth(tables, requests.times_ms, combine, requests.shapes),
         interference=_interference(spec.interference),
         retry=spec.failures is None or spec.failures.retry,
@@ -134,25 +149,87 @@ def simulation_of(
     )
     engine.tell(record)
     listeners: list[Listener] = [] if links is None else [Forwarding(engine, links)]
+    control = None
+    if controller is not None and scenario.controller is not None:
+        stage = _Stage(scenario, seed, cluster, tables, links, record)
+        loop = ControlLoop(controller, scenario.controller, layout_of(scenario), lambda: engine.unanswered)
+        control = SimulatedControl(
+            loop,
+            engine,
+            switch=stage.switch,
+            startup=partial(_startup, scenario.simulation.startup, seed),
+            until_ns=round((scenario.warmup_s + scenario.duration_s) * NS_PER_S),
+        )
+        engine.tell(loop.monitor)
+        listeners.append(control)
     simulation = Simulation(engine, cluster, listeners=listeners, patience=PATIENCE, enough=record.enough)
+    if control is not None:
+        control.begin(simulation.agenda)
     simulation.schedule(_events(scenario, workers))
     simulation.feed(RequestArrived(request.arrival_ns, request) for request in requests)
     return simulation
 
 
-def _simulated(scenario: Scenario, workers: Sequence[Worker], seed: int) -> Iterator[SimulatedWorker]:
+@dataclass(frozen=True)
+class _Stage:
+    """What simulated workers stand on, to which more are added when the layout changes."""
+
+    scenario: Scenario
+    seed: int
+    cluster: Cluster
+    tables: dict[ProfileKey, Sequence[int]]
+    """What batches truly take."""
+    links: Links | None
+    record: Record
+
+    def switch(self, now_ns: int, roster: Roster) -> PlanChanged:
+        """Let a roster's workers be there; what the engine is to be told of it."""
+        models, workers, profiles, network = roster.contract()
+        new = [worker for worker in workers if worker.id not in self.cluster]
+        self.cluster.add(simulated_worker(self.scenario, worker, self.seed, self.delays(worker)) for worker in new)
+        self.record.joined_workers |= {worker.id: worker.name for worker in new}
+        true = with_shapes(self.scenario, true_profiles(self.scenario, profiles), told=False)
+        for profile in true:
+            if len(self.tables.get(profile.key, ())) < profile.max_rows:
+                self.tables[profile.key] = _table_ns(profile)
+        if self.links is not None and network is not None:
+            self.links.extend(network, {worker.id: worker.node for worker in workers})
+            network = self.links.network
+        told = tuple(with_shapes(self.scenario, profiles, told=True))
+        return PlanChanged(now_ns, models_as_asked(self.scenario, models), workers, told, network)
+
+    def delays(self, worker: Worker) -> NetworkSpec | None:
+        """The delays between the scheduler and a worker: those of the first entry for its kind."""
+        return next((pool.network for pool in self.scenario.workers if pool.kind == worker.kind), None)
+
+
+def _table_ns(profile: Profile) -> tuple[int, ...]:
+    """What batches of 1, 2, ... rows take."""
+    return tuple(map(profile.expected_ns, range(1, profile.max_rows + 1)))
+
+
+def _startup(spec: StartupSpec, seed: int, worker_id: int) -> int | None:
+    """How many ns a worker takes until it is warm; None: it never is."""
+    rng = stream(seed, "startup", worker_id)
+    fails = rng.random() < spec.fails
+    took_ns = round(max(0.0, spec.time_s.drawing_from(rng)()) * NS_PER_S)
+    return None if fails else took_ns
+
+
+def simulated_worker(
+    scenario: Scenario, worker: Worker, seed: int, network: NetworkSpec | None = None
+) -> SimulatedWorker:
+    """A worker with its own luck; `network`: the delays between it and the scheduler."""
     simulation = scenario.simulation
-    networks = [pool.network for pool in scenario.workers for _ in range(pool.count)] or [None] * len(workers)
-    for worker, network in zip(workers, networks, strict=True):
-        yield SimulatedWorker(
-            id=worker.id,
-            kind=worker.kind,
-            gpu=_shared_with_others(worker),
-            percent=compute_percent(worker.slice),
-            jitter=drawing_factors(simulation.jitter, simulation.stalls, seed, worker.id),
-            delay_ns=drawing_delays(network, seed, worker.id),
-            fails=drawing_failures(simulation.failures, seed, worker.id),
-        )
+    return SimulatedWorker(
+        id=worker.id,
+        kind=worker.kind,
+        gpu=_shared_with_others(worker),
+        percent=compute_percent(worker.slice),
+        jitter=drawing_factors(simulation.jitter, simulation.stalls, seed, worker.id),
+        delay_ns=drawing_delays(network, seed, worker.id),
+        fails=drawing_failures(simulation.failures, seed, worker.id),
+    )
 
 
 def _interference(told: float | InterferenceModel) -> Interference | None:

@@ -3,7 +3,7 @@
 A leg that is sent to a worker that runs another one waits there for it.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tidegate.documents import Interference, Tenant
@@ -60,6 +60,17 @@ class Cluster:
         """The leg that waits for it there, by worker id; `since_ns` is when it is there."""
         self._sharing = {} if interference is None else self._sharing_workers(workers)
 
+    def __contains__(self, worker_id: int) -> bool:
+        return worker_id in self._workers
+
+    def add(self, workers: Iterable[SimulatedWorker]) -> None:
+        """Let more workers be sent legs, all of them idle."""
+        self._workers |= {worker.id: worker for worker in workers}
+        if self._interference is not None:
+            self._sharing = self._sharing_workers(self._workers.values())
+            for worker_id, running in self._running.items():
+                self._let_be_felt(worker_id, running)
+
     def start(self, now_ns: int, effect: StartLeg, agenda: Agenda) -> None:
         """Run a leg once it has arrived and its worker is free."""
         worker_id = effect.batch.legs[effect.leg].worker_id
@@ -111,13 +122,16 @@ class Cluster:
 
     def _run(self, now_ns: int, worker_id: int, running: _Running, agenda: Agenda) -> None:
         self._running[worker_id] = running
+        self._let_be_felt(worker_id, running)
+        self._plan_end(running, running.since_ns + round(running.left_ns), agenda)
+        if self._sharing:
+            self._change_pace(worker_id, now_ns, agenda)
+
+    def _let_be_felt(self, worker_id: int, running: _Running) -> None:
         if worker_id in self._sharing:
             effect = running.effect
             partition = effect.batch.legs[effect.leg].partition
             running.tenant = Tenant(partition, effect.rows, self._workers[worker_id].percent)
-        self._plan_end(running, running.since_ns + round(running.left_ns), agenda)
-        if self._sharing:
-            self._change_pace(worker_id, now_ns, agenda)
 
     def _plan_end(self, running: _Running, ends_ns: int, agenda: Agenda) -> None:
         outcome: Outcome
@@ -151,7 +165,7 @@ class Cluster:
             self._plan_end(running, running.since_ns + max(0, round(running.left_ns * slowdown)), agenda)
 
     @staticmethod
-    def _sharing_workers(workers: Sequence[SimulatedWorker]) -> dict[int, tuple[int, ...]]:
+    def _sharing_workers(workers: Iterable[SimulatedWorker]) -> dict[int, tuple[int, ...]]:
         """The workers of its GPU, for each that shares one."""
         by_gpu: dict[Hashable, list[int]] = {}
         for worker in workers:

@@ -18,13 +18,18 @@ Document = dict[str, Any]
 
 
 def simulate_document(scenario: Scenario, results: Sequence[RunResult]) -> Document:
-    """The results of `tidegate simulate`: one row per (policy, seed, model), and all that the policies advised."""
+    """The results of `tidegate simulate`: one row per (policy, seed, model), all advice, all changes of the layout."""
+    changes = [
+        {"policy": result.total.policy, "seed": result.total.seed, **asdict(change)}
+        for result in results
+        for change in result.changes
+    ]
     advice = [
         {"policy": result.total.policy, "seed": result.total.seed, **asdict(said)}
         for result in results
         for said in result.advice
     ]
-    return {**_head("simulate", scenario), "rows": _rows(results), "advice": advice}
+    return {**_head("simulate", scenario), "rows": _rows(results), "advice": advice, "changes": changes}
 
 
 def goodput_document(scenario: Scenario, goodputs: Sequence[Goodput], *, limit: float, precision: float) -> Document:

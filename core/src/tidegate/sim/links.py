@@ -4,6 +4,8 @@ from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from tidegate.api import Batch, LegFinished, Network
 from tidegate.engine import AnyEffect, AnyStimulus, Engine, StartLeg
 
@@ -44,6 +46,12 @@ class Links:
         self._downlinks: defaultdict[str, _Link] = defaultdict(_Link)
         self._sent: dict[int, tuple[str, int]] = {}
         """The node that a batch's rows were sent to, and when they are there, by batch id."""
+
+    def extend(self, network: Network, node: Mapping[int, str]) -> None:
+        """Know more partitions and workers; the bandwidth stays, and what is on its way goes on."""
+        sizes = {**self.network.bytes_per_row, **network.bytes_per_row}
+        self.network = msgspec.structs.replace(self.network, bytes_per_row=sizes)
+        self._node = {**self._node, **node}
 
     def send(self, now_ns: int, batch: Batch, leg: int, rows: int) -> None:
         """A leg has finished: its output sets out for the worker of the next one."""

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 
 from tidegate.api import Advise, Batch, Request
-from tidegate.observation import Reader, StartLeg
+from tidegate.observation import ChangeProgressed, Reader, StartLeg
 from tidegate.workload import RequestSequence
 
 WAITING, ANSWERED, LATE, FAILED, FIRST_DROP = 0, 1, 2, 3, 4
@@ -29,6 +29,10 @@ class Record(Reader):
         self.reasons: list[str] = []
         self.advice: list[tuple[int, Advise]] = []
         """When the policy advised, and what."""
+        self.changes: list[ChangeProgressed] = []
+        """How far changes of the layout were, and when."""
+        self.joined_workers: dict[int, str] = {}
+        """The workers that came with changes of the layout: their names by id."""
         self.hopeless = False
         """More requests of some model went wrong than may: to go on would change nothing."""
         self.leg_worker, self.leg_model, self.leg_rows = array("q"), array("q"), array("q")
@@ -63,6 +67,10 @@ class Record(Reader):
     def advised(self, now_ns: int, advice: Advise) -> None:
         """The policy said how many workers it wants more, or can spare."""
         self.advice.append((now_ns, advice))
+
+    def change_progressed(self, event: ChangeProgressed) -> None:
+        """A change of the layout reached a state."""
+        self.changes.append(event)
 
     def drop(self, request_id: int, ended_ns: int, reason: str) -> None:
         """A request was given up, for a reason that is counted."""

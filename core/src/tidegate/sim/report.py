@@ -39,7 +39,7 @@ def simulate_page(title: str, results: Sequence[RunResult]) -> str:
             shown.add(result.total.policy)
             heading = f"Workers at the start of the window: {result.total.policy}, seed {result.total.seed}"
             sections.append((heading, charts.gantt(result)))
-    return page(title, sections, _table(results) + "".join(map(_advice, results)))
+    return page(title, sections, _table(results) + "".join(map(_advice, results)) + "".join(map(_changes, results)))
 
 
 def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float) -> str:
@@ -118,6 +118,27 @@ def _advice(result: RunResult) -> str:
     if left:
         lines.append(["...", "", f"and {left:,} more"])
     return f"<h2>{escape(heading)}</h2>\n" + html_table(["at s", "workers", "reason"], lines)
+
+
+def _changes(result: RunResult) -> str:
+    """What became of the changes of the layout; nothing where there was none."""
+    if not result.changes:
+        return ""
+    heading = f"Changes of the layout: {result.total.policy}, seed {result.total.seed}"
+    head = ["at s", "change", "state", "starts", "stops", "GPUs then", "reason"]
+    lines = [
+        [
+            f"{its.at_s:.3f}",
+            str(its.change or "-"),
+            its.state,
+            ", ".join(its.starts),
+            ", ".join(its.stops),
+            f"{its.gpus:g}",
+            its.reason,
+        ]
+        for its in result.changes
+    ]
+    return f"<h2>{escape(heading)}</h2>\n" + html_table(head, lines)
 
 
 def html_table(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.api import NS_PER_MS, Setup
+from tidegate.observation import ChangeProgressed
 from tidegate.sim.record import ANSWERED, FAILED, FIRST_DROP, LATE, WAITING, Record
 from tidegate.workload import RequestSequence
 from tidegate.workload.arrivals import NS_PER_S
@@ -60,7 +61,7 @@ class Row:
     busy_shares: dict[str, float]
     """Share of the window for which each worker ran this model; by the worker's name."""
     busy_share: float
-    """The mean of these."""
+    """The part of the time that workers were there for which they ran this model."""
     touched_workers: int | None
     """Workers that ran this model at all in the window. None: run live, on a server that does not tell."""
     advice: dict[str, float] | None
@@ -68,6 +69,10 @@ class Row:
     lateness_p50_ms: float | None = None
     """How much later than scheduled the load generator sent its requests. None: simulated."""
     lateness_p99_ms: float | None = None
+    mean_workers: float | None = None
+    """`*` only: how many workers the layout had in the window, on average. None: run live."""
+    mean_gpus: float | None = None
+    """`*` only: how many GPUs it took, shares of them counted as such."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,20 @@ class Advice:
 
 
 @dataclass(frozen=True)
+class LayoutChange:
+    """A state that a change of the layout reached (`ChangeProgressed`)."""
+
+    at_s: float
+    """Seconds of the measured window; negative in the warm-up."""
+    change: int
+    state: str
+    starts: tuple[str, ...]
+    stops: tuple[str, ...]
+    gpus: float
+    reason: str
+
+
+@dataclass(frozen=True)
 class RunResult:
     """One run of one policy."""
 
@@ -102,6 +121,8 @@ class RunResult:
     """The first moments of the window."""
     advice: list[Advice] = field(default_factory=list)
     """What the policies advised in the window, in order."""
+    changes: list[LayoutChange] = field(default_factory=list)
+    """What became of the changes of the layout, from the warm-up on, in order."""
     stopped_early: bool = False
     """The run was ended once more requests had gone wrong than may: the counts are a part of the whole."""
 
@@ -122,8 +143,12 @@ def summarise(
     warmup_s: float,
     duration_s: float,
     gantt_s: float = 0.0,
+    gpus: float | None = None,
 ) -> RunResult:
-    """The rows of a run, and the legs of the first `gantt_s` seconds."""
+    """The rows of a run, and the legs of the first `gantt_s` seconds.
+
+    `gpus`: how many the layout took at the start; None: that is not known.
+    """
     books = _Books(record, requests, setup, round(warmup_s * NS_PER_S), round((warmup_s + duration_s) * NS_PER_S))
     names = (ALL_MODELS, *requests.models)
     advice = books.advice()
@@ -137,11 +162,13 @@ def summarise(
             rate_rps=round(rate_rps, DIGITS),
             worst_bad_rate=worst if name == ALL_MODELS else figure["bad_rate"],
             advice=_advice_in_short(advice) if name == ALL_MODELS else None,
+            mean_workers=None if name != ALL_MODELS or gpus is None else _rounded(books.mean_workers),
+            mean_gpus=None if name != ALL_MODELS or gpus is None else _rounded(books.mean_gpus(gpus)),
             **figure,
         )
         for name, figure in zip(names, figures, strict=True)
     ]
-    return RunResult(rows, books.gantt(gantt_s), advice, stopped_early=record.hopeless)
+    return RunResult(rows, books.gantt(gantt_s), advice, books.changes(), stopped_early=record.hopeless)
 
 
 class _Books:
@@ -150,8 +177,14 @@ class _Books:
     def __init__(self, record: Record, requests: RequestSequence, setup: Setup, start_ns: int, end_ns: int) -> None:
         self._record = record
         self._models = requests.models
-        self._workers = {worker.id: worker.name for worker in setup.workers}
+        first = {worker.id: worker.name for worker in setup.workers}
+        self._workers = first | dict(sorted(record.joined_workers.items()))
         self._start_ns, self._end_ns = start_ns, end_ns
+        self.mean_workers = self._mean_of(
+            len(first),
+            [(change.now_ns, len(change.starts) - len(change.stops)) for change in self._switches()],
+        )
+        """How many workers there were in the window."""
         at_ns = _numbers(requests.at_ns)
         measured = at_ns >= start_ns
         self._model = _numbers(requests.model)[measured]
@@ -212,7 +245,7 @@ class _Books:
             "median_batch_rows": float(np.median(rows)) if len(rows) else None,
             "mean_batch_rows": _rounded(float(np.mean(rows))) if len(rows) else None,
             "busy_shares": shares,
-            "busy_share": round(sum(busy_ns) / NS_PER_S / window_s / len(ids), DIGITS),
+            "busy_share": round(sum(busy_ns) / NS_PER_S / window_s / self.mean_workers, DIGITS),
             "touched_workers": len(np.unique(self._leg_worker[mine])),
         }
 
@@ -223,6 +256,37 @@ class _Books:
             for at_ns, said in self._record.advice
             if self._start_ns <= at_ns < self._end_ns
         ]
+
+    def changes(self) -> list[LayoutChange]:
+        """What became of the changes of the layout."""
+        return [
+            LayoutChange(
+                (its.now_ns - self._start_ns) / NS_PER_S,
+                its.change,
+                its.state,
+                its.starts,
+                its.stops,
+                round(its.gpus, DIGITS),
+                its.reason,
+            )
+            for its in self._record.changes
+        ]
+
+    def mean_gpus(self, first: float) -> float:
+        """How many GPUs the layout took in the window; `first`: at the start."""
+        gpus, steps = first, []
+        for change in self._switches():
+            steps.append((change.now_ns, change.gpus - gpus))
+            gpus = change.gpus
+        return self._mean_of(first, steps)
+
+    def _switches(self) -> list[ChangeProgressed]:
+        return [change for change in self._record.changes if change.state == "switched"]
+
+    def _mean_of(self, first: float, steps: list[tuple[int, float]]) -> float:
+        """The mean over the window of what began with `first` and grew at instants by so much."""
+        window_ns = self._end_ns - self._start_ns
+        return first + sum(more * min(window_ns, max(0, self._end_ns - at_ns)) / window_ns for at_ns, more in steps)
 
     def gantt(self, seconds: float) -> list[Bar]:
         """The legs that ran in the first seconds of the window, in the order of their end."""

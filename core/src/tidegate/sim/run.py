@@ -7,12 +7,14 @@ from functools import lru_cache
 from math import floor
 from typing import Any
 
+from tidegate.control import Controller
+from tidegate.control.capacity import gpus_of
 from tidegate.host import PluginError, Plugins
 from tidegate.observation import Observer
 from tidegate.sim.build import setup_of, simulation_of
 from tidegate.sim.record import Record
 from tidegate.sim.result import RunResult, summarise
-from tidegate.workload import PolicyChoice, RequestSequence, Scenario, draw_requests, mean_rate_rps
+from tidegate.workload import PolicyChoice, RequestSequence, Scenario, draw_requests, layout_of, mean_rate_rps
 from tidegate.workload.arrivals import NS_PER_S
 
 
@@ -46,8 +48,9 @@ def simulate(
 ) -> RunResult:
     """Carry out a run: warm-up and window, then until every request has ended.
 
-    Raises PluginError (no such policy, or wrong options), TraceError, SimulationError (the policy broke). `plugins`:
-    where policies are looked up; default: what is installed. `requests`: what arrives; default: what is drawn.
+    Raises PluginError (no such policy or controller, or wrong options), TraceError, SimulationError (the policy broke).
+    `plugins`: where policies and controllers are looked up; default: what is installed. `requests`: what arrives;
+    default: what is drawn.
     """
     scenario, choice = run.scenario, run.policy
     setup = setup_of(scenario, run.seed)
@@ -56,7 +59,16 @@ def simulate(
         requests = draw_requests(scenario, run.seed, run.load)
     warmup_ns = round(scenario.warmup_s * NS_PER_S)
     record = Record(requests, measured_from_ns=warmup_ns, limits=_limits(requests, warmup_ns, run.bad_limit))
-    simulation = simulation_of(scenario, policy, requests, record, name=choice.name, seed=run.seed, observers=observers)
+    simulation = simulation_of(
+        scenario,
+        policy,
+        requests,
+        record,
+        name=choice.name,
+        seed=run.seed,
+        observers=observers,
+        controller=_controller_of(run, plugins),
+    )
     try:
         simulation.run()
     except Exception as error:  # a policy may raise anything
@@ -74,7 +86,17 @@ def simulate(
         warmup_s=scenario.warmup_s,
         duration_s=scenario.duration_s,
         gantt_s=run.gantt_s,
+        gpus=gpus_of(layout_of(scenario)),
     )
+
+
+def _controller_of(run: Run, plugins: Plugins | None) -> Controller | None:
+    """The controller that the scenario names. Raises PluginError."""
+    chosen = run.scenario.controller
+    if chosen is None:
+        return None
+    layout = layout_of(run.scenario)
+    return (plugins or _installed()).make_controller(chosen.name, layout, chosen.options, seed=run.seed)
 
 
 @lru_cache(maxsize=1)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from tidegate.api.model import LateWord
+from tidegate.control import ControllerChoice
 from tidegate.documents import Layout
 from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, Varying
 from tidegate.workload.arrivals import RateStep as Step
@@ -242,6 +243,9 @@ class Scenario(Section):
     arrivals: Annotated[ProcessSpec | TraceSpec, Field(discriminator="process")]
     popularity: Popularity = Field(default_factory=Popularity)
     policies: list[PolicyChoice] = Field(default_factory=list)
+    controller: ControllerChoice | None = Field(
+        default=None, description="What changes the layout while it serves; default: nothing does"
+    )
     simulation: SimulationSpec = Field(default_factory=SimulationSpec)
     _folder: Path = PrivateAttr(default=Path())
 

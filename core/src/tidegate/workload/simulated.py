@@ -78,6 +78,13 @@ class FailureSpec(Section):
     retry: bool = Field(default=True, description="The worker is to blame: elsewhere the requests may succeed")
 
 
+class StartupSpec(Section):
+    """How the workers come up that a controller has started: they load what they host, and run it once."""
+
+    time_s: AnyDistribution = Field(default=Constant(value=3), description="Until a worker is warm; drawn for each")
+    fails: float = Field(default=0, ge=0, le=1, description="The share of workers that never are")
+
+
 class WorkerEvent(Section):
     """A worker, or a whole node, goes or comes back."""
 
@@ -124,6 +131,7 @@ class SimulationSpec(Section):
     )
     failures: FailureSpec | None = None
     events: list[WorkerEvent] = Field(default_factory=list)
+    startup: StartupSpec = Field(default_factory=StartupSpec)
     learn: bool = Field(default=True, description="The engine corrects profiles by what it observes, as it does live")
 
     def check_names(self, partitions: list[str], nodes: list[str]) -> None:

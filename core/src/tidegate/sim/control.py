@@ -1,0 +1,112 @@
+"""The simulated actuator of a controller: workers join after a start-up time, and leave when they have drained."""
+
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+
+from tidegate.api import NEVER, BatchFailed, LegFinished, WorkerJoined, WorkerLost
+from tidegate.control import ControlLoop, Order, Roster, StartWorker, StopWorker, Switch
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged
+from tidegate.observation import ChangeProgressed
+from tidegate.sim.agenda import Agenda
+
+
+class SimulatedControl:
+    """A listener that carries a control loop's orders out, and tells it how workers fare.
+
+    What it does to the engine are stimuli, so that the event log has all of it.
+    """
+
+    def __init__(
+        self,
+        loop: ControlLoop,
+        engine: Engine,
+        *,
+        switch: Callable[[int, Roster], PlanChanged],
+        startup: Callable[[int], int | None],
+        until_ns: int,
+    ) -> None:
+        """`switch`: lets a roster's workers be there, and says what the engine is told of it.
+
+        `startup`: how many ns a worker takes to come up, by id; None: it never does. From `until_ns` on the controller
+        is not asked any more.
+        """
+        self._loop = loop
+        self._engine = engine
+        self._switch = switch
+        self._startup = startup
+        self._until_ns = until_ns
+        self._agenda: Agenda
+        self._warm: list[tuple[int, int]] = []
+        """When workers that were started will be warm, and their ids: a heap."""
+        self._awake_ns = NEVER
+        """The instant for which the agenda has something."""
+        self._switching = False
+        """Whether the engine is about to be told of a new layout: until then the old workers are given work."""
+        self._lost: set[int] = set()
+        """Workers of the present layout that are away."""
+
+    def begin(self, agenda: Agenda) -> None:
+        """Nothing has happened yet."""
+        self._agenda = agenda
+        self._wake()
+
+    def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
+        """Something happened; perhaps time passed that was waited for."""
+        del effects
+        now_ns, loop = event.now_ns, self._loop
+        if isinstance(event, WorkerLost):
+            self._lost.add(event.worker_id)
+            self._carry_out(now_ns, loop.has_failed(now_ns, event.worker_id, "it was lost"))
+        elif isinstance(event, WorkerJoined):
+            self._lost.discard(event.worker.id)
+            if event.worker.id not in loop.roster.ids:  # it comes back, and is not wanted any more
+                self._agenda.schedule(self._change_of(now_ns, loop.roster))
+        while self._warm and self._warm[0][0] <= now_ns:
+            self._carry_out(now_ns, loop.is_warm(now_ns, heappop(self._warm)[1]))
+        if isinstance(event, PlanChanged):
+            self._switching = False
+        if isinstance(event, LegFinished | BatchFailed | PlanChanged) and not self._switching:
+            self._look_for_drained(now_ns)
+        if now_ns >= loop.next_wake_ns and (loop.change is not None or now_ns < self._until_ns):
+            self._carry_out(now_ns, loop.advance(now_ns))
+        if now_ns >= self._awake_ns:
+            self._awake_ns = NEVER
+        self._wake()
+
+    def _look_for_drained(self, now_ns: int) -> None:
+        change = self._loop.change
+        for worker_id in change.draining if change is not None else ():
+            if not self._engine.has_work(worker_id):
+                self._carry_out(now_ns, self._loop.has_drained(now_ns, worker_id))
+
+    def _carry_out(self, now_ns: int, orders: Sequence[Order]) -> None:
+        for order in orders:
+            match order:
+                case StartWorker():
+                    took_ns = self._startup(order.worker_id)
+                    if took_ns is not None:
+                        heappush(self._warm, (now_ns + took_ns, order.worker_id))
+                case Switch():
+                    self._switching = True
+                    self._agenda.schedule(self._change_of(now_ns, order.roster))
+                case StopWorker():
+                    self._warm = sorted(entry for entry in self._warm if entry[1] != order.worker_id)
+                    if self._engine.has_work(order.worker_id):
+                        self._agenda.schedule(WorkerLost(now_ns, order.worker_id))
+                case ChangeProgressed():
+                    self._agenda.schedule(order)
+
+    def _change_of(self, now_ns: int, roster: Roster) -> PlanChanged:
+        """What the engine is told: without the workers that are away, which come back by themselves."""
+        event = self._switch(now_ns, roster)
+        here = tuple(worker for worker in event.workers if worker.id not in self._lost)
+        return PlanChanged(event.now_ns, event.models, here, event.profiles, event.network)
+
+    def _wake(self) -> None:
+        """See that the agenda has something for the next instant that is waited for."""
+        wake_ns = min(self._loop.next_wake_ns, self._warm[0][0] if self._warm else NEVER)
+        if self._loop.change is None and wake_ns >= self._until_ns:
+            return
+        if wake_ns < self._awake_ns:
+            self._awake_ns = wake_ns
+            self._agenda.schedule(ClockAdvanced(wake_ns))
