@@ -1,8 +1,9 @@
-"""For authors of policies: transcripts (`Playbook`) and conformance (`check_policy`, `PolicyConformance`).
+"""For authors: transcripts (`Playbook`) and conformance (`check_policy`, `PolicyConformance`, `ControllerConformance`).
 
 playbook            what happens, and what the policy is expected to do about it
 conformance         the invariants, tried on random worlds (world); hash_seeds: in processes that hash otherwise
 policy_conformance  the same as a test class; pytest_plugin: fixtures
+controller_conformance  whether a controller keeps its contract, as a test class
 
 Needs no test framework. Under pytest two fixtures come along (`pytest_plugin`). Everything is imported when it is first
 asked for: pytest imports this package in every session, whether or not it tests a policy.
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidegate.testing.conformance import ConformanceError, Fault, check_policy, find_faults
+    from tidegate.testing.controller_conformance import ControllerConformance
     from tidegate.testing.playbook import Playbook, PlaybookOf, TranscriptMismatch
     from tidegate.testing.policy_conformance import PolicyConformance
     from tidegate.testing.world import World, random_world, run_world
 
 __all__ = [
     "ConformanceError",
+    "ControllerConformance",
     "Fault",
     "Playbook",
     "PlaybookOf",
@@ -34,6 +37,7 @@ __all__ = [
 
 _HOMES = {
     "conformance": ("ConformanceError", "Fault", "check_policy", "find_faults"),
+    "controller_conformance": ("ControllerConformance",),
     "playbook": ("Playbook", "PlaybookOf", "TranscriptMismatch", "arrived"),
     "policy_conformance": ("PolicyConformance",),
     "world": ("World", "random_world", "run_world"),

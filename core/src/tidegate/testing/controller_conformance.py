@@ -1,0 +1,228 @@
+"""Does a controller keep the contract? Tried in made-up situations, as a test class for any framework.
+
+What the governor sees to, no controller can break: nothing that serves is lost, whatever it answers.
+"""
+
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, ClassVar
+from unittest import SkipTest
+
+from pydantic import ValidationError
+
+from tidegate.api import Advise, PlanningError
+from tidegate.control import Controller, ControllerSpec, ModelLoad, Observation
+from tidegate.documents import Device, Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker
+from tidegate.host import make_controller
+from tidegate.testing.conformance import ConformanceError
+
+NS_PER_S = 1_000_000_000
+
+
+def random_layout(rng: random.Random) -> Layout:
+    """A layout of up to three models on up to eight GPUs of one or two kinds."""
+    names = [f"model{number}" for number in range(rng.randint(1, 3))]
+    workers = []
+    for number in range(rng.randint(1, 8)):
+        hosts = names if number == 0 else rng.sample(names, rng.randint(1, len(names)))
+        device = Device("node", number, rng.choice(("fast", "slow")))
+        workers.append(LayoutWorker(name=f"gpu{number}", device=device, hosts=tuple(sorted(hosts))))
+    rows = {name: rng.choice((1, 4, 16)) for name in names}
+    times = {name: (rng.uniform(0, 4), rng.uniform(1, 10)) for name in names}
+    return Layout(
+        models=tuple(
+            LayoutModel(
+                name=name,
+                slo_ms=rng.choice((None, 50.0, 200.0)),
+                pipelines=(LayoutPipeline(partitions=(name,), batch=rows[name]),),
+            )
+            for name in names
+        ),
+        partitions=tuple(
+            LayoutPartition(
+                name=name,
+                model=name,
+                blocks=(0, 1),
+                latency_ms={
+                    kind: tuple(slower * (times[name][0] * size + times[name][1]) for size in range(1, rows[name] + 1))
+                    for kind, slower in (("fast", 1), ("slow", 2))
+                },
+            )
+            for name in names
+        ),
+        workers=tuple(workers),
+    )
+
+
+def random_observation(rng: random.Random, now_ns: int, period_ns: int, layout: Layout) -> Observation:
+    """Any load of a layout, likely or not, with or without advice."""
+    busy = rng.random()
+    advice = Advise(rng.randint(-8, 8), "made up") if rng.random() < 0.5 else None
+    return Observation(
+        now_ns,
+        period_ns,
+        layout,
+        {model.name: _random_load(rng, model) for model in layout.models},
+        {worker.name: min(1.0, busy * rng.random() * 2) for worker in layout.workers},
+        advice,
+    )
+
+
+def _random_load(rng: random.Random, model: LayoutModel) -> ModelLoad:
+    rate_rps = rng.choice((0.0, rng.uniform(0, 10), rng.uniform(0, 1000)))
+    largest = rng.randint(1, max(pipeline.batch for pipeline in model.pipelines)) if rate_rps else 0
+    attainment = rng.choice((1.0, rng.random())) if rate_rps else 1.0
+    return ModelLoad(rate_rps, rate_rps * (1 + largest) / 2, largest, round(rate_rps * 10), attainment)
+
+
+def answers(
+    spec: ControllerSpec, options: Mapping[str, Any], first: Layout | None, seed: int, steps: int
+) -> list[Layout | None]:
+    """What a controller says in a situation of this seed, step by step; its layouts serve from then on.
+
+    `first`: the layout that it begins with; None: a random one. A PlanningError counts as None.
+    """
+    rng = random.Random(seed)
+    layout = first or random_layout(rng)
+    controller = make_controller(spec, layout, dict(options), seed=seed)
+    said: list[Layout | None] = []
+    for step in range(1, steps + 1):
+        observed = random_observation(rng, step * 10 * NS_PER_S, 10 * NS_PER_S, layout)
+        try:
+            answer = controller.step(observed)
+        except PlanningError:
+            answer = None
+        said.append(answer)
+        if isinstance(answer, Layout) and rng.random() < 0.8:  # else the governor refused it
+            layout = answer
+    return said
+
+
+def digest(said: list[Layout | None]) -> str:
+    """These answers, to be compared byte by byte."""
+    return json.dumps([answer and answer.model_dump(mode="json") for answer in said])
+
+
+class ControllerConformance:
+    """Derive a class from this one, say which controller, and it is tried in made-up situations:
+
+    class TestMine(ControllerConformance):
+        spec = ControllerSpec("mine", "What it does, in a line", Mine)
+
+    Name a `layout` where it does not begin with just any.
+    """
+
+    spec: ClassVar[ControllerSpec]
+    options: ClassVar[Mapping[str, Any]] = {}
+    """The options to try it with, where not the defaults."""
+    layout: ClassVar[Layout | None] = None
+    """The layout that serves at the start; None: a random one in each situation."""
+    situations: ClassVar[int] = 50
+    steps: ClassVar[int] = 6
+    """How often it is asked in each situation."""
+
+    def test_it_answers_with_layouts_that_add_up(self) -> None:
+        """Each answer is None or a layout, and one that was copied and changed still adds up."""
+        for seed, said in self._said().items():
+            for answer in said:
+                if answer is None:
+                    continue
+                if not isinstance(answer, Layout):
+                    raise ConformanceError(f"{self._where(seed)}: it answered with {answer!r}")
+                try:
+                    Layout.model_validate_json(answer.model_dump_json())
+                except ValidationError as error:
+                    raise ConformanceError(f"{self._where(seed)}: its layout does not add up: {error}") from error
+
+    def test_it_serves_every_model(self) -> None:
+        """No answer does without a model that is served: the governor would refuse it."""
+        for seed, said in self._said().items():
+            first = {model.name for model in (self.layout or random_layout(random.Random(seed))).models}
+            for answer in said:
+                lost = first - {model.name for model in answer.models} if answer else set()
+                if lost:
+                    raise ConformanceError(f"{self._where(seed)}: its layout does without {sorted(lost)}")
+
+    def test_it_is_deterministic(self) -> None:
+        """The same seed and observations give the same layouts."""
+        for seed, said in self._said().items():
+            if digest(said) != digest(answers(self.spec, self.options, self.layout, seed, self.steps)):
+                raise ConformanceError(f"{self._where(seed)}: asked the same again, it answers otherwise")
+
+    def test_it_is_deterministic_across_processes(self) -> None:
+        """The order of sets and the hashes of strings do not show; skipped for a class that cannot be imported."""
+        seeds = range(min(10, self.situations))
+        try:
+            asked = pickle.dumps((self.spec, dict(self.options), self.layout, list(seeds), self.steps))
+        except (AttributeError, pickle.PicklingError) as error:
+            raise SkipTest(f"controller {self.spec.name!r} cannot be imported by another process: {error}") from error
+        mine = [digest(self._said()[seed]) for seed in seeds]
+        for hash_seed in ("1", "2"):
+            environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+            done = subprocess.run(
+                [sys.executable, "-c", _PROGRAM], input=asked, env=environment, capture_output=True, check=False
+            )
+            if done.returncode:
+                raise RuntimeError(f"a process of its own could not try it:\n{done.stderr.decode(errors='replace')}")
+            if json.loads(done.stdout) != mine:
+                raise ConformanceError(
+                    f"controller {self.spec.name!r}: under another PYTHONHASHSEED it gives other layouts: the order of "
+                    "a set, or a hash, shows"
+                )
+
+    def test_it_has_a_summary_of_one_line(self) -> None:
+        """What `tidegate plugins` lists."""
+        if not self.spec.summary.strip() or "\n" in self.spec.summary:
+            raise ConformanceError(f"controller {self.spec.name!r}: its summary is not one line: {self.spec.summary!r}")
+
+    def test_every_option_is_described(self) -> None:
+        """Each has a `Field(description=...)`, for whoever sets it."""
+        fields = self.spec.controller.Options.model_fields
+        if bare := [name for name, field in fields.items() if not field.description]:
+            raise ConformanceError(f"controller {self.spec.name!r} has options without description: {', '.join(bare)}")
+
+    def test_unknown_options_are_refused(self) -> None:
+        """A slip of the pen is an error, not a default."""
+        options = self.spec.controller.Options
+        try:
+            options.model_validate({"_".join(["unknown", *options.model_fields]): 0})
+        except ValidationError as error:
+            if "extra_forbidden" in {wrong["type"] for wrong in error.errors()}:
+                return
+        raise ConformanceError(f"controller {self.spec.name!r} takes options that it does not have")
+
+    def test_it_is_a_controller(self) -> None:
+        """What the governor and the loop count on."""
+        if not issubclass(self.spec.controller, Controller):
+            raise ConformanceError(f"{self.spec.controller!r} is no subclass of Controller")
+
+    @classmethod
+    @cache
+    def _said(cls) -> dict[int, list[Layout | None]]:
+        """What it says in each situation, by seed. Whatever it raises but PlanningError is its fault."""
+        said = {}
+        for seed in range(cls.situations):
+            try:
+                said[seed] = answers(cls.spec, cls.options, cls.layout, seed, cls.steps)
+            except Exception as error:
+                raise ConformanceError(
+                    f"controller {cls.spec.name!r} in situation {seed}: it raised {type(error).__name__}: {error}"
+                ) from error
+        return said
+
+    def _where(self, seed: int) -> str:
+        return f"controller {self.spec.name!r} in situation {seed}"
+
+
+_PROGRAM = """
+import json, pickle, sys
+from tidegate.testing.controller_conformance import answers, digest
+spec, options, layout, seeds, steps = pickle.load(sys.stdin.buffer)
+print(json.dumps([digest(answers(spec, options, layout, seed, steps)) for seed in seeds]))
+"""
