@@ -6,7 +6,7 @@ outlook        what workers promise a kind of requests, and what may be hoped fo
 batch_need     how large batches have to be for the workers to bear the load
   kind_load, eager_merging              what arrives of a kind, and whether it merges where no batch waits
 rank_thread    what concerns all: which candidate meets which worker, and when
-autoscaler     how many workers the load wants (section 3.5)
+autoscaler     how many workers the load wants (section 3.5); advised_workers: a controller that sees to it
 subclusters    the planner: models among sub-clusters (Appendix A); subclusters_random is its baseline
   subclusters_problem, subclusters_plan   its documents
   subclusters_milp                        the integer program; subclusters_start: where its search begins

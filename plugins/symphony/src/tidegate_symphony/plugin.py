@@ -1,6 +1,8 @@
 """Registers Symphony."""
 
 from tidegate.api import PlannerSpec, PolicySpec, hookimpl
+from tidegate.control import ControllerSpec
+from tidegate_symphony.advised_workers import AdvisedWorkers
 from tidegate_symphony.policy import Symphony
 from tidegate_symphony.subclusters import plan_subclusters
 from tidegate_symphony.subclusters_plan import SubclusterPlan
@@ -12,6 +14,12 @@ from tidegate_symphony.subclusters_random import plan_randomly
 def tidegate_policies() -> list[PolicySpec]:
     """Offer Symphony by name."""
     return [PolicySpec("symphony", "Deferred batching: wait until one more request could not join in time", Symphony)]
+
+
+@hookimpl
+def tidegate_controllers() -> list[ControllerSpec]:
+    """Offer the consumer of a policy's advice."""
+    return [ControllerSpec("advised-workers", "Workers join and are released as the policy advises", AdvisedWorkers)]
 
 
 @hookimpl

@@ -1,0 +1,108 @@
+"""A controller that plans anew when the rates have drifted from those that the plan was made for (section 5.4).
+
+The new partitions are loaded beside the old ones while those serve; then what runs is finished, and everything else
+switches at once: the flush of the paper without its pause.
+"""
+
+from collections.abc import Mapping
+from math import sqrt
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from pydantic import Field
+
+from tidegate.control import Controller, ControllerOptions, Observation
+from tidegate.documents import Layout, read_document
+from tidegate_ppipe.late_import import imported_late
+from tidegate_ppipe.layout import layout_of
+from tidegate_ppipe.problem import PpipeProblem
+
+if TYPE_CHECKING:
+    from tidegate_ppipe.plan import PpipePlan
+
+LEAST_SHARE = 0.01
+"""The share of the load that a plan expects of a model at least, though nobody asks for it at present."""
+DEVIATIONS = 3
+"""A rate has drifted where chance alone would hardly have it: so many standard deviations of a Poisson count."""
+
+
+class ReplanningOptions(ControllerOptions):
+    """What it plans with."""
+
+    problem: PpipeProblem | str = Field(
+        description="The problem that the first plan was made from, or its path: GPUs, models, profiles, objective"
+    )
+    drift: float = Field(
+        default=0.2, gt=0, description="Plan anew when a model's rate, or its part of the load, is off by this share"
+    )
+    spare: float = Field(
+        default=0.2, ge=0, description="For the objectives cost and power: plan for so much more than what comes"
+    )
+    time_limit_s: float = Field(default=10.0, gt=0, description="For the planner")
+
+
+class Replanning(Controller):
+    """Keeps the plan's rates those that come."""
+
+    Options = ReplanningOptions
+
+    def __init__(self, layout: Layout, options: ReplanningOptions, *, seed: int = 0) -> None:
+        super().__init__(layout, options, seed=seed)
+        given = options.problem
+        self._problem = read_document(Path(given), PpipeProblem) if isinstance(given, str) else given
+        planned, served = {model.name for model in self._problem.models}, {model.name for model in layout.models}
+        if planned != served:
+            odd = min(planned ^ served)
+            raise ValueError(f"problem: its models are not those that are served: {odd!r} is in one of the two only")
+        self._drift, self._spare, self._time_limit_s = options.drift, options.spare, options.time_limit_s
+        self._is_of_parts = self._problem.objective == "throughput"
+        self._planned_for: Mapping[str, float] = {
+            model.name: model.weight if self._is_of_parts else (model.rate_rps or 0.0) / (1 + self._spare)
+            for model in self._problem.models
+        }
+        """The rates, or the parts of the load, of the plan that serves, by model."""
+        self._proposed: tuple[Layout, Mapping[str, float]] | None = None
+        """The layout that was given last, and the rates that it was made for: it may have been refused, or undone."""
+
+    def step(self, observation: Observation) -> Layout | None:
+        """Another plan where rates have drifted. Raises PlanningError where there is none for them."""
+        rates_rps = {name: load.rate_rps for name, load in observation.models.items()}
+        total_rps = sum(rates_rps.values())
+        if self._proposed is not None and _bears(self._proposed[0]) == _bears(observation.layout):
+            self._planned_for = self._proposed[1]
+        if not total_rps or not self._has_drifted(rates_rps, observation.period_ns / 1e9):
+            return None
+        least_rps = LEAST_SHARE * total_rps
+        rates_rps = {name: max(rate, least_rps) for name, rate in rates_rps.items()}
+        changes = {
+            name: {"weight": rate} if self._is_of_parts else {"rate_rps": rate * (1 + self._spare)}
+            for name, rate in rates_rps.items()
+        }
+        models = tuple(model.model_copy(update=changes[model.name]) for model in self._problem.models)
+        problem = self._problem.model_copy(update={"models": models})
+        plan = imported_late("plan_ppipe")(problem, time_limit_s=self._time_limit_s, progress=_no_clock)
+        layout = layout_of(problem, cast("PpipePlan", plan))
+        self._proposed = layout, rates_rps
+        return layout
+
+    def _has_drifted(self, rates_rps: Mapping[str, float], period_s: float) -> bool:
+        """Whether some model's rate is off, by more than chance explains."""
+        total_rps, planned_for = sum(rates_rps.values()), sum(self._planned_for.values())
+        scale = total_rps / planned_for if self._is_of_parts else 1.0
+        for name, rate in rates_rps.items():
+            expected = self._planned_for[name] * scale
+            chance = DEVIATIONS * sqrt(max(expected, rate) / period_s)
+            if abs(rate - expected) > max(self._drift * expected, chance):
+                return True
+        return False
+
+
+def _no_clock(*, objective: float | None = None, bound: float | None = None) -> float:
+    """A controller has no clock: of the time limit only the solver keeps its part."""
+    del objective, bound
+    return 0.0
+
+
+def _bears(layout: Layout) -> dict[str, object]:
+    """What tells one plan from another: the rates that it bears, and its pipelines."""
+    return {model.name: (model.rate_rps, model.pipelines) for model in layout.models}
