@@ -62,6 +62,16 @@ def test_what_gains_too_little_is_refused_unless_requests_are_lost() -> None:
     assert objection(present, fewer, observed(present, attainment=0.9)) != ""  # that does not help
 
 
+def test_a_model_must_have_a_worker_that_is_there() -> None:
+    present = layout({"w0": ["m"], "w1": ["m"]})
+    roster, governor = Roster.of(present), Governor(ControllerChoice(name="c"))
+    fewer = roster.followed_by(layout({"w0": ["m"]}), 2)
+    assert governor.objection(roster, fewer, observed(present), away={1}) == ""
+    why = governor.objection(roster, fewer, observed(present), away={0})
+    assert why == "the workers that it has for model 'm' are away"
+    assert governor.objection(roster, fewer, observed(present), away={0, 1}) == ""  # it is no worse than now
+
+
 def test_mig_instances_must_fit_in_beside_those_that_serve() -> None:
     present = layout(workers_of(2), slices={"w0": Mig("3g.20gb", 0), "w1": Mig("3g.20gb", 4)}, on={"w0": 0, "w1": 0})
     a100 = {"product": "A100", "memory_mib": 40_960}

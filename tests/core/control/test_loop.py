@@ -1,6 +1,6 @@
 """The loop, whatever the controller says and however workers fare: a state machine that hypothesis drives."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from hypothesis import settings
@@ -121,6 +121,18 @@ def test_a_request_that_comes_while_workers_start_may_be_too_large_for_what_foll
     assert not any(isinstance(order, Switch) for order in orders)
 
 
+def test_a_worker_that_is_lost_while_others_start_may_be_the_last_of_what_follows() -> None:
+    says = Says(layout({"w0": ["m"], "w2": ["n"]}, on={"w2": 7}))
+    loop = loop_of(says, layout({"w0": ["m"], "w1": ["m", "n"]}))
+    assert states(loop.advance(10 * S)) == ["starting"]
+    assert loop.has_failed(11 * S, 0, "killed") == []
+    orders = loop.is_warm(12 * S, 2)
+    assert states(orders) == ["undone"]
+    assert reason(orders) == "the workers that it has for model 'm' are away"
+    loop.has_returned(0)
+    assert loop.away == set()
+
+
 def test_halt_undoes_what_has_not_switched_and_asks_nobody() -> None:
     says = Says(layout(workers_of(2)), layout(workers_of(2)))
     loop = loop_of(says, layout(workers_of(1)))
@@ -154,6 +166,11 @@ LAYOUTS = st.builds(
 PAUSE_S = 30
 
 
+def served(roster: Roster, away: Set[int]) -> set[str]:
+    """The models that have a worker that is there."""
+    return {name for number, worker in roster.workers.items() if number not in away for name in worker.hosts}
+
+
 class Control(RuleBasedStateMachine):
     """Any controller, any luck: workers that come up, fail, drain, in any order, and time that passes in any steps."""
 
@@ -170,6 +187,8 @@ class Control(RuleBasedStateMachine):
         self.serving = Roster.of(first)
         """The workers that the engine gives work."""
         self.draining: set[int] = set()
+        self.away: set[int] = set()
+        """The workers that serve and are gone for a while."""
         self.used: set[int] = set(self.running)
         self.ended_ns: int | None = None
         """When the last change was over."""
@@ -189,6 +208,9 @@ class Control(RuleBasedStateMachine):
                 case Switch():
                     assert not self.starting, "it switched though a worker is not warm"
                     assert set(order.roster.ids) <= self.running, "it switched to a worker that is not there"
+                    gone = self.away
+                    for name in served(self.serving, gone):
+                        assert name in served(order.roster, gone), "it switched to workers that are away"
                     self.draining = set(self.serving.ids) - set(order.roster.ids)
                     for number in set(self.serving.ids) & set(order.roster.ids):
                         assert self.serving.workers[number] == order.roster.workers[number]
@@ -231,7 +253,16 @@ class Control(RuleBasedStateMachine):
     @rule(data=st.data())
     def one_fails(self, data: st.DataObject) -> None:
         worker_id = data.draw(st.sampled_from(sorted(self.running - set(self.serving.ids)) or sorted(self.running)))
+        if worker_id in self.serving.ids:
+            self.away.add(worker_id)
         self.carry_out(self.loop.has_failed(self.now_ns, worker_id, "killed"))
+
+    @precondition(lambda self: self.away & set(self.serving.ids))
+    @rule(data=st.data())
+    def one_returns(self, data: st.DataObject) -> None:
+        worker_id = data.draw(st.sampled_from(sorted(self.away & set(self.serving.ids))))
+        self.away.discard(worker_id)
+        self.loop.has_returned(worker_id)
 
     @precondition(lambda self: self.draining)
     @rule(data=st.data())
@@ -261,6 +292,7 @@ class Control(RuleBasedStateMachine):
         if hasattr(self, "loop"):
             assert set(self.serving.ids) <= self.running
             assert self.loop.roster == self.serving
+            assert self.loop.away == self.away & set(self.serving.ids)
 
     @invariant()
     def no_model_has_less_than_with_the_smaller_of_the_two_layouts(self) -> None:

@@ -233,3 +233,36 @@ def test_without_a_controller_nothing_is_different(make_scenario: MakeScenario) 
     without, idle = simulate(Run(plain, FIFS, 1), plugins=plugins()), run(world(make_scenario, 2))
     assert without.rows == idle.rows
     assert layout_of(plain) == layout_of(world(make_scenario, 2))
+
+
+@pytest.mark.parametrize("name", sorted(Plugins.installed().policies))
+def test_no_policy_loses_a_request_while_workers_come_and_go(make_scenario: MakeScenario, name: str) -> None:
+    """Under more than the workers bear at times, with every violated invariant raised."""
+    installed = Plugins.installed()
+    installed.register(_Offering(type("Made", (Resizing,), {"wants": [4, 1, 3, 2, 5, 1]})), "test")
+    models = [{**RESNET, "late": "serve"}, {"name": "bert", "profile": {"alpha_ms": 2, "beta_ms": 4, "max_batch": 8}}]
+    controller = {"every_s": 0.5, "least_gain": 0, "tolerated_loss": 0}
+    simulation = {"startup": {"time_s": {"distribution": "lognormal", "mean": 0.3, "cv": 1}}, "jitter": {"cv": 0.3}}
+    scenario = world(
+        make_scenario,
+        2,
+        models=models,
+        duration_s=6,
+        arrivals={"rate_rps": [{"from_s": 0, "rate_rps": 100}, {"from_s": 3, "rate_rps": 300}]},
+        controller=controller,
+        simulation=simulation,
+    )
+    result = simulate(Run(scenario, PolicyChoice(name=name), 1), plugins=installed)
+    assert [state for _, state in told(result)].count("done") >= 3
+    assert result.total.failed == result.total.stranded == 0
+
+
+class _Offering:
+    """A plugin with one controller."""
+
+    def __init__(self, controller: type[Controller]) -> None:
+        self._controller = controller
+
+    @hookimpl
+    def tidegate_controllers(self) -> list[ControllerSpec]:
+        return [ControllerSpec("resizing", "as a test wants it", self._controller)]

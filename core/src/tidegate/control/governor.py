@@ -3,6 +3,8 @@
 A controller may be wrong, restless or broken: what served before goes on serving.
 """
 
+from collections.abc import Collection, Mapping
+
 from pydantic import ValidationError
 
 from tidegate.control.capacity import capacities, gpus_of, load_of
@@ -37,12 +39,14 @@ class Governor:
         """The controller wants nothing else than what there is."""
         self._wanted_since_ns = None
 
-    def objection(self, present: Roster, wanted: Roster, observed: Observation) -> str:
-        """Why a layout is not brought about, in words; empty: it is."""
+    def objection(self, present: Roster, wanted: Roster, observed: Observation, away: Collection[int] = ()) -> str:
+        """Why a layout is not brought about, in words; empty: it is. `away`: ids of workers that are not there."""
         if self._wanted_since_ns is None:
             self._wanted_since_ns = observed.now_ns
         objection = (
-            _takes_less(wanted.layout, {name: load.largest_rows for name, load in observed.models.items()})
+            self.late_objection(
+                present, wanted, {name: load.largest_rows for name, load in observed.models.items()}, away
+            )
             or _has_no_room(present, wanted)
             or self._is_worse(present.layout, wanted.layout, observed)
         )
@@ -55,9 +59,14 @@ class Governor:
         wanted_ns = 0 if self._wanted_since_ns is None else now_ns - self._wanted_since_ns
         return now_ns < self._rests_until_ns or wanted_ns < self._limits.dwell_s * 1e9
 
-    def late_objection(self, wanted: Roster, largest_rows: dict[str, int]) -> str:
-        """Why a layout that was let is not to be switched to after all: what has come since; empty: it is."""
-        return _takes_less(wanted.layout, largest_rows)
+    def late_objection(
+        self, present: Roster, wanted: Roster, largest_rows: Mapping[str, int], away: Collection[int]
+    ) -> str:
+        """Why requests would be lost with a layout that are served with the present one; empty: none would be.
+
+        `largest_rows`: those of the largest request of each model that has come. This may change while workers start.
+        """
+        return _takes_less(wanted.layout, largest_rows) or _is_away(present, wanted, away)
 
     def _is_worse(self, present: Layout, wanted: Layout, observed: Observation) -> str:
         rows_per_s = {name: load.rows_per_s for name, load in observed.models.items()}
@@ -74,7 +83,7 @@ class Governor:
         return ""
 
 
-def _takes_less(wanted: Layout, largest_rows: dict[str, int]) -> str:
+def _takes_less(wanted: Layout, largest_rows: Mapping[str, int]) -> str:
     """Whether requests would be lost that are served now."""
     takes = {model.name: max(pipeline.batch for pipeline in model.pipelines) for model in wanted.models}
     for name, rows in largest_rows.items():
@@ -83,6 +92,22 @@ def _takes_less(wanted: Layout, largest_rows: dict[str, int]) -> str:
         if takes[name] < rows:
             return f"it takes up to {takes[name]} rows of model {name!r}, and a request had {rows}"
     return ""
+
+
+def _is_away(present: Roster, wanted: Roster, away: Collection[int]) -> str:
+    """Whether a model would have no worker that is there, and has one now."""
+    here, there = _served(present, away), _served(wanted, away)
+    return next((f"the workers that it has for model {name!r} are away" for name in here if name not in there), "")
+
+
+def _served(roster: Roster, away: Collection[int]) -> list[str]:
+    """The models that have a pipeline with a worker for each of its partitions."""
+    hosted = {name for number, worker in roster.workers.items() if number not in away for name in worker.hosts}
+    return [
+        model.name
+        for model in roster.layout.models
+        if any(hosted.issuperset(pipeline.partitions) for pipeline in model.pipelines)
+    ]
 
 
 def _has_no_room(present: Roster, wanted: Roster) -> str:

@@ -38,6 +38,8 @@ class ControlLoop:
         """What serves at present."""
         self.change: Change | None = None
         """The change that is under way."""
+        self.away: set[int] = set()
+        """The workers of the roster that are not there."""
         self.monitor = Monitor(now_ns)
         self._controller = controller
         self._choice = choice
@@ -72,15 +74,20 @@ class ControlLoop:
         change = self.change
         if change is None:
             return []
-        if objection := self._governor.late_objection(
-            change.after, dict(self.monitor.largest_rows(self._unanswered()))
-        ):
+        largest_rows = self.monitor.largest_rows(self._unanswered())
+        if objection := self._governor.late_objection(self.roster, change.after, largest_rows, self.away):
             return self._follow(now_ns, change.undo(now_ns, objection))
         return self._follow(now_ns, change.is_warm(now_ns, worker_id))
 
     def has_failed(self, now_ns: int, worker_id: int, why: str) -> list[Order]:
-        """The process of a worker did not come up, or is gone."""
+        """The process of a worker did not come up, or is gone; one that serves may come back."""
+        if worker_id in self.roster.ids:
+            self.away.add(worker_id)
         return [] if self.change is None else self._follow(now_ns, self.change.has_failed(now_ns, worker_id, why))
+
+    def has_returned(self, worker_id: int) -> None:
+        """A worker that serves and was gone is there again."""
+        self.away.discard(worker_id)
 
     def has_drained(self, now_ns: int, worker_id: int) -> list[Order]:
         """A worker that the new layout does without has nothing left to run."""
@@ -98,7 +105,7 @@ class ControlLoop:
             self.monitor.skip_to(now_ns, self._unanswered())
 
     def _ask(self, now_ns: int) -> list[Order]:
-        observed = self.monitor.observe(now_ns, self.roster, self._unanswered())
+        observed = self.monitor.observe(now_ns, self.roster, self._unanswered(), self.away)
         try:
             layout = _checked(self._controller.step(observed))
         except Exception as fault:  # a controller may raise anything
@@ -108,7 +115,7 @@ class ControlLoop:
         if wanted is None or changes_nothing(self.roster, wanted):
             self._governor.content()
             return []
-        if objection := self._governor.objection(self.roster, wanted, observed):
+        if objection := self._governor.objection(self.roster, wanted, observed, self.away):
             return self._refuse(now_ns, wanted, objection)
         if self._governor.bids_wait(now_ns):
             return []
@@ -142,6 +149,7 @@ class ControlLoop:
             return orders
         if any(isinstance(order, Switch) for order in orders):
             self.roster = change.after
+            self.away.intersection_update(self.roster.ids)
         if change.is_over:
             self.change = None
             self._governor.changed(now_ns, undone=change.state == "undone")

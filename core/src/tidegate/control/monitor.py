@@ -81,8 +81,13 @@ class Monitor(Reader):
                 self._largest[request.model] = request.rows
         return self._largest
 
-    def observe(self, now_ns: int, roster: Roster, unanswered: Collection[Request]) -> Observation:
-        """What happened since this was asked last; `unanswered`: the requests that have come and not ended."""
+    def observe(
+        self, now_ns: int, roster: Roster, unanswered: Collection[Request], away: Collection[int] = ()
+    ) -> Observation:
+        """What happened since this was asked last.
+
+        `unanswered`: the requests that have come and not ended; `away`: the ids of workers that are not there.
+        """
         waiting, waiting_rows = Counter[str](), Counter[str]()
         for request in unanswered:
             waiting[request.model] += 1
@@ -103,7 +108,8 @@ class Monitor(Reader):
                 attainment=self._in_time[name] / ended if ended else 1.0,
             )
         busy = {worker.name: min(1.0, self._busy_ns[number] / period_ns) for number, worker in roster.workers.items()}
-        observed = Observation(now_ns, period_ns, roster.layout, models, busy, self._advice)
+        gone = frozenset(worker.name for number, worker in roster.workers.items() if number in away)
+        observed = Observation(now_ns, period_ns, roster.layout, models, busy, gone, self._advice)
         self._begin(now_ns, waiting, waiting_rows)
         return observed
 

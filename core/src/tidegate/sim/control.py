@@ -42,8 +42,6 @@ class SimulatedControl:
         """The instant for which the agenda has something."""
         self._switching = False
         """Whether the engine is about to be told of a new layout: until then the old workers are given work."""
-        self._lost: set[int] = set()
-        """Workers of the present layout that are away."""
 
     def begin(self, agenda: Agenda) -> None:
         """Nothing has happened yet."""
@@ -55,10 +53,9 @@ class SimulatedControl:
         del effects
         now_ns, loop = event.now_ns, self._loop
         if isinstance(event, WorkerLost):
-            self._lost.add(event.worker_id)
             self._carry_out(now_ns, loop.has_failed(now_ns, event.worker_id, "it was lost"))
         elif isinstance(event, WorkerJoined):
-            self._lost.discard(event.worker.id)
+            loop.has_returned(event.worker.id)
             if event.worker.id not in loop.roster.ids:  # it comes back, and is not wanted any more
                 self._agenda.schedule(self._change_of(now_ns, loop.roster))
         while self._warm and self._warm[0][0] <= now_ns:
@@ -99,7 +96,7 @@ class SimulatedControl:
     def _change_of(self, now_ns: int, roster: Roster) -> PlanChanged:
         """What the engine is told: without the workers that are away, which come back by themselves."""
         event = self._switch(now_ns, roster)
-        here = tuple(worker for worker in event.workers if worker.id not in self._lost)
+        here = tuple(worker for worker in event.workers if worker.id not in self._loop.away)
         return PlanChanged(event.now_ns, event.models, here, event.profiles, event.network)
 
     def _wake(self) -> None:
