@@ -156,3 +156,50 @@ def test_without_the_extra_the_remedy_is_named(scenario: Path, monkeypatch: pyte
     assert result.exit_code == 1
     assert f"the simulator needs {module}" in result.stderr.replace("plotly.io", "plotly")
     assert 'pip install "tidegate[sim]"' in result.stderr
+
+
+IDLE = """
+duration_s: 30
+warmup_s: 0
+workers: [{count: 3, gpu: A100}]
+models: [{name: m, slo_ms: 50, profile: {alpha_ms: 1, beta_ms: 5, max_batch: 8}}]
+arrivals: {rate_rps: 20}
+policies: [{name: symphony, options: {advice_every_s: 5}}]
+controller: {name: advised-workers, every_s: 10, dry_run: true, options: {least_workers: 2}}
+"""
+
+
+def test_simulate_says_what_a_controller_does_or_would_do(tmp_path: Path) -> None:
+    path, out, page = (tmp_path / name for name in ("idle.yaml", "out.json", "page.html"))
+    path.write_text(IDLE)
+    dry = tidegate("simulate", path, "--json", out)
+    assert dry.exit_code == 0, dry.output
+    assert "symphony(advice_every_s=5), seed 0:    10.000 s: change 1 proposed (would stop node0/A100-2)" in dry.stdout
+    (change,) = read(out)["changes"]
+    assert (change["state"], change["stops"], change["gpus"]) == ("proposed", ["node0/A100-2"], 3)
+
+    path.write_text(IDLE.replace("dry_run: true", "dry_run: false"))
+    wet = tidegate("simulate", path, "--json", out, "--html", page)
+    assert "10.000 s: change 1 switched (stop node0/A100-2)" in wet.stdout
+    assert [its["state"] for its in read(out)["changes"]] == ["starting", "switched", "done"]
+    row = next(row for row in read(out)["rows"] if row["model"] == "*")
+    assert row["mean_workers"] == row["mean_gpus"] == pytest.approx(3 - 20 / 30, abs=1e-6)
+    assert "Changes of the layout" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("name: nobody", "no controller named 'nobody' is installed; installed: advised-workers, ppipe-replanning"),
+        ("name: advised-workers, options: {fewest: 1}", "options of controller 'advised-workers': fewest: "),
+        ("name: ppipe-replanning", "options of controller 'ppipe-replanning': problem: "),
+        ("name: advised-workers, every_s: 0", "controller.every_s"),
+    ],
+)
+def test_a_controller_that_cannot_be_used_is_said_in_a_line(tmp_path: Path, given: str, words: str) -> None:
+    path = tmp_path / "idle.yaml"
+    path.write_text("\n".join([*IDLE.splitlines()[:-1], f"controller: {{{given}}}"]))
+    result = tidegate("simulate", path)
+    assert result.exit_code == 1
+    assert words in result.output
+    assert "Traceback" not in result.output
