@@ -266,3 +266,25 @@ class _Offering:
     @hookimpl
     def tidegate_controllers(self) -> list[ControllerSpec]:
         return [ControllerSpec("resizing", "as a test wants it", self._controller)]
+
+
+class Beside(Controller):
+    """Wants one more worker, on the GPU that there is."""
+
+    def step(self, observation: Observation) -> Layout:
+        first = self.first_layout.workers[0]
+        other = first.model_copy(update={"name": "beside"})
+        return self.first_layout.model_copy(update={"workers": (first, other)})
+
+
+def test_a_worker_that_joins_on_a_gpu_slows_down_what_runs_there(make_scenario: MakeScenario) -> None:
+    installed = Plugins.installed()
+    installed.register(_Offering(Beside), "test")
+    slow = {"interference": 2, "startup": {"time_s": 0.0071}}
+    alone, both = (
+        simulate(Run(world(make_scenario, 1, simulation=its), FIFS, 1), plugins=installed)
+        for its in ({"startup": slow["startup"]}, slow)
+    )
+    assert [state for _, state in told(both)] == ["starting", "switched", "done"]
+    assert both.total.mean_gpus == 1
+    assert both.total.goodput_rps < 0.8 * alone.total.goodput_rps
