@@ -109,7 +109,7 @@ class Monitor(Reader):
             )
         busy = {worker.name: min(1.0, self._busy_ns[number] / period_ns) for number, worker in roster.workers.items()}
         gone = frozenset(worker.name for number, worker in roster.workers.items() if number in away)
-        observed = Observation(now_ns, period_ns, roster.layout, models, busy, gone, self._advice)
+        observed = Observation(now_ns, period_ns, roster.layout, models, busy, self._advice, gone)
         self._begin(now_ns, waiting, waiting_rows)
         return observed
 

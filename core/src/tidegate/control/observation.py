@@ -36,10 +36,10 @@ class Observation:
     """Each model of the layout, by name."""
     busy: Mapping[str, float]
     """The share of the period for which each worker of the layout ran legs, by name."""
-    away: frozenset[str] = frozenset()
-    """The names of the layout's workers that are not there: lost, and not back yet."""
     advice: Advise | None = None
     """What the policy said last in the period about the number of its workers."""
+    away: frozenset[str] = frozenset()
+    """The names of the layout's workers that are not there: lost, and not back yet."""
 
     @property
     def load(self) -> float:
