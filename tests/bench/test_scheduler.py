@@ -53,7 +53,7 @@ class Id(int):
 
 
 def counts_per_event(models: int, workers: int, deferral: str) -> dict[str, float]:
-    """What the scheduler does for an event on average, and the most calls that it made for one."""
+    """What the scheduler does for an event on average, and how many events made as many calls as there are models."""
     names = [Name(f"model{index}") for index in range(models)]
     drive = Drive(setup_of(names, [Id(index) for index in range(workers)]), "symphony", {"deferral": deferral})
     drive.warm_up()
@@ -77,7 +77,7 @@ def counts_per_event(models: int, workers: int, deferral: str) -> dict[str, floa
         "calls": sum(calls_by_event) / lap.events,
         "names": COUNTED["names"] / lap.events,
         "ids": COUNTED["ids"] / lap.events,
-        "most calls": max(calls_by_event),
+        "events that look at all": sum(calls >= max(models, workers) for calls in calls_by_event),
     }
 
 
@@ -91,7 +91,8 @@ def test_the_work_per_event_grows_with_the_logarithm_of_models_and_workers(defer
         for counted, most_per_doubling in (("calls", 5), ("names", 2), ("ids", 2)):
             # A look at one in ten of them would already be 100 more, 8 per doubling and above.
             assert counts[counted] <= base[counted] + most_per_doubling * doublings, (counted, models, workers)
-        assert counts["most calls"] < many, "some event looks at every model or worker"
+        # Now and then the dead are swept out of a heap, which has twice as many entries by then.
+        assert counts["events that look at all"] <= 1 + REQUESTS / many, "events look at every model or worker"
 
 
 def test_the_load_keeps_workers_as_busy_as_it_says() -> None:

@@ -84,4 +84,4 @@ def test_each_shape_is_learned_within_two_hundred_requests(tmp_path: Path, stall
     assert sorted(expected_ns) == sorted(TIMES)
     for shape, latency_ns in expected_ns.items():
         assert latency_ns / median(took_ns[shape]) == pytest.approx(1, abs=0.2), "on a quiet machine 0.05"
-    assert sum(planned) / len(planned) > 0.85, "0.91 to 0.99 on two cores that five others shared, more on quiet ones"
+    assert sum(planned) / len(planned) > 0.7, "0.80 to 0.99 on two busy cores, 0.93 to 0.96 on quiet ones"

@@ -76,7 +76,7 @@ def _typed(model: str, columns: int) -> service_pb2.ModelInferRequest:
     return request
 
 
-@pytest.mark.parametrize("columns", [1_000, 10_000, 1_000_000])
+@pytest.mark.parametrize("columns", [700, 10_000, 1_000_000])
 @pytest.mark.parametrize("way", ["scheduled", "passed through", "in a stream"])
 def test_what_a_model_says_of_its_input_breaks_nobody_elses_call(
     gate: Any,  # noqa: ANN401
@@ -106,5 +106,6 @@ def test_what_a_model_says_of_its_input_breaks_nobody_elses_call(
         assert code in {grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED}
     gate.open()
     assert outcome(others)[0] is grpc.StatusCode.OK
-    if transport_of_tests == "http2" or columns == 1_000:  # gRPC's core gives nothing of a header of over 16 KiB
+    # gRPC's core gives nothing of a header of over 16 KiB, and by chance nothing of one of over 8 KiB.
+    if transport_of_tests == "http2" or columns == 700:
         assert "cannot take 0000" in words

@@ -261,3 +261,10 @@ def digest_of_logs() -> str:
             digest.update(log_of(spec, scenario))
             digest.update(log_of(spec, crowded(rng, scenario)))
     return digest.hexdigest()
+
+
+@pytest.mark.parametrize("seed", [1771, 15489])
+def test_what_has_another_chance_is_in_the_books_of_all(seed: int) -> None:
+    """What a policy gave up for an expectation that is doubted waits, while others begin to wait or are called back."""
+    eager = PLUGINS.policies["eager"]
+    run(eager, world(eager, random.Random(seed)))

@@ -22,7 +22,10 @@ class Turns:
         state = self._state
         if event.request.is_late:
             state.late.add(event.request)
-        elif state.sharing.admits(event.now_ns, event.request):
+            return
+        if state.reprieved:
+            self._policy.follow_doubts()  # they wait, too: whose turn it is depends on all that do
+        if state.sharing.admits(event.now_ns, event.request):
             state.queued[event.request.id] = event.request
             self._policy.inform(event)
 
@@ -45,6 +48,7 @@ class Turns:
                     self._policy.inform(RequestCancelled(now_ns, excess.id))
             for excess in reversed(called_back):
                 sharing.call_back(excess)
+            self._policy.settle()  # what the policy gave up wrongly meanwhile waits, too
         for hopeless in sharing.hopeless(now_ns):
             if self._is_doubted(hopeless):
                 sharing.reprieve(hopeless)
@@ -109,6 +113,7 @@ class Turns:
             if state.queued.pop(shown.id, None):  # unless the policy ran it when told of another
                 self._policy.inform(RequestCancelled(state.now_ns, shown.id))
                 late.call_back(shown)
+                self._policy.settle()
         while request := late.next():
             self._policy.show_late([request])
             self._policy.settle()
