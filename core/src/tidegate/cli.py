@@ -73,41 +73,19 @@ class _Offer:
 
 
 def _offers(plugins: Plugins) -> list[_Offer]:
+    def offer(
+        kind: str, spec: PolicySpec | PlannerSpec | ControllerSpec | ObserverSpec, options: tuple[str, ...] = ()
+    ) -> _Offer:
+        return _Offer(kind, spec.name, plugins.source[type(spec), spec.name], spec.summary, options)
+
     return [
+        *(offer("policy", spec, tuple(spec.policy.Options.model_fields)) for spec in plugins.policies.values()),
+        *(offer("planner", spec) for spec in plugins.planners.values()),
         *(
-            _Offer(
-                "policy",
-                spec.name,
-                plugins.source[PolicySpec, spec.name],
-                spec.summary,
-                tuple(spec.policy.Options.model_fields),
-            )
-            for spec in plugins.policies.values()
-        ),
-        *(
-            _Offer("planner", spec.name, plugins.source[PlannerSpec, spec.name], spec.summary)
-            for spec in plugins.planners.values()
-        ),
-        *(
-            _Offer(
-                "controller",
-                spec.name,
-                plugins.source[ControllerSpec, spec.name],
-                spec.summary,
-                tuple(spec.controller.Options.model_fields),
-            )
+            offer("controller", spec, tuple(spec.controller.Options.model_fields))
             for spec in plugins.controllers.values()
         ),
-        *(
-            _Offer(
-                "observer",
-                spec.name,
-                plugins.source[ObserverSpec, spec.name],
-                spec.summary,
-                tuple(spec.observer.Options.model_fields),
-            )
-            for spec in plugins.observers.values()
-        ),
+        *(offer("observer", spec, tuple(spec.observer.Options.model_fields)) for spec in plugins.observers.values()),
         *(
             _Offer("command", spec.name, plugins.source[CommandSpec, spec.name], _first_line(spec.run.__doc__))
             for spec in plugins.commands.values()
