@@ -11,6 +11,7 @@ import typer
 from onnx import TensorProto, helper
 from typer.testing import CliRunner, Result
 
+from tests.repo_generator.deploying.sliced_layout import LAYOUT
 from tidegate_repo_generator import plugin
 from tidegate_repo_generator.splitting.split import split_model
 
@@ -47,3 +48,12 @@ def run(blocks: Path, tmp_path: Path) -> Run:
         return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
     return generate
+
+
+@pytest.fixture
+def out(run: Run, tmp_path: Path) -> Path:
+    """The folder made of `LAYOUT` for TensorRT."""
+    result = run(LAYOUT, "--flavour", "tensorrt", "--precision", "fp16")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    return tmp_path / "out"
