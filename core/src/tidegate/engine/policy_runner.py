@@ -80,11 +80,11 @@ class PolicyRunner:
         state = self._state
         while state.succession.awaits_workers and (released := state.succession.next_released()):
             self.inform(WorkerJoined(state.now_ns, released))
-        if state.reprieved or state.learned:
-            self.follow_doubts()
+        self.follow_doubts()
         while state.queued and state.overlap.is_due(state.now_ns):
             for news in due_news(state):  # of legs that end as soon as what follows them can be there
                 self.tell(news)
+            self.follow_doubts()
 
     def succeed(self, successor: Callable[[Setup], Policy]) -> None:
         """Let another policy decide, from what is queued on."""

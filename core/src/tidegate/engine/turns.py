@@ -54,6 +54,7 @@ class Turns:
                 sharing.reprieve(hopeless)
             else:
                 self._drop(hopeless, OUT_OF_TURN, seen=False)
+        self._policy.settle()  # so does what was expected of those who will not come
         while following := sharing.next(now_ns):
             state.enqueue_again(following)
             self._policy.inform(RequestArrived(now_ns, following))
