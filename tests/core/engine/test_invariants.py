@@ -275,3 +275,12 @@ def test_what_is_not_expected_any_more_is_told_at_once() -> None:
     """A doubt was caused by requests given up while it was the turn of others: the policy learns that it is over."""
     ppipe = PLUGINS.policies["ppipe"]
     log_of(ppipe, world(ppipe, random.Random(1099254135807180032)))
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"), [("eager", 900009494), ("symphony", 900008320), ("symphony", 900016984), ("ppipe", 900001692)]
+)
+def test_a_worker_that_is_lost_as_something_was_to_start_there(name: str, seed: int) -> None:
+    """Drivers are not told of it, and workers further on are free of what never comes to them."""
+    spec = PLUGINS.policies[name]
+    log_of(spec, world(spec, random.Random(seed)))

@@ -119,6 +119,15 @@ class Flights:
             if booked := self._fleet.bookings.get(leg.worker_id):
                 self._strike(now_ns, booked, flight, lambda booked: booked.clear(flight))
 
+    def cut_off(self, now_ns: int, flight: Flight, lost_id: int) -> None:
+        """A flight gets no further than to a worker that is lost: from there on its workers are free of it."""
+        legs = flight.batch.legs
+        first = next(at for at in range(flight.leg, len(legs)) if legs[at].worker_id == lost_id)
+        freed = [leg for leg in legs[first:] if leg.worker_id in self._fleet.bookings]
+        for leg in freed:
+            self._fleet.bookings[leg.worker_id].strike(leg)
+        self.start_next(now_ns, *(leg.worker_id for leg in freed))
+
     def affected(self, lost: Bookings) -> list[Flight]:
         """The flights that can't do without a worker that is lost."""
         return [
