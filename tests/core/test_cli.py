@@ -1,6 +1,7 @@
 """The `tidegate` command itself; subcommands of other distributions are tested with these."""
 
 import json
+from importlib import metadata
 
 import pytest
 from typer.testing import CliRunner
@@ -23,6 +24,13 @@ def test_plugins_as_json_lists_every_policy_with_its_options() -> None:
     assert "reserve_ms" in policies["symphony"]["options"]
     assert {offer["name"] for offer in listed["plugins"] if offer["kind"] == "planner"} == set(plugins.planners)
     assert listed["broken"] == plugins.broken
+
+
+def test_the_version_is_that_of_all_distributions() -> None:
+    result = run(build_app(Plugins.installed()), ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"tidegate {metadata.version('tidegate')}\n")
+    members = [each for each in metadata.distributions() if (each.name or "").startswith("tidegate-")]
+    assert {each.version for each in members} == {metadata.version("tidegate")}
 
 
 def test_plugins_for_people_names_policies_and_what_is_broken() -> None:

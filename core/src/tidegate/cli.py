@@ -4,6 +4,7 @@ import dataclasses
 import json
 import sys
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -22,13 +23,17 @@ def build_app(plugins: Plugins) -> typer.Typer:
         name="tidegate",
         help="A drop-in front for NVIDIA Triton that decides which requests run together, when and where.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
 
     @app.callback()
-    def _root() -> None:
-        """Keep subcommands even when only one is installed."""
+    def _root(
+        version: Annotated[
+            bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit.")
+        ] = False,
+    ) -> None:
+        # There is a callback, so subcommands stay subcommands even when only one is installed.
+        del version
 
     @app.command("plugins")
     def list_plugins(
@@ -51,6 +56,13 @@ def build_app(plugins: Plugins) -> typer.Typer:
     for name in sorted(plugins.commands):
         app.command(name)(plugins.commands[name].run)
     return app
+
+
+def _print_version(wanted: bool) -> None:
+    """That of this distribution: all members share one."""
+    if wanted:
+        typer.echo(f"tidegate {metadata.version('tidegate')}")
+        raise typer.Exit
 
 
 def main() -> None:
