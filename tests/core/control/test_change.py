@@ -1,5 +1,6 @@
 """One change: every way that it may go."""
 
+from tests.core.control.driving import followed
 from tests.core.control.layouts import layout, workers_of
 from tidegate.control import Change, Order, Roster, StartWorker, StopWorker, Switch
 from tidegate.documents import Layout
@@ -31,11 +32,11 @@ def short(orders: list[Order]) -> list[object]:
 
 def test_new_ones_start_beside_the_old_then_the_switch_then_the_old_drain() -> None:
     its = change(layout({"w0": ["m"], "w1": ["m"]}), layout({"w0": ["m"], "w1": ["m", "n"], "w2": ["n"]}))
-    assert short(its.begin(0)) == ["starting", ("start", 2), ("start", 3)]
-    assert short(its.is_warm(S, 3)) == []
+    assert short(followed(its, 0, its.begin(0))) == ["starting", ("start", 2), ("start", 3)]
+    assert short(followed(its, S, its.is_warm(S, 3))) == []
     assert its.workers == {0: "serving", 1: "serving", 2: "starting", 3: "warm"}
     assert its.roster is its.before
-    assert short(its.is_warm(2 * S, 2)) == ["switch", "switched"]
+    assert short(followed(its, 2 * S, its.is_warm(2 * S, 2))) == ["switch", "switched"]
     assert its.workers == {0: "serving", 1: "draining", 2: "serving", 3: "serving"}
     assert its.roster is its.after
     assert short(its.has_drained(3 * S, 1)) == [("stop", 1), "done"]
@@ -44,19 +45,19 @@ def test_new_ones_start_beside_the_old_then_the_switch_then_the_old_drain() -> N
 
 def test_what_only_releases_switches_at_once() -> None:
     its = change(layout(workers_of(2)), layout(workers_of(1)))
-    assert short(its.begin(0)) == ["starting", "switch", "switched"]
+    assert short(followed(its, 0, its.begin(0))) == ["starting", "switch", "switched"]
     assert its.draining == (1,)
 
 
 def test_what_only_joins_is_done_with_the_switch() -> None:
     its = change(layout(workers_of(1)), layout(workers_of(2)))
-    its.begin(0)
-    assert short(its.is_warm(S, 1)) == ["switch", "switched", "done"]
+    followed(its, 0, its.begin(0))
+    assert short(followed(its, S, its.is_warm(S, 1))) == ["switch", "switched", "done"]
 
 
 def test_it_is_undone_when_a_new_one_is_not_up_in_time() -> None:
     its = change(layout(workers_of(1)), layout(workers_of(3)))
-    its.begin(0)
+    followed(its, 0, its.begin(0))
     its.is_warm(S, 1)
     assert its.limit_ns == 10 * S
     assert its.pass_time(10 * S - 1) == []
@@ -71,7 +72,7 @@ def test_it_is_undone_when_a_new_one_is_not_up_in_time() -> None:
 
 def test_it_is_undone_when_a_new_one_fails_before_the_switch() -> None:
     its = change(layout(workers_of(1)), layout(workers_of(3)))
-    its.begin(0)
+    followed(its, 0, its.begin(0))
     its.is_warm(S, 1)
     orders = its.has_failed(2 * S, 1, "out of memory")
     assert short(orders) == [("stop", 1), ("stop", 2), "undone"]
@@ -81,21 +82,34 @@ def test_it_is_undone_when_a_new_one_fails_before_the_switch() -> None:
 
 def test_an_old_one_that_dies_meanwhile_does_not_end_it() -> None:
     its = change(layout(workers_of(2)), layout({"w0": ["m"], "w1": ["m", "n"]}))
-    its.begin(0)
+    followed(its, 0, its.begin(0))
     assert its.has_failed(S, 1, "killed") == []
-    assert short(its.is_warm(2 * S, 2)) == ["switch", "switched"]
-    assert short(its.has_failed(3 * S, 1, "killed")) == [("stop", 1), "done"]
+    assert short(followed(its, 2 * S, its.is_warm(2 * S, 2))) == ["switch", "switched"]
+    assert short(followed(its, 3 * S, its.has_failed(3 * S, 1, "killed"))) == [("stop", 1), "done"]
 
 
 def test_what_does_not_drain_in_time_is_stopped() -> None:
     its = change(layout(workers_of(3)), layout(workers_of(1)))
-    its.begin(0)
+    followed(its, 0, its.begin(0))
     assert short(its.has_drained(S, 2)) == [("stop", 2)]
     assert short(its.pass_time(5 * S)) == [("stop", 1), "done"]
 
 
 def test_after_the_switch_nothing_is_undone() -> None:
     its = change(layout(workers_of(2)), layout(workers_of(1)))
-    its.begin(0)
+    followed(its, 0, its.begin(0))
     assert its.undo(S, "control was stopped") == []
     assert its.roster is its.after
+
+
+def test_a_switch_that_is_refused_undoes_it() -> None:
+    its = change(layout(workers_of(1)), layout(workers_of(2)))
+    its.begin(0)
+    assert short(its.is_warm(S, 1)) == ["switch"]
+    assert its.undo(S, "control was stopped") == []  # the engine is about to follow, or not
+    orders = its.has_not_switched(S, "the policy serves no pipelines")
+    assert short(orders) == [("stop", 1), "undone"]
+    assert isinstance(orders[-1], ChangeProgressed)
+    assert orders[-1].reason == "the switch was refused: the policy serves no pipelines"
+    assert its.roster is its.before
+    assert its.has_switched(2 * S) == []

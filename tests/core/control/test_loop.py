@@ -7,10 +7,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.core.control.driving import advance, followed
 from tests.core.control.layouts import layout, workers_of
 from tests.examples import examples
 from tidegate.api import NEVER, Request
 from tidegate.control import (
+    AskController,
     Controller,
     ControllerChoice,
     ControllerOptions,
@@ -63,12 +65,12 @@ def test_it_is_asked_every_so_often_and_not_while_a_change_is_under_way() -> Non
     says = Says(None, layout(workers_of(2)))
     loop = loop_of(says, layout(workers_of(1)))
     assert loop.next_wake_ns == 10 * S
-    assert loop.advance(9 * S) == []
-    assert (loop.advance(10 * S), says.asked, loop.next_wake_ns) == ([], 1, 20 * S)
-    assert states(loop.advance(25 * S)) == ["starting"]
+    assert advance(loop, 9 * S) == []
+    assert (advance(loop, 10 * S), says.asked, loop.next_wake_ns) == ([], 1, 20 * S)
+    assert states(advance(loop, 25 * S)) == ["starting"]
     assert loop.next_wake_ns == 145 * S  # when it is undone
-    assert loop.advance(40 * S) == []
-    assert states(loop.is_warm(50 * S, 1)) == ["switched", "done"]
+    assert advance(loop, 40 * S) == []
+    assert states(followed(loop, 50 * S, loop.is_warm(50 * S, 1))) == ["switched", "done"]
     assert says.asked == 2
     assert loop.next_wake_ns == 60 * S
     assert len(loop.roster.layout.workers) == 2
@@ -77,44 +79,44 @@ def test_it_is_asked_every_so_often_and_not_while_a_change_is_under_way() -> Non
 def test_a_controller_that_raises_changes_nothing_and_is_asked_again() -> None:
     says = Says(ValueError("broken"), 7, None)
     loop = loop_of(says, layout(workers_of(1)))
-    assert reason(loop.advance(10 * S)) == "ValueError: broken"
-    assert reason(loop.advance(20 * S)) == "TypeError: a controller answers with a Layout or None, not with 7"
-    assert (loop.advance(30 * S), says.asked) == ([], 3)
+    assert reason(advance(loop, 10 * S)) == "ValueError: broken"
+    assert reason(advance(loop, 20 * S)) == "TypeError: a controller answers with a Layout or None, not with 7"
+    assert (advance(loop, 30 * S), says.asked) == ([], 3)
 
 
 def test_a_layout_that_does_not_add_up_is_refused() -> None:
     homeless = layout({"w0": ["m"], "w1": ["n"]})
     loop = loop_of(Says(homeless.model_copy(update={"workers": homeless.workers[:1]})), homeless)
-    assert "its layout does not add up: " in reason(loop.advance(10 * S))
+    assert "its layout does not add up: " in reason(advance(loop, 10 * S))
 
 
 def test_a_refusal_is_told_once() -> None:
     narrow = layout({"w0": ["m"]})
     loop = loop_of(Says(*[narrow] * 3), layout({"w0": ["m", "n"]}))
-    assert states(loop.advance(10 * S)) == ["refused"]
-    assert loop.advance(20 * S) == []
-    assert loop.advance(30 * S) == []
+    assert states(advance(loop, 10 * S)) == ["refused"]
+    assert advance(loop, 20 * S) == []
+    assert advance(loop, 30 * S) == []
 
 
 def test_the_present_layout_under_other_names_changes_nothing() -> None:
     loop = loop_of(Says(layout({"other": ["m"]})), layout(workers_of(1)))
-    assert loop.advance(10 * S) == []
+    assert advance(loop, 10 * S) == []
 
 
 def test_a_dry_run_says_what_it_would_do_and_does_nothing() -> None:
     loop = loop_of(Says(*[layout(workers_of(3))] * 5), layout(workers_of(1)), dry_run=True)
-    (told,) = loop.advance(10 * S)
+    (told,) = advance(loop, 10 * S)
     assert isinstance(told, ChangeProgressed)
     assert (told.state, told.starts, told.stops, told.gpus) == ("proposed", ("w1", "w2"), (), 1.0)
-    assert [loop.advance(at * S) for at in (20, 30)] == [[], []]  # it pauses as if it had done it
-    assert states(loop.advance(40 * S)) == ["proposed"]
+    assert [advance(loop, at * S) for at in (20, 30)] == [[], []]  # it pauses as if it had done it
+    assert states(advance(loop, 40 * S)) == ["proposed"]
     assert loop.roster == Roster.of(layout(workers_of(1)))
 
 
 def test_a_request_that_comes_while_workers_start_may_be_too_large_for_what_follows() -> None:
     waiting: list[Request] = []
     loop = loop_of(Says(layout(workers_of(3), batch=2)), layout(workers_of(1)), waiting)
-    assert states(loop.advance(10 * S)) == ["starting"]
+    assert states(advance(loop, 10 * S)) == ["starting"]
     waiting.append(Request(0, "m", 3, 11 * S))
     orders = loop.is_warm(12 * S, 1)
     assert states(orders) == ["undone"]
@@ -124,7 +126,7 @@ def test_a_request_that_comes_while_workers_start_may_be_too_large_for_what_foll
 def test_a_worker_that_is_lost_while_others_start_may_be_the_last_of_what_follows() -> None:
     says = Says(layout({"w0": ["m"], "w2": ["n"]}, on={"w2": 7}))
     loop = loop_of(says, layout({"w0": ["m"], "w1": ["m", "n"]}))
-    assert states(loop.advance(10 * S)) == ["starting"]
+    assert states(advance(loop, 10 * S)) == ["starting"]
     assert loop.has_failed(11 * S, 0, "killed") == []
     orders = loop.is_warm(12 * S, 2)
     assert states(orders) == ["undone"]
@@ -136,19 +138,19 @@ def test_a_worker_that_is_lost_while_others_start_may_be_the_last_of_what_follow
 def test_halt_undoes_what_has_not_switched_and_asks_nobody() -> None:
     says = Says(layout(workers_of(2)), layout(workers_of(2)))
     loop = loop_of(says, layout(workers_of(1)))
-    loop.advance(10 * S)
+    advance(loop, 10 * S)
     assert states(loop.halt(11 * S)) == ["undone"]
     assert loop.next_wake_ns == NEVER
-    assert (loop.advance(100 * S), says.asked) == ([], 1)
+    assert (advance(loop, 100 * S), says.asked) == ([], 1)
     loop.resume(200 * S)
     assert loop.next_wake_ns == 210 * S
-    assert states(loop.advance(210 * S)) == ["starting"]
+    assert states(advance(loop, 210 * S)) == ["starting"]
 
 
 def test_one_that_is_not_enabled_is_not_asked() -> None:
     loop = loop_of(Says(layout(workers_of(2))), layout(workers_of(1)), enabled=False)
     assert loop.next_wake_ns == NEVER
-    assert loop.advance(100 * S) == []
+    assert advance(loop, 100 * S) == []
 
 
 LAYOUTS = st.builds(
@@ -195,10 +197,18 @@ class Control(RuleBasedStateMachine):
         self.before, self.after = self.serving, self.serving
         self.is_halted = False
         self.number = 0
+        self.asked: Observation | None = None
+        """What the controller thinks about."""
+        self.refuses = False
+        """Whether the engine refuses the next layout."""
 
     def carry_out(self, orders: Sequence[Order]) -> None:
         for order in orders:
             match order:
+                case AskController():
+                    assert self.asked is None, "it was asked twice at a time"
+                    assert not self.is_halted, "it was asked though control was stopped"
+                    self.asked = order.observation
                 case StartWorker():
                     assert order.worker_id not in self.used, "an id was used again"
                     assert not self.is_halted, "a worker was started though control was stopped"
@@ -208,6 +218,10 @@ class Control(RuleBasedStateMachine):
                 case Switch():
                     assert not self.starting, "it switched though a worker is not warm"
                     assert set(order.roster.ids) <= self.running, "it switched to a worker that is not there"
+                    if self.refuses:
+                        self.refuses = False
+                        self.carry_out(self.loop.has_not_switched(self.now_ns, "too many"))
+                        continue
                     gone = self.away
                     for name in served(self.serving, gone):
                         assert name in served(order.roster, gone), "it switched to workers that are away"
@@ -215,6 +229,7 @@ class Control(RuleBasedStateMachine):
                     for number in set(self.serving.ids) & set(order.roster.ids):
                         assert self.serving.workers[number] == order.roster.workers[number]
                     self.serving = order.roster
+                    self.carry_out(self.loop.has_switched(self.now_ns))
                 case StopWorker():
                     assert order.worker_id not in self.serving.ids, "a worker was stopped that serves"
                     self.running.discard(order.worker_id)
@@ -236,11 +251,22 @@ class Control(RuleBasedStateMachine):
             assert set(self.serving.ids) == self.running, "a process was left over, or one is missing"
             assert self.serving == (self.before if told.state == "undone" else self.after)
 
-    @rule(seconds=st.sampled_from([0.5, 3, 10, 40]), wanted=st.none() | LAYOUTS, raises=st.integers(0, 9))
-    def time_passes(self, seconds: float, wanted: Layout | None, raises: int) -> None:
-        self.says.answers = [ValueError("broken") if raises == 0 else wanted]
+    @rule(seconds=st.sampled_from([0.5, 3, 10, 40]))
+    def time_passes(self, seconds: float) -> None:
         self.now_ns += round(seconds * S)
         self.carry_out(self.loop.advance(self.now_ns))
+
+    @precondition(lambda self: self.asked)
+    @rule(wanted=st.none() | LAYOUTS, raises=st.integers(0, 9))
+    def the_controller_answers(self, wanted: Layout | None, raises: int) -> None:
+        self.says.answers = [ValueError("broken") if raises == 0 else wanted]
+        asked, self.asked = self.asked, None
+        assert asked is not None
+        self.carry_out(self.loop.has_answered(self.now_ns, self.loop.answer(asked)))
+
+    @rule()
+    def the_engine_will_refuse(self) -> None:
+        self.refuses = True
 
     @precondition(lambda self: self.starting)
     @rule(data=st.data())

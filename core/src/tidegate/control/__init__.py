@@ -14,14 +14,16 @@ capacity     what a layout bears, and how much of the GPUs it takes
 from tidegate.control.change import Change
 from tidegate.control.controller import Controller, ControllerOptions, ControllerSpec
 from tidegate.control.governor import Governor
-from tidegate.control.loop import ControlLoop
+from tidegate.control.loop import Answer, ControlLoop
 from tidegate.control.monitor import Monitor
 from tidegate.control.observation import ModelLoad, Observation
-from tidegate.control.orders import Order, StartWorker, StopWorker, Switch
+from tidegate.control.orders import AskController, Order, StartWorker, StopWorker, Switch
 from tidegate.control.roster import Roster
 from tidegate.control.settings import ControllerChoice
 
 __all__ = [
+    "Answer",
+    "AskController",
     "Change",
     "ControlLoop",
     "Controller",

@@ -29,6 +29,8 @@ class Change:
         }
         """The state of every worker of either layout, by id."""
         self._start_limit_ns, self._drain_limit_ns = start_limit_ns, drain_limit_ns
+        self._switching = False
+        """Whether the driver is about to say that it has switched, or could not."""
         self.limit_ns = 0
         """When `pass_time` is to be called at the latest."""
 
@@ -64,13 +66,33 @@ class Change:
     def has_failed(self, now_ns: int, worker_id: int, why: str) -> list[Order]:
         """A process is gone, whatever it was doing. Of a new one before the switch that undoes the change."""
         match self.workers.get(worker_id):
-            case "starting" | "warm":
+            case "starting" | "warm" if not self._switching:
                 name = self.after.workers[worker_id].name
                 return self.undo(now_ns, f"worker {name!r} did not come up: {why}")
             case "draining":
                 return self.has_drained(now_ns, worker_id)
             case _:
                 return []
+
+    def has_switched(self, now_ns: int) -> list[Order]:
+        """The engine follows the new layout: the old workers are given nothing more."""
+        if not self._switching:
+            return []
+        self._switching = False
+        for worker_id in self.workers:
+            self.workers[worker_id] = "serving" if worker_id in self.after.ids else "draining"
+        self.limit_ns = now_ns + self._drain_limit_ns
+        self.state = "switched"
+        told: list[Order] = [self._progress(now_ns)]
+        if not self.draining:
+            self.state = "done"
+            told.append(self._progress(now_ns))
+        return told
+
+    def has_not_switched(self, now_ns: int, why: str) -> list[Order]:
+        """The engine refused the new layout, and follows the old one as before."""
+        self._switching = False
+        return self.undo(now_ns, f"the switch was refused: {why}")
 
     def has_drained(self, now_ns: int, worker_id: int) -> list[Order]:
         """An old worker has nothing left to run."""
@@ -84,7 +106,7 @@ class Change:
 
     def pass_time(self, now_ns: int) -> list[Order]:
         """Undo what has not come up in time; stop what has not drained in time."""
-        if self.is_over or now_ns < self.limit_ns:
+        if self.is_over or self._switching or now_ns < self.limit_ns:
             return []
         if self.state == "starting":
             slow = [self.after.workers[number].name for number in self._in("starting")]
@@ -96,7 +118,7 @@ class Change:
 
     def undo(self, now_ns: int, why: str) -> list[Order]:
         """Stop what was started; the old workers, which never ceased to serve, go on. Nothing after the switch."""
-        if self.state != "starting":
+        if self.state != "starting" or self._switching:
             return []
         self.state = "undone"
         started = [number for number in self.after.ids if self.workers[number] in {"starting", "warm"}]
@@ -105,15 +127,8 @@ class Change:
     def _switch_if_warm(self, now_ns: int) -> list[Order]:
         if self._in("starting"):
             return []
-        for worker_id in self.workers:
-            self.workers[worker_id] = "serving" if worker_id in self.after.ids else "draining"
-        self.limit_ns = now_ns + self._drain_limit_ns
-        self.state = "switched"
-        switch: list[Order] = [Switch(self.after), self._progress(now_ns)]
-        if not self.draining:
-            self.state = "done"
-            switch.append(self._progress(now_ns))
-        return switch
+        self._switching = True
+        return [Switch(self.after)]
 
     def _stop(self, worker_id: int) -> StopWorker:
         self.workers[worker_id] = "stopped"

@@ -13,13 +13,16 @@ from tidegate.control.change import Change, progress
 from tidegate.control.controller import Controller
 from tidegate.control.governor import Governor, changes_nothing
 from tidegate.control.monitor import Monitor
-from tidegate.control.orders import Order, Switch
+from tidegate.control.observation import Observation
+from tidegate.control.orders import AskController, Order
 from tidegate.control.roster import Roster
 from tidegate.control.settings import ControllerChoice
 from tidegate.documents import Layout, wrong_fields
 
 Unanswered = Callable[[], Collection[Request]]
 """Gives the requests that have come and not ended: asked for only when it matters."""
+Answer = Layout | str | None
+"""What a controller wants; a string: why it has no answer."""
 
 
 class ControlLoop:
@@ -50,6 +53,8 @@ class ControlLoop:
         self._enabled = choice.enabled
         self._next_id = len(layout.workers)
         self._number = 0
+        self._asked: Observation | None = None
+        """What the controller was asked last, if it has not answered yet."""
         self._refused: tuple[Layout | None, str] | None = None
         """The layout that was refused last, and why: it is told once."""
 
@@ -58,16 +63,31 @@ class ControlLoop:
         """When to call `advance` at the latest."""
         if self.change is not None:
             return self.change.limit_ns
-        return self._due_ns if self._enabled else NEVER
+        return self._due_ns if self._enabled and self._asked is None else NEVER
 
     def advance(self, now_ns: int) -> list[Order]:
         """Time passed: ask the controller where that is due, end a change that takes too long."""
         if self.change is not None:
             return self._follow(now_ns, self.change.pass_time(now_ns))
-        if not self._enabled or now_ns < self._due_ns:
+        if now_ns < self.next_wake_ns:
             return []
         self._due_ns += self._every_ns * ((now_ns - self._due_ns) // self._every_ns + 1)
-        return self._ask(now_ns)
+        self._asked = self.monitor.observe(now_ns, self.roster, self._unanswered(), self.away)
+        return [AskController(self._asked)]
+
+    def answer(self, observation: Observation) -> Answer:
+        """What the controller says to an observation. It may take long: nothing else of the loop is touched."""
+        try:
+            return _checked(self._controller.step(observation))
+        except Exception as fault:  # a controller may raise anything
+            return f"{type(fault).__name__}: {fault}"
+
+    def has_answered(self, now_ns: int, answer: Answer) -> list[Order]:
+        """What `answer` gave. Once control was stopped it does not count any more."""
+        observed, self._asked = self._asked, None
+        if observed is None or not self._enabled:
+            return []
+        return self._judge(now_ns, observed, answer)
 
     def is_warm(self, now_ns: int, worker_id: int) -> list[Order]:
         """A worker that was to start has loaded what it hosts, and has run it."""
@@ -89,6 +109,20 @@ class ControlLoop:
         """A worker that serves and was gone is there again."""
         self.away.discard(worker_id)
 
+    def has_switched(self, now_ns: int) -> list[Order]:
+        """The engine follows the layout that it was to switch to."""
+        change = self.change
+        if change is None:
+            return []
+        orders = change.has_switched(now_ns)
+        self.roster = change.roster
+        self.away.intersection_update(self.roster.ids)
+        return self._follow(now_ns, orders)
+
+    def has_not_switched(self, now_ns: int, why: str) -> list[Order]:
+        """The engine refused the layout that it was to switch to, and follows the one before."""
+        return [] if self.change is None else self._follow(now_ns, self.change.has_not_switched(now_ns, why))
+
     def has_drained(self, now_ns: int, worker_id: int) -> list[Order]:
         """A worker that the new layout does without has nothing left to run."""
         return [] if self.change is None else self._follow(now_ns, self.change.has_drained(now_ns, worker_id))
@@ -104,18 +138,18 @@ class ControlLoop:
             self._enabled, self._due_ns = True, now_ns + self._every_ns
             self.monitor.skip_to(now_ns, self._unanswered())
 
-    def _ask(self, now_ns: int) -> list[Order]:
-        observed = self.monitor.observe(now_ns, self.roster, self._unanswered(), self.away)
-        try:
-            layout = _checked(self._controller.step(observed))
-        except Exception as fault:  # a controller may raise anything
+    def _judge(self, now_ns: int, observed: Observation, answer: Answer) -> list[Order]:
+        if isinstance(answer, str):
             self._governor.content()
-            return self._refuse(now_ns, None, f"{type(fault).__name__}: {fault}")
-        wanted = None if layout is None else self.roster.followed_by(layout, self._next_id)
+            return self._refuse(now_ns, None, answer)
+        wanted = None if answer is None else self.roster.followed_by(answer, self._next_id)
         if wanted is None or changes_nothing(self.roster, wanted):
             self._governor.content()
             return []
-        if objection := self._governor.objection(self.roster, wanted, observed, self.away):
+        # What came while the controller thought counts, too.
+        largest_rows = self.monitor.largest_rows(self._unanswered())
+        objection = self._governor.objection(self.roster, wanted, observed, self.away)
+        if objection := objection or self._governor.late_objection(self.roster, wanted, largest_rows, self.away):
             return self._refuse(now_ns, wanted, objection)
         if self._governor.bids_wait(now_ns):
             return []
@@ -147,9 +181,6 @@ class ControlLoop:
         change = self.change
         if change is None:
             return orders
-        if any(isinstance(order, Switch) for order in orders):
-            self.roster = change.after
-            self.away.intersection_update(self.roster.ids)
         if change.is_over:
             self.change = None
             self._governor.changed(now_ns, undone=change.state == "undone")

@@ -2,9 +2,20 @@
 
 from dataclasses import dataclass
 
+from tidegate.control.observation import Observation
 from tidegate.control.roster import Roster
 from tidegate.documents import Layout, LayoutWorker
 from tidegate.observation import ChangeProgressed
+
+
+@dataclass(frozen=True)
+class AskController:
+    """Have `ControlLoop.answer` find out what the controller wants. Answer with `has_answered`.
+
+    It may take long, and may run in a thread: it touches nothing but the controller.
+    """
+
+    observation: Observation
 
 
 @dataclass(frozen=True)
@@ -19,7 +30,10 @@ class StartWorker:
 
 @dataclass(frozen=True)
 class Switch:
-    """Tell the engine of the new models and workers (PlanChanged): from now on these are given work."""
+    """Tell the engine of the new models and workers (PlanChanged): from now on these are given work.
+
+    Answer with `has_switched`, or with `has_not_switched` where the engine refuses that.
+    """
 
     roster: Roster
 
@@ -32,5 +46,5 @@ class StopWorker:
     worker: LayoutWorker
 
 
-Order = StartWorker | Switch | StopWorker | ChangeProgressed
+Order = AskController | StartWorker | Switch | StopWorker | ChangeProgressed
 """The closed union; ChangeProgressed is to be told to the engine, so that all who watch it see the change."""

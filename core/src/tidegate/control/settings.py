@@ -1,8 +1,9 @@
 """How a scenario or a configuration names a controller: the section `controller`."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, model_validator
 
 
 class ControllerChoice(BaseModel):
@@ -38,3 +39,14 @@ class ControllerChoice(BaseModel):
     drain_limit_s: float = Field(
         default=60.0, gt=0, lt=1e6, description="Old workers that run something still are stopped then all the same"
     )
+    _folder: Path = PrivateAttr(default=Path())
+
+    @model_validator(mode="after")
+    def _remember_folder(self, info: ValidationInfo) -> Self:
+        self._folder = Path((info.context or {}).get("folder", "."))
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """The folder that paths among the options start from: that of the file that names the controller."""
+        return self._folder

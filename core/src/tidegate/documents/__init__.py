@@ -6,6 +6,7 @@ deployment     what the generator wrote: model repositories and the processes th
 profile_file   how long models run, as measured
 interference   what models take on shares of one GPU, and by how much neighbours there make that longer
 struct_field   nouns of the contract as fields of a document
+from_file      documents as fields of options, given as they are or by their paths
 request_sizes  how many requests have how many rows, as observed
 shape_text     the shapes of requests, by which profiles are kept, in words
 wrong_fields   what is wrong with a document, field by field, in words
@@ -29,6 +30,7 @@ from tidegate.documents.deployment import (
     read_deployment,
 )
 from tidegate.documents.document import DocumentError, read_document, write_document
+from tidegate.documents.from_file import FromFile
 from tidegate.documents.interference import (
     Alone,
     HeldOut,
@@ -67,6 +69,7 @@ __all__ = [
     "Deployment",
     "Device",
     "DocumentError",
+    "FromFile",
     "HeldOut",
     "Interference",
     "InterferenceModel",

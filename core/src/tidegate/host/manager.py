@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import pluggy
@@ -9,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from tidegate.api import CommandSpec, PlannerSpec, Policy, PolicySpec, Setup
 from tidegate.api.specs import PROJECT
-from tidegate.control import Controller, ControllerSpec
-from tidegate.documents import DocumentError, Layout, wrong_fields
+from tidegate.control import Controller, ControllerChoice, ControllerSpec
+from tidegate.documents import Layout, wrong_fields
 from tidegate.host.hookspecs import Hooks
 from tidegate.observation import Observer, ObserverSpec
 
@@ -104,12 +105,12 @@ class Plugins:
         spec = self.policy(name)
         return make_policy(spec, setup, options)
 
-    def make_controller(self, name: str, layout: Layout, options: dict[str, Any], *, seed: int = 0) -> Controller:
-        """Make a controller by name, over the layout that serves at the start.
+    def make_controller(self, choice: ControllerChoice, layout: Layout, *, seed: int = 0) -> Controller:
+        """Make the controller that a file names, over the layout that serves at the start.
 
         Raises PluginError naming the option that is wrong and those that exist.
         """
-        return make_controller(self.controller(name), layout, options, seed=seed)
+        return make_controller(self.controller(choice.name), layout, choice.options, seed=seed, folder=choice.folder)
 
     def make_observer(self, name: str, options: dict[str, Any]) -> Observer:
         """Make an observer by name. Raises PluginError naming the option that is wrong and those that exist."""
@@ -156,12 +157,17 @@ def make_policy(spec: PolicySpec, setup: Setup, options: dict[str, Any]) -> Poli
     return spec.policy(setup, validated)
 
 
-def make_controller(spec: ControllerSpec, layout: Layout, options: dict[str, Any], *, seed: int = 0) -> Controller:
-    """Make a controller with validated options. Raises PluginError naming what is wrong."""
-    validated = _validated(spec.controller.Options, options, f"controller {spec.name!r}")
+def make_controller(
+    spec: ControllerSpec, layout: Layout, options: dict[str, Any], *, seed: int = 0, folder: Path | None = None
+) -> Controller:
+    """Make a controller with validated options. Raises PluginError naming what is wrong.
+
+    `folder`: what paths among the options are relative to; None: the current one.
+    """
+    validated = _validated(spec.controller.Options, options, f"controller {spec.name!r}", folder)
     try:
         return spec.controller(layout, validated, seed=seed)
-    except (ValueError, DocumentError) as error:
+    except ValueError as error:
         raise PluginError(f"controller {spec.name!r}: {error}") from error
 
 
@@ -170,9 +176,9 @@ def make_observer(spec: ObserverSpec, options: dict[str, Any]) -> Observer:
     return spec.observer(_validated(spec.observer.Options, options, f"observer {spec.name!r}"))
 
 
-def _validated(kind: type[Options], options: dict[str, Any], of: str) -> Options:
+def _validated(kind: type[Options], options: dict[str, Any], of: str, folder: Path | None = None) -> Options:
     try:
-        return kind.model_validate(options)
+        return kind.model_validate(options, context={"folder": folder or Path()})
     except ValidationError as error:
         wrong = "; ".join(map(str, wrong_fields(error, whole="options")))
         known = ", ".join(kind.model_fields) or "none"

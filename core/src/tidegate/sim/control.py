@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from tidegate.api import NEVER, BatchFailed, LegFinished, WorkerJoined, WorkerLost
-from tidegate.control import ControlLoop, Order, Roster, StartWorker, StopWorker, Switch
+from tidegate.control import AskController, ControlLoop, Order, Roster, StartWorker, StopWorker, Switch
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PlanChanged
 from tidegate.observation import ChangeProgressed
 from tidegate.sim.agenda import Agenda
@@ -40,8 +40,6 @@ class SimulatedControl:
         """When workers that were started will be warm, and their ids: a heap."""
         self._awake_ns = NEVER
         """The instant for which the agenda has something."""
-        self._switching = False
-        """Whether the engine is about to be told of a new layout: until then the old workers are given work."""
 
     def begin(self, agenda: Agenda) -> None:
         """Nothing has happened yet."""
@@ -61,8 +59,8 @@ class SimulatedControl:
         while self._warm and self._warm[0][0] <= now_ns:
             self._carry_out(now_ns, loop.is_warm(now_ns, heappop(self._warm)[1]))
         if isinstance(event, PlanChanged):
-            self._switching = False
-        if isinstance(event, LegFinished | BatchFailed | PlanChanged) and not self._switching:
+            self._carry_out(now_ns, loop.has_switched(now_ns))
+        if isinstance(event, LegFinished | BatchFailed | PlanChanged):
             self._look_for_drained(now_ns)
         if now_ns >= loop.next_wake_ns and (loop.change is not None or now_ns < self._until_ns):
             self._carry_out(now_ns, loop.advance(now_ns))
@@ -79,12 +77,14 @@ class SimulatedControl:
     def _carry_out(self, now_ns: int, orders: Sequence[Order]) -> None:
         for order in orders:
             match order:
+                case AskController():
+                    answer = self._loop.answer(order.observation)
+                    self._carry_out(now_ns, self._loop.has_answered(now_ns, answer))
                 case StartWorker():
                     took_ns = self._startup(order.worker_id)
                     if took_ns is not None:
                         heappush(self._warm, (now_ns + took_ns, order.worker_id))
                 case Switch():
-                    self._switching = True
                     self._agenda.schedule(self._change_of(now_ns, order.roster))
                 case StopWorker():
                     self._warm = sorted(entry for entry in self._warm if entry[1] != order.worker_id)

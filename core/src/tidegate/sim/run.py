@@ -96,7 +96,7 @@ def _controller_of(run: Run, plugins: Plugins | None) -> Controller | None:
     if chosen is None:
         return None
     layout = layout_of(run.scenario)
-    return (plugins or _installed()).make_controller(chosen.name, layout, chosen.options, seed=run.seed)
+    return (plugins or _installed()).make_controller(chosen, layout, seed=run.seed)
 
 
 @lru_cache(maxsize=1)

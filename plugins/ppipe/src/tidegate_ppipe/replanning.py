@@ -6,13 +6,12 @@ switches at once: the flush of the paper without its pause.
 
 from collections.abc import Mapping
 from math import sqrt
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 from pydantic import Field
 
 from tidegate.control import Controller, ControllerOptions, Observation
-from tidegate.documents import Layout, read_document
+from tidegate.documents import FromFile, Layout
 from tidegate_ppipe.late_import import imported_late
 from tidegate_ppipe.layout import layout_of
 from tidegate_ppipe.problem import PpipeProblem
@@ -29,7 +28,7 @@ DEVIATIONS = 3
 class ReplanningOptions(ControllerOptions):
     """What it plans with."""
 
-    problem: PpipeProblem | str = Field(
+    problem: Annotated[PpipeProblem, FromFile()] = Field(
         description="The problem that the first plan was made from, or its path: GPUs, models, profiles, objective"
     )
     drift: float = Field(
@@ -48,8 +47,7 @@ class Replanning(Controller):
 
     def __init__(self, layout: Layout, options: ReplanningOptions, *, seed: int = 0) -> None:
         super().__init__(layout, options, seed=seed)
-        given = options.problem
-        self._problem = read_document(Path(given), PpipeProblem) if isinstance(given, str) else given
+        self._problem = options.problem
         planned, served = {model.name for model in self._problem.models}, {model.name for model in layout.models}
         if planned != served:
             odd = min(planned ^ served)

@@ -2,18 +2,18 @@
 
 from collections import Counter
 from math import ceil
-from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
 from tidegate.control import Controller, ControllerOptions, Observation
-from tidegate.documents import Layout, LayoutWorker, read_document
+from tidegate.documents import FromFile, Layout, LayoutWorker
 
 
 class AdvisedWorkersOptions(ControllerOptions):
     """What it may do."""
 
-    layout: Layout | str | None = Field(
+    layout: Annotated[Layout, FromFile()] | None = Field(
         default=None,
         description="All the workers that there may be, or the path of that layout; default: those at the start",
     )
@@ -33,8 +33,7 @@ class AdvisedWorkers(Controller):
 
     def __init__(self, layout: Layout, options: AdvisedWorkersOptions, *, seed: int = 0) -> None:
         super().__init__(layout, options, seed=seed)
-        given = options.layout
-        every = read_document(Path(given), Layout) if isinstance(given, str) else given or layout
+        every = options.layout or layout
         missing = [worker.name for worker in layout.workers if _place(worker) not in map(_place, every.workers)]
         if missing:
             raise ValueError(f"layout: it lacks worker {missing[0]!r}, which serves at the start: add it")

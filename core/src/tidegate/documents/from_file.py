@@ -1,0 +1,28 @@
+"""Documents as fields of options: as they are, or as the path of the file that holds one."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from tidegate.documents.document import DocumentError, read_document
+
+
+class FromFile:
+    """Has pydantic read a document where its path is given, `layout: Annotated[Layout, FromFile()]`.
+
+    Paths are relative to the folder of the file that names them. So who has such options needs no file system itself.
+    """
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401
+        def read(given: object, info: core_schema.ValidationInfo) -> object:
+            if not isinstance(given, str):
+                return given
+            folder = Path((info.context or {}).get("folder", "."))
+            try:
+                return read_document(folder / given, source)
+            except DocumentError as error:
+                raise ValueError(str(error)) from error
+
+        return core_schema.with_info_before_validator_function(read, handler(source))
