@@ -164,12 +164,36 @@ async def discover(
             _add_workers(catalog, backend, agreements, known)
     if layout is not None:
         _follow(catalog, layout, told, known)
-    for name, signature in catalog.signatures.items():
-        if before and before.signatures.get(name) == signature:
-            catalog.signatures[name] = before.signatures[name]  # so that what has not changed is seen at a glance
-    if before is None:
+    if before:
+        _keep_signatures(catalog, before)
+    else:
         _check_told(catalog, told)
     return catalog
+
+
+def followed(
+    before: Catalog,
+    loaded: Mapping[Backend, list[LoadedModel]],
+    told: Mapping[str, ModelConfig],
+    layout: Layout,
+    ids: Mapping[str, int],
+) -> Catalog:
+    """The catalog once these Tritons, of which it is known what they have loaded, follow another layout. Asks nobody.
+
+    `ids`: those of the layout's workers, by name. Raises BackendError for a layout that the Tritons do not have.
+    """
+    catalog = Catalog(backend_of=dict(before.backend_of), loaded=_latest_last(loaded, before.loaded), gpus=before.gpus)
+    known = {(worker.name, worker.hosts, worker.kind): ids[worker.name] for worker in layout.contract()[1]}
+    _follow(catalog, layout, told, known)
+    _keep_signatures(catalog, before)
+    return catalog
+
+
+def _keep_signatures(catalog: Catalog, before: Catalog) -> None:
+    """So that what has not changed is seen at a glance."""
+    for name, signature in catalog.signatures.items():
+        if before.signatures.get(name) == signature:
+            catalog.signatures[name] = before.signatures[name]
 
 
 def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:

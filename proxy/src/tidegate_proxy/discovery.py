@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
+from tidegate.control import Roster
 from tidegate.documents import Layout, ProfileFile
 from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.restrictions import RestrictionError
-from tidegate_proxy.backend import Backend, BackendError
-from tidegate_proxy.catalog import Catalog, Directory, discover
+from tidegate_proxy.backend import Backend, BackendError, LoadedModel
+from tidegate_proxy.catalog import Catalog, Directory, discover, followed
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.consent import lines_of
 from tidegate_proxy.driver import Driver
@@ -49,7 +51,8 @@ class Discovery:
         self._driver = driver
         self._statistics = statistics
         self._measured = measured
-        self._one_at_a_time = asyncio.Lock()
+        self.one_at_a_time = asyncio.Lock()
+        """Held by whoever changes what the Tritons serve, or finds out whether it has changed."""
         driver.recovery.look_again = self._look_at
         declare(statistics, directory.catalog)
         tell(directory.catalog)
@@ -63,7 +66,7 @@ class Discovery:
 
         Raises BackendError, RestrictionError or ValueError, and changes nothing, for what does not add up.
         """
-        async with self._one_at_a_time:
+        async with self.one_at_a_time:
             before, told = self._directory.catalog, config.models
             living = [backend for backend in backends if backend.alive]
             await of_tritons.require_consent(living, config.restricted, over_http=self._over_http)
@@ -76,6 +79,23 @@ class Discovery:
             self._refused.clear()
             declare(self._statistics, catalog)
             tell(catalog, before)
+
+    def switch(self, backends: list[Backend], joining: Mapping[Backend, list[LoadedModel]], roster: Roster) -> None:
+        """The Tritons follow another layout from this instant on; whoever calls this holds `one_at_a_time`.
+
+        `joining`: what the new ones have loaded. Raises BackendError or ValueError, and changes nothing, for what does
+        not add up.
+        """
+        before = self._directory.catalog
+        loaded = {backend: joining.get(backend) or before.loaded[backend] for backend in backends}
+        ids = {worker.name: worker_id for worker_id, worker in roster.workers.items()}
+        catalog = followed(before, loaded, self.told, roster.layout, ids)
+        catalog.check_padding()
+        self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured))
+        self.backends[:] = backends
+        self.layout = roster.layout
+        declare(self._statistics, catalog)
+        tell(catalog, before)
 
     async def take_back(self, backend: Backend) -> None:
         """A Triton that was given up answers again: once it is ready, what it serves now counts.
@@ -123,7 +143,7 @@ class Discovery:
             await self.refresh()
 
     async def _refresh(self, returning: Backend | None) -> bool:
-        async with self._one_at_a_time:
+        async with self.one_at_a_time:
             before = self._directory.catalog
             try:
                 await drop_delays([each for each in self.backends if each.alive or each is returning], self.told)

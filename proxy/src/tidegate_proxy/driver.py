@@ -23,6 +23,7 @@ from tidegate.engine import (
     StartLeg,
     TriesChanged,
 )
+from tidegate.observation import ChangeProgressed
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import Client
 from tidegate_proxy.deadlines import Due
@@ -71,7 +72,7 @@ class Driver:
         self._in_force = in_force
         self.regions = regions
         self._directory = directory
-        self._observability = observability
+        self.observability = observability
         self._spoilers = Spoilers()
         self._headroom = Headroom()
         self._engine = LiveEngine(
@@ -114,8 +115,8 @@ class Driver:
     def _submit(self, client: Client, arrival_ns: int, due: Due, app: str) -> None:
         envelope, settings = client.envelope, self._in_force.settings
         client.arrival_ns, client.due_ns = arrival_ns, due.deadline_ns
-        if self._observability.traces:
-            self._observability.arrived(client)
+        if self.observability.traces:
+            self.observability.arrived(client)
         if max(due) <= arrival_ns:
             self.clients.tell(client, _rejected(settings, TIMEOUT_EXPIRED))
             return
@@ -158,7 +159,7 @@ class Driver:
             return False
         self._engine.take_in(RequestCancelled(time.monotonic_ns(), client.request_id))
         self.legs.left(client)
-        self._observability.failed(client, "CANCELED", "cancelled")
+        self.observability.failed(client, "CANCELED", "cancelled")
         return True
 
     def watch(self, liveness: Liveness) -> None:
@@ -168,6 +169,10 @@ class Driver:
     def settings_changed(self) -> None:
         """Have the engine learn what it has to know of the settings that are in force now."""
         self._engine.take_in(TriesChanged(time.monotonic_ns(), self._in_force.settings.max_tries))
+
+    def change_progressed(self, event: ChangeProgressed) -> None:
+        """Let the engine, and all who watch it, know how far a change of the layout is."""
+        self._engine.take_in(event)
 
     @property
     def waiting(self) -> int:

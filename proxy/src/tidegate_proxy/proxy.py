@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from tidegate.documents import Layout, read_document
@@ -9,6 +10,7 @@ from tidegate.engine import Engine
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.restrictions import headers_of
 from tidegate_proxy.access.watched import WatchedFiles
+from tidegate_proxy.actuation.actuator import Actuator
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory
@@ -55,6 +57,8 @@ class Proxy:
         """Where the gRPC service is."""
         self.http_address = ""
         """Where the HTTP service is, if it is."""
+        self.actuator: Actuator | None = None
+        """Changes the layout while it serves, if anything does."""
         self.metrics_address = ""
         """Where the metrics page is, if it is."""
         self._directory = directory
@@ -116,9 +120,14 @@ class Proxy:
         Raises BackendError, CredentialFileError, DocumentError, RestrictionError, TlsError or ValueError, and changes
         nothing, for files that cannot be used and for Tritons that cannot be asked or do not fit together.
         """
+        is_changed = self.actuator is not None and self.actuator.changes_layout
+        if is_changed:  # by the actuator, whose the Tritons are
+            config = config.model_copy(update={"tritons": self.config.tritons, "layout": self.config.layout})
         changes = diff(self.config, config)
         wanted = changes.effective
         layout = read_document(wanted.layout, Layout) if wanted.layout else None
+        if is_changed:
+            layout = self._discovery.layout
         gate = Gate(wanted)
         removed = {triton.grpc for triton in changes.tritons_removed}
         leaving = [backend for backend in self._discovery.backends if backend.address in removed]
@@ -140,6 +149,11 @@ class Proxy:
         self.config = wanted
         self.in_force.settings = settings_of(wanted)
         self.driver.settings_changed()
+        if self.actuator and wanted.controller:
+            if wanted.controller.enabled:
+                self.actuator.resume()
+            else:
+                self.actuator.halt()
         logging.getLogger().setLevel(wanted.log.level.upper())
         for backend in leaving:
             self._watches.pop(backend).cancel()
@@ -183,6 +197,28 @@ class Proxy:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._passages.end_all()
         await self.driver.close()
+
+    async def reach(self, triton: TritonAddress) -> Backend:
+        """The way to a Triton that may take part later. Raises BackendError for one that is not ready."""
+        backend = backend_of(triton, self.config, self.in_force)
+        try:
+            await self._prepare(backend)
+        except BaseException:
+            await backend.close()
+            raise
+        return backend
+
+    def tritons_changed(
+        self, added: Sequence[TritonAddress], joined: Sequence[Backend], left: Sequence[Backend]
+    ) -> None:
+        """Look after those that take part from now on, and not after the others, which somebody ends."""
+        gone = {backend.address for backend in left}
+        staying = [triton for triton in self.config.tritons if triton.grpc not in gone]
+        self.config = self.config.model_copy(update={"tritons": (*staying, *added)})
+        for backend in left:
+            self._watches.pop(backend).cancel()
+        for backend in joined:
+            self._watch(backend)
 
     async def _prepare(self, backend: Backend) -> None:
         """Raises BackendError for a Triton that is not ready."""

@@ -2,17 +2,22 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import BinaryIO
 
 from tidegate.api import Setup
+from tidegate.control import Controller, ControlLoop
 from tidegate.documents import Layout, ProfileFile, read_document, read_profiles
 from tidegate.engine import FIRST_LEAD_NS, Engine
-from tidegate.host import Plugins
+from tidegate.host import PluginError, Plugins
 from tidegate.observation import Observer, Recorder
 from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.actuation.actuator import Actuator
+from tidegate_proxy.actuation.processes import Processes
+from tidegate_proxy.actuation.tritons import TritonsOfProxy
 from tidegate_proxy.applications import Applications
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
@@ -44,13 +49,17 @@ WAKE_SLACK_NS = 30_000_000
 
 
 @asynccontextmanager
-async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]:
+async def serving(
+    config: ServeConfig, plugins: Plugins, processes: Processes | None = None
+) -> AsyncIterator[Proxy]:
     """Serve until the block is left; then what is under way may end, for as long as `drain_s`.
 
+    `processes`: starts and stops workers where a controller wants that; None: nobody does.
     Raises BackendError, DocumentError, PluginError, ProfileFileError, CredentialFileError, RestrictionError, TlsError,
     TracingError or OSError, each with the remedy, before anything is served.
     """
     plugins.policy(config.policy.name)  # a wrong name should not have to wait for Tritons
+    controller = _controller(config, plugins, processes)
     measured = read_profiles(config.profiles) if config.profiles else ProfileFile(profiles=[])
     gate = Gate(config)
     tracing = otlp_tracing(config.tracing.endpoint) if config.tracing else None
@@ -94,7 +103,12 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
         inference = Inference(directory, driver, Applications(config.app))
         proxy = Proxy(config, directory, driver, discovery, control, passages, gate, bounds, in_force)
         stack.push_async_callback(proxy.close)
-        for work in (discovery.look_around(), proxy.look_at_files()):
+        works = [discovery.look_around(), proxy.look_at_files()]
+        if controller is not None:
+            actuator = proxy.actuator = _actuator(config, controller, engine, proxy, discovery, processes)
+            stack.push_async_callback(actuator.close)
+            works.append(actuator.run())
+        for work in works:
             stack.push_async_callback(_cancelled, asyncio.create_task(work))
         if config.listen.metrics:
             page = MetricsPage(
@@ -119,8 +133,54 @@ async def serving(config: ServeConfig, plugins: Plugins) -> AsyncIterator[Proxy]
             yield proxy
         finally:
             control.draining = True
+            if proxy.actuator:
+                proxy.actuator.halt()
             await proxy.drain()
             driver.dismiss()
+
+
+def _controller(config: ServeConfig, plugins: Plugins, processes: Processes | None) -> tuple[Controller, Layout] | None:
+    """The controller that the configuration names, and the layout that it begins with; None: it names none.
+
+    Raises PluginError, DocumentError.
+    """
+    choice = config.controller
+    if choice is None or config.layout is None:  # which it then has
+        return None
+    plugins.controller(choice.name)
+    if processes is None and not choice.dry_run:
+        raise PluginError(
+            f"controller {choice.name!r}: only a deployment that runs on this machine has workers that may be started "
+            "and stopped: use `tidegate up DIR`, or set controller.dry_run, which only says what it would do"
+        )
+    layout = read_document(config.layout, Layout)
+    lacking = {worker.name for worker in layout.workers} - {triton.worker for triton in config.tritons}
+    if lacking:
+        raise PluginError(
+            f"controller {choice.name!r}: worker {min(lacking)!r} of {config.layout} is not among `tritons`: a "
+            "controller has to know which workers there are, so name its Triton, or take it out of the layout"
+        )
+    slos_ms = {name: model.slo_ms for name, model in config.models.items() if model.slo_ms}
+    models = tuple(
+        model.model_copy(update={"slo_ms": slos_ms.get(model.name, model.slo_ms)}) for model in layout.models
+    )
+    layout = layout.model_copy(update={"models": models})
+    return plugins.make_controller(choice, layout, seed=config.seed), layout
+
+
+def _actuator(
+    config: ServeConfig,
+    controller: tuple[Controller, Layout],
+    engine: Engine,
+    proxy: Proxy,
+    discovery: Discovery,
+    processes: Processes | None,
+) -> Actuator:
+    choice, (decider, layout) = config.controller, controller
+    assert choice is not None, "there is a controller"
+    loop = ControlLoop(decider, choice, layout, lambda: engine.unanswered, now_ns=time.monotonic_ns())
+    engine.tell(loop.monitor)
+    return Actuator(loop, TritonsOfProxy(proxy, discovery), processes, choice.start_limit_s)
 
 
 def _serves_http(config: ServeConfig, backends: Sequence[Backend]) -> bool:

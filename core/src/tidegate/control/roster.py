@@ -44,7 +44,8 @@ class Roster:
         """The roster of a layout that is to follow; new workers are numbered from `next_id` on.
 
         A worker that has the same device, slice, kind and partitions as one of the present layout is that one: its id
-        and name stay. A new one whose name a present one has gets another one, since both run for a while. SLOs stay.
+        and name stay. A new one whose name a present one has gets another one, since both run for a while. SLOs stay,
+        and outputs.
         """
         here = _loads(self.layout)
         waiting: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -65,9 +66,12 @@ class Roster:
             name = _free_name(worker.name, taken)
             taken.add(name)
             workers.append(worker if name == worker.name else worker.model_copy(update={"name": name}))
-        slos_ms = {model.name: model.slo_ms for model in self.layout.models}
+        present = {model.name: model for model in self.layout.models}
         models = tuple(
-            model.model_copy(update={"slo_ms": slos_ms.get(model.name, model.slo_ms)}) for model in layout.models
+            model.model_copy(update={"slo_ms": known_model.slo_ms, "outputs": known_model.outputs})
+            if (known_model := present.get(model.name))
+            else model
+            for model in layout.models
         )
         changes = {"models": models, "workers": tuple(workers), "network": self.layout.network}
         return Roster(layout.model_copy(update=changes), tuple(ids))

@@ -12,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tidegate_proxy.actuation.processes import Processes
     from tidegate_proxy.configuration.config import ServeConfig
     from tidegate_proxy.proxy import Proxy
 
@@ -154,10 +155,14 @@ def serving_errors() -> tuple[type[Exception], ...]:
 
 
 async def run_proxy(
-    settings: "ServeConfig", read_again: "Callable[[], ServeConfig]", announce: "Callable[[Proxy], None]"
+    settings: "ServeConfig",
+    read_again: "Callable[[], ServeConfig]",
+    announce: "Callable[[Proxy], None]",
+    processes: "Processes | None" = None,
 ) -> "Proxy | None":
     """Serve until a signal says to stop; SIGHUP has the configuration read again. What served, for its figures.
 
+    `processes`: starts and stops workers where a controller wants that; None: nobody does.
     None where the signal came before anything was served, such as while Tritons were waited for.
     """
     from tidegate.host import Plugins
@@ -170,7 +175,7 @@ async def run_proxy(
 
     async def serve_until_stopped() -> "Proxy":
         nonlocal serves
-        async with serving(settings, Plugins.installed()) as proxy:
+        async with serving(settings, Plugins.installed(), processes) as proxy:
             serves = True
             announce(proxy)
             watchdog = Watchdog(lambda: proxy.in_force.settings.silence_s)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tidegate_proxy.deployed.background import Event, Tell
     from tidegate_proxy.deployed.folder import DeploymentPlan
     from tidegate_proxy.deployed.state import RunningState
+    from tidegate_proxy.deployed.tritons import RunningTritons
     from tidegate_proxy.embedded import EmbeddedTriton
     from tidegate_proxy.proxy import Proxy
 
@@ -92,7 +93,7 @@ def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
     from tidegate_proxy.commands.serve import run_proxy, serving_errors
     from tidegate_proxy.deployed.folder import DeploymentError, port_remedy
     from tidegate_proxy.deployed.state import held, remove_state, write_state
-    from tidegate_proxy.deployed.tritons import address_of, running_tritons
+    from tidegate_proxy.deployed.tritons import running_tritons
     from tidegate_proxy.observability.logs import configure_logs
 
     def ready(name: str, triton: "EmbeddedTriton") -> None:
@@ -101,28 +102,29 @@ def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
     with held(plan.folder):
         try:
             tell({"event": "starting", "workers": [worker.name for worker in plan.workers]})
-            with running_tritons(plan.workers, ready) as tritons:
-                addresses = {name: address_of(name, triton) for name, triton in tritons.items()}
+            with running_tritons(plan.folder, plan.workers, ready) as tritons:
+                addresses = tritons.addresses
 
                 def serving(proxy: "Proxy") -> None:
-                    state = _state_of(plan, proxy, tritons)
+                    state = _state_of(proxy, tritons)
                     write_state(plan.folder, state)
+                    tritons.changed = lambda: write_state(plan.folder, _state_of(proxy, tritons))
                     tell({"event": "serving", "state": state.model_dump(mode="json")})
 
                 try:
                     config = plan.reread(addresses)
                     configure_logs(config.log.format, config.log.level.upper())
-                    uvloop.run(run_proxy(config, lambda: plan.reread(addresses), serving))
+                    uvloop.run(run_proxy(config, lambda: plan.reread(addresses), serving, tritons))
                 except serving_errors() as error:
                     raise DeploymentError(f"the proxy did not start: {error}{port_remedy(str(error))}") from error
         finally:
             remove_state(plan.folder)
 
 
-def _state_of(plan: "DeploymentPlan", proxy: "Proxy", tritons: "dict[str, EmbeddedTriton]") -> "RunningState":
+def _state_of(proxy: "Proxy", tritons: "RunningTritons") -> "RunningState":
     import os
 
-    from tidegate_proxy.deployed.state import RunningState, RunningWorker
+    from tidegate_proxy.deployed.state import RunningState
 
     def for_clients(address: str) -> str:
         return address.replace("0.0.0.0", "localhost", 1)
@@ -132,17 +134,7 @@ def _state_of(plan: "DeploymentPlan", proxy: "Proxy", tritons: "dict[str, Embedd
         grpc=for_clients(proxy.address),
         http=for_clients(proxy.http_address),
         metrics=for_clients(proxy.metrics_address),
-        workers=tuple(
-            RunningWorker(
-                name=worker.name,
-                pid=tritons[worker.name].pid,
-                grpc=tritons[worker.name].grpc_address,
-                http=tritons[worker.name].http_address,
-                metrics=tritons[worker.name].metrics_address,
-                log=str(worker.log),
-            )
-            for worker in plan.workers
-        ),
+        workers=tritons.workers,
     )
 
 

@@ -13,6 +13,7 @@ from pydantic import (
 )
 
 from tidegate.api.model import LateWord
+from tidegate.control import ControllerChoice
 from tidegate_proxy.configuration.access import AuthenticationConfig, Restriction
 from tidegate_proxy.configuration.addresses import Address, ListenAddress, beside, host_of, listens_on, port_of
 from tidegate_proxy.configuration.clients import AppConfig, ClientsConfig
@@ -223,6 +224,9 @@ class ServeConfig(Section):
     policy: Annotated[PolicyChoice, _short(PolicyChoice, "name")] = Field(
         default=PolicyChoice(), description="The scheduling policy; a string is its name"
     )
+    controller: ControllerChoice | None = Field(
+        default=None, description="What changes the layout while it serves; default: nothing does"
+    )
     models: dict[Name, ModelConfig] = Field(default_factory=dict, description="By model")
     layout: InputFile | None = Field(
         default=None, description="A planner's layout; every Triton then is one of its workers. Default: none"
@@ -265,6 +269,8 @@ class ServeConfig(Section):
         self._check_ports()
         self._check_take_over()
         self._check_workers()
+        if self.controller is not None and self.layout is None:
+            raise ValueError("controller: it changes a layout, and there is none: name one, or leave the controller out")
         decided = Counter(
             (api, protocol) for entry in self.restricted for api in entry.apis for protocol in entry.protocols
         )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from tidegate.control import ControllerChoice
 from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
 
 LIVE: Final = frozenset(
@@ -31,6 +32,7 @@ LIVE: Final = frozenset(
         "restricted",
         "shared_memory",
         "log.level",
+        "controller.enabled",
     }
 )
 """Fields that take effect while Tidegate runs."""
@@ -38,6 +40,12 @@ RESTART: Final = {
     "version": "another format",
     "listen": "clients are connected to the ports that are open",
     "policy": "a policy holds what is queued",
+    "controller": "it has to know of every change from the first layout on",
+    **{
+        f"controller.{name}": "changes have been judged by the other one"
+        for name in ControllerChoice.model_fields
+        if name != "enabled"
+    },
     "profiles": "profiles have been corrected since by what was observed",
     "record": "a log that starts in the middle cannot be replayed",
     "observers": "an observer sees a policy from its first event on",
@@ -65,6 +73,8 @@ RESTART: Final = {
     "tracing": "the exporter is set up at start",
 }
 """Fields that need a restart, each with the reason."""
+_OPTIONAL: Final = frozenset({"controller"})
+"""Sections that may be left out, and of which some fields are live."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,7 @@ class Changes:
 
 def diff(old: ServeConfig, new: ServeConfig) -> Changes:
     """What changes, and what can change while Tidegate runs."""
-    changed = [field for field in (*LIVE, *RESTART) if _get(old, field) != _get(new, field)]
+    changed = [field for field in (*LIVE, *RESTART) if _differ(old, new, field)]
     restart = tuple(field for field in RESTART if field in changed)
     return Changes(
         live=tuple(sorted(LIVE.intersection(changed))),
@@ -98,6 +108,16 @@ def diff(old: ServeConfig, new: ServeConfig) -> Changes:
         tritons_removed=tuple(triton for triton in old.tritons if triton not in new.tritons),
         effective=_with(new, {field: _get(old, field) for field in restart}),
     )
+
+
+def _differ(old: ServeConfig, new: ServeConfig, field: str) -> bool:
+    """Whether a field has another value. A section that may be left out differs where one of the two has it."""
+    section, _, name = field.partition(".")
+    if section in _OPTIONAL:
+        has, had = getattr(new, section) is not None, getattr(old, section) is not None
+        if not name or not (has and had):
+            return not name and has != had
+    return _get(old, field) != _get(new, field)
 
 
 def _get(config: ServeConfig, field: str) -> object:

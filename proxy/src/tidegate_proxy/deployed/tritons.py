@@ -1,14 +1,23 @@
-"""The workers of a deployment: several embedded Tritons, started and stopped together."""
+"""The workers of a deployment: embedded Tritons, those that it began with and those that come and go with the layout."""
 
 import contextlib
 import os
+import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from tidegate.documents import RUN_FOLDER, DocumentError, Layout, LayoutWorker
+from tidegate_proxy.actuation.processes import WorkerNotStarted
 from tidegate_proxy.configuration.config import TritonAddress
 from tidegate_proxy.deployed.folder import DeploymentError, WorkerPlan, port_remedy
+from tidegate_proxy.deployed.repositories import Repositories, plain
+from tidegate_proxy.deployed.slice_environment import environment_of
+from tidegate_proxy.deployed.state import RunningWorker
 from tidegate_proxy.embedded import EmbeddedTriton, TritonStartError
 
 _AT_A_TIME = 4
@@ -16,29 +25,163 @@ _AT_A_TIME = 4
 _LOOK_EVERY_S = 0.05
 
 
+@dataclass
+class _Running:
+    """One worker's Triton."""
+
+    triton: EmbeddedTriton
+    log: Path
+    repository: Path | None = None
+    """Its own, which goes with it; None: that of the deployment."""
+    settled: threading.Event = field(default_factory=threading.Event)
+    """Set once its start is over, however it was."""
+    ending: threading.Lock = field(default_factory=threading.Lock)
+    """Held by whoever ends it: several may want that."""
+
+
+class RunningTritons:
+    """The Tritons by worker. What waits for processes blocks: call it in a thread."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: the deployment's."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called, in any thread but one at a time, when another process runs, or one less; not once all are ended."""
+        self._folder = folder
+        self._running: dict[str, _Running] = {}
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._unwanted: set[int] = set()
+        """The ids of workers that were to be stopped: one whose start comes later than that does not start."""
+        self._repositories: Repositories | None = None
+
+    def start_all(self, plans: Sequence[WorkerPlan], ready: Callable[[str, EmbeddedTriton], None]) -> None:
+        """Start those that the deployment begins with; `ready` is called as each becomes so.
+
+        Raises DeploymentError for the first that does not start.
+        """
+        for plan in plans:
+            triton = EmbeddedTriton(
+                [plan.repository],
+                log=plan.log,
+                grpc_port=plan.grpc_port,
+                http_port=plan.http_port,
+                metrics_port=plan.metrics_port,
+            )
+            self._running[plan.name] = _Running(triton, plan.log)
+        tritons = {name: running.triton for name, running in self._running.items()}
+        try:
+            _start(tritons, ready)
+        finally:
+            for running in self._running.values():
+                running.settled.set()
+
+    @property
+    def addresses(self) -> dict[str, TritonAddress]:
+        """Where they are, by worker."""
+        return {name: address_of(name, running.triton) for name, running in self._running.items()}
+
+    @property
+    def workers(self) -> tuple[RunningWorker, ...]:
+        """All whose processes run, those that still load their models among them."""
+        found = []
+        for name, running in list(self._running.items()):
+            triton = running.triton
+            with contextlib.suppress(RuntimeError):  # it is about to be started
+                found.append(
+                    RunningWorker(
+                        name=name,
+                        pid=triton.pid,
+                        grpc=triton.grpc_address,
+                        http=triton.http_address,
+                        metrics=triton.metrics_address,
+                        log=str(running.log),
+                    )
+                )
+        return tuple(found)
+
+    def start(self, worker_id: int, worker: LayoutWorker, layout: Layout, within_s: float) -> TritonAddress:
+        """Start one more, and wait until its models are ready. Raises WorkerNotStarted, with nothing left behind."""
+        name = worker.name
+        log = self._folder / RUN_FOLDER / f"{worker_id}-{plain(name)}.log"
+        repository: Path | None = None
+        try:
+            environment = environment_of(worker)
+            with self._lock:
+                if self._repositories is None:
+                    self._repositories = Repositories(self._folder)
+                repository = self._repositories.write(worker_id, worker, layout)
+            triton = EmbeddedTriton([repository], log=log, timeout_s=within_s, environment=environment)
+            running = _Running(triton, log, repository)
+            with self._lock:
+                if self._is_closed or worker_id in self._unwanted:
+                    raise DeploymentError("it is not wanted any more")
+                self._running[name] = running
+            try:
+                triton.start(self._tell)
+            except BaseException:
+                self._running.pop(name, None)
+                raise
+            finally:
+                running.settled.set()
+        except (DeploymentError, DocumentError, TritonStartError, OSError) as error:
+            if repository is not None:
+                shutil.rmtree(repository, ignore_errors=True)
+            self._tell()
+            raise WorkerNotStarted(str(error)) from error
+        return address_of(name, triton)
+
+    def is_running(self, name: str) -> bool:
+        """Whether the process of a worker is there."""
+        running = self._running.get(name)
+        return running is not None and running.triton.running
+
+    def stop(self, worker_id: int, name: str) -> None:
+        """End the process of a worker, be it that it still starts; where there is none, do nothing."""
+        with self._lock:
+            self._unwanted.add(worker_id)
+        if running := self._running.get(name):
+            self._end(running)
+            self._running.pop(name, None)
+            self._tell()
+
+    def stop_all(self) -> None:
+        """End all of them, those too that are being started; no other one is started after this."""
+        with self._lock:
+            self._is_closed = True
+        everyone = list(self._running.values())
+        with ThreadPoolExecutor(max(1, len(everyone))) as pool:
+            list(pool.map(self._end, everyone))
+
+    def _tell(self) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self.changed()
+
+    @staticmethod
+    def _end(running: _Running) -> None:
+        while not running.settled.wait(_LOOK_EVERY_S):
+            with contextlib.suppress(RuntimeError, ProcessLookupError):  # not launched yet; ended by itself
+                os.kill(running.triton.pid, signal.SIGKILL)
+        with running.ending:
+            running.triton.stop()
+        if running.repository is not None:
+            shutil.rmtree(running.repository, ignore_errors=True)
+
+
 @contextmanager
 def running_tritons(
-    plans: Sequence[WorkerPlan], ready: Callable[[str, EmbeddedTriton], None]
-) -> Iterator[dict[str, EmbeddedTriton]]:
-    """Tritons by worker, until the block is left; `ready` is called as each becomes so.
+    folder: Path, plans: Sequence[WorkerPlan], ready: Callable[[str, EmbeddedTriton], None]
+) -> Iterator[RunningTritons]:
+    """The Tritons of a deployment, until the block is left; `ready` is called as each becomes so.
 
     Raises DeploymentError for the first that does not start. Whatever is raised, here or in the block, has stopped all.
     """
-    tritons = {
-        plan.name: EmbeddedTriton(
-            [plan.repository],
-            log=plan.log,
-            grpc_port=plan.grpc_port,
-            http_port=plan.http_port,
-            metrics_port=plan.metrics_port,
-        )
-        for plan in plans
-    }
+    tritons = RunningTritons(folder)
     try:
-        _start(tritons, ready)
+        tritons.start_all(plans, ready)
         yield tritons
     finally:
-        _stop(tritons)
+        tritons.stop_all()
 
 
 def address_of(name: str, triton: EmbeddedTriton) -> TritonAddress:
@@ -76,8 +219,3 @@ def _give_up(starting: dict[Future[EmbeddedTriton], str], tritons: dict[str, Emb
         for future in pending:
             with contextlib.suppress(RuntimeError, ProcessLookupError):  # not launched yet; ended by itself
                 os.kill(tritons[starting[future]].pid, signal.SIGKILL)
-
-
-def _stop(tritons: dict[str, EmbeddedTriton]) -> None:
-    with ThreadPoolExecutor(max(1, len(tritons))) as pool:
-        list(pool.map(EmbeddedTriton.stop, tritons.values()))

@@ -13,7 +13,7 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -53,6 +53,7 @@ class EmbeddedTriton:
         complete_config: bool = False,
         timeout_s: float = 120.0,
         grace_s: float = 2.0,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Describe the server; nothing starts yet.
 
@@ -63,7 +64,7 @@ class EmbeddedTriton:
         `complete_config`: let Triton complete the models' config.pbtxt; it costs over a second per model, for Triton
         runs each model's `auto_complete_config` in a process of its own.
         `timeout_s`: longest wait until the models are ready. `grace_s`: time that `stop` gives to requests in flight
-        and to the models' `finalize` before it kills; 0 kills at once.
+        and to the models' `finalize` before it kills; 0 kills at once. `environment`: variables beside this process's.
         """
         for option in options:
             if option.partition("=")[0] in _OWN_OPTIONS:
@@ -76,6 +77,7 @@ class EmbeddedTriton:
         self._complete_config = complete_config
         self._timeout_s = timeout_s
         self._grace_s = grace_s
+        self._environment = dict(environment or {})
         self._log_fd: int | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
         self._task: guardian.Task | None = None
@@ -122,8 +124,8 @@ class EmbeddedTriton:
             return ""
         return os.pread(self._log_fd, os.fstat(self._log_fd).st_size, 0).decode(errors="replace")
 
-    def start(self) -> Self:
-        """Start the server and wait until every model is ready.
+    def start(self, launched: Callable[[], None] = lambda: None) -> Self:
+        """Start the server and wait until every model is ready; `launched` is called once its process runs.
 
         Raises TritonStartError with the reason; nothing is left behind then.
         """
@@ -137,6 +139,7 @@ class EmbeddedTriton:
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             try:
                 self._launch(install)
+                launched()
                 self._wait_ready(deadline_s)
             except TritonStartError:
                 self.stop()
@@ -219,7 +222,7 @@ class EmbeddedTriton:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=install.environment,
+            env=install.environment | self._environment,
             start_new_session=True,
         )
         assert self._guardian.stdout is not None

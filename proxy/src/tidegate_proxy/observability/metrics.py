@@ -13,6 +13,7 @@ from tidegate.api import Advise, Batch, Request, Setup, Worker, WorkerJoined, Wo
 from tidegate.observation import (
     AnyEffect,
     AnyStimulus,
+    ChangeProgressed,
     EngineRestarted,
     ObserverRemoved,
     PlanChanged,
@@ -128,6 +129,14 @@ class WorkerCounts:
     """How long its legs ran, also those that failed."""
 
 
+@dataclass(slots=True)
+class ChangeTimes:
+    """What the changes of the layout took that ended in one way."""
+
+    count: int = 0
+    sum_ns: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The numbers at one instant."""
@@ -144,6 +153,12 @@ class Snapshot:
     refused: Counter[tuple[str, str]]
     observers_removed: int
     engine_restarts: int
+    changes: Counter[str]
+    """How many changes of the layout have reached which state; a state that begins a change among them."""
+    change_times: dict[str, ChangeTimes]
+    """From their beginning, by how they ended: done or undone."""
+    layout_gpus: float | None
+    """How many GPUs the layout in force takes; None: nobody said so."""
 
 
 class Metrics(Reader):
@@ -161,6 +176,11 @@ class Metrics(Reader):
         self._policies_replaced = 0
         self._observers_removed = 0
         self._engine_restarts = 0
+        self._changes: Counter[str] = Counter()
+        self._change_times: dict[str, ChangeTimes] = {}
+        self._change_began_ns = 0
+        self.layout_gpus: float | None = None
+        """How many GPUs the layout in force takes; None: nobody has said so yet."""
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect], decision_ns: int) -> None:
         """Count what happened and what the engine made of it; `decision_ns` is the time that `handle` took."""
@@ -199,6 +219,9 @@ class Metrics(Reader):
             refused=self.refused.copy(),
             observers_removed=self._observers_removed,
             engine_restarts=self._engine_restarts,
+            changes=self._changes.copy(),
+            change_times={state: ChangeTimes(each.count, each.sum_ns) for state, each in self._change_times.items()},
+            layout_gpus=self.layout_gpus,
         )
 
     # Requests and legs, as the reducer tells of them ---------------------------------------------------------------
@@ -250,6 +273,17 @@ class Metrics(Reader):
     def advised(self, now_ns: int, advice: Advise) -> None:
         """The policy wants more workers, or fewer."""
         self._advised, self._advised_at_ns = advice.workers, now_ns
+
+    def change_progressed(self, event: ChangeProgressed) -> None:
+        """A change of the layout reached a state."""
+        self._changes[event.state] += 1
+        self.layout_gpus = event.gpus
+        if event.state == "starting":
+            self._change_began_ns = event.now_ns
+        elif event.state in {"done", "undone"}:
+            times = self._change_times.setdefault(event.state, ChangeTimes())
+            times.count += 1
+            times.sum_ns += event.now_ns - self._change_began_ns
 
     def _of(self, model: str) -> ModelCounts:
         """The counts of a model; also of one that no worker hosts: the engine has refused the request."""

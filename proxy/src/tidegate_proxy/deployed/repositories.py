@@ -1,0 +1,126 @@
+"""The model repositories of workers that a deployment did not begin with: made of what its folder has."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from tidegate.documents import (
+    LAYOUT_FILE,
+    RUN_FOLDER,
+    DeployedWorker,
+    Layout,
+    LayoutWorker,
+    read_deployment,
+    read_document,
+)
+from tidegate_proxy.deployed.folder import DeploymentError
+
+_CONFIG = "config.pbtxt"
+_FOLDER = "workers"
+EMULATED_TIMES = "table_ms"
+"""The parameter of an emulated GPU that says how long its batches take: {rows: milliseconds}, as JSON."""
+_EMULATED_NEIGHBOURS = "neighbours"
+
+
+class Repositories:
+    """Writes them into a folder of their own. Raises DocumentError for a folder that holds no deployment."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._deployment = read_deployment(folder)
+        kinds = {worker.name: worker.speed for worker in read_document(folder / LAYOUT_FILE, Layout).workers}
+        self._hosts: dict[str, list[tuple[DeployedWorker, str]]] = {}
+        """The workers that host each partition, with their kinds."""
+        for worker in self._deployment.workers:
+            for name in worker.hosts:
+                self._hosts.setdefault(name, []).append((worker, kinds.get(worker.name, "")))
+        shutil.rmtree(folder / RUN_FOLDER / _FOLDER, ignore_errors=True)  # of a deployment that was killed
+
+    def write(self, worker_id: int, worker: LayoutWorker, layout: Layout) -> Path:
+        """Write the repository of a worker of a layout; where it is. Raises DeploymentError, OSError."""
+        target = self._folder / RUN_FOLDER / _FOLDER / f"{worker_id}-{plain(worker.name)}"
+        shutil.rmtree(target, ignore_errors=True)
+        batches = largest_batches(layout)
+        for name in worker.hosts:
+            model, is_of_its_kind = self._model(name, worker, layout)
+            _copy(model, target / name)
+            (part,) = (part for part in layout.partitions if part.name == name)
+            emulated_ms = None if is_of_its_kind else part.latency_ms[worker.speed]
+            _adapt(target / name / _CONFIG, batches.get(name, 0), emulated_ms)
+        return target
+
+    def _model(self, name: str, worker: LayoutWorker, layout: Layout) -> tuple[Path, bool]:
+        """The folder of a partition in the repository of a worker that hosts it, and whether that is of its kind."""
+        (part,) = (part for part in layout.partitions if part.name == name)
+        known = {(each.name, each.model, each.blocks) for each in self._deployment.partitions}
+        if (name, part.model, part.blocks) not in known:
+            have = ", ".join(each.name for each in self._deployment.partitions)
+            raise DeploymentError(
+                f"worker {worker.name!r} is to host partition {name!r} (blocks {part.blocks[0]} to {part.blocks[1]} of "
+                f"{part.model!r}), which {self._folder} does not have; it has {have}: generate it from a layout with "
+                "all partitions that the controller may want"
+            )
+        hosts = sorted(self._hosts[name], key=lambda host: host[1] != worker.speed)
+        for host, kind in hosts:
+            if (found := self._folder / host.repository / name).is_dir():
+                return found, kind == worker.speed
+        raise DeploymentError(
+            f"partition {name!r} is in no repository of {self._folder} any more: generate the deployment again"
+        )
+
+
+def largest_batches(layout: Layout) -> dict[str, int]:
+    """The rows of the largest batch that passes through each partition, by name."""
+    batches: dict[str, int] = {}
+    for model in layout.models:
+        for pipeline in model.pipelines:
+            for name in pipeline.partitions:
+                batches[name] = max(pipeline.batch, batches.get(name, 0))
+    return batches
+
+
+def plain(name: str) -> str:
+    """A worker's name as that of a file."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "worker"
+
+
+def _copy(model: Path, target: Path) -> None:
+    """Give the files of a model other names: hard links, or copies where the file system has no links."""
+
+    def link(source: str, name: str) -> str:
+        real = Path(source).resolve()
+        try:
+            os.link(real, name)
+        except OSError:
+            shutil.copyfile(real, name)
+        return name
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(model, target, copy_function=link)
+
+
+def _adapt(path: Path, batch: int, emulated_ms: Sequence[float] | None) -> None:
+    """Have a model take batches as the layout has them; 0: as before.
+
+    `emulated_ms`: what they take from now on on an emulated GPU, that of 1, 2, ... rows; None: as before.
+    """
+    config = text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
+    before = config.SerializeToString(deterministic=True)
+    if batch:
+        config.max_batch_size = batch
+        preferred = [size for size in config.dynamic_batching.preferred_batch_size if size <= batch]
+        if config.HasField("dynamic_batching"):
+            config.dynamic_batching.preferred_batch_size[:] = preferred
+    if EMULATED_TIMES in config.parameters:
+        config.parameters.pop(_EMULATED_NEIGHBOURS, None)  # what it says is of the worker that was there before
+        if emulated_ms is not None:
+            config.parameters[EMULATED_TIMES].string_value = json.dumps(dict(enumerate(emulated_ms, 1)))
+    if config.SerializeToString(deterministic=True) != before:
+        path.unlink()  # it is a link to another worker's
+        path.write_text(text_format.MessageToString(config), encoding="utf-8")

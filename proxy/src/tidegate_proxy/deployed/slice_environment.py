@@ -1,0 +1,68 @@
+"""What the process of a worker has to be told of the part of its GPU that it has: variables of CUDA and MPS."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from shutil import which
+from typing import Final
+
+from tidegate.documents import LayoutWorker, Mps
+from tidegate_proxy.deployed.folder import DeploymentError
+
+PIPES: Final = "TIDEGATE_MPS"
+"""The variable that says where the control daemons' folders are, as for the launch files of a deployment."""
+_DEFAULT_PIPES: Final = "/tmp/tidegate-mps"  # noqa: S108 - names of sockets are limited, so it is a short one
+_DRIVER: Final = Path("/dev/nvidiactl")
+_ASK_S: Final = 10.0
+
+
+def environment_of(worker: LayoutWorker) -> dict[str, str]:
+    """The variables that limit a process to its share; none for a worker without a share.
+
+    The share is of the life of the process: another one needs another process. Raises DeploymentError where there are
+    GPUs and no MPS daemon answers for this one, without which there are no shares.
+    """
+    part = worker.slice
+    if not isinstance(part, Mps):
+        return {}
+    pipes = Path(os.environ.get(PIPES, _DEFAULT_PIPES)) / _domain(worker)
+    told = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(part.percent), "CUDA_MPS_PIPE_DIRECTORY": str(pipes)}
+    if part.memory_mib:
+        told["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={part.memory_mib}M"
+    if isinstance(worker.device.id, str):
+        told["CUDA_VISIBLE_DEVICES"] = worker.device.id
+    if _DRIVER.exists() and not _answers(told):
+        raise DeploymentError(
+            f"worker {worker.name!r} has a share of GPU {worker.device.id}, and no MPS daemon answers at {pipes}: "
+            f"start one there (nvidia-cuda-mps-control -d with CUDA_MPS_PIPE_DIRECTORY={pipes}, as this user), or say "
+            f"with {PIPES} where they are"
+        )
+    return told
+
+
+def _domain(worker: LayoutWorker) -> str:
+    """The name of the daemon's folder, as the scripts of a deployment call it."""
+    device, part = worker.device, worker.slice
+    assert isinstance(part, Mps)
+    number = device.id if isinstance(device.id, str) else f"gpu-{device.id}"
+    place = f"-{part.instance.profile}-{part.instance.start}" if part.instance else ""
+    return f"{number}{place}".replace("/", "-")
+
+
+def _answers(told: Mapping[str, str]) -> bool:
+    control = which("nvidia-cuda-mps-control")
+    if control is None:
+        return False
+    try:
+        asked = subprocess.run(
+            [control],
+            input=b"get_default_active_thread_percentage\n",
+            env={**os.environ, **told},
+            capture_output=True,
+            timeout=_ASK_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return asked.returncode == 0

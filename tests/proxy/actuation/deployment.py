@@ -1,0 +1,140 @@
+"""A deployment of a model that gives back what it gets, and a controller that wants what a test tells it to want."""
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tidegate.api import hookimpl
+from tidegate.control import Controller, ControllerSpec, Observation
+from tidegate.documents import (
+    DEPLOYMENT_FILE,
+    LAYOUT_FILE,
+    PROXY_FILE,
+    DeployedPartition,
+    DeployedWorker,
+    Deployment,
+    Device,
+    Layout,
+    LayoutModel,
+    LayoutPartition,
+    LayoutPipeline,
+    LayoutWorker,
+    Mps,
+    Whole,
+    write_document,
+)
+
+CONFIG = """
+name: "m"
+backend: "python"
+max_batch_size: 4
+input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }
+output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }
+instance_group { count: 1 kind: KIND_CPU }
+parameters { key: "tidegate_batch" value: { string_value: "merge" } }
+parameters { key: "folder" value: { string_value: "%s" } }
+"""
+MODEL = """
+import json, os, time
+from pathlib import Path
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        folder = Path(json.loads(args["model_config"])["parameters"]["folder"]["string_value"])
+        (folder / "loading").touch()
+        if (folder / "broken").exists():
+            raise pb.TritonModelException("CUDA out of memory")
+        while (folder / "hold").exists():
+            time.sleep(0.01)
+        self.folder = folder
+
+    def execute(self, requests):
+        if (self.folder / "fails").exists():
+            raise ValueError("it does not run")
+        time.sleep(0.005)
+        return [
+            pb.InferenceResponse([pb.Tensor("Y", 2 * pb.get_input_tensor_by_name(request, "X").as_numpy())])
+            for request in requests
+        ]
+"""
+
+
+def layout(*gpus: int, batch: int = 4, percent: int | None = None) -> Layout:
+    """The model on these GPUs, a worker on each; all of it, or such a share."""
+    return Layout(
+        models=(
+            LayoutModel(name="m", slo_ms=10_000, pipelines=(LayoutPipeline(partitions=("m",), batch=batch),)),
+        ),
+        partitions=(LayoutPartition(name="m", model="m", blocks=(0, 1), latency_ms={"any": (5.0,) * batch}),),
+        workers=tuple(
+            LayoutWorker(
+                name=f"gpu{gpu}",
+                device=Device("here", gpu, "any"),
+                slice=Whole() if percent is None else Mps(percent=percent),
+                kind="any",
+                hosts=("m",),
+            )
+            for gpu in gpus
+        ),
+    )
+
+
+def write_deployment(folder: Path, first: Layout, **config: Any) -> Path:  # noqa: ANN401
+    """What `tidegate up` starts. What the models look at is in the folder `signs`."""
+    (folder / "signs").mkdir(parents=True)
+    workers = []
+    for worker in first.workers:
+        version = folder / "workers" / worker.name / "m" / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_text(MODEL)
+        (version.parent / "config.pbtxt").write_text(CONFIG % (folder / "signs"))
+        workers.append(
+            DeployedWorker(
+                name=worker.name,
+                repository=f"workers/{worker.name}",
+                launch=f"workers/{worker.name}.sh",
+                device=worker.device,
+                slice=worker.slice,
+                hosts=worker.hosts,
+            )
+        )
+    part = DeployedPartition(name="m", model="m", blocks=(0, 1), file="m.onnx", inputs=("X",), outputs=("Y",))
+    deployment = Deployment(flavour="embedded", partitions=(part,), workers=tuple(workers))
+    write_document(folder / DEPLOYMENT_FILE, deployment)
+    write_document(folder / LAYOUT_FILE, first)
+    document = {
+        "layout": LAYOUT_FILE,
+        "policy": "fifs",
+        "tritons": [
+            {"worker": worker.name, "grpc": f"127.0.0.1:{20_000 + number}"}
+            for number, worker in enumerate(first.workers)
+        ],
+        **config,
+    }
+    (folder / PROXY_FILE).write_text(json.dumps(document))
+    return folder
+
+
+class Told(Controller):
+    """Wants what it is told to want."""
+
+    wants: ClassVar[Layout | None] = None
+    asked: ClassVar[int] = 0
+
+    def step(self, observation: Observation) -> Layout | None:
+        Told.asked += 1
+        return Told.wants
+
+
+class Plugin:
+    """Offers it."""
+
+    @staticmethod
+    @hookimpl
+    def tidegate_controllers() -> list[ControllerSpec]:
+        return [ControllerSpec("told", "Wants what it is told to want", Told)]
+
+
+TOLD: dict[str, Any] = {"name": "told", "every_s": 0.05, "pause_s": 0, "least_gain": 0}
