@@ -107,7 +107,7 @@ def _served_before_the_last(log: Path) -> int:
 
 def _metrics(proxy: Any) -> str:  # noqa: ANN401
     driver = proxy.serving.driver
-    registry = registry_of(proxy.in_loop(driver._observability.metrics.snapshot), "fifs", 0, {}, Bounds())
+    registry = registry_of(proxy.in_loop(driver.observability.metrics.snapshot), "fifs", 0, {}, Bounds())
     return generate_latest(registry).decode()
 
 

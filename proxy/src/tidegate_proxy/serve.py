@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 from tidegate.api import Setup
 from tidegate.control import Controller, ControlLoop
+from tidegate.control.capacity import gpus_of
 from tidegate.documents import Layout, ProfileFile, read_document, read_profiles
 from tidegate.engine import FIRST_LEAD_NS, Engine
 from tidegate.host import PluginError, Plugins
@@ -106,6 +107,7 @@ async def serving(
         works = [discovery.look_around(), proxy.look_at_files()]
         if controller is not None:
             actuator = proxy.actuator = _actuator(config, controller, engine, proxy, discovery, processes)
+            observability.metrics.layout_gpus = gpus_of(actuator.layout)
             stack.push_async_callback(actuator.close)
             works.append(actuator.run())
         for work in works:
@@ -121,6 +123,7 @@ async def serving(
                 gate,
                 bounds,
                 http_limits(config),
+                lambda: proxy.actuator,
             )
             await proxy.show_metrics(page, config.listen.metrics, stack)
         front = Front(inference, driver, control, routing, passages, gate, config, bounds)

@@ -67,13 +67,16 @@ class Load:
     """Clients that ask without end, each for what nobody else asks for."""
 
     address: str
+    clients: int = 4
+    pause_s: float = 0.0
+    """Between an answer and the next request."""
     answered: int = 0
     wrong: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._over = threading.Event()
         self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(4)]
+        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(self.clients)]
         for thread in self._threads:
             thread.start()
 
@@ -90,6 +93,7 @@ class Load:
                     problem = None if (answer == 2 * asked).all() else f"{answer} for {asked}"
                 except Exception as error:
                     problem = str(error)
+                self._over.wait(self.pause_s)
                 with self._lock:
                     self.answered += 1
                     if problem:

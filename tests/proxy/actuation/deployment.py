@@ -33,6 +33,7 @@ output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }
 instance_group { count: 1 kind: KIND_CPU }
 parameters { key: "tidegate_batch" value: { string_value: "merge" } }
 parameters { key: "folder" value: { string_value: "%s" } }
+parameters { key: "sleep_s" value: { string_value: "%g" } }
 """
 MODEL = """
 import json, os, time
@@ -42,7 +43,8 @@ import triton_python_backend_utils as pb
 
 class TritonPythonModel:
     def initialize(self, args):
-        folder = Path(json.loads(args["model_config"])["parameters"]["folder"]["string_value"])
+        parameters = json.loads(args["model_config"])["parameters"]
+        folder, self.sleep_s = Path(parameters["folder"]["string_value"]), float(parameters["sleep_s"]["string_value"])
         (folder / "loading").touch()
         if (folder / "broken").exists():
             raise pb.TritonModelException("CUDA out of memory")
@@ -53,7 +55,7 @@ class TritonPythonModel:
     def execute(self, requests):
         if (self.folder / "fails").exists():
             raise ValueError("it does not run")
-        time.sleep(0.005)
+        time.sleep(self.sleep_s)
         return [
             pb.InferenceResponse([pb.Tensor("Y", 2 * pb.get_input_tensor_by_name(request, "X").as_numpy())])
             for request in requests
@@ -61,13 +63,15 @@ class TritonPythonModel:
 """
 
 
-def layout(*gpus: int, batch: int = 4, percent: int | None = None) -> Layout:
+def layout(
+    *gpus: int, batch: int = 4, percent: int | None = None, slo_ms: float = 10_000, batch_ms: float = 5.0
+) -> Layout:
     """The model on these GPUs, a worker on each; all of it, or such a share."""
     return Layout(
         models=(
-            LayoutModel(name="m", slo_ms=10_000, pipelines=(LayoutPipeline(partitions=("m",), batch=batch),)),
+            LayoutModel(name="m", slo_ms=slo_ms, pipelines=(LayoutPipeline(partitions=("m",), batch=batch),)),
         ),
-        partitions=(LayoutPartition(name="m", model="m", blocks=(0, 1), latency_ms={"any": (5.0,) * batch}),),
+        partitions=(LayoutPartition(name="m", model="m", blocks=(0, 1), latency_ms={"any": (batch_ms,) * batch}),),
         workers=tuple(
             LayoutWorker(
                 name=f"gpu{gpu}",
@@ -89,7 +93,7 @@ def write_deployment(folder: Path, first: Layout, **config: Any) -> Path:  # noq
         version = folder / "workers" / worker.name / "m" / "1"
         version.mkdir(parents=True)
         (version / "model.py").write_text(MODEL)
-        (version.parent / "config.pbtxt").write_text(CONFIG % (folder / "signs"))
+        (version.parent / "config.pbtxt").write_text(CONFIG % (folder / "signs", first.partitions[0].latency_ms["any"][0] / 1000))
         workers.append(
             DeployedWorker(
                 name=worker.name,

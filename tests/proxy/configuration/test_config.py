@@ -11,6 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from tidegate_proxy.configuration import config as config_module
+from tidegate.control import ControllerChoice
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.configuration.limits import LimitsConfig
@@ -256,6 +257,7 @@ def test_a_configuration_does_not_change(field: str) -> None:
 # The document and its reference
 
 SECTIONS = [part for part in Section.__subclasses__() if part.__module__.startswith("tidegate_proxy.configuration.")]
+SECTIONS.append(ControllerChoice)  # type: ignore[arg-type]  # it is that of scenarios, too
 
 
 def _table(section: type[Section]) -> str:
@@ -308,7 +310,7 @@ def _leaves() -> set[str]:
     """Fields, those of `limits` and `log` one by one."""
     split: dict[str, type[Section]] = {"limits": LimitsConfig, "log": config_module.Log}
     whole = set(ServeConfig.model_fields) - set(split)
-    return whole | {f"{name}.{field}" for name, kind in split.items() for field in kind.model_fields}
+    return {"controller.enabled"} | whole | {f"{name}.{field}" for name, kind in split.items() for field in kind.model_fields}
 
 
 def test_of_every_field_it_is_known_whether_it_needs_a_restart() -> None:
@@ -341,6 +343,28 @@ def test_what_takes_effect_at_once() -> None:
     assert [triton.grpc for triton in changes.tritons_added] == ["c:1"]
     assert [triton.grpc for triton in changes.tritons_removed] == ["a:1"]
     assert (changes.restart, changes.warnings, changes.effective) == ((), (), new)
+
+
+def test_of_a_controller_only_the_switch_is_live() -> None:
+    def controlled(**section: Any) -> ServeConfig:  # noqa: ANN401
+        return _of(tritons=[{"grpc": "a:1", "worker": "w"}], layout="layout.json", controller={"name": "c", **section})
+
+    halted = diff(controlled(), controlled(enabled=False))
+    assert (halted.live, halted.restart) == (("controller.enabled",), ())
+    assert halted.effective == controlled(enabled=False)
+    other = diff(controlled(), controlled(enabled=False, every_s=3))
+    assert (other.live, other.restart) == (("controller.enabled",), ("controller",))
+    assert other.effective == controlled(enabled=False)
+    gone = diff(controlled(), controlled().model_copy(update={"controller": None}))
+    assert (gone.live, gone.restart, gone.effective) == ((), ("controller",), controlled())
+    came = diff(controlled().model_copy(update={"controller": None}), controlled())
+    assert (came.live, came.restart, came.effective.controller) == ((), ("controller",), None)
+
+
+def test_a_controller_needs_a_layout(tmp_path: Path) -> None:
+    assert _wrong(tmp_path, {"tritons": ["a:1"], "controller": {"name": "c"}}) == [
+        "document: controller: it changes a layout, and there is none: name one, or leave the controller out"
+    ]
 
 
 def test_what_needs_a_restart_stays_as_it_was_and_is_named() -> None:

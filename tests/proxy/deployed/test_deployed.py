@@ -149,6 +149,6 @@ def test_one_repository_without_models_ends_all(write: Write) -> None:
     plan = read_plan(write(), free_ports=True)
     with (
         pytest.raises(DeploymentError, match=r"worker 'gpu/[01]' did not start: .* holds no models"),
-        running_tritons(plan.workers, lambda name, triton: None),
+        running_tritons(plan.folder, plan.workers, lambda name, triton: None),
     ):
         pass

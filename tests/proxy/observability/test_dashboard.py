@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tidegate.api import Batch, Leg, LegFinished, Model, Request, RequestArrived, Setup, Worker
 from tidegate.engine import StartLeg
+from tidegate.observation import ChangeProgressed
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.faults import faults
 from tidegate_proxy.liveness import Liveness
@@ -45,6 +46,8 @@ def _exported() -> dict[str, set[str]]:
     started = StartLeg(Batch(0, "m", (0,), (Leg(0, "m", 0, 1),)), 0, 1)
     metrics.handled(RequestArrived(0, Request(0, "m", 1, 0, shape="x:3")), [started], 1)
     metrics.handled(LegFinished(1, 0, 0, 0, 0, 1), [], 1)
+    metrics.handled(ChangeProgressed(1, 1, "starting", gpus=1), [], 1)
+    metrics.handled(ChangeProgressed(1, 1, "undone", gpus=1), [], 1)
     registry = registry_of(metrics.snapshot(), "fifs", 0, ejections, bounds)
     own = generate_latest(registry).decode() + _liveness()
     statistics = Statistics()

@@ -5,11 +5,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tidegate.api import Advise, Batch, Drop, Leg, LegFinished, Model, Request, RequestArrived, Setup, Worker
 from tidegate.engine import ClockAdvanced, EngineRestarted, StartLeg
+from tidegate.observation import ChangeProgressed
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.observability.metrics import Metrics
-from tidegate_proxy.observability.metrics_registry import ADVICE_HOLDS_S, registry_of
+from tidegate_proxy.observability.metrics_registry import ADVICE_HOLDS_S, CHANGE_STATES, registry_of
 
-MS = 1_000_000
+MS, S = 1_000_000, 1_000_000_000
 SETUP = Setup((Model("m", 4), Model('odd "name"\\', 4)), (Worker(0, "a:1/0", ("m",)),), ())
 
 
@@ -74,3 +75,25 @@ def test_what_is_written_out_is_what_was_when_it_was_copied() -> None:
     registry = registry_of(metrics.snapshot(), "fifs", 0, {}, Bounds())
     metrics.handled(ClockAdvanced(0), [EngineRestarted("fifs", "a test")], 0)
     assert _value(generate_latest(registry).decode(), "tidegate_engine_restarts_total") == 0
+
+
+def test_changes_of_the_layout_are_counted_and_timed() -> None:
+    metrics = Metrics(SETUP)
+    assert "tidegate_layout" not in _page(metrics)  # nothing changes it
+    metrics.layout_gpus = 2.0
+    assert _value(_page(metrics), "tidegate_layout_gpus") == 2
+    for event in (
+        ChangeProgressed(1 * S, 1, "starting", gpus=2.0),
+        ChangeProgressed(3 * S, 1, "switched", gpus=1.5),
+        ChangeProgressed(4 * S, 1, "done", gpus=1.5),
+        ChangeProgressed(5 * S, 2, "starting", gpus=1.5),
+        ChangeProgressed(7 * S, 2, "undone", gpus=1.5, reason="out of memory"),
+        ChangeProgressed(8 * S, 0, "refused", gpus=1.5, reason="no gain"),
+    ):
+        metrics.handled(event, [], 0)
+    page = _page(metrics)
+    changes = {state: _value(page, "tidegate_layout_changes_total", state=state) for state in CHANGE_STATES}
+    assert changes == {"starting": 2, "switched": 1, "done": 1, "undone": 1, "proposed": 0, "refused": 1}
+    assert _value(page, "tidegate_layout_change_seconds_sum", outcome="done") == 3
+    assert _value(page, "tidegate_layout_change_seconds_sum", outcome="undone") == 2
+    assert _value(page, "tidegate_layout_gpus") == 1.5

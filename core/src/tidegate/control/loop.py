@@ -59,6 +59,11 @@ class ControlLoop:
         """The layout that was refused last, and why: it is told once."""
 
     @property
+    def is_enabled(self) -> bool:
+        """Whether the controller is asked."""
+        return self._enabled
+
+    @property
     def next_wake_ns(self) -> int:
         """When to call `advance` at the latest."""
         if self.change is not None:

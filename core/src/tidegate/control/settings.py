@@ -10,8 +10,8 @@ class ControllerChoice(BaseModel):
     """A controller by name, with options of its own, and the limits that the governor sets it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-    name: str = Field(min_length=1, max_length=200)
-    options: dict[str, Any] = Field(default_factory=dict)
+    name: str = Field(min_length=1, max_length=200, description="`tidegate plugins` lists them")
+    options: dict[str, Any] = Field(default_factory=dict, description="Options of that controller")
     every_s: float = Field(default=10.0, gt=0, lt=1e6, description="How often it is asked")
     enabled: bool = Field(
         default=True, description="false: it is not asked, and a change that has not switched yet is undone"

@@ -7,6 +7,7 @@ finish what they run, and end. What it does to the engine are stimuli, so that t
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 0.05
 """How often it looks whether workers have drained, or died, while a change is under way."""
+TOLD: Final = 100
+"""So many steps of changes are reported, the latest ones."""
 AT_A_TIME: Final = 4
 """So many workers start at once: each is busy with all its cores while it loads its models."""
 
@@ -90,6 +93,8 @@ class Actuator:
         """The starts under way, by worker."""
         self._room = asyncio.Semaphore(AT_A_TIME)
         self._poked = asyncio.Event()
+        self._told: deque[ChangeProgressed] = deque(maxlen=TOLD)
+        """What was told of changes, the latest last."""
 
     @property
     def layout(self) -> Layout:
@@ -100,6 +105,30 @@ class Actuator:
     def changes_layout(self) -> bool:
         """Whether it may ever start or stop anything."""
         return self._processes is not None
+
+    def report(self) -> dict[str, Any]:
+        """What it does, for people and for machines: JSON's types."""
+        change = self.loop.change
+        states = {} if change is None else change.workers
+        workers = {} if change is None else change.before.workers | change.after.workers
+        return {
+            "enabled": self.loop.is_enabled,
+            "changes_layout": self.changes_layout,
+            "change": None if change is None else change.number,
+            "workers": {workers[worker_id].name: state for worker_id, state in states.items()},
+            "told": [
+                {
+                    "ago_s": (time.monotonic_ns() - event.now_ns) / 1e9,
+                    "change": event.change,
+                    "state": event.state,
+                    "starts": event.starts,
+                    "stops": event.stops,
+                    "gpus": event.gpus,
+                    "reason": event.reason,
+                }
+                for event in self._told
+            ],
+        }
 
     async def run(self) -> None:
         """For ever: ask the controller when that is due, and follow the change that is under way."""
@@ -260,6 +289,7 @@ class Actuator:
         new = "".join(f", with {name}" for name in event.starts)
         why = f": {event.reason}" if event.reason else ""
         level = logging.WARNING if event.state in {"undone", "refused"} else logging.INFO
+        self._told.append(event)
         log.log(level, "change %d of the layout is %s%s%s%s", event.change, event.state, new, gone, why)
         self._tritons.tell(event)
 

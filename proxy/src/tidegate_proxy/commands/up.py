@@ -90,7 +90,11 @@ def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
 
     import uvloop
 
+    from tidegate.documents import PROXY_FILE
+    from tidegate.host import Plugins
     from tidegate_proxy.commands.serve import run_proxy, serving_errors
+    from tidegate_proxy.configuration.config_check import plugin_problems
+    from tidegate_proxy.configuration.config_file import ConfigError
     from tidegate_proxy.deployed.folder import DeploymentError, port_remedy
     from tidegate_proxy.deployed.state import held, remove_state, write_state
     from tidegate_proxy.deployed.tritons import running_tritons
@@ -99,6 +103,8 @@ def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
     def ready(name: str, triton: "EmbeddedTriton") -> None:
         tell({"event": "ready", "worker": name, "grpc": triton.grpc_address})
 
+    if problems := plugin_problems(plan.config, Plugins.installed()):  # which should not have to wait for Tritons
+        raise ConfigError(str(plan.folder / PROXY_FILE), tuple(problems))
     with held(plan.folder):
         try:
             tell({"event": "starting", "workers": [worker.name for worker in plan.workers]})

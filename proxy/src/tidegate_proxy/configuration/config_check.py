@@ -36,7 +36,7 @@ TRITON_PING_INTERVAL_S: Final = 300
 
 def check_offline(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
     """Everything that serving would stumble over before it asks a Triton."""
-    problems = [*_policy_problems(config, plugins), *_observer_problems(config, plugins)]
+    problems = plugin_problems(config, plugins)
     if config.record is not None and not config.record.parent.is_dir():
         problems.append(WrongField("record", f"there is no folder {config.record.parent}"))
     if config.listen.http and "listen" in config.model_fields_set:
@@ -52,6 +52,28 @@ def check_offline(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
             use()
         except (ProfileFileError, TlsError, CredentialFileError, RestrictionError, OSError) as error:
             problems.append(WrongField(where, str(error)))
+    return problems
+
+
+def plugin_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
+    """Policies, observers and controllers that there are not, or not for this layout, and options that they refuse."""
+    problems = [*_policy_problems(config, plugins), *_observer_problems(config, plugins)]
+    if config.layout is None:
+        return problems
+    try:
+        layout = read_document(config.layout, Layout)
+    except DocumentError as error:
+        return [*problems, WrongField("layout", str(error))]
+    if not problems:
+        try:
+            plugins.policy(config.policy.name).policy.check_models(layout.contract()[0])
+        except ValueError as error:
+            problems.append(WrongField("policy.name", f"{config.policy.name!r} does not serve this layout: {error}"))
+    if config.controller is not None:
+        try:
+            plugins.make_controller(config.controller, layout, seed=config.seed)
+        except PluginError as error:
+            problems.append(WrongField("controller", str(error)))
     return problems
 
 

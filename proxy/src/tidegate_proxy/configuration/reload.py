@@ -40,12 +40,7 @@ RESTART: Final = {
     "version": "another format",
     "listen": "clients are connected to the ports that are open",
     "policy": "a policy holds what is queued",
-    "controller": "it has to know of every change from the first layout on",
-    **{
-        f"controller.{name}": "changes have been judged by the other one"
-        for name in ControllerChoice.model_fields
-        if name != "enabled"
-    },
+    "controller": "all but `enabled`: a controller has to know of every change from the first layout on",
     "profiles": "profiles have been corrected since by what was observed",
     "record": "a log that starts in the middle cannot be replayed",
     "observers": "an observer sees a policy from its first event on",
@@ -73,8 +68,6 @@ RESTART: Final = {
     "tracing": "the exporter is set up at start",
 }
 """Fields that need a restart, each with the reason."""
-_OPTIONAL: Final = frozenset({"controller"})
-"""Sections that may be left out, and of which some fields are live."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +92,9 @@ class Changes:
 
 def diff(old: ServeConfig, new: ServeConfig) -> Changes:
     """What changes, and what can change while Tidegate runs."""
-    changed = [field for field in (*LIVE, *RESTART) if _differ(old, new, field)]
+    changed = [field for field in (*LIVE, *RESTART) if _get(old, field) != _get(new, field)]
+    if "controller" in changed and (old.controller is None or new.controller is None):
+        changed.remove("controller.enabled")
     restart = tuple(field for field in RESTART if field in changed)
     return Changes(
         live=tuple(sorted(LIVE.intersection(changed))),
@@ -110,26 +105,21 @@ def diff(old: ServeConfig, new: ServeConfig) -> Changes:
     )
 
 
-def _differ(old: ServeConfig, new: ServeConfig, field: str) -> bool:
-    """Whether a field has another value. A section that may be left out differs where one of the two has it."""
-    section, _, name = field.partition(".")
-    if section in _OPTIONAL:
-        has, had = getattr(new, section) is not None, getattr(old, section) is not None
-        if not name or not (has and had):
-            return not name and has != had
-    return _get(old, field) != _get(new, field)
-
-
 def _get(config: ServeConfig, field: str) -> object:
+    """The value of a field; of `controller` without what is live of it."""
+    if field == "controller":
+        return config.controller and config.controller.model_copy(update={"enabled": True})
     value: object = config
     for step in field.split("."):
-        value = getattr(value, step)
+        value = None if value is None else getattr(value, step)
     return value
 
 
 def _with(config: ServeConfig, values: dict[str, object]) -> ServeConfig:
     """A copy with some fields of another configuration."""
     for field, value in values.items():
+        if isinstance(value, ControllerChoice) and config.controller is not None:
+            value = value.model_copy(update={"enabled": config.controller.enabled})
         section, dot, name = field.partition(".")
         if dot:
             part = getattr(config, section)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from prometheus_client import generate_latest
@@ -11,6 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from tidegate.api import NS_PER_MS
 from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.actuation.actuator import Actuator
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.configuration.addresses import host_of, port_of
@@ -29,10 +30,12 @@ from tidegate_proxy.observability.triton_metrics import merge, request_metrics, 
 
 METRICS: Final = b"/metrics"
 MODELS: Final = b"/models"
+LAYOUT: Final = b"/layout"
 
 
 class MetricsPage:
-    """Serves GET /metrics, and GET /models: what happens to the requests of each. Lives in one event loop."""
+    """Serves GET /metrics, GET /models: what happens to the requests of each, and GET /layout: what is in force, and
+    what a controller makes of it. Lives in one event loop."""
 
     def __init__(
         self,
@@ -45,6 +48,7 @@ class MetricsPage:
         gate: Gate,
         bounds: Bounds,
         limits: HttpLimits,
+        actuator: Callable[[], Actuator | None] = lambda: None,
     ) -> None:
         self._policy = policy
         self._liveness = liveness
@@ -55,6 +59,7 @@ class MetricsPage:
         self._gate = gate
         self._bounds = bounds
         self._limits = limits
+        self._actuator = actuator
         self._server: HttpServer | None = None
 
     async def listen(self, address: str, *, reuse_port: bool = False) -> int:
@@ -80,12 +85,15 @@ class MetricsPage:
         if refusal := self._gate.http_refusal(exchange.path.decode("latin1"), exchange.first_headers()):
             headers = [(name.encode(), value.encode()) for name, value in refusal.headers]
             await exchange.reply(Answer(refusal.status, headers, refusal.body))
-        elif exchange.path not in {METRICS, MODELS}:
-            await exchange.reply(error(404, "metrics are at /metrics, what happens to each model at /models"))
+        elif exchange.path not in {METRICS, MODELS, LAYOUT}:
+            words = "metrics are at /metrics, what happens to each model at /models, the layout at /layout"
+            await exchange.reply(error(404, words))
         elif exchange.method not in ("GET", "HEAD"):
             await exchange.reply(error(405, "this is read with GET", (b"allow", b"GET, HEAD")))
+        elif exchange.path == METRICS:
+            await exchange.reply(await self._page())
         else:
-            await exchange.reply(await self._page() if exchange.path == METRICS else self._models())
+            await exchange.reply(self._models() if exchange.path == MODELS else self._layout())
 
     async def _page(self) -> Answer:
         addresses = {backend.address: backend.metrics for backend in self._discovery.backends if backend.metrics}
@@ -118,6 +126,20 @@ class MetricsPage:
             for model in [catalog.models.get(name)]
         ]
         return Answer(200, [(b"content-type", b"application/json")], json.dumps(models).encode())
+
+    def _layout(self) -> Answer:
+        actuator, layout = self._actuator(), self._directory.catalog.layout
+        if layout is None:
+            return error(404, "the Tritons follow no layout")
+        document = {
+            "layout": layout.model_dump(mode="json"),
+            "workers": {
+                worker.name: "up" if self._directory.catalog.backend_of[worker.id].alive else "away"
+                for worker in self._directory.catalog.workers
+            },
+            "control": actuator.report() if actuator else None,
+        }
+        return Answer(200, [(b"content-type", b"application/json")], json.dumps(document).encode())
 
     def _render(
         self,

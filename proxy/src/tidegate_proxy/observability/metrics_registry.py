@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from itertools import accumulate
+from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -14,6 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from tidegate.observation.stimuli import ChangeState
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.faults import faults
 from tidegate_proxy.limits import FULL_OF
@@ -24,6 +26,7 @@ ADVICE_HOLDS_S = 60.0
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Upper ends of the classes of batch sizes."""
 _PER_NS = 1e-9
+CHANGE_STATES: Final = get_args(ChangeState)
 
 
 def registry_of(
@@ -110,6 +113,7 @@ class _EngineCollector(Collector):
         )
         restarts.add_metric((), snapshot.engine_restarts)
         yield restarts
+        yield from _about_changes(snapshot)
         own = CounterMetricFamily(
             "tidegate_faults", "Faults of Tidegate's own, each of which the log tells of.", labels=("place",)
         )
@@ -143,6 +147,27 @@ class _EjectionCollector(Collector):
             times.add_metric((address,), count)
             out.add_metric((address,), int(is_out))
         return (times, out)
+
+
+def _about_changes(snapshot: Snapshot) -> Iterable[Metric]:
+    """What a controller has made of the layout; nothing where there is none, and never was."""
+    if snapshot.layout_gpus is None:
+        return
+    changes = CounterMetricFamily(
+        "tidegate_layout_changes", "Changes of the layout that have reached a state.", labels=("state",)
+    )
+    for state in CHANGE_STATES:
+        changes.add_metric((state,), snapshot.changes[state])
+    yield changes
+    times = SummaryMetricFamily(
+        "tidegate_layout_change_seconds", "Time of a change, from its beginning to its end.", labels=("outcome",)
+    )
+    for outcome, each in sorted(snapshot.change_times.items()):
+        times.add_metric((outcome,), each.count, each.sum_ns * _PER_NS)
+    yield times
+    gpus = GaugeMetricFamily("tidegate_layout_gpus", "GPUs that the layout in force takes; shares count as such.")
+    gpus.add_metric((), snapshot.layout_gpus)
+    yield gpus
 
 
 def _about_requests(snapshot: Snapshot) -> Iterable[Metric]:
