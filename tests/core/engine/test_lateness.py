@@ -10,10 +10,15 @@ from hypothesis import strategies as st
 from tests.core.engine.script import SETUP, Script, arrived, engine_of
 from tests.effect_log import EffectLog
 from tidegate.api import (
+    AnyEvent,
+    CancelTimer,
+    Commands,
+    Drop,
     Model,
     Profile,
     Request,
     RequestArrived,
+    RequestCancelled,
     SetTimer,
     Setup,
     TimerFired,
@@ -92,6 +97,40 @@ def test_the_engine_measures_what_it_asked_for_and_tells_its_policy() -> None:
     engine.handle(ClockAdvanced(90 * MS))
     assert policy.told[-1] == TimerFired(24 * MS, "past")
     assert engine._state.succession.lateness.slack_ns == 3 * MS, "nobody could have woken sooner"
+
+
+class Wavering(Script):
+    """Sets a timer for each request, and with the one after it cancels that and gives the request up."""
+
+    def handle(self, event: AnyEvent) -> Commands:
+        self.told.append(event)
+        if not isinstance(event, RequestArrived) or event.request.is_late:
+            return ()
+        number = event.request.id
+        return [CancelTimer("a"), Drop(number - 1, "late")] if number % 2 else [SetTimer("a", event.now_ns + 9 * MS)]
+
+    on_request_arrived = on_request_cancelled = on_wake_slack_updated = handle
+
+
+def test_to_ask_when_to_wake_changes_nothing() -> None:
+    """A driver asks after every event, and a replay never does: both learn the same of wake-ups."""
+
+    def learned(*, asks: bool) -> list[int]:
+        engine = engine_of(Wavering())
+        for number in range(0, 8, 2):
+            at_ns = (number + 1) * 100 * MS
+            late = Request(number, "m", 1, at_ns, at_ns + 10 * MS, late_until_ns=at_ns + 11 * MS)
+            for event in (
+                RequestArrived(at_ns, late),
+                arrived(number + 1, at_ns + MS),
+                RequestCancelled(at_ns + 2 * MS, number + 1),
+                ClockAdvanced(at_ns + 14 * MS),  # the timer was cancelled; the client ceased to wait, 3 ms ago
+            ):
+                engine.handle(event)
+                assert not asks or engine.next_wake_ns != 0
+        return list(engine._state.succession.lateness._latest)
+
+    assert learned(asks=True) == learned(asks=False)
 
 
 def test_under_virtual_time_nothing_is_ever_late() -> None:

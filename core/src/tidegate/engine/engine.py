@@ -252,7 +252,7 @@ class Engine:
         """
         state = self._state
         now_ns, timers = state.now_ns, state.succession.timers
-        if now_ns < timers.earliest_ns and not state.flights.is_due(now_ns):
+        if not timers.is_due(now_ns) and not state.flights.is_due(now_ns):
             return
         wake_ns, slack_ns = state.next_wake_ns, None
         # What was asked for an instant that had passed was late before anybody could wake.

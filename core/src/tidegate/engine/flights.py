@@ -137,8 +137,8 @@ class Flights:
         ]
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether `start_due` may have something to start."""
-        return self._planned_starts.earliest_ns <= now_ns
+        """Whether `start_due` has something to start."""
+        return self._planned_starts.is_due(now_ns)
 
     def start_due(self, now_ns: int) -> None:
         """Start what was planned for up to now."""
