@@ -22,6 +22,7 @@ driver             drives the engine under the monotonic clock: takes requests, 
   membership         Tritons that come and go; outliers: those that fail though they answer probes
   liveness           whether all parts give signs of life; watchdog: who holds the event loop
   faults             what broke
+actuation/         brings about the layouts that a controller wants, beside what serves
 control            every other call: answered by Tidegate itself, for all Tritons, or by one of them
   fan_out            what concerns every Triton, and whose answer counts; grpc_codec, http/several: how they are asked
   affinity           which Triton keeps a sequence

@@ -4,13 +4,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from tidegate.documents import Layout, read_document
 from tidegate.engine import Engine
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.restrictions import headers_of
 from tidegate_proxy.access.watched import WatchedFiles
-from tidegate_proxy.actuation.actuator import Actuator
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory
@@ -28,6 +28,9 @@ from tidegate_proxy.passage import Passages
 from tidegate_proxy.probing import watch
 from tidegate_proxy.settings import InForce, settings_of
 from tidegate_proxy.take_over import prefer_newest
+
+if TYPE_CHECKING:
+    from tidegate_proxy.actuation.actuator import Actuator
 
 log = logging.getLogger(__name__)
 
@@ -178,12 +181,19 @@ class Proxy:
             except Exception as error:  # the rules that were in force stay
                 log.error("credentials were not read again: %s", error)
 
+    async def control_layout(self) -> None:
+        """For ever: change the layout as its controller wants, where it has one."""
+        if self.actuator:
+            await self.actuator.run()
+
     async def drain(self) -> None:
         """Let what is under way end, whichever way it came in, within `drain_s` in all.
 
         Where another takes over, or connections have a limited age, clients are served until they have been told to go
         elsewhere, but no longer than half of the time.
         """
+        if self.actuator:
+            self.actuator.halt()
         now, age_s = asyncio.get_running_loop().time(), self.config.limits.max_connection_age_s
         told_s = TOLD_S if self.config.listen.reuse_port else 0.0
         serve_s = min(told_s if age_s is None else AGE_JITTER * age_s, self.config.drain_s / 2)
@@ -191,6 +201,8 @@ class Proxy:
 
     async def close(self) -> None:
         """Stop what looks after the Tritons, and forget what is still under way."""
+        if self.actuator:
+            await self.actuator.close()
         tasks = [*self._watches.values(), *self._retiring]
         for task in tasks:
             task.cancel()

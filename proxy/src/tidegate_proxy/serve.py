@@ -50,9 +50,7 @@ WAKE_SLACK_NS = 30_000_000
 
 
 @asynccontextmanager
-async def serving(
-    config: ServeConfig, plugins: Plugins, processes: Processes | None = None
-) -> AsyncIterator[Proxy]:
+async def serving(config: ServeConfig, plugins: Plugins, processes: Processes | None = None) -> AsyncIterator[Proxy]:
     """Serve until the block is left; then what is under way may end, for as long as `drain_s`.
 
     `processes`: starts and stops workers where a controller wants that; None: nobody does.
@@ -104,13 +102,8 @@ async def serving(
         inference = Inference(directory, driver, Applications(config.app))
         proxy = Proxy(config, directory, driver, discovery, control, passages, gate, bounds, in_force)
         stack.push_async_callback(proxy.close)
-        works = [discovery.look_around(), proxy.look_at_files()]
-        if controller is not None:
-            actuator = proxy.actuator = _actuator(config, controller, engine, proxy, discovery, processes)
-            observability.metrics.layout_gpus = gpus_of(actuator.layout)
-            stack.push_async_callback(actuator.close)
-            works.append(actuator.run())
-        for work in works:
+        proxy.actuator = _actuator(config, controller, proxy, discovery, processes) if controller else None
+        for work in (discovery.look_around(), proxy.look_at_files(), proxy.control_layout()):
             stack.push_async_callback(_cancelled, asyncio.create_task(work))
         if config.listen.metrics:
             page = MetricsPage(
@@ -136,8 +129,6 @@ async def serving(
             yield proxy
         finally:
             control.draining = True
-            if proxy.actuator:
-                proxy.actuator.halt()
             await proxy.drain()
             driver.dismiss()
 
@@ -174,15 +165,15 @@ def _controller(config: ServeConfig, plugins: Plugins, processes: Processes | No
 def _actuator(
     config: ServeConfig,
     controller: tuple[Controller, Layout],
-    engine: Engine,
     proxy: Proxy,
     discovery: Discovery,
     processes: Processes | None,
 ) -> Actuator:
-    choice, (decider, layout) = config.controller, controller
+    choice, engine, (decider, layout) = config.controller, proxy.engine, controller
     assert choice is not None, "there is a controller"
     loop = ControlLoop(decider, choice, layout, lambda: engine.unanswered, now_ns=time.monotonic_ns())
     engine.tell(loop.monitor)
+    proxy.driver.observability.metrics.layout_gpus = gpus_of(layout)
     return Actuator(loop, TritonsOfProxy(proxy, discovery), processes, choice.start_limit_s)
 
 

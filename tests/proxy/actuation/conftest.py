@@ -1,120 +1,23 @@
 """A deployment that runs: its Tritons, and a proxy in this process before them, with a controller."""
 
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import tritonclient.grpc as triton_grpc
 
-from tests.conftest import wait_until
 from tests.proxy.actuation.deployment import TOLD, Plugin, Told, write_deployment
+from tests.proxy.actuation.live import Live, Load
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate.documents import Layout
 from tidegate.host import Plugins
-from tidegate_proxy.actuation.actuator import Actuator
 from tidegate_proxy.deployed.folder import placed, read_plan
 from tidegate_proxy.deployed.tritons import RunningTritons
 
 
-@dataclass
-class Live:
-    """One that runs."""
-
-    folder: Path
-    tritons: RunningTritons
-    proxy: ProxyHere
-
-    @property
-    def actuator(self) -> Actuator:
-        actuator = self.proxy.serving.actuator
-        assert actuator is not None
-        return actuator
-
-    @property
-    def serving(self) -> list[str]:
-        """The workers that take part."""
-        return sorted(worker.name for worker in self.proxy.serving.catalog.workers)
-
-    @property
-    def running(self) -> list[str]:
-        """Those whose processes run."""
-        return sorted(worker.name for worker in self.tritons.workers)
-
-    def pid(self, name: str) -> int:
-        """The process of a worker."""
-        return next(worker.pid for worker in self.tritons.workers if worker.name == name)
-
-    def sign(self, name: str) -> Path:
-        """A file that its models look at."""
-        return self.folder / "signs" / name
-
-    def outcomes(self) -> dict[str, int]:
-        """How many changes reached which state."""
-        metrics = self.proxy.serving.driver.observability.metrics
-        return dict(self.proxy.in_loop(lambda: metrics.snapshot().changes))
-
-    def wait_for(self, state: str, times: int = 1) -> None:
-        """Until so many changes have reached a state, and nothing is left to do."""
-        wait_until(lambda: self.outcomes().get(state, 0) >= times, f"a change to be {state}: {self.outcomes()}")
-
-
-@dataclass
-class Load:
-    """Clients that ask without end, each for what nobody else asks for."""
-
-    address: str
-    clients: int = 4
-    pause_s: float = 0.0
-    """Between an answer and the next request."""
-    answered: int = 0
-    wrong: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._over = threading.Event()
-        self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(self.clients)]
-        for thread in self._threads:
-            thread.start()
-
-    def _ask(self, number: int) -> None:
-        with triton_grpc.InferenceServerClient(self.address) as client:
-            count = 0
-            while not self._over.is_set():
-                count += 1
-                asked = np.array([[1000.0 * count + number]], dtype=np.float32)
-                tensor = triton_grpc.InferInput("X", [1, 1], "FP32")
-                tensor.set_data_from_numpy(asked)
-                try:
-                    answer = client.infer("m", [tensor]).as_numpy("Y")
-                    problem = None if (answer == 2 * asked).all() else f"{answer} for {asked}"
-                except Exception as error:
-                    problem = str(error)
-                self._over.wait(self.pause_s)
-                with self._lock:
-                    self.answered += 1
-                    if problem:
-                        self.wrong.append(problem)
-
-    def goes_on(self, more: int = 20) -> None:
-        """Wait until it has got so many more answers."""
-        before = self.answered
-        wait_until(lambda: self.answered >= before + more, "answers")
-
-    def end(self) -> list[str]:
-        """What went wrong."""
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-        return self.wrong
-
-
 @pytest.fixture
 def start_live(tmp_path: Path, at_the_end: Callable[..., None], start_triton: object) -> Callable[..., Live]:
-    """`start_live(first_layout, controller options..., config={...})`: a deployment on free ports, with a proxy here."""
+    """`start_live(layout, **controller, config={...})`: a deployment on free ports, with a proxy in this process."""
     del start_triton  # which says whether there is a tritonserver
 
     def start(first: Layout, *, config: dict[str, Any] | None = None, **choice: Any) -> Live:  # noqa: ANN401
@@ -148,5 +51,3 @@ def start_load() -> Iterator[Callable[[Live], Load]]:
     yield start
     for load in loads:
         load.end()
-
-

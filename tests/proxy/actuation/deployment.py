@@ -48,7 +48,8 @@ class TritonPythonModel:
         (folder / "loading").touch()
         if (folder / "broken").exists():
             raise pb.TritonModelException("CUDA out of memory")
-        while (folder / "hold").exists():
+        mine = [folder / "hold", *(folder / f"hold-gpu{n}" for n in range(9) if f"gpu{n}" in args["model_repository"])]
+        while any(hold.exists() for hold in mine):
             time.sleep(0.01)
         self.folder = folder
 
@@ -68,9 +69,7 @@ def layout(
 ) -> Layout:
     """The model on these GPUs, a worker on each; all of it, or such a share."""
     return Layout(
-        models=(
-            LayoutModel(name="m", slo_ms=slo_ms, pipelines=(LayoutPipeline(partitions=("m",), batch=batch),)),
-        ),
+        models=(LayoutModel(name="m", slo_ms=slo_ms, pipelines=(LayoutPipeline(partitions=("m",), batch=batch),)),),
         partitions=(LayoutPartition(name="m", model="m", blocks=(0, 1), latency_ms={"any": (batch_ms,) * batch}),),
         workers=tuple(
             LayoutWorker(
@@ -93,7 +92,9 @@ def write_deployment(folder: Path, first: Layout, **config: Any) -> Path:  # noq
         version = folder / "workers" / worker.name / "m" / "1"
         version.mkdir(parents=True)
         (version / "model.py").write_text(MODEL)
-        (version.parent / "config.pbtxt").write_text(CONFIG % (folder / "signs", first.partitions[0].latency_ms["any"][0] / 1000))
+        (version.parent / "config.pbtxt").write_text(
+            CONFIG % (folder / "signs", first.partitions[0].latency_ms["any"][0] / 1000)
+        )
         workers.append(
             DeployedWorker(
                 name=worker.name,

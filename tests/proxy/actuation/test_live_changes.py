@@ -3,10 +3,11 @@
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.conftest import wait_until
-from tests.proxy.actuation.conftest import Live, Load
 from tests.proxy.actuation.deployment import Told, layout
+from tests.proxy.actuation.live import Live, Load
 
 Start = Callable[..., Live]
 StartLoad = Callable[[Live], Load]
@@ -28,7 +29,7 @@ def test_a_worker_moves_and_no_request_is_lost(start_live: Start, start_load: St
 
 
 def test_a_shadow_that_is_never_ready_is_undone(start_live: Start, start_load: StartLoad) -> None:
-    live = start_live(layout(0, 1), start_limit_s=5)
+    live = start_live(layout(0, 1), start_limit_s=2)
     load = start_load(live)
     live.sign("loading").unlink()
     live.sign("hold").touch()
@@ -87,3 +88,81 @@ def test_control_is_halted_at_once(start_live: Start, start_load: StartLoad) -> 
     live.wait_for("done")
     assert live.serving == ["gpu1"]
     assert load.end() == []
+
+
+def test_what_does_not_run_is_not_warm(start_live: Start) -> None:
+    live = start_live(layout(0), pause_s=100)
+    live.sign("fails").touch()
+    Told.wants = layout(1)
+    live.wait_for("undone")
+    (why,) = reasons(live)
+    assert "model 'm' at 127.0.0.1:" in why
+    assert "does not run one row of zeros: " in why
+    wait_until(lambda: live.running == ["gpu0"], "the shadow to end")
+
+
+def test_a_shadow_that_runs_out_of_memory_says_so(start_live: Start) -> None:
+    live = start_live(layout(0), pause_s=100)
+    live.sign("broken").touch()
+    Told.wants = layout(1)
+    live.wait_for("undone")
+    (why,) = reasons(live)
+    assert "worker 'gpu1' did not come up" in why
+    assert "CUDA out of memory" in why
+
+
+def test_one_that_ends_once_it_was_warm_undoes_the_change(start_live: Start) -> None:
+    live = start_live(layout(0), pause_s=100)
+    live.sign("hold-gpu2").touch()
+    Told.wants = layout(1, 2)
+    wait_until(lambda: live.actuator.report()["workers"].get("gpu1") == "warm", "the one that is not held")
+    os.kill(live.pid("gpu1"), signal.SIGKILL)
+    live.wait_for("undone")
+    assert reasons(live) == ["worker 'gpu1' did not come up: its Triton ended once it was warm"]
+    wait_until(lambda: live.running == ["gpu0"], "both shadows to end")
+    assert live.serving == ["gpu0"]
+
+
+def test_a_plan_that_the_policy_refuses_is_undone(start_live: Start, start_load: StartLoad) -> None:
+    live = start_live(layout(0), pause_s=100)
+    load = start_load(live)
+
+    def refuse(models: object) -> None:
+        raise ValueError("these are too many")
+
+    live.proxy.in_loop(lambda: setattr(live.proxy.engine.policy, "check_models", refuse))
+    Told.wants = layout(1)
+    live.wait_for("undone")
+    assert reasons(live) == ["the switch was refused: these are too many"]
+    load.goes_on()
+    assert live.serving == ["gpu0"]
+    assert load.end() == []
+
+
+def test_who_is_asked_to_stop_undoes_what_is_under_way(start_live: Start) -> None:
+    live = start_live(layout(0))
+    live.sign("hold").touch()
+    Told.wants = layout(1)
+    wait_until(lambda: "gpu1" in live.running, "the shadow")
+    started = [worker.pid for worker in live.tritons.workers]
+    live.proxy.stop()
+    assert live.proxy.serving.driver.observability.metrics.snapshot().changes == {"starting": 1, "undone": 1}
+    live.tritons.stop_all()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in started)
+
+
+def test_a_reload_leaves_the_layout_that_is_in_force(start_live: Start, start_load: StartLoad) -> None:
+    live = start_live(layout(0))
+    load = start_load(live)
+    before = live.proxy.serving.config
+    Told.wants = layout(1)
+    live.wait_for("done")
+    live.proxy.run(live.proxy.serving.reconfigure(before.model_copy(update={"wait_s": 7.0})))
+    load.goes_on()
+    assert (live.serving, live.proxy.serving.config.wait_s) == (["gpu1"], 7.0)
+    assert load.end() == []
+
+
+def reasons(live: Live) -> list[str]:
+    """Why changes came to nothing."""
+    return [each["reason"] for each in live.actuator.report()["told"] if each["reason"]]

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.conftest import wait_until
-from tests.proxy.actuation.conftest import Load
 from tests.proxy.actuation.deployment import layout, write_deployment
+from tests.proxy.actuation.live import Load
 from tidegate.cli import build_app
 from tidegate.documents import PROXY_FILE, write_document
 from tidegate.host import Plugins
@@ -79,7 +79,7 @@ def test_symphonys_advice_joins_workers_and_releases_them(up: Up, tmp_path: Path
         "switched",
         "done",
     ]
-    assert [len(event.workers) for event in events if isinstance(event, PlanChanged)][0] == 2
+    assert next(len(event.workers) for event in events if isinstance(event, PlanChanged)) == 2
     replayed = CliRunner().invoke(build_app(Plugins.installed()), ["replay", str(record)])
     assert replayed.exit_code == 0, replayed.output
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from tidegate_proxy.configuration import config as config_module
 from tidegate.control import ControllerChoice
+from tidegate_proxy.configuration import config as config_module
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.configuration.limits import LimitsConfig
@@ -310,7 +310,11 @@ def _leaves() -> set[str]:
     """Fields, those of `limits` and `log` one by one."""
     split: dict[str, type[Section]] = {"limits": LimitsConfig, "log": config_module.Log}
     whole = set(ServeConfig.model_fields) - set(split)
-    return {"controller.enabled"} | whole | {f"{name}.{field}" for name, kind in split.items() for field in kind.model_fields}
+    return (
+        {"controller.enabled"}
+        | whole
+        | {f"{name}.{field}" for name, kind in split.items() for field in kind.model_fields}
+    )
 
 
 def test_of_every_field_it_is_known_whether_it_needs_a_restart() -> None:

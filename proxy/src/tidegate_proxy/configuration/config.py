@@ -270,7 +270,9 @@ class ServeConfig(Section):
         self._check_take_over()
         self._check_workers()
         if self.controller is not None and self.layout is None:
-            raise ValueError("controller: it changes a layout, and there is none: name one, or leave the controller out")
+            raise ValueError(
+                "controller: it changes a layout, and there is none: name one, or leave the controller out"
+            )
         decided = Counter(
             (api, protocol) for entry in self.restricted for api in entry.apis for protocol in entry.protocols
         )

@@ -119,7 +119,9 @@ def _with(config: ServeConfig, values: dict[str, object]) -> ServeConfig:
     """A copy with some fields of another configuration."""
     for field, value in values.items():
         if isinstance(value, ControllerChoice) and config.controller is not None:
-            value = value.model_copy(update={"enabled": config.controller.enabled})
+            old = value.model_copy(update={"enabled": config.controller.enabled})
+            config = config.model_copy(update={"controller": old})
+            continue
         section, dot, name = field.partition(".")
         if dot:
             part = getattr(config, section)

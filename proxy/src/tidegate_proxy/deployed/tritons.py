@@ -1,4 +1,4 @@
-"""The workers of a deployment: embedded Tritons, those that it began with and those that come and go with the layout."""
+"""The workers of a deployment: embedded Tritons, those of its first layout and those that come and go with others."""
 
 import contextlib
 import os
