@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.proxy.actuation.deployment import TOLD, Plugin, Told, write_deployment
 from tests.proxy.actuation.live import Live, Load
 from tests.proxy.fixtures.here import ProxyHere
-from tidegate.documents import Layout
+from tidegate.documents import PROXY_FILE, Layout
 from tidegate.host import Plugins
 from tidegate_proxy.deployed.folder import placed, read_plan
 from tidegate_proxy.deployed.tritons import RunningTritons
@@ -17,12 +18,22 @@ from tidegate_proxy.deployed.tritons import RunningTritons
 
 @pytest.fixture
 def start_live(tmp_path: Path, at_the_end: Callable[..., None], start_triton: object) -> Callable[..., Live]:
-    """`start_live(layout, **controller, config={...})`: a deployment on free ports, with a proxy in this process."""
+    """`start_live(layout, **controller, config={...})`: a deployment on free ports, with a proxy in this process.
+
+    In place of the layout the folder of a deployment will do.
+    """
     del start_triton  # which says whether there is a tritonserver
 
-    def start(first: Layout, *, config: dict[str, Any] | None = None, **choice: Any) -> Live:  # noqa: ANN401
+    def start(first: Layout | Path, *, config: dict[str, Any] | None = None, **choice: Any) -> Live:  # noqa: ANN401
         Told.wants, Told.asked = None, 0
-        folder = write_deployment(tmp_path / "deployment", first, controller={**TOLD, **choice}, **(config or {}))
+        folder = tmp_path / "deployment"
+        section = {"controller": {**TOLD, **choice}}
+        if isinstance(first, Path):
+            folder = first
+            document = yaml.safe_load((folder / PROXY_FILE).read_text())
+            (folder / PROXY_FILE).write_text(yaml.safe_dump({**document, **section}))
+        else:
+            write_deployment(folder, first, **section, **(config or {}))
         plan = read_plan(folder, free_ports=True)
         tritons = RunningTritons(folder)
         at_the_end(tritons.stop_all)

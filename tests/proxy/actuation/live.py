@@ -1,8 +1,10 @@
 """A deployment that runs, with a proxy in this process before it, and clients that ask it without end."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tritonclient.grpc as triton_grpc
@@ -11,6 +13,8 @@ from tests.conftest import wait_until
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate_proxy.actuation.actuator import Actuator
 from tidegate_proxy.deployed.tritons import RunningTritons
+
+Array = np.ndarray[Any, Any]
 
 
 @dataclass
@@ -63,6 +67,10 @@ class Load:
     clients: int = 4
     pause_s: float = 0.0
     """Between an answer and the next request."""
+    tensors: tuple[str, str] = ("X", "Y")
+    """The names of its input and of its output."""
+    width: int = 1
+    expected: Callable[[Array], Array] = lambda asked: 2 * asked
     answered: int = 0
     wrong: list[str] = field(default_factory=list)
 
@@ -78,12 +86,12 @@ class Load:
             count = 0
             while not self._over.is_set():
                 count += 1
-                asked = np.array([[1000.0 * count + number]], dtype=np.float32)
-                tensor = triton_grpc.InferInput("X", [1, 1], "FP32")
+                asked = np.full((1, self.width), 1000.0 * count + number, dtype=np.float32)
+                tensor = triton_grpc.InferInput(self.tensors[0], [1, self.width], "FP32")
                 tensor.set_data_from_numpy(asked)
                 try:
-                    answer = client.infer("m", [tensor]).as_numpy("Y")
-                    problem = None if (answer == 2 * asked).all() else f"{answer} for {asked}"
+                    answer = client.infer("m", [tensor]).as_numpy(self.tensors[1])
+                    problem = None if (answer == self.expected(asked)).all() else f"{answer} for {asked}"
                 except Exception as error:
                     problem = str(error)
                 self._over.wait(self.pause_s)

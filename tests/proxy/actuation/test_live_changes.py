@@ -8,6 +8,9 @@ from pathlib import Path
 from tests.conftest import wait_until
 from tests.proxy.actuation.deployment import Told, layout
 from tests.proxy.actuation.live import Live, Load
+from tests.proxy.actuation.split import of_blocks, write_blocks
+from tidegate.documents import write_document
+from tidegate_repo_generator.deploying.deploy import deploy
 
 Start = Callable[..., Live]
 StartLoad = Callable[[Live], Load]
@@ -160,6 +163,32 @@ def test_a_reload_leaves_the_layout_that_is_in_force(start_live: Start, start_lo
     live.proxy.run(live.proxy.serving.reconfigure(before.model_copy(update={"wait_s": 7.0})))
     load.goes_on()
     assert (live.serving, live.proxy.serving.config.wait_s) == (["gpu1"], 7.0)
+    assert load.end() == []
+
+
+def test_what_does_not_drain_in_time_is_tried_elsewhere(start_live: Start, start_load: StartLoad) -> None:
+    live = start_live(layout(0), drain_limit_s=0.5)
+    load = start_load(live)
+    live.sign("stuck-gpu0").touch()
+    Told.wants = layout(1)
+    live.wait_for("done")
+    load.goes_on()
+    assert live.serving == ["gpu1"]
+    wait_until(lambda: live.running == ["gpu1"], "the old process to end")
+    assert load.end() == []
+
+
+def test_a_model_is_cut_while_it_serves(start_live: Start, at_the_end: Callable[..., None], tmp_path: Path) -> None:
+    write_document(tmp_path / "layout.json", of_blocks((0, 2)))
+    deploy(tmp_path / "layout.json", tmp_path / "deployment", {"m": write_blocks(tmp_path)}, policy="fifs")
+    live = start_live(tmp_path / "deployment", pause_s=100)
+    load = Load(live.proxy.address, tensors=("x", "y"), width=4, expected=lambda asked: -asked)
+    at_the_end(load.end)
+    load.goes_on()
+    Told.wants = of_blocks((0, 1), (1, 2))
+    live.wait_for("done")
+    load.goes_on()
+    assert live.serving == ["of m.0-1", "of m.1-2"]
     assert load.end() == []
 
 

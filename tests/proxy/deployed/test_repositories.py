@@ -2,14 +2,22 @@
 
 from pathlib import Path
 
+import onnx
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tests.proxy.actuation.deployment import layout, write_deployment
-from tidegate.documents import Device, Layout
+from tests.proxy.actuation.split import of_blocks, write_blocks
+from tidegate.documents import (
+    Device,
+    Layout,
+    LayoutNetwork,
+    write_document,
+)
 from tidegate_proxy.deployed.folder import DeploymentError
 from tidegate_proxy.deployed.repositories import EMULATED_TIMES, Repositories
+from tidegate_repo_generator.deploying.deploy import deploy
 
 
 def config_in(repository: Path) -> model_config_pb2.ModelConfig:
@@ -59,7 +67,8 @@ def test_a_partition_that_the_folder_does_not_have_is_named(tmp_path: Path) -> N
     folder = write_deployment(tmp_path / "deployment", layout(0))
     part = layout(1).partitions[0].model_copy(update={"blocks": (0, 3)})
     wanted = layout(1).model_copy(update={"partitions": (part,)})
-    with pytest.raises(DeploymentError, match=r"worker 'gpu1' is to host partition 'm' \(blocks 0 to 3 of 'm'\)"):
+    says = r"worker 'gpu1' is to host partition 'm' \(blocks 0 to 3 of 'm'\).*where the blocks of 'm' are"
+    with pytest.raises(DeploymentError, match=says):
         Repositories(folder).write(1, wanted.workers[0], wanted)
 
 
@@ -69,3 +78,22 @@ def test_what_a_deployment_that_was_killed_has_left_goes(tmp_path: Path) -> None
     left.mkdir(parents=True)
     Repositories(folder)
     assert not left.exists()
+
+
+def test_partitions_that_the_folder_does_not_have_are_generated(tmp_path: Path) -> None:
+    blocks = write_blocks(tmp_path)
+    first, wanted = of_blocks((0, 2)), of_blocks((0, 1), (1, 2))
+    write_document(tmp_path / "layout.json", first)
+    deploy(tmp_path / "layout.json", tmp_path / "deployment", {"m": blocks})
+    repositories = Repositories(tmp_path / "deployment")
+    for number, worker in enumerate(wanted.workers):
+        repository = repositories.write(number, worker, wanted)
+        (name,) = worker.hosts
+        config = text_format.Parse((repository / name / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+        assert (config.name, config.max_batch_size) == (name, 2)
+        (node,) = onnx.load(repository / name / "1" / "model.onnx").graph.node
+        assert node.op_type == ("Relu", "Neg")[number]
+    blocks.rename(tmp_path / "gone")
+    again = wanted.model_copy(update={"network": LayoutNetwork(gbps=1)})
+    with pytest.raises(DeploymentError, match=r"partitions could not be generated: .*blocks"):
+        repositories.write(9, again.workers[0], again)

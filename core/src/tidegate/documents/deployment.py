@@ -66,6 +66,9 @@ class Deployment(Document):
     flavour: Literal["embedded", "triton", "triton-tensorrt", "tensorrt"]
     partitions: tuple[DeployedPartition, ...] = Field(min_length=1)
     workers: tuple[DeployedWorker, ...] = Field(min_length=1)
+    sources: dict[Name, str] = Field(
+        default={}, description="Where the blocks of each model are, from which other partitions can be made"
+    )
 
 
 def device_variable(repository: str) -> str:

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,11 +20,13 @@ from tidegate.documents import (
     LayoutWorker,
     read_deployment,
     read_document,
+    write_document,
 )
 from tidegate_proxy.deployed.folder import DeploymentError
 
 _CONFIG = "config.pbtxt"
-_FOLDER = "workers"
+_FOLDER, _GENERATED = "workers", "generated"
+_GENERATE_S = 600.0
 EMULATED_TIMES = "table_ms"
 """The parameter of an emulated GPU that says how long its batches take: {rows: milliseconds}, as JSON."""
 _EMULATED_NEIGHBOURS = "neighbours"
@@ -40,10 +44,16 @@ class Repositories:
         for worker in self._deployment.workers:
             for name in worker.hosts:
                 self._hosts.setdefault(name, []).append((worker, kinds.get(worker.name, "")))
-        shutil.rmtree(folder / RUN_FOLDER / _FOLDER, ignore_errors=True)  # of a deployment that was killed
+        self._generated: tuple[Layout, Path] | None = None
+        """The layout for which partitions were made last, and the deployment that has them."""
+        for left in (_FOLDER, _GENERATED):  # of a deployment that was killed
+            shutil.rmtree(folder / RUN_FOLDER / left, ignore_errors=True)
 
     def write(self, worker_id: int, worker: LayoutWorker, layout: Layout) -> Path:
-        """Write the repository of a worker of a layout; where it is. Raises DeploymentError, OSError."""
+        """Write the repository of a worker of a layout; where it is. Raises DeploymentError, DocumentError, OSError.
+
+        It takes seconds where the layout has partitions that the folder does not have: they are generated.
+        """
         target = self._folder / RUN_FOLDER / _FOLDER / f"{worker_id}-{plain(worker.name)}"
         shutil.rmtree(target, ignore_errors=True)
         batches = largest_batches(layout)
@@ -59,20 +69,41 @@ class Repositories:
         """The folder of a partition in the repository of a worker that hosts it, and whether that is of its kind."""
         (part,) = (part for part in layout.partitions if part.name == name)
         known = {(each.name, each.model, each.blocks) for each in self._deployment.partitions}
-        if (name, part.model, part.blocks) not in known:
+        if (name, part.model, part.blocks) in known:
+            hosts = sorted(self._hosts.get(name, ()), key=lambda host: host[1] != worker.speed)
+            for host, kind in hosts:
+                if (found := self._folder / host.repository / name).is_dir():
+                    return found, kind == worker.speed
+        if missing := sorted({model.name for model in layout.models} - self._deployment.sources.keys()):
             have = ", ".join(each.name for each in self._deployment.partitions)
             raise DeploymentError(
                 f"worker {worker.name!r} is to host partition {name!r} (blocks {part.blocks[0]} to {part.blocks[1]} of "
-                f"{part.model!r}), which {self._folder} does not have; it has {have}: generate it from a layout with "
-                "all partitions that the controller may want"
+                f"{part.model!r}), which {self._folder} does not have; it has {have}, and does not say where the "
+                f"blocks of {missing[0]!r} are: generate it again, from a layout with all that the controller may want"
             )
-        hosts = sorted(self._hosts[name], key=lambda host: host[1] != worker.speed)
-        for host, kind in hosts:
-            if (found := self._folder / host.repository / name).is_dir():
-                return found, kind == worker.speed
-        raise DeploymentError(
-            f"partition {name!r} is in no repository of {self._folder} any more: generate the deployment again"
-        )
+        folder = self._generate(layout)
+        (host,) = (host for host in read_deployment(folder).workers if host.name == worker.name)
+        return folder / host.repository / name, True
+
+    def _generate(self, layout: Layout) -> Path:
+        """A deployment of a layout, made of the blocks that this one was made of."""
+        if self._generated is not None and self._generated[0] == layout:
+            return self._generated[1]
+        folder = self._folder / RUN_FOLDER / _GENERATED
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        write_document(folder / LAYOUT_FILE, layout)
+        blocks = [word for model, path in self._deployment.sources.items() for word in ("--blocks", f"{model}={path}")]
+        command = [sys.executable, "-c", "from tidegate.cli import main; main()", "generate"]
+        command += [str(folder / LAYOUT_FILE), "--output", str(folder / "deployment"), *blocks]
+        try:
+            made = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_GENERATE_S)
+        except subprocess.TimeoutExpired as error:
+            raise DeploymentError(f"partitions were not generated within {_GENERATE_S:g} s") from error
+        if made.returncode:
+            raise DeploymentError(f"partitions could not be generated: {' '.join(made.stderr.split())}")
+        self._generated = layout, folder / "deployment"
+        return folder / "deployment"
 
 
 def largest_batches(layout: Layout) -> dict[str, int]:

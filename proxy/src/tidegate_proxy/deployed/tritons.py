@@ -53,6 +53,8 @@ class RunningTritons:
         self._unwanted: set[int] = set()
         """The ids of workers that were to be stopped: one whose start comes later than that does not start."""
         self._repositories: Repositories | None = None
+        self._writing = threading.Lock()
+        """Held by whoever writes a repository, which may take seconds."""
 
     def start_all(self, plans: Sequence[WorkerPlan], ready: Callable[[str, EmbeddedTriton], None]) -> None:
         """Start those that the deployment begins with; `ready` is called as each becomes so.
@@ -106,7 +108,7 @@ class RunningTritons:
         repository: Path | None = None
         try:
             environment = environment_of(worker)
-            with self._lock:
+            with self._writing:
                 if self._repositories is None:
                     self._repositories = Repositories(self._folder)
                 repository = self._repositories.write(worker_id, worker, layout)

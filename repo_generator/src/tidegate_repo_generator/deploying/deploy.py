@@ -102,7 +102,8 @@ def deploy(
         if flavour.takes_precision:
             shapes = shapes_of_partitions(complete, files, requests)
         repositories = Repositories(new, complete, places, files, flavour, precision or Precision.FP32, shapes, target)
-        deployment = repositories.write()
+        sources = {model: str(path.absolute()) for model, path in paths.items()}
+        deployment = repositories.write().model_copy(update={"sources": sources})
         write_document(new / LAYOUT_FILE, complete)
         if flavour is not Flavour.EMBEDDED:
             text = (new / LAYOUT_FILE).read_text(encoding="utf-8")
