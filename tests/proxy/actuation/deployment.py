@@ -45,7 +45,6 @@ class TritonPythonModel:
     def initialize(self, args):
         parameters = json.loads(args["model_config"])["parameters"]
         folder, self.sleep_s = Path(parameters["folder"]["string_value"]), float(parameters["sleep_s"]["string_value"])
-        (folder / "loading").touch()
         if (folder / "broken").exists():
             raise pb.TritonModelException("CUDA out of memory")
         mine = [folder / "hold", *(folder / f"hold-gpu{n}" for n in range(9) if f"gpu{n}" in args["model_repository"])]

@@ -34,12 +34,12 @@ def test_a_worker_moves_and_no_request_is_lost(start_live: Start, start_load: St
 def test_a_shadow_that_is_never_ready_is_undone(start_live: Start, start_load: StartLoad) -> None:
     live = start_live(layout(0, 1), start_limit_s=2)
     load = start_load(live)
-    live.sign("loading").unlink()
     live.sign("hold").touch()
     Told.wants = layout(1, 2)
-    wait_until(live.sign("loading").exists, "the shadow to load")
-    assert "gpu2" in live.running
+    wait_until(lambda: "gpu2" in live.running, "the shadow")
+    Told.wants = None
     live.wait_for("undone")
+    assert reasons(live)[0] == "not up within 2 s: gpu2"
     load.goes_on()
     assert live.serving == ["gpu0", "gpu1"]
     wait_until(lambda: live.running == ["gpu0", "gpu1"], "the shadow to end")

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 0.05
 """How often it looks whether workers have drained, or died, while a change is under way."""
+AFTERWARDS_S: Final = 10.0
+"""A process that does not come up ends so long after its time, should nobody have stopped it."""
 TOLD: Final = 100
 """So many steps of changes are reported, the latest ones."""
 AT_A_TIME: Final = 4
@@ -243,7 +245,8 @@ class Actuator:
         async with self._room:
             log.info("worker %r starts", worker.name)
             limit_s = self._start_limit_s
-            triton = await in_thread(lambda: processes.start(order.worker_id, worker, order.layout, limit_s))
+            at_most_s = limit_s + AFTERWARDS_S  # the loop undoes the change before, and says why
+            triton = await in_thread(lambda: processes.start(order.worker_id, worker, order.layout, at_most_s))
         backend, models = await self._tritons.try_out(triton)
         try:
             for model in models:
