@@ -252,7 +252,8 @@ class Engine:
         """
         state = self._state
         now_ns, timers = state.now_ns, state.succession.timers
-        if not timers.is_due(now_ns) and not state.flights.is_due(now_ns):
+        # What is earliest may be dead, unless somebody has asked when to wake: that must not make a difference.
+        if (now_ns < timers.earliest_ns or now_ns < timers.next_ns) and not state.flights.is_due(now_ns):
             return
         wake_ns, slack_ns = state.next_wake_ns, None
         # What was asked for an instant that had passed was late before anybody could wake.

@@ -138,7 +138,8 @@ class Flights:
 
     def is_due(self, now_ns: int) -> bool:
         """Whether `start_due` has something to start."""
-        return self._planned_starts.is_due(now_ns)
+        starts = self._planned_starts
+        return starts.earliest_ns <= now_ns and starts.next_ns <= now_ns
 
     def start_due(self, now_ns: int) -> None:
         """Start what was planned for up to now."""

@@ -59,10 +59,6 @@ class Timers:
         self.earliest_ns = NEVER
         return NEVER
 
-    def is_due(self, now_ns: int) -> bool:
-        """Whether a timer is due, whoever has asked before; quick where none is."""
-        return self.earliest_ns <= now_ns and self.next_ns <= now_ns
-
     def pop_due(self, now_ns: int) -> Iterator[tuple[int, TimerKey]]:
         """Take the timers that are due, one after the other: when each was, and its key.
 
