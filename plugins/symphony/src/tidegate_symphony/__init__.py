@@ -2,6 +2,8 @@
 
 policy         glue: events to the two threads below, their decisions to commands
 model_thread   what concerns one queue only: the candidate, and when it may start
+choice         which requests had better run together, where they differ or where all cannot be in time
+applications   how long batches take of those whose applications are quick, and of all
 outlook        what workers promise a kind of requests, and what may be hoped for beyond that
 batch_need     how large batches have to be for the workers to bear the load
   kind_load, eager_merging              what arrives of a kind, and whether it merges where no batch waits

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from tidegate.toolkit import ArrivalRate, BatchTarget
+from tidegate_symphony.applications import Alike
 from tidegate_symphony.outlook import LESS_SURE, Outlook
 
 
@@ -18,6 +19,8 @@ class KindLoad:
     """What the workers promise; None: no worker hosts it, or nobody has asked since they or their profiles changed."""
     needed_rows: float = 1.0
     """The size that its batches need; inf: no size carries the load."""
+    alike: tuple[Alike, ...] = ()
+    """The groups of its requests whose batches take more or less long, the last one all; as old as the outlook."""
 
     @classmethod
     def of(cls, rate: ArrivalRate, *, needed_rows: float = 1.0) -> Self:
@@ -26,6 +29,6 @@ class KindLoad:
 
     def forget_plans(self) -> None:
         """The workers or their profiles changed: no target stands."""
-        self.outlook = None
+        self.outlook, self.alike = None, ()
         for target in self.targets:
             target.forget()

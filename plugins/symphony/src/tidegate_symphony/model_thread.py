@@ -6,6 +6,8 @@ from itertools import islice
 
 from tidegate.api import NEVER, Model, Profile, QueueKey, Request
 from tidegate.toolkit import BatchTarget, Gathered, Gathering, RequestQueue
+from tidegate_symphony.applications import Alike
+from tidegate_symphony.choice import Chosen, choose
 from tidegate_symphony.outlook import Outlook, Promises
 
 LONGEST_PAUSE_NS = 1_000_000_000
@@ -34,12 +36,24 @@ class Candidate:
     """Dispatch no later: a start after this breaks the earliest deadline."""
     in_time: bool = True
     """Whether it is expected to be in time; else it is tried, where nobody else wants the worker."""
+    chosen: Chosen | None = None
+    """The batch itself, where its requests need not stand together; `start` and `count` say nothing then."""
 
 
 class ModelThread(RequestQueue):
     """A queue, in the order in which requests are due, and its candidate."""
 
-    __slots__ = ("_came_ns", "_gathering", "_targets", "_usual_ns", "candidate", "kind", "outlook", "slack_ns")
+    __slots__ = (
+        "_alike",
+        "_came_ns",
+        "_gathering",
+        "_targets",
+        "_usual_ns",
+        "candidate",
+        "kind",
+        "outlook",
+        "slack_ns",
+    )
 
     def __init__(
         self,
@@ -61,6 +75,8 @@ class ModelThread(RequestQueue):
         self.candidate: Candidate | None = None
         self.outlook: Outlook
         """The outlook of the last update."""
+        self._alike: Sequence[Alike] = ()
+        """The groups of the last update."""
         self._gathering = gathering
         self._targets = targets
         self._usual_ns = patience_ns if model.slo_ns is None else model.slo_ns
@@ -87,6 +103,8 @@ class ModelThread(RequestQueue):
         candidate = self.candidate
         if candidate is None or now_ns > candidate.latest_ns or not candidate.in_time:
             return False
+        if candidate.chosen:
+            return now_ns >= candidate.exec_ns  # who is in it is looked at again when a worker is idle
         if self.rank_ns(request) < self._last_ns:
             return False  # it stands before others
         if candidate.start + candidate.count + 1 < len(self._requests):
@@ -110,12 +128,16 @@ class ModelThread(RequestQueue):
             count += 1
         return count
 
-    def update(self, outlook: Outlook, now_ns: int, enough_rows: float) -> Candidate:
-        """Gather the candidate anew; one of `enough_rows` does not wait for more. The head must not be hopeless."""
-        self.outlook = outlook
+    def update(self, outlook: Outlook, now_ns: int, enough_rows: float, alike: Sequence[Alike] = ()) -> Candidate:
+        """Gather the candidate anew; one of `enough_rows` does not wait for more. The head must not be hopeless.
+
+        `alike`: the groups among which batches are chosen, the last one all; none: gather from the head on.
+        """
+        self.outlook, self._alike = outlook, alike
         batch = self.gather(outlook.promises, now_ns)
         assert batch is not None, "a head that is not hopeless is a batch by itself"
-        self.candidate = Candidate(batch.start, batch.count, batch.rows, batch.due_ns)
+        chosen = batch if isinstance(batch, Chosen) else None
+        self.candidate = Candidate(batch.start, batch.count, batch.rows, batch.due_ns, chosen=chosen)
         self._time(self.candidate, now_ns, enough_rows)
         return self.candidate
 
@@ -125,8 +147,11 @@ class ModelThread(RequestQueue):
         It is one that may be promised, unless that leaves requests behind that a larger one had taken along: of such a
         batch less may be promised, which is better if more of its rows are expected to be in time per time that it
         takes. Where nothing is expected to be in time, the head is tried, with what might be in time besides. `tries`:
-        False where another worker may bring the head in time.
+        False where another worker may bring the head in time. Where `update` was given groups, the batch of most worth
+        is chosen among them.
         """
+        if self._alike and (found := self._choose(now_ns)):
+            return found
         best = self._gather_with(promises.profile, 0, now_ns)
         if best is None or best.rows < min(self.outlook.most_rows, self.rows):
             most = self._rate_in_time(best, promises, now_ns) if best else 0.0
@@ -140,6 +165,18 @@ class ModelThread(RequestQueue):
         if best is None and tries:
             best = self._gathering.keep_head(self, promises.least, now_ns, most_rows=self.outlook.most_rows)
         return best
+
+    def bring_forward(self, ids: Sequence[int]) -> None:
+        """Let these requests be the first of the queue, in this order: they are about to be taken."""
+        for request_id in reversed(ids):
+            self._requests.move_to_end(request_id, last=False)
+
+    def _choose(self, now_ns: int) -> Gathered | None:
+        """The batch of most worth: a run of the queue, where the outlook tells of all that are in it."""
+        chosen = choose(self, self._alike, self._gathering, now_ns, self.outlook.most_rows)
+        if chosen and chosen.promises is self.outlook.promises:
+            return Gathered(chosen.start, chosen.count, chosen.rows, chosen.due_ns)
+        return chosen
 
     def _gather_with(self, profile: Profile, degree: int, now_ns: int) -> Gathered | None:
         """The batch in time under a profile that promises more or less."""
@@ -156,15 +193,16 @@ class ModelThread(RequestQueue):
         return promises.in_time(batch.rows, left) / promises.profile.expected_ns(batch.rows)
 
     def _time(self, candidate: Candidate, now_ns: int, enough_rows: float) -> None:
-        rows, due_ns, planned_ns = candidate.rows, candidate.due_ns, self.outlook.profile.planned_ns
+        profile = candidate.chosen.promises.profile if candidate.chosen else self.outlook.profile
+        rows, due_ns, planned_ns = candidate.rows, candidate.due_ns, profile.planned_ns
         candidate.exec_ns, candidate.latest_ns = now_ns, NEVER
         if due_ns != NEVER:
             candidate.latest_ns = due_ns - planned_ns(rows)
             if candidate.latest_ns < now_ns:
-                candidate.latest_ns = due_ns - self.outlook.profile.expected_ns(rows)
+                candidate.latest_ns = due_ns - profile.expected_ns(rows)
             candidate.in_time = candidate.latest_ns >= now_ns
             if not candidate.in_time:
-                candidate.latest_ns = due_ns - self.outlook.profile.least_ns(rows)
+                candidate.latest_ns = due_ns - profile.least_ns(rows)
             waits = self.model.slo_ns is not None and rows < enough_rows and rows < self.outlook.most_rows
             if waits and self.head.deferrable:  # of its queue all are, or none
                 # Without an SLO there is nothing to defer towards; nobody can join what is full.

@@ -34,10 +34,11 @@ class Promises:
         less_sure = [profile.with_margin(share) for share in LESS_SURE] if scatters else ()
         return cls(profile, less_sure, profile.at_least(), NormalDist().inv_cdf(quantile))
 
-    def in_time(self, rows: int, rows_left_ns: Sequence[tuple[int, int]]) -> float:
+    def in_time(self, rows: int, rows_left_ns: Sequence[tuple[float, int]]) -> float:
         """How many rows of a batch of `rows` will be in time, on average, as if times were distributed normally.
 
-        `rows_left_ns`: of each request its rows, and how long from the batch's start its deadline is away.
+        `rows_left_ns`: of each request its rows, or what they count as, and how long from the batch's start its
+        deadline is away.
         """
         expected_ns = self.profile.expected_ns(rows)
         spread_ns = sqrt(2) * (self.profile.planned_ns(rows) - expected_ns) / self.deviations

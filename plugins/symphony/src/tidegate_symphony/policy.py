@@ -1,6 +1,6 @@
 """Symphony's deferred batch scheduling (Algorithm 1, and Appendix D for its two halves)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import inf
 from typing import Literal, Self
 
@@ -12,6 +12,7 @@ from tidegate.api import (
     CancelTimer,
     Commands,
     Drop,
+    ExecutionTimesUpdated,
     LegFinished,
     Model,
     PolicyOptions,
@@ -29,8 +30,10 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.toolkit import ArrivalRate, Gathered, Gathering, QueueingPolicy
+from tidegate_symphony.applications import Alike, Applications
 from tidegate_symphony.autoscaler import Autoscaler
 from tidegate_symphony.batch_need import BatchNeed
+from tidegate_symphony.choice import Chosen
 from tidegate_symphony.kind_load import KindLoad
 from tidegate_symphony.model_thread import Candidate, Kind, ModelThread
 from tidegate_symphony.outlook import Outlook, Promises
@@ -85,6 +88,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._gathering = Gathering(ms_to_ns(options.reserve_ms))
         self._by_window = options.gathering == "window"
         self._adapts = options.deferral == "adaptive"
+        self._chooses = self._by_window and self._adapts
         self._contention = options.contention
         self._consolidates = options.consolidate
         self._slack_ns = setup.wake_slack_ns
@@ -94,6 +98,10 @@ class Symphony(QueueingPolicy[ModelThread]):
         """How large batches the loads need, by model: one for all that share workers."""
         self._promises: dict[ProfileKey, Promises] = {}
         """What kinds of workers promise, as far as it was asked for; made anew of a profile that has changed."""
+        self._applications: dict[str, Applications] = {}
+        """The applications that are known, by model."""
+        for times in setup.execution_times:
+            self._applications.setdefault(times.model, Applications()).tell(times)
         self._ready = ReadyCandidates()
         self._autoscaler = Autoscaler(round(options.advice_every_s * 1e9), options.tolerated_loss)
 
@@ -123,6 +131,8 @@ class Symphony(QueueingPolicy[ModelThread]):
         if not self.arrives_anew(request):
             self._autoscaler.arrived()
             load.rate.observe(now_ns, request.rows)
+            if request.app and (known := self._applications.get(request.model)) and known.count(request.app):
+                self._plan_by_applications(request.model)
             if self._adapts and (need := self._needs.get(request.model) or self._share(request.model)):
                 need.refresh(now_ns, request.rows)
         thread = self.enqueue(request)
@@ -185,6 +195,12 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._outlook((event.profile.partition, event.profile.shape))
         return commands
 
+    def on_execution_times_updated(self, event: ExecutionTimesUpdated) -> Commands:
+        """Batches of an application take otherwise."""
+        self._applications.setdefault(event.times.model, Applications()).tell(event.times)
+        self._plan_by_applications(event.times.model)
+        return ()
+
     def forget_plans(self, partitions: Collection[str], shape: str | None = None) -> None:
         """The workers or their profiles changed: no candidate and no target stands."""
         super().forget_plans(partitions, shape)
@@ -202,7 +218,7 @@ class Symphony(QueueingPolicy[ModelThread]):
                 self._autoscaler.dropped(hopeless)
                 commands.extend(Drop(request.id, "deadline") for request in self.take(thread, hopeless))
                 continue
-            candidate = thread.update(outlook, now_ns, self._enough_rows(thread))
+            candidate = thread.update(outlook, now_ns, self._enough_rows(thread), self._alike(thread.kind))
             if candidate.exec_ns > now_ns:  # not schedulable before its moment
                 self._ready.discard(thread.key)
                 commands.append(SetTimer(thread.key, candidate.exec_ns))
@@ -236,7 +252,11 @@ class Symphony(QueueingPolicy[ModelThread]):
             if batch is not None and start_ns > now_ns and batch != thread.gather(promises, now_ns, tries=tries):
                 continue  # once the worker is idle, which may be sooner than planned, more may be in time
             if batch is not None:
-                commands.append(self.dispatch(now_ns, thread, batch.count, worker, start=batch.start))
+                chosen, start = batch.chosen if isinstance(batch, Candidate) else batch, batch.start
+                if isinstance(chosen, Chosen):
+                    thread.bring_forward(chosen.ids)
+                    start = 0
+                commands.append(self.dispatch(now_ns, thread, batch.count, worker, start=start))
                 return True
         return False
 
@@ -261,9 +281,36 @@ class Symphony(QueueingPolicy[ModelThread]):
             pays_rows /= max(1.0, kappa)
         return min(load.needed_rows, max(1.0, pays_rows))
 
+    def _alike(self, kind: Kind) -> Sequence[Alike]:
+        """The groups among whose batches those of a kind are chosen; none where they are gathered from the head on.
+
+        A batch that is chosen may leave the head behind. Who is left behind has too little chance where other kinds
+        share the workers, or where nobody knows who will be in time: so batches are chosen only where requests are of
+        several applications, or where all are of one kind whose times hardly vary.
+        """
+        load, need = self._loads[kind], self._needs.get(kind[0])
+        if self.models[kind[0]].slo_ns is None or not load.alike:
+            return ()
+        alone = need is not None and len(need.loads) == 1
+        return load.alike if len(load.alike) > 1 or (alone and not load.alike[0].promises.less_sure) else ()
+
+    def _alike_by_applications(self, kind: Kind, profile: Profile) -> tuple[Alike, ...]:
+        known, model = self._applications.get(kind[0]), self.models[kind[0]]
+        if known is None or any(other[0] == kind[0] for other in self._loads if other != kind):
+            return ()  # of several shapes their profiles tell: what is known of applications is of all shapes together
+        return known.alike(profile, model.merged_rows, self.quantile)
+
+    def _plan_by_applications(self, model: str) -> None:
+        """What is known of a model's applications has changed: candidates are gathered anew when they are asked for."""
+        self.forget_plans((model,))
+        for kind in [kind for kind in self._loads if kind[0] == model]:
+            self._outlook(kind)
+
     def _begin_load(self, kind: Kind, now_ns: int) -> KindLoad:
         """Something of a kind arrives for the first time."""
         load = self._loads[kind] = KindLoad.of(ArrivalRate(now_ns))
+        if kind[0] in self._applications:
+            self._plan_by_applications(kind[0])
         self._outlook(kind)
         if need := self._needs.get(kind[0]):
             need.loads.append(load)
@@ -288,6 +335,8 @@ class Symphony(QueueingPolicy[ModelThread]):
             most_rows = min(self.models[model].merged_rows, fastest.worthwhile_rows)
             promises, workers = self._promises_of(fastest), self.idle.count_hosting(model)
             load.outlook = Outlook(promises, workers, fastest.fixed_cost_ns, most_rows, self.models[model].slo_ns)
+            if self._chooses and len(self.idle.kinds_hosting(model)) == 1:
+                load.alike = self._alike_by_applications(kind, fastest) or (Alike(promises),)
         return load.outlook
 
     def _promises_of(self, profile: Profile) -> Promises:
