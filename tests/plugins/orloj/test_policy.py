@@ -26,7 +26,8 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.testing import Playbook, PolicyConformance, check_policy
-from tidegate_orloj.policy import Orloj, OrlojOptions
+from tidegate_orloj.pending import Pending
+from tidegate_orloj.policy import MOST_LOOKED_AT, Candidate, Orloj, OrlojOptions
 
 SLO_MS = 200
 QUICK = ExecutionTimes("m", "quick", "default", tuple(map(ms_to_ns, (9, 10, 11))), ms_to_ns(5), 0.5)
@@ -175,6 +176,29 @@ def test_a_client_with_all_the_time_in_the_world_hinders_nobody() -> None:
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         OrlojOptions.model_validate(options)
+
+
+def test_a_worker_that_frees_looks_at_the_most_urgent_of_very_many_queues() -> None:
+    looked: list[str] = []
+
+    class Watched(Orloj):
+        def _candidate(self, now_ns: int, queue: Pending, worker: Worker) -> Candidate | None:
+            looked.append(queue.key[2])
+            return super()._candidate(now_ns, queue, worker)
+
+    started = Playbook(Watched(SETUP, OrlojOptions())) >> arrived(9999)
+    started.commands()
+    for number in range(3 * MOST_LOOKED_AT):
+        event = arrived(number, app="quick", slo_ms=2 * SLO_MS - number / 10)
+        started >>= msgspec.structs.replace(
+            event, request=msgspec.structs.replace(event.request, merge_key=f"key {number}")
+        )
+        started.commands()
+    looked.clear()
+    assert dispatched(started >> freed(10)) == (3 * MOST_LOOKED_AT - 1,), "it is due first"
+    assert len(looked) == MOST_LOOKED_AT
+    assert f"key {2 * MOST_LOOKED_AT}" in looked
+    assert f"key {2 * MOST_LOOKED_AT - 1}" not in looked
 
 
 def test_a_successor_knows_what_was_told_since_and_how_often_applications_come() -> None:

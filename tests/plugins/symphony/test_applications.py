@@ -49,7 +49,7 @@ def known(*times: ExecutionTimes) -> Applications:
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 def test_batches_of_the_quickest_and_of_all_take_what_their_longest_request_does(rows: int) -> None:
     quick, every = known(SLOW, QUICK).alike(PROFILE, 4, QUANTILE)
-    assert quick.apps == {"quick"}
+    assert quick.apps == frozenset({"quick"})
     assert every.apps is None
     assert quick.promises.profile.expected_ns(rows) == pytest.approx(QUICK.expected_batch_ns(rows), rel=1e-6)
     # Equation 8, by hand: each of the requests is one of six that are equally probable.

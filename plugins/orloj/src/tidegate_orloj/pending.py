@@ -85,6 +85,15 @@ class Pending(RequestQueue):
         return self._app[: len(self)]
 
     @property
+    def urgency(self) -> tuple[int, int]:
+        """What the queues are ranked by, the smallest first, where they are too many to look at each: O(1).
+
+        When the first of its requests is lost, or the patience of the oldest is at an end; then who is the oldest.
+        """
+        arrival_ns = self.head.arrival_ns
+        return min(self.wake_ns, arrival_ns + self._patience_ns), arrival_ns
+
+    @property
     def due_ns(self) -> Ints:
         """The last instant at which the answer to each is worth anything; NEVER: at any."""
         return self._due_ns[: len(self)]

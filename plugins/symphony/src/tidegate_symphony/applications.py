@@ -29,7 +29,7 @@ class Alike:
     """Their applications; None: all requests, of whatever application."""
 
     def of(self, requests: Iterable[Request]) -> list[Request]:
-        """Those of a queue's requests that are alike, in its order."""
+        """The requests of a queue that are alike, in its order."""
         apps = self.apps
         return list(requests) if apps is None else [request for request in requests if request.app in apps]
 
