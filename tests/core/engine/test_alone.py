@@ -171,6 +171,22 @@ def test_what_was_given_counts_until_more_is_known_than_a_few_legs_say() -> None
     assert [number for number, times in enumerate(told, 1) if times] == [GIVEN]
 
 
+def test_batches_of_what_was_given_tell_what_is_shared_before_all_of_it_has_run_alone() -> None:
+    """Quick ones hardly ever run alone behind a policy that lets them run together."""
+    law = {"fixed_ns": 8_000.0, "scale": 0.2}
+    alone = AloneTimes(
+        [ExecutionTimes("m", "quick", "gpu", (5_000,), **law), ExecutionTimes("m", "slow", "gpu", (20_000,), **law)]
+    )
+    for _ in range(BATCHES):  # as was told: c0 + k * c1 * the longest
+        alone.observe_batch([of_app("quick", 0), of_app("quick", 1)], "gpu", 10_000)
+        alone.observe_batch([of_app("quick", 0), of_app("slow", 1)], "gpu", 16_000)
+    for _ in range(WINDOW):
+        alone.observe(of_app("slow"), "gpu", 12_500, PROFILE)
+    slow = next(times for times in alone.known if times.app == "slow")
+    assert slow.fixed_ns == pytest.approx(8_000, rel=0.01), "not the profile's, which mixes applications"
+    assert slow.expected_batch_ns(2) == pytest.approx(8_000 + 2 * 4_500, rel=0.01)
+
+
 def test_batches_of_many_applications_are_soon_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(7)
     apps = [tuple(sorted(rng.randrange(1, 10**9) for _ in range(POINTS))) for _ in range(64)]

@@ -49,7 +49,7 @@ class _Seen:
         self.latest_ns: deque[int] = deque(maxlen=WINDOW)
         self.told: ExecutionTimes | None = None
         self.points_ns: tuple[int, ...] = ()
-        """As many of the latest, sorted, as were told; empty before that."""
+        """What requests take alone, sorted, as was told, or learned and told; empty before that."""
         self.first = FIRST
 
     @property
@@ -99,6 +99,8 @@ class AloneTimes:
             if seen:
                 seen.told = times
                 seen.first = GIVEN
+                # Batches of them tell at once what requests share: by the time the first one is learned, it is known.
+                seen.points_ns = tuple(round(times.fixed_ns + times.scale * time_ns) for time_ns in times.times_ns)
 
     @property
     def known(self) -> tuple[ExecutionTimes, ...]:
