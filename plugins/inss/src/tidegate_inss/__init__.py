@@ -1,0 +1,9 @@
+"""InSS: models on MPS shares of GPUs, by a model of how they slow each other down (Han et al., TPDS 2024).
+
+problem      GPUs, models, rates, SLOs, and the interference file
+assignment   what planners decide: which model has how much of which GPU, in batches of which size
+tables       what every model takes alone, on all shares and in all batches
+prediction   what batches take beside their neighbours, how long requests wait, how many are late
+bearing      how much load a share bears before too many are late
+plan         the document, made by `plan_of`; `layout` makes of it what generator, simulator and proxy read
+"""

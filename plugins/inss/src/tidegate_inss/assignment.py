@@ -1,0 +1,36 @@
+"""What planners decide: which model has how many units of which GPU, and with which batch size."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Share(NamedTuple):
+    """One process of a model on a share of a GPU."""
+
+    model: int
+    """Its number in the problem."""
+    gpu: int
+    """The number of the GPU, in the order of `ShareProblem.devices`."""
+    units: int
+    """How much of the GPU it has, of `ShareProblem.units_per_gpu`."""
+    batch: int
+    """Its batches have no more rows."""
+
+
+def by_gpu(shares: Iterable[Share], gpus: int) -> list[list[Share]]:
+    """The shares of each GPU, in the order given."""
+    sorted_out: list[list[Share]] = [[] for _ in range(gpus)]
+    for share in shares:
+        sorted_out[share.gpu].append(share)
+    return sorted_out
+
+
+def why_not(shares: Sequence[Share], units: int, memory_mib: float | None, taken_mib: Sequence[float]) -> str | None:
+    """What is wrong with the shares of one GPU; None: nothing. `taken_mib`: the memory of each of them."""
+    if any(share.units < 1 or share.batch < 1 for share in shares):
+        return "a share rounds to nothing"
+    if (given := sum(share.units for share in shares)) > units:
+        return f"shares of {given} units, and it has {units}"
+    if memory_mib is not None and (taken := sum(taken_mib)) > memory_mib:
+        return f"processes that take {taken:.0f} MiB, and it has {memory_mib:.0f}"
+    return None

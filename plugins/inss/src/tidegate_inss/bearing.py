@@ -1,0 +1,26 @@
+"""How much load a share bears before too many requests are late: in closed form, for all batch sizes at once.
+
+Whatever waits when a worker frees runs together, up to the batch size, as Tidegate's policies do it. A request that
+comes while a batch runs is in the next one, and in time if both fit into its SLO: 2 t(b) <= SLO. While a batch of b
+runs, the next b come on average if the rate is b / t(b); with Poisson arrivals more come half the time, so that the
+rate has to leave `MARGIN` standard deviations.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate_inss.tables import Floats
+
+MARGIN = 1.0
+"""Standard deviations of what comes while a batch runs. Found by simulation (docs/results/inss.md)."""
+ROUNDS = 2.0
+"""A batch must take no more than the SLO over this."""
+
+
+def borne_rps(batches: NDArray[np.int64], batch_ms: Floats, slo_ms: float) -> Floats:
+    """The rates, per second, at which batches of these sizes that take so long are in time; 0 where none is.
+
+    Arrays of one shape, or of shapes that broadcast.
+    """
+    mean = np.square((np.sqrt(MARGIN**2 + 4 * batches) - MARGIN) / 2)
+    return np.where(slo_ms >= ROUNDS * batch_ms, 1000 * mean / batch_ms, 0.0)

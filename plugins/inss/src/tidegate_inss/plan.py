@@ -1,0 +1,96 @@
+"""The plan: which shares every GPU is divided into, what runs there, and what that is foretold to do."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tidegate.api import Plan
+from tidegate.documents.struct_field import DeviceField
+
+Amount = Annotated[float, Field(ge=0)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class PlannedShare(_Part):
+    """One process of a model on a share of a GPU."""
+
+    model: str
+    units: int = Field(ge=1)
+    """How much of the GPU it has, in what MPS rounds down to."""
+    percent: int = Field(ge=1, le=100)
+    """The same as MPS is told it. Rounded up each, so that those of a GPU may exceed 100; their units do not."""
+    batch: int = Field(ge=1)
+    """Its batches have no more rows."""
+    batch_ms: Amount
+    """What a full batch takes beside its neighbours."""
+    most_rps: Amount
+    """Its throughput with full batches, one after the other."""
+
+
+class PlannedGpu(_Part):
+    """One GPU."""
+
+    device: DeviceField
+    shares: tuple[PlannedShare, ...] = Field(min_length=1)
+
+
+class PlannedModel(_Part):
+    """One model, all its shares together."""
+
+    name: str
+    rate_rps: Amount
+    """What comes."""
+    most_rps: Amount
+    """The throughput of its shares with full batches; 0: it has none."""
+    bears_rps: Amount
+    """How much may come, as far as is foretold, before too many are late."""
+    missing: str = ""
+    """Why it has no share, or not enough of them."""
+
+
+class SharePlan(Plan):
+    """GPUs in shares. `objective`: so many times the rates are borne, by the model that bears least; more is better."""
+
+    kind: Literal["share_plan"] = "share_plan"
+    units_per_gpu: int
+    models: tuple[PlannedModel, ...]
+    gpus: tuple[PlannedGpu, ...]
+    """Those that have shares."""
+
+    @property
+    def throughput_rps(self) -> float:
+        """The sum over all shares of what they do with full batches: the paper's objective."""
+        return sum(model.most_rps for model in self.models)
+
+    @property
+    def summary(self) -> str:
+        """What it bears, what it takes, and what is missing."""
+        shares = sum(len(gpu.shares) for gpu in self.gpus)
+        used = sum(share.units for gpu in self.gpus for share in gpu.shares) / self.units_per_gpu
+        missing = [f"{model.name}: {model.missing}" for model in self.models if model.missing]
+        short = f"; not served as asked: {'; '.join(missing)}" if missing else ""
+        return (
+            f"bears {self.objective:.2f} times the rates; {self.throughput_rps:,.0f} rows/s in full batches; {shares} "
+            f"shares, {used:.2f} of {len(self.gpus)} GPUs{short}"
+        )
+
+    @property
+    def table(self) -> list[dict[str, str]]:
+        """A row per share."""
+        rates = {model.name: model.rate_rps for model in self.models}
+        return [
+            {
+                "GPU": f"{gpu.device.node}/{gpu.device.id}",
+                "model": share.model,
+                "rate/s": f"{rates[share.model]:,.0f}",
+                "percent": str(share.percent),
+                "batch": str(share.batch),
+                "batch ms": f"{share.batch_ms:.2f}",
+                "rows/s": f"{share.most_rps:,.0f}",
+            }
+            for gpu in self.gpus
+            for share in gpu.shares
+        ]

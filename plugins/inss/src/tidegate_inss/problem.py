@@ -1,0 +1,135 @@
+"""The problem of the planners of MPS shares: which GPUs there are, which models they serve, how often and how soon."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tidegate.api import Document, PlanningError
+from tidegate.documents import Device, DocumentError, InterferenceModel, Tenant, read_document
+
+Positive = Annotated[float, Field(gt=0, lt=1e9)]
+Memory = Annotated[float, Field(ge=0, lt=1e9)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+UNITS = {"V100": 40, "A100": 54, "A30": 28, "H100": 66, "H200": 66}
+"""Pairs of multiprocessors by product: what MPS shares are rounded down to."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class GpuPool(_Part):
+    """Equal GPUs."""
+
+    product: Name = Field(description="As the interference file names it, e.g. `V100`")
+    count: int = Field(ge=1, le=10_000)
+    memory_mib: int | None = Field(default=None, ge=1, description="Of each; default: models fit in any case")
+    per_node: int = Field(default=8, ge=1, description="GPUs of a machine")
+
+
+class SharingTenant(_Part):
+    """A model to serve. The interference file has it by the same name."""
+
+    name: Name
+    rate_rps: Positive = Field(description="Requests per second, which come independently of each other (Poisson)")
+    slo_ms: Positive = Field(description="How long after its arrival a request may be answered")
+    max_batch: int = Field(default=32, ge=1, le=1024, description="No batch is planned with more rows")
+    memory_mib: Memory = Field(default=0.0, description="What each process of it takes, whatever its batch size")
+    memory_per_row_mib: Memory = Field(default=0.0, description="... and for each row of its batches")
+
+    def takes_mib(self, batch: int) -> float:
+        """The device memory of a process with batches of so many rows."""
+        return self.memory_mib + self.memory_per_row_mib * batch
+
+
+class ShareProblem(Document):
+    """The document."""
+
+    kind: Literal["share_problem"] = "share_problem"
+    gpus: tuple[GpuPool, ...] = Field(min_length=1, max_length=20)
+    interference: InterferenceModel | str = Field(description="What `tidegate fit-interference` wrote, or its path")
+    models: tuple[SharingTenant, ...] = Field(min_length=1, max_length=10_000)
+    units: int | None = Field(
+        default=None, ge=1, le=100, description="Into how many equal parts MPS can divide a GPU; default: by product"
+    )
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        names = [model.name for model in self.models]
+        if doubles := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"models: {doubles[0]!r} is listed twice: give each a name of its own")
+        return self
+
+    @cached_property
+    def measured(self) -> InterferenceModel:
+        """The interference model. Raises PlanningError for a file that cannot be read."""
+        if isinstance(self.interference, InterferenceModel):
+            return self.interference
+        try:
+            return read_document(Path(self.interference), InterferenceModel)
+        except DocumentError as error:
+            raise PlanningError(f"interference: {error}") from error
+
+    @cached_property
+    def units_per_gpu(self) -> int:
+        """Into how many equal parts MPS can divide a GPU. Raises PlanningError where that is not known."""
+        units = self.units or UNITS.get(self.measured.gpu.split("/")[0].split("-")[0])
+        if units is None or (self.units is None and "/" in self.measured.gpu):
+            raise PlanningError(
+                f"units: into how many parts MPS divides a {self.measured.gpu!r} is not known: give half the number of "
+                f"its multiprocessors; known are {', '.join(UNITS)}"
+            )
+        return units
+
+    @cached_property
+    def devices(self) -> tuple[Device, ...]:
+        """All GPUs, numbered in the order of the pools, machine by machine."""
+        devices: list[Device] = []
+        node = 0
+        for pool in self.gpus:
+            for number in range(pool.count):
+                where = f"node{node + number // pool.per_node}"
+                devices.append(Device(where, number % pool.per_node, pool.product, pool.memory_mib))
+            node += -(-pool.count // pool.per_node)
+        return tuple(devices)
+
+    def percent(self, units: int) -> int:
+        """What MPS is told, in whole percent, so that rounded down it gives so many units."""
+        return -(-100 * units // self.units_per_gpu)
+
+    def check(self) -> None:
+        """Raises PlanningError for what no plan can mend, naming the model and the remedy."""
+        measured, units = self.measured, self.units_per_gpu
+        for pool in self.gpus:
+            if pool.product != measured.gpu:
+                raise PlanningError(
+                    f"gpus: the interference file was measured on {measured.gpu!r}, not on {pool.product!r}: give the "
+                    "GPUs that name, or measure those (tidegate profile-shares)"
+                )
+        if lacking := measured.lacks(model.name for model in self.models):
+            raise PlanningError(
+                f"models: the interference file knows nothing of {lacking[0]!r}: measure it (tidegate profile-shares), "
+                f"or name one of {', '.join(sorted(measured.models))}"
+            )
+        roomiest = max((pool.memory_mib or float("inf") for pool in self.gpus), default=0.0)
+        for model in self.models:
+            alone_ms = measured.alone(Tenant(model.name, 1, 100)).taken_ms
+            if alone_ms > model.slo_ms:
+                raise PlanningError(
+                    f"models: {model.name!r} takes {alone_ms:.3g} ms for one row on a whole {measured.gpu}, more than "
+                    f"its SLO of {model.slo_ms:g} ms: give it more time, or serve it on a faster GPU"
+                )
+            if model.takes_mib(1) > roomiest:
+                raise PlanningError(
+                    f"models: {model.name!r} takes {model.takes_mib(1):.0f} MiB with one row, and no GPU has more than "
+                    f"{roomiest:.0f}: give it a larger one"
+                )
+        room = units * len(self.devices)
+        if len(self.models) > room:
+            raise PlanningError(
+                f"models: {len(self.models)} of them on {len(self.devices)} GPUs of {units} units each: somebody's "
+                "share would round to nothing: give more GPUs, or fewer models"
+            )
