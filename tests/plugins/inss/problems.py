@@ -8,7 +8,7 @@ from tidegate_inss.problem import GpuPool, ShareProblem, SharingTenant
 
 def sharing(ms_of_one_row: float, *, ms_per_row: float, **said: Any) -> SharingModel:  # noqa: ANN401
     """A model that takes so long on a whole GPU, and inversely proportional to its share."""
-    rows, percents = (1, 32), (10, 100)
+    rows, percents = tuple(range(1, 33)), (10, 100)
     whole = [ms_of_one_row + ms_per_row * (each - 1) for each in rows]
     taken_ms = tuple(tuple(ms * 100 / percent for percent in percents) for ms in whole)
     return SharingModel(gpu_ms=ShareTable(rows=rows, percents=percents, taken_ms=taken_ms), **said)

@@ -32,7 +32,7 @@ def test_a_smaller_largest_batch_is_repeated() -> None:
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_batches_beside_neighbours_take_what_the_interference_model_says(number: int) -> None:
     shares = [Share(0, 0, 10, 4), Share(1, 0, 20, 8), Share(2, 0, 7, 3)][:number]
-    tenants = [Tenant(ALL.models[model].name, batch, 100 * units / 40) for model, _, units, batch in shares]
+    tenants = [Tenant(ALL.models[model].name, batch, 100 * units / 40) for model, _, units, batch, _ in shares]
     for at, taken_ms in enumerate(Predictor(ALL).batch_ms(shares)):
         neighbours = tenants[:at] + tenants[at + 1 :]
         assert taken_ms == pytest.approx(INTERFERENCE.expected_ms(tenants[at], neighbours))
@@ -81,3 +81,13 @@ def test_few_are_late_in_a_queue_drawn_by_chance_where_few_are_foretold() -> Non
     foretold = waiting_for_full_batches(rate, batch, taken_ms, slo_ms).late
     assert late / total == pytest.approx(foretold, rel=0.25)
     assert 0.01 < foretold < 0.2
+
+
+def test_who_takes_turns_is_no_neighbour() -> None:
+    """The process of two counts once, as the one of them that is felt most."""
+    quick, slow, calm = Share(0, 0, 10, 4), Share(1, 0, 10, 8), Share(2, 0, 20, 3)
+    predictor = Predictor(ALL)
+    alone_quick, _ = predictor.batch_ms([quick, calm])
+    beside = predictor.batch_ms([quick._replace(process=1), slow._replace(process=1), calm])
+    assert beside[0] == pytest.approx(alone_quick)
+    assert beside[1] == pytest.approx(predictor.batch_ms([slow, calm])[0])

@@ -15,6 +15,8 @@ class Share(NamedTuple):
     """How much of the GPU it has, of `ShareProblem.units_per_gpu`."""
     batch: int
     """Its batches have no more rows."""
+    process: int = 0
+    """Shares of one GPU with the same number but 0 are one process, whose models take turns; all have its units."""
 
 
 def by_gpu(shares: Iterable[Share], gpus: int) -> list[list[Share]]:
@@ -25,11 +27,23 @@ def by_gpu(shares: Iterable[Share], gpus: int) -> list[list[Share]]:
     return sorted_out
 
 
+def first_of_processes(shares: Iterable[Share]) -> list[Share]:
+    """One share of each process of one GPU, in order."""
+    seen: set[int] = set()
+    firsts = []
+    for share in shares:
+        if share.process not in seen:
+            firsts.append(share)
+        if share.process:
+            seen.add(share.process)
+    return firsts
+
+
 def why_not(shares: Sequence[Share], units: int, memory_mib: float | None, taken_mib: Sequence[float]) -> str | None:
     """What is wrong with the shares of one GPU; None: nothing. `taken_mib`: the memory of each of them."""
     if any(share.units < 1 or share.batch < 1 for share in shares):
         return "a share rounds to nothing"
-    if (given := sum(share.units for share in shares)) > units:
+    if (given := sum(share.units for share in first_of_processes(shares))) > units:
         return f"shares of {given} units, and it has {units}"
     if memory_mib is not None and (taken := sum(taken_mib)) > memory_mib:
         return f"processes that take {taken:.0f} MiB, and it has {memory_mib:.0f}"

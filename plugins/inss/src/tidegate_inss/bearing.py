@@ -17,7 +17,7 @@ ROUNDS = 2.0
 """A batch must take no more than the SLO over this."""
 
 
-def borne_rps(batches: NDArray[np.int64], batch_ms: Floats, slo_ms: float) -> Floats:
+def borne_rps(batches: NDArray[np.int64], batch_ms: Floats, slo_ms: Floats | float) -> Floats:
     """The rates, per second, at which batches of these sizes that take so long are in time; 0 where none is.
 
     Arrays of one shape, or of shapes that broadcast.

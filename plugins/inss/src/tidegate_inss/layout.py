@@ -1,8 +1,10 @@
 """From a plan to a layout: a worker for each share, on its GPU, with the model that it serves."""
 
+from collections.abc import Sequence
+
 from tidegate.api import PlanningError
 from tidegate.documents import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker, Mps, Tenant
-from tidegate_inss.plan import SharePlan
+from tidegate_inss.plan import PlannedShare, SharePlan
 from tidegate_inss.problem import ShareProblem
 
 
@@ -15,22 +17,22 @@ def layout_of(problem: ShareProblem, plan: SharePlan) -> Layout:
     models = {model.name: model for model in problem.models}
     batches: dict[str, int] = {}
     kinds: dict[str, dict[str, float]] = {}
-    workers = []
+    workers: list[LayoutWorker] = []
     for gpu in plan.gpus:
-        for number, share in enumerate(gpu.shares):
-            if share.model not in models:
-                raise PlanningError(f"the plan is not of this problem: it has no model {share.model!r}")
-            part = Mps(share.percent)
-            units = share.percent * problem.units_per_gpu // 100
-            if units < 1:
-                raise PlanningError(
-                    f"the plan gives {share.model!r} {share.percent} % of a GPU, which MPS rounds down to nothing: "
-                    f"give it {problem.percent(1)} % or more"
-                )
-            kinds.setdefault(share.model, {})[gpu.device.kind(part)] = 100 * units / problem.units_per_gpu
-            batches[share.model] = max(batches.get(share.model, 0), share.batch)
+        processes: dict[int, list[PlannedShare]] = {}
+        for number, share in enumerate(gpu.shares, start=1):
+            processes.setdefault(share.process or -number, []).append(share)
+        for number, together in enumerate(processes.values()):
+            part = Mps(_percent(problem, together))
+            share_percent = 100 * (part.percent * problem.units_per_gpu // 100) / problem.units_per_gpu
+            for share in together:
+                if share.model not in models:
+                    raise PlanningError(f"the plan is not of this problem: it has no model {share.model!r}")
+                kinds.setdefault(share.model, {})[gpu.device.kind(part)] = share_percent
+                batches[share.model] = max(batches.get(share.model, 0), share.batch)
+            hosts = tuple(share.model for share in together)
             name = f"{gpu.device.node}-{gpu.device.id}/{number}"
-            workers.append(LayoutWorker(name=name, device=gpu.device, slice=part, hosts=(share.model,)))
+            workers.append(LayoutWorker(name=name, device=gpu.device, slice=part, hosts=hosts))
     if idle := [name for name in models if name not in kinds]:
         why = next((model.missing for model in plan.models if model.name == idle[0]), "")
         raise PlanningError(f"the plan has no share for model {idle[0]!r}{': ' if why else ''}{why}")
@@ -61,3 +63,19 @@ def layout_of(problem: ShareProblem, plan: SharePlan) -> Layout:
         ),
         workers=tuple(workers),
     )
+
+
+def _percent(problem: ShareProblem, together: Sequence[PlannedShare]) -> int:
+    """What MPS is told of the process that these are. Raises PlanningError."""
+    percent = together[0].percent
+    if unlike := [share for share in together if share.percent != percent]:
+        raise PlanningError(
+            f"the plan has {unlike[0].model!r} and {together[0].model!r} in one process, with {unlike[0].percent} and "
+            f"{percent} % of a GPU: give both the same"
+        )
+    if percent * problem.units_per_gpu < 100:
+        raise PlanningError(
+            f"the plan gives {together[0].model!r} {percent} % of a GPU, which MPS rounds down to nothing: give it "
+            f"{problem.percent(1)} % or more"
+        )
+    return percent

@@ -20,6 +20,8 @@ class PlannedShare(_Part):
     model: str
     units: int = Field(ge=1)
     """How much of the GPU it has, in what MPS rounds down to."""
+    process: int = Field(default=0, ge=0)
+    """Shares of one GPU with the same number but 0 are one process, whose models take turns; all have its units."""
     percent: int = Field(ge=1, le=100)
     """The same as MPS is told it. Rounded up each, so that those of a GPU may exceed 100; their units do not."""
     batch: int = Field(ge=1)
@@ -52,7 +54,11 @@ class PlannedModel(_Part):
 
 
 class SharePlan(Plan):
-    """GPUs in shares. `objective`: so many times the rates are borne, by the model that bears least; more is better."""
+    """GPUs in shares. More of the objective is better.
+
+    It is so many times the rates as the model bears that bears least; or, of a problem whose objective is throughput,
+    rows per second in full batches.
+    """
 
     kind: Literal["share_plan"] = "share_plan"
     units_per_gpu: int
@@ -66,15 +72,24 @@ class SharePlan(Plan):
         return sum(model.most_rps for model in self.models)
 
     @property
+    def gpus_used(self) -> float:
+        """How many GPUs its processes have, in parts of GPUs."""
+        units = 0
+        for gpu in self.gpus:
+            processes = {share.process or -number: share.units for number, share in enumerate(gpu.shares, start=1)}
+            units += sum(processes.values())
+        return units / self.units_per_gpu
+
+    @property
     def summary(self) -> str:
         """What it bears, what it takes, and what is missing."""
         shares = sum(len(gpu.shares) for gpu in self.gpus)
-        used = sum(share.units for gpu in self.gpus for share in gpu.shares) / self.units_per_gpu
+        bears = min(model.bears_rps / model.rate_rps for model in self.models)
         missing = [f"{model.name}: {model.missing}" for model in self.models if model.missing]
         short = f"; not served as asked: {'; '.join(missing)}" if missing else ""
         return (
-            f"bears {self.objective:.2f} times the rates; {self.throughput_rps:,.0f} rows/s in full batches; {shares} "
-            f"shares, {used:.2f} of {len(self.gpus)} GPUs{short}"
+            f"bears {bears:.2f} times the rates; {self.throughput_rps:,.0f} rows/s in full batches; {shares} shares, "
+            f"{self.gpus_used:.2f} of {len(self.gpus)} GPUs{short}"
         )
 
     @property

@@ -12,16 +12,27 @@ from tidegate_inss.prediction import Predictor
 
 
 def borne_by(predictor: Predictor, shares: Sequence[Share]) -> list[float]:
-    """The rates that the shares of one GPU bear, all of them being busy, with the best batches up to their largest."""
-    tables = predictor.tables
+    """The rates that the shares of one GPU bear, all of them being busy, with the best batches up to their largest.
+
+    Who takes turns in one process waits for a batch of each of the others, and bears a part as its rate is.
+    """
+    tables, models = predictor.tables, predictor.problem.models
     full_ms = predictor.batch_ms(shares)
     rates = []
-    for (model, _, units, batch), taken_ms in zip(shares, full_ms, strict=True):
+    for at, ((model, _, units, batch, process), taken_ms) in enumerate(zip(shares, full_ms, strict=True)):
         batches = np.arange(1, batch + 1)
         gpu_ms = tables.gpu_ms[model, units, 1 : batch + 1]
         slowed = (taken_ms - tables.transfer_ms[model, batch]) / tables.gpu_ms[model, units, batch]
         batch_ms = tables.transfer_ms[model, 1 : batch + 1] + gpu_ms * slowed
-        rates.append(float(borne_rps(batches, batch_ms, predictor.problem.models[model].slo_ms).max()))
+        others_ms = sum(
+            ms for other, ms in enumerate(full_ms) if process and other != at and shares[other].process == process
+        )
+        rates.append(float(borne_rps(batches, batch_ms, models[model].slo_ms - others_ms).max()))
+    for process in {share.process for share in shares} - {0}:
+        members = [at for at, share in enumerate(shares) if share.process == process]
+        busy = sum(models[shares[at].model].rate_rps / max(rates[at], 1e-9) for at in members)
+        for at in members:
+            rates[at] = models[shares[at].model].rate_rps / busy
     return rates
 
 
@@ -52,6 +63,7 @@ def plan_of(
                     model=problem.models[share.model].name,
                     units=share.units,
                     percent=problem.percent(share.units),
+                    process=share.process,
                     batch=share.batch,
                     batch_ms=taken_ms,
                     most_rps=most_rps,
@@ -69,5 +81,7 @@ def plan_of(
         for number, model in enumerate(problem.models)
     ]
     objective = min(model.bears_rps / model.rate_rps for model in models)
+    if problem.objective == "throughput":
+        objective, bound = sum(most), None
     units = problem.units_per_gpu
     return SharePlan(objective=objective, bound=bound, units_per_gpu=units, models=tuple(models), gpus=tuple(gpus))

@@ -51,14 +51,24 @@ class Predictor:
         self._minds = self.tables.minds.tolist()
 
     def batch_ms(self, shares: Sequence[Share]) -> list[float]:
-        """What a full batch of each takes, all of them being on one GPU and busy all the time."""
-        cache = [self._cache[model][units][batch] for model, _, units, batch in shares]
-        dram = [self._dram[model][units][batch] for model, _, units, batch in shares]
-        all_cache, all_dram, others = sum(cache), sum(dram), len(shares) - 1
+        """What a full batch of each takes, all of them being on one GPU and busy all the time.
+
+        Who takes turns with it in one process is no neighbour; of other processes the model counts that is felt most.
+        """
+        cache = [self._cache[model][units][batch] for model, _, units, batch, _ in shares]
+        dram = [self._dram[model][units][batch] for model, _, units, batch, _ in shares]
+        most: dict[int, tuple[float, float]] = {}
+        for at, share in enumerate(shares):
+            process = share.process or -1 - at
+            before = most.get(process, (0.0, 0.0))
+            most[process] = max(before[0], cache[at]), max(before[1], dram[at])
+        all_cache, all_dram = sum(each[0] for each in most.values()), sum(each[1] for each in most.values())
+        others = len(most) - 1
         taken = []
-        for (model, _, units, batch), mine, mine_too in zip(shares, cache, dram, strict=True):
+        for at, (model, _, units, batch, process) in enumerate(shares):
+            own = most[process or -1 - at]
             by_cache, by_dram, by_any = self._minds[model]
-            added = by_cache * (all_cache - mine) + by_dram * (all_dram - mine_too) + by_any * others
+            added = by_cache * (all_cache - own[0]) + by_dram * (all_dram - own[1]) + by_any * others
             taken.append(self._transfer_ms[model][batch] + self._gpu_ms[model][units][batch] * (1 + added))
         return taken
 

@@ -52,6 +52,11 @@ class ShareProblem(Document):
     gpus: tuple[GpuPool, ...] = Field(min_length=1, max_length=20)
     interference: InterferenceModel | str = Field(description="What `tidegate fit-interference` wrote, or its path")
     models: tuple[SharingTenant, ...] = Field(min_length=1, max_length=10_000)
+    objective: Literal["load", "throughput"] = Field(
+        default="load",
+        description="What spare units are for: that all models bear as many times their rates as can be; or, once "
+        "they bear their rates, the sum of what full batches would bring (the paper's)",
+    )
     units: int | None = Field(
         default=None, ge=1, le=100, description="Into how many equal parts MPS can divide a GPU; default: by product"
     )

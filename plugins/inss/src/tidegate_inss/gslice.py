@@ -1,0 +1,153 @@
+"""GSLICE (Dhakal et al., SoCC 2020): each model's batch and share follow its latency and throughput, step by step.
+
+The loop is that of gpulet's re-implementation, with the order of steps of iGniter's, on latencies that are foretold,
+neighbours included, where GSLICE observes them. Which model is on which GPU it does not say: here the largest shares
+come first, each onto the GPU with most room. What the shares of a GPU sum to, gpulet cuts max-min fairly.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+
+from tidegate_inss.assignment import Share
+from tidegate_inss.prediction import Predictor
+
+FIRST_BATCH, FIRST_SHARE = 1, 0.3
+ROUNDS, BATCH_ROUNDS = 5, 5
+CLOSE = 0.1
+"""So near below its bound a latency, or above it a throughput, is left alone."""
+LATENCY_BOUND = 0.5
+"""Batches are to take no more than this share of the SLO: the rest is for waiting, as in iGniter."""
+LEAST, MOST_DOWN = 0.01, 0.5
+"""The least share, of 1; and no step takes a larger part of one: a tiny share would never be left again."""
+
+
+def next_batch(batch: int, latency_ms: float, bound_ms: float, most: int) -> int:
+    """One step of the batch size, by the part of its bound that a batch leaves over, or misses."""
+    left = (bound_ms - latency_ms) / bound_ms
+    if 0 < left < CLOSE:
+        return batch
+    return min(max(ceil(batch + max(left, -1.0) * batch), 1), most)
+
+
+def next_share(share: float, latency_ms: float, bound_ms: float, throughput: float, rate: float) -> float:
+    """One step of the share, of 1: up where latency or throughput miss their bound, down where both keep it."""
+    latency_left, throughput_left = (bound_ms - latency_ms) / bound_ms, (throughput - rate) / rate
+    if 0 < latency_left < CLOSE and 0 < throughput_left < CLOSE:
+        return share
+    factor = max(abs(latency_left), abs(throughput_left))
+    missed = latency_left < 0 or throughput_left < 0
+    return min(max(share * (1 + factor if missed else 1 - min(factor, MOST_DOWN)), LEAST), 1.0)
+
+
+def max_min_fair(wanted: Sequence[float], room: float) -> list[float]:
+    """Everybody's wish where they fit, else none has more than who gets less than they wish."""
+    granted = [0.0] * len(wanted)
+    left = sorted(range(len(wanted)), key=lambda each: wanted[each])
+    while left:
+        least = left[0]
+        granted[least] = min(wanted[least], room / len(left))
+        room -= granted[least]
+        left = left[1:]
+    return granted
+
+
+def plan_gslice(predictor: Predictor) -> tuple[list[Share], dict[int, str]]:
+    """The shares on which the loop ends, and which model fits on no GPU."""
+    problem = predictor.problem
+    alone = [_Loop(predictor, [model]) for model in range(len(problem.models))]
+    for loop in alone:
+        loop.run()
+    wishes = sorted(alone, key=lambda loop: -loop.wanted[0])
+    rooms = [1.0] * len(problem.devices)
+    members: list[list[int]] = [[] for _ in problem.devices]
+    missing = {}
+    for loop in wishes:
+        (model,) = loop.models
+        fitting = [gpu for gpu in range(len(rooms)) if _fits(predictor, gpu, [*members[gpu], model])]
+        if not fitting:
+            missing[model] = f"{problem.models[model].name!r} fits into no GPU's memory beside the others"
+            continue
+        gpu = max(fitting, key=lambda each: rooms[each])
+        rooms[gpu] -= loop.wanted[0]
+        members[gpu].append(model)
+    shares = []
+    for gpu, models in enumerate(members):
+        loop = _Loop(predictor, models)
+        loop.run()
+        shares += [
+            Share(model, gpu, units, batch)
+            for model, units, batch in zip(models, loop.units, _kept(predictor, gpu, loop), strict=True)
+        ]
+    return shares, missing
+
+
+def _fits(predictor: Predictor, gpu: int, models: Sequence[int]) -> bool:
+    memory_mib = predictor.problem.devices[gpu].memory_mib
+    few = len(models) <= predictor.problem.units_per_gpu
+    return few and (
+        memory_mib is None or sum(predictor.problem.models[model].takes_mib(1) for model in models) <= memory_mib
+    )
+
+
+def _kept(predictor: Predictor, gpu: int, loop: "_Loop") -> list[int]:
+    """The batch sizes, the largest halved for as long as the GPU's memory does not hold them."""
+    batches = list(loop.batches)
+    memory_mib = predictor.problem.devices[gpu].memory_mib
+    models = predictor.problem.models
+    while memory_mib is not None and batches:
+        taken = [models[model].takes_mib(batch) for model, batch in zip(loop.models, batches, strict=True)]
+        if sum(taken) <= memory_mib:
+            break
+        heaviest = max(range(len(batches)), key=lambda at: (batches[at] > 1, taken[at]))
+        batches[heaviest] = max(1, batches[heaviest] // 2)
+    return batches
+
+
+class _Loop:
+    """The models of one GPU, each of which adjusts itself to what it sees."""
+
+    def __init__(self, predictor: Predictor, models: Sequence[int]) -> None:
+        self.models = models
+        self.batches = [FIRST_BATCH] * len(models)
+        self.wanted = [FIRST_SHARE] * len(models)
+        self._predictor = predictor
+        self.units = self._divided()
+
+    def run(self) -> None:
+        """Batch sizes until they stay, then shares, several times; batch sizes at last."""
+        for _ in range(ROUNDS):
+            self._adjust_batches()
+            self._adjust_shares()
+        self._adjust_batches()
+
+    def _adjust_batches(self) -> None:
+        for _ in range(BATCH_ROUNDS):
+            changed = False
+            for at, (model, taken_ms) in enumerate(zip(self.models, self._latencies_ms(), strict=True)):
+                tenant = self._predictor.problem.models[model]
+                batch = next_batch(self.batches[at], taken_ms, LATENCY_BOUND * tenant.slo_ms, tenant.max_batch)
+                changed |= batch != self.batches[at]
+                self.batches[at] = batch
+            if not changed:
+                break
+
+    def _adjust_shares(self) -> None:
+        for at, (model, taken_ms) in enumerate(zip(self.models, self._latencies_ms(), strict=True)):
+            tenant = self._predictor.problem.models[model]
+            throughput = 1000 * self.batches[at] / taken_ms
+            bound_ms = LATENCY_BOUND * tenant.slo_ms
+            self.wanted[at] = next_share(self.wanted[at], taken_ms, bound_ms, throughput, tenant.rate_rps)
+        self.units = self._divided()
+
+    def _divided(self) -> list[int]:
+        """Units, at least one each."""
+        units = self._predictor.problem.units_per_gpu
+        room = units - len(self.models)
+        wishes = [max(0.0, wanted * units - 1) for wanted in self.wanted]
+        return [1 + int(granted + 1e-9) for granted in max_min_fair(wishes, room)]
+
+    def _latencies_ms(self) -> list[float]:
+        shares = [
+            Share(*each) for each in zip(self.models, [0] * len(self.models), self.units, self.batches, strict=True)
+        ]
+        return self._predictor.batch_ms(shares)
