@@ -1,0 +1,215 @@
+"""Planners of MPS shares on measured models of a V100, simulated with interference (InSS, section 6).
+
+    python -m bench.inss --data DIR [--json FILE]
+
+DIR holds iGniter's measurements (docs/results/inss.md says which, and where they come from); none of it is a part of
+this project. Half an hour on two cores, so no part of `make bench`; `--only`, `--seeds` and `--seconds` try a part.
+
+told         how much more than what comes planners are best told, on mixes that nothing else is judged by
+rates        4 GPUs, 10 models: violations at fixed rates
+scale        the same: at how many times its rates a mix has violations of no more than 1 %
+throughput   the paper's: rows per second in full batches at fixed rates
+many         64 GPUs, 160 models: violations, and how long a decision takes
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from math import sqrt
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import t as students
+
+from bench.inss.outcomes import Load, Outcome, Way, known, largest_scale, outcome
+from bench.inss.workloads import TEN
+from tidegate.sim.parallel import run_parallel
+
+PARTS = ("told", "rates", "scale", "throughput", "many")
+BASELINES = ("gpulet", "gslice", "igniter")
+PLANNERS = (*BASELINES, "shares", "shares-ni", "inss", "inss-ni")
+TRIED = (1.0, 1.15, 1.3, 1.5, 1.75, 2.0)
+TOLD = {"gpulet": 1.0, "gslice": 1.5, "igniter": 1.75}
+"""Found by the part `told`."""
+TUNING_SEEDS = (100, 101, 102)
+SCALES = (0.3, 0.5, 0.7)
+LIMIT, PRECISION = 0.01, 0.02
+GPUS = 4
+MANY_GPUS, MANY_SCALES, MANY_SEEDS = 64, (0.5, 0.7), 3
+MANY_SECONDS = 1.0
+CONFIDENCE = 0.95
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print tables, write figures."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.inss", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the folder with the measurements")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    parser.add_argument("--only", choices=PARTS, nargs="+", help="some of the parts")
+    parser.add_argument("--planners", nargs="+", default=PLANNERS, help="some of the planners")
+    parser.add_argument("--policy", default="symphony", help="which policy batches; default symphony")
+    parser.add_argument("--seeds", type=int, default=10, help="mixes of load; default 10")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each simulated run; default 5")
+    parser.add_argument("--jobs", type=int, default=-1, help="simulations at once; default: as many as cores")
+    options = parser.parse_args(arguments)
+    if not (options.data / "igniter_v100_solo.csv").exists():
+        parser.error("--data: no igniter_v100_solo.csv: give the folder with the files that docs/results/inss.md names")
+    console = Console(width=None if os.isatty(1) else 170)
+    found: dict[str, Any] = {"seeds": options.seeds, "seconds": options.seconds, "policy": options.policy}
+    parts: dict[str, Callable[[argparse.Namespace, Console], Any]] = {
+        "told": _told,
+        "rates": _at_rates,
+        "scale": _scales,
+        "throughput": _throughput,
+        "many": _many,
+    }
+    for part in options.only or PARTS:
+        found[part] = parts[part](options, console)
+        if options.json:
+            options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _ten(options: argparse.Namespace, seed: int, scale: float = 1.0) -> Load:
+    return Load(options.data, TEN, GPUS, seed, scale)
+
+
+def _ways(options: argparse.Namespace) -> list[Way]:
+    """Each planner as it is, and the baselines told of more than comes."""
+    ways = [Way(planner, policy=options.policy) for planner in known(options.planners)]
+    more = [Way(way.planner, TOLD[way.planner], options.policy) for way in ways if TOLD.get(way.planner, 1.0) != 1]
+    return [*more, *ways]
+
+
+def _scaled(task: tuple[Load, Way], *, seconds: float) -> float:
+    return largest_scale(*task, seconds, LIMIT, PRECISION)
+
+
+def _came_out(task: tuple[Load, Way], *, seconds: float) -> Outcome:
+    return outcome(*task, seconds)
+
+
+def _told(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
+    """The largest scale on the tuning mixes, by how much the planners are told."""
+    ways = [Way(name, told, options.policy) for name in BASELINES for told in TRIED if name in options.planners]
+    tasks = [(_ten(options, seed), way) for way in ways for seed in TUNING_SEEDS]
+    scales = list(run_parallel(partial(_scaled, seconds=options.seconds), tasks, jobs=options.jobs))
+    table = Table("planner", *(f"told {told:g}" for told in TRIED), title="largest scale, tuning mixes")
+    each = len(TUNING_SEEDS)
+    means = [mean(scales[at : at + each]) for at in range(0, len(scales), each)]
+    for at in range(0, len(ways), len(TRIED)):
+        table.add_row(ways[at].planner, *(f"{value:.2f}" for value in means[at : at + len(TRIED)]))
+    console.print(table)
+    return {way.title: value for way, value in zip(ways, means, strict=True)}
+
+
+def _at_rates(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
+    ways = _ways(options)
+    return [
+        _outcomes(
+            f"4 GPUs, 10 models, {scale:g} times the rates",
+            [_ten(options, seed, scale) for seed in range(options.seeds)],
+            ways,
+            options,
+            console,
+        )
+        for scale in SCALES
+    ]
+
+
+def _throughput(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
+    ways = _ways(options)
+    ways += [Way(name, told, options.policy) for name in known(["shares-throughput"]) for told in (1.0, 1.15)]
+    return [
+        _outcomes(
+            f"throughput, {scale:g} times the rates",
+            [_ten(options, seed, scale) for seed in range(options.seeds)],
+            ways,
+            options,
+            console,
+        )
+        for scale in SCALES[:2]
+    ]
+
+
+def _many(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
+    names = tuple(
+        f"{name.split('-')[0]}-{at}-{turn}" for turn in range(MANY_GPUS // GPUS) for at, name in enumerate(TEN)
+    )
+    return [
+        _outcomes(
+            f"{MANY_GPUS} GPUs, {len(names)} models, {scale:g} times the rates",
+            [Load(options.data, names, MANY_GPUS, seed, scale) for seed in range(MANY_SEEDS)],
+            [*_ways(options), *(Way("shares", policy=options.policy, time_limit_s=limit) for limit in (0.05, 2.0))],
+            options,
+            console,
+            seconds=MANY_SECONDS,
+        )
+        for scale in MANY_SCALES
+    ]
+
+
+def _outcomes(
+    title: str,
+    loads: Sequence[Load],
+    ways: Sequence[Way],
+    options: argparse.Namespace,
+    console: Console,
+    *,
+    seconds: float | None = None,
+) -> Any:  # noqa: ANN401 - JSON
+    tasks = [(load, way) for way in ways for load in loads]
+    run = partial(_came_out, seconds=seconds or options.seconds)
+    found = list(run_parallel(run, tasks, jobs=options.jobs))
+    columns = ("late %", "worst model %", "goodput/s", "full batches/s", "GPUs", "not placed", "decision ms")
+    table = Table("planner", *columns, title=title)
+    rows = []
+    for at, way in enumerate(ways):
+        mine = found[at * len(loads) : (at + 1) * len(loads)]
+        limit = f", {way.time_limit_s:g} s" if way.time_limit_s != Way("").time_limit_s else ""
+        table.add_row(
+            way.title + limit,
+            _interval([100 * each.late for each in mine], 2),
+            _interval([100 * each.worst for each in mine], 2),
+            _interval([each.goodput_rps for each in mine], 0),
+            _interval([each.most_rps for each in mine], 0),
+            f"{mean(each.gpus_used for each in mine):.2f}",
+            f"{mean(each.missing for each in mine):.1f}",
+            f"{1000 * mean(each.decided_s for each in mine):.1f}",
+        )
+        rows.append({"planner": way.title + limit, "outcomes": [asdict(each) for each in mine]})
+    console.print(table)
+    return {"title": title, "rows": rows}
+
+
+def _scales(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
+    ways = _ways(options)
+    tasks = [(_ten(options, seed), way) for way in ways for seed in range(options.seeds)]
+    scales = list(run_parallel(partial(_scaled, seconds=options.seconds), tasks, jobs=options.jobs))
+    by_way = {way.title: scales[at * options.seeds : (at + 1) * options.seeds] for at, way in enumerate(ways)}
+    table = Table("planner", "largest scale", "shares over it", title=f"violations of no more than {LIMIT:.0%}")
+    ours = by_way.get("shares")
+    for title, mine in by_way.items():
+        over = [100 * (us / max(them, 1e-9) - 1) for us, them in zip(ours or mine, mine, strict=True)]
+        table.add_row(title, _interval(mine, 3), _interval(over, 1) + " %" if min(mine) > 0 else "-")
+    console.print(table)
+    return by_way
+
+
+def _interval(values: Sequence[float], digits: int) -> str:
+    """The mean with its interval of 95 %, by Student's distribution."""
+    if len(values) < 2:
+        return f"{mean(values):,.{digits}f}"
+    half = float(students.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * stdev(values) / sqrt(len(values))
+    return f"{mean(values):,.{digits}f} ± {half:,.{digits}f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""What becomes of a load on the shares that a planner chose: simulated, with interference from moment to moment."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from bench.inss.workloads import interference_of, measured, problem_of, rates_of
+from tidegate.api import PlanningError
+from tidegate.documents import InterferenceModel, Layout, Sensitivity
+from tidegate.host import Plugins
+from tidegate.sim.run import Run, simulate
+from tidegate.workload import PolicyChoice, Scenario
+from tidegate_inss.layout import layout_of
+from tidegate_inss.plan import SharePlan
+from tidegate_inss.problem import ShareProblem
+
+WITHOUT_INTERFERENCE = "-ni"
+"""A planner of this ending is told that neighbours cost nothing."""
+THROUGHPUT = "-throughput"
+"""A planner of this ending is asked for throughput in full batches, once rates are borne."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """A mix of models at so many times its rates."""
+
+    folder: Path
+    names: tuple[str, ...]
+    gpus: int
+    seed: int
+    scale: float
+
+
+@dataclass(frozen=True)
+class Way:
+    """A planner, and how it is used."""
+
+    planner: str
+    told: float = 1.0
+    """It plans for so many times the rates."""
+    policy: str = "symphony"
+    time_limit_s: float = 0.2
+
+    @property
+    def title(self) -> str:
+        """For tables."""
+        return self.planner if self.told == 1 else f"{self.planner}, told {self.told:g}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it."""
+
+    late: float
+    """The share of all requests that were late or dropped; those of models without a share are."""
+    worst: float
+    """The same of the model that fares worst."""
+    goodput_rps: float
+    most_rps: float
+    """The paper's throughput: the sum of what full batches would bring, foretold."""
+    bears: float
+    """So many times the rates the plan is foretold to bear."""
+    gpus_used: float
+    missing: int
+    """Models without enough shares, as the planner says."""
+    decided_s: float
+    """Processor time of the decision."""
+
+
+NOTHING = Outcome(1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0)
+
+
+def problem_for(load: Load, told: float = 1.0) -> ShareProblem:
+    """What a planner is told of a load."""
+    base = measured(load.folder)
+    return problem_of(
+        load.names, base, _rates(load.folder, load.names, load.gpus, load.seed), load.gpus, load.scale * told
+    )
+
+
+@cache
+def _rates(folder: Path, names: tuple[str, ...], gpus: int, seed: int) -> Mapping[str, float]:
+    return rates_of(names, measured(folder), gpus, seed)
+
+
+@cache
+def _truth(folder: Path, names: tuple[str, ...]) -> InterferenceModel:
+    return interference_of(names, measured(folder))
+
+
+def plan(load: Load, way: Way) -> tuple[SharePlan, float]:
+    """The plan, and the processor time that it took. Raises PlanningError."""
+    problem = problem_for(load, way.told)
+    name = way.planner
+    if name.endswith(WITHOUT_INTERFERENCE):
+        name = name.removesuffix(WITHOUT_INTERFERENCE)
+        problem = problem.model_copy(update={"interference": _deaf(problem.measured)})
+    if name.endswith(THROUGHPUT):
+        name = name.removesuffix(THROUGHPUT)
+        problem = problem.model_copy(update={"objective": "throughput"})
+    planner = _plugins().planner(name)
+    began = time.process_time()
+
+    def progress(*, objective: float | None = None, bound: float | None = None) -> float:
+        # Of processor time, so that what else runs on the machine changes no plan.
+        del objective, bound
+        return time.process_time() - began
+
+    found = planner.run(problem, time_limit_s=way.time_limit_s, progress=progress)
+    assert isinstance(found, SharePlan), "these are planners of shares"
+    return found, time.process_time() - began
+
+
+def outcome(load: Load, way: Way, seconds: float) -> Outcome:
+    """Plan, and simulate so many seconds of Poisson arrivals."""
+    try:
+        found, decided_s = plan(load, way)
+    except PlanningError:
+        return NOTHING
+    problem = problem_for(load)
+    rates = {model.name: model.rate_rps for model in problem.models}
+    placed = {share.model for gpu in found.gpus for share in gpu.shares}
+    scenario = scenario_of(load, _served(problem, found, placed), seconds, rates)
+    result = simulate(Run(scenario, PolicyChoice(name=way.policy), load.seed))
+    bad = dict.fromkeys(rates, 1.0) | {row.model: row.bad_rate for row in result.rows[1:]}
+    total = sum(rates.values())
+    late = sum(bad[name] * rates[name] for name in rates) / total
+    bears = min(model.bears_rps / rates[model.name] for model in found.models)
+    return Outcome(
+        late=late,
+        worst=max(bad.values()),
+        goodput_rps=result.rows[0].goodput_rps,
+        most_rps=found.throughput_rps,
+        bears=bears,
+        gpus_used=found.gpus_used,
+        missing=sum(1 for model in found.models if model.missing),
+        decided_s=decided_s,
+    )
+
+
+def scenario_of(load: Load, layout: Layout, seconds: float, rates: Mapping[str, float]) -> Scenario:
+    """The load on a layout, Poisson, with neighbours slowing each other down."""
+    served = [model.name for model in layout.models]
+    return Scenario.model_validate(
+        {
+            "warmup_s": 0.5,
+            "duration_s": seconds,
+            "layout": layout,
+            "models": [{"name": name, "share": rates[name]} for name in served],
+            "arrivals": {"rate_rps": sum(rates[name] for name in served)},
+            "simulation": {"interference": _truth(load.folder, load.names)},
+        }
+    )
+
+
+def largest_scale(load: Load, way: Way, seconds: float, limit: float, precision: float) -> float:
+    """The largest multiple of the rates, planned for anew each time, at which no more than the limit are late."""
+    good, bad = 0.0, 1.4
+    while bad - good > precision:
+        middle = (good + bad) / 2
+        tried = Load(load.folder, load.names, load.gpus, load.seed, middle)
+        if outcome(tried, way, seconds).late <= limit:
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def _served(problem: ShareProblem, found: SharePlan, placed: set[str]) -> Layout:
+    """The layout of those models that have a share."""
+    models = tuple(model for model in problem.models if model.name in placed)
+    return layout_of(problem.model_copy(update={"models": models}), found)
+
+
+def _deaf(model: InterferenceModel) -> InterferenceModel:
+    none = {"sensitivity": Sensitivity()}
+    models = {name: each.model_copy(update=none) for name, each in model.models.items()}
+    return InterferenceModel(gpu=model.gpu, models=models)
+
+
+@cache
+def _plugins() -> Plugins:
+    return Plugins.installed()
+
+
+def known(planners: Sequence[str]) -> list[str]:
+    """Those of these planners that are installed."""
+    offered = _plugins().planners
+    ends = (WITHOUT_INTERFERENCE, THROUGHPUT)
+
+    def bare(name: str) -> str:
+        for end in ends:
+            name = name.removesuffix(end)
+        return name
+
+    return [name for name in planners if bare(name) in offered]

@@ -1,0 +1,125 @@
+"""The models of InSS's evaluation on a V100, as far as it was measured, and mixes of load for them.
+
+Measured are AlexNet, ResNet50, VGG19 (and SSD, which the paper has not). The others are assumed to compute in
+proportion to one of these, so much as InSS's tables 3 and 4 say of an A100 (ResNet18, MnasNet, EfficientNet: batches
+of 8 on a fifth of the GPU, beside ResNet50's 11.06 ms), else as their operations are (VGG16, MobileNet).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from tidegate.documents import InterferenceModel, Line, SharingModel
+from tidegate_inss.bearing import borne_rps
+from tidegate_inss.problem import GpuPool, ShareProblem, SharingTenant
+from tidegate_inss.tables import tables_of
+from tidegate_loadtest.interference.fit import fit, with_compute
+from tidegate_loadtest.interference.runs import read_co_runs, read_compute, read_solo
+
+GPU = "V100"
+MEMORY_MIB = 16_160
+SPREAD = 3.0
+"""How unlike models' parts of the load are: Dirichlet's parameter; more is more alike."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A model of the paper."""
+
+    like: str
+    """The measured model in proportion to which it computes."""
+    times: float
+    """How many times as long."""
+    slo_ms: float
+    """The paper's (section 6.1)."""
+    memory_mib: float
+    """Of a process: weights, context and workspace; and for each row of a batch. Assumed, as nobody measured it."""
+    per_row_mib: float
+
+
+KINDS = {
+    "alexnet": Kind("alexnet", 1.0, 10, 900, 5),
+    "resnet50": Kind("resnet50", 1.0, 35, 800, 30),
+    "vgg16": Kind("vgg19", 0.79, 65, 1200, 40),
+    "mnasnet": Kind("resnet50", 0.39, 10, 700, 15),
+    "mobilenet": Kind("resnet50", 0.37, 15, 700, 15),
+    "efficientnet": Kind("resnet50", 0.79, 30, 700, 25),
+    "resnet18": Kind("resnet50", 0.39, 15, 750, 10),
+    "vgg19": Kind("vgg19", 1.0, 80, 1250, 40),
+    "ssd": Kind("ssd", 1.0, 80, 900, 60),
+}
+_OTHERS = ("alexnet", "alexnet-2", "resnet50", "resnet50-2", "vgg16", "vgg19", "mnasnet", "mobilenet", "efficientnet")
+TEN = (*_OTHERS, "resnet18")
+"""Eight models, two of them twice; which two the paper does not say."""
+
+
+@cache
+def measured(folder: Path) -> InterferenceModel:
+    """The V100 of iGniter's measurements, fitted to all of them."""
+    solo = read_solo(folder / "igniter_v100_solo.csv", GPU)
+    solo = with_compute(solo, read_compute(folder / "igniter_v100_grid3x3.csv", GPU))
+    return fit(solo, read_co_runs(folder / "igniter_v100_pairs.csv", GPU), GPU)
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of a model: `alexnet-2` is an AlexNet."""
+    return KINDS[name.split("-", maxsplit=1)[0]]
+
+
+def interference_of(names: Sequence[str], base: InterferenceModel) -> InterferenceModel:
+    """The interference model of these, measured or in proportion to what was measured."""
+    models = {name: _in_proportion(base.models[kind_of(name).like], kind_of(name).times) for name in names}
+    return InterferenceModel(gpu=base.gpu, models=models)
+
+
+def _in_proportion(model: SharingModel, times: float) -> SharingModel:
+    """A model that computes so many times as long, and uses as much of cache and DRAM meanwhile."""
+    table = model.gpu_ms
+    taken_ms = tuple(tuple(ms * times for ms in row) for row in table.taken_ms)
+    lines = {
+        name: Line(base=line.base, slope=line.slope * times)
+        for name, line in (("cache_percent", model.cache_percent), ("dram_percent", model.dram_percent))
+    }
+    return model.model_copy(update={"gpu_ms": table.model_copy(update={"taken_ms": taken_ms}), **lines})
+
+
+def problem_of(
+    names: Sequence[str], base: InterferenceModel, rates: Mapping[str, float], gpus: int, scale: float = 1.0
+) -> ShareProblem:
+    """These models at so many times these rates."""
+    tenants = []
+    for name in names:
+        kind = kind_of(name)
+        tenants.append(
+            SharingTenant(
+                name=name,
+                rate_rps=rates[name] * scale,
+                slo_ms=kind.slo_ms,
+                memory_mib=kind.memory_mib,
+                memory_per_row_mib=kind.per_row_mib,
+            )
+        )
+    pool = GpuPool(product=GPU, count=gpus, memory_mib=MEMORY_MIB)
+    return ShareProblem(gpus=(pool,), interference=interference_of(names, base), models=tuple(tenants))
+
+
+def rates_of(names: Sequence[str], base: InterferenceModel, gpus: int, seed: int) -> dict[str, float]:
+    """Rates, drawn, that would keep all GPUs busy if nobody shared and shares could be had in any size.
+
+    Each model has a part of all GPUs, drawn from Dirichlet's distribution, and at most one GPU.
+    """
+    rng = Random(f"rates {seed}")
+    drawn = [rng.gammavariate(SPREAD, 1) for _ in names]
+    parts = [min(1.0, gpus * each / sum(drawn)) for each in drawn]
+    problem = problem_of(names, base, dict.fromkeys(names, 1.0), gpus)
+    tables = tables_of(problem)
+    rates = {}
+    for number, (name, part) in enumerate(zip(names, parts, strict=True)):
+        batches = np.arange(1, problem.models[number].max_batch + 1)
+        borne = borne_rps(batches, tables.alone_ms[number, 1:, 1:], problem.models[number].slo_ms).max(axis=1)
+        rates[name] = part * borne[-1]
+    return rates
