@@ -17,7 +17,7 @@ import numpy as np
 from tidegate_inss.bearing import borne_rps
 from tidegate_inss.prediction import Predictor
 
-STEP = 0.02
+STEP = 0.01
 """What neighbours add is rounded up to multiples of this, so that shares are computed once for each."""
 ROUNDS = 3
 """So often shares are divided for neighbours as they came out."""
@@ -65,10 +65,8 @@ class Divider:
         self._enough = 1.0 if predictor.problem.objective == "throughput" else float("inf")
         self._choices: dict[tuple[int, int, int], Choice] = {}
         self._divisions: dict[tuple[tuple[Piece, ...], int | None], Division | None] = {}
-        tables = predictor.tables
-        self._cache, self._dram = tables.cache_percent.tolist(), tables.dram_percent.tolist()
-        self._minds = tables.minds.tolist()
-        self._batches = np.arange(1, tables.gpu_ms.shape[2])
+        self._minds = predictor.tables.minds.tolist()
+        self._batches = np.arange(1, predictor.tables.gpu_ms.shape[2])
 
     def divide(self, pieces: Sequence[Piece], memory_mib: int | None) -> Division | None:
         """The best division that was found; None where they do not fit beside each other. Order does not matter."""
@@ -149,8 +147,12 @@ class Divider:
 
     def _added(self, pieces: Sequence[Piece], units: Sequence[int], batches: Sequence[int]) -> list[float]:
         """How much longer computing takes each of them beside the others."""
+        tables = self.predictor.tables
         used = [
-            (self._cache[piece.model][each][batch], self._dram[piece.model][each][batch])
+            (
+                tables.cache_percent.item(piece.model, each, batch),
+                tables.dram_percent.item(piece.model, each, batch),
+            )
             for piece, each, batch in zip(pieces, units, batches, strict=True)
         ]
         cache, dram = sum(mine for mine, _ in used), sum(mine for _, mine in used)

@@ -16,7 +16,7 @@ def plan_shares(problem: ShareProblem, /, *, time_limit_s: float, progress: Prog
     predictor = Predictor(problem)
     search = Search(predictor)
     shares, missing = search.run(time_limit_s=time_limit_s, progress=progress)
-    return plan_of(predictor, shares, missing, search.bound)
+    return plan_of(predictor, shares, missing, search.bound if problem.objective == "load" else None)
 
 
 def plan_by_gpulet(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:

@@ -44,10 +44,6 @@ class Predictor:
         problem.check()
         self.problem = problem
         self.tables: Tables = tables_of(problem)
-        self._transfer_ms = self.tables.transfer_ms.tolist()
-        self._gpu_ms = self.tables.gpu_ms.tolist()
-        self._cache = self.tables.cache_percent.tolist()
-        self._dram = self.tables.dram_percent.tolist()
         self._minds = self.tables.minds.tolist()
 
     def batch_ms(self, shares: Sequence[Share]) -> list[float]:
@@ -55,8 +51,9 @@ class Predictor:
 
         Who takes turns with it in one process is no neighbour; of other processes the model counts that is felt most.
         """
-        cache = [self._cache[model][units][batch] for model, _, units, batch, _ in shares]
-        dram = [self._dram[model][units][batch] for model, _, units, batch, _ in shares]
+        tables = self.tables
+        cache = [tables.cache_percent.item(model, units, batch) for model, _, units, batch, _ in shares]
+        dram = [tables.dram_percent.item(model, units, batch) for model, _, units, batch, _ in shares]
         most: dict[int, tuple[float, float]] = {}
         for at, share in enumerate(shares):
             process = share.process or -1 - at
@@ -69,7 +66,7 @@ class Predictor:
             own = most[process or -1 - at]
             by_cache, by_dram, by_any = self._minds[model]
             added = by_cache * (all_cache - own[0]) + by_dram * (all_dram - own[1]) + by_any * others
-            taken.append(self._transfer_ms[model][batch] + self._gpu_ms[model][units][batch] * (1 + added))
+            taken.append(tables.transfer_ms.item(model, batch) + tables.gpu_ms.item(model, units, batch) * (1 + added))
         return taken
 
     def takes_mib(self, share: Share) -> float:

@@ -1,8 +1,8 @@
 """The planner `shares`: a local search over who is on which GPU, each GPU being divided max-min fairly.
 
 It begins with the largest models first, each on the GPU with least to do. Then the GPU that bears least gives a model
-away, exchanges one, or shares one with another GPU, for as long as that helps; then it is tried again from the best
-plan with some models moved at random, until the time is over or that has not helped for long.
+away, exchanges one, or shares one with another GPU, for as long as that helps; then it is tried again with the models
+of some GPUs placed anew by chance, until the time is over or that has not helped for long.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,19 +16,26 @@ from tidegate_inss.prediction import Predictor
 
 FEW = 8
 """GPUs with which the one that bears least tries to exchange: those that bear most."""
-KICKS = 60
+PARTS, MORE = (0.25, 0.5, 0.75), (0.1, 0.3)
+"""Of a model's requests, these parts are moved to a GPU that does not have it, or has it, too."""
+KICKS = 200
 """So many times in a row a kick may bring nothing before the search ends."""
 KICKED = 3
-"""Models that a kick moves."""
+"""GPUs whose models a kick places anew."""
+UNLIKE = (0.6, 1.6)
+"""A kick takes models for so much smaller or larger than they are, by chance, so that they come in another order."""
+WORSE = 0.02
+"""A kick may go on from a plan that is so much worse than the best."""
 GAP = 0.005
 """So near to the bound it ends."""
 FULL = 0.85
 """A model that would need more of a GPU than this is divided among several from the beginning."""
 
 Placement = list[list[Piece]]
-Value = tuple[float, float]
-"""So many times their rates are borne, and rows per second in full batches where these count."""
-NOTHING: Value = (-1.0, 0.0)
+STEEP = 8
+"""Who bears least counts for most: a GPU costs the reciprocal of what it bears, to this power."""
+UNSERVED, LATE = 1e30, 1e12
+"""What a GPU costs on which a model gets nothing; and, where throughput counts, one on which a rate is not borne."""
 
 
 class Search:
@@ -42,25 +49,24 @@ class Search:
         self._memory = [device.memory_mib for device in self.problem.devices]
         self.parts = [self._part(model) for model in range(len(self.problem.models))]
         """The share of a GPU that each model takes at its rate, at best, with nobody beside it."""
-        self.bound = len(self.problem.devices) / sum(self.parts)
-        """No plan bears more times the rates than this."""
+        self.bound = float("inf") if self._by_throughput else len(self.problem.devices) / sum(self.parts)
+        """No plan bears more times the rates than this; not known for throughput."""
 
     def run(self, *, time_limit_s: float, progress: Progress) -> tuple[list[Share], dict[int, str]]:
         """The shares, and which model has none."""
         placement, missing = self._begin()
-        best = self._improve(placement, time_limit_s, progress)
+        best = base = self._improve(placement, time_limit_s, progress)
         idle = 0
-        while idle < KICKS and progress(**self._said(best[0])) < time_limit_s:
-            if len(placement) == 1 or (not self._by_throughput and best[0][0] >= (1 - GAP) * self.bound):
+        while idle < KICKS and progress(objective=best[0], bound=self.bound) < time_limit_s:
+            if len(placement) == 1 or best[0] >= (1 - GAP) * self.bound:
                 break
-            tried = self._improve(self._kicked(best[1]), time_limit_s, progress)
+            tried = self._improve(self._kicked(base[1]), time_limit_s, progress)
             idle += 1
             if tried[0] > best[0]:
                 best, idle = tried, 0
+            # From a plan that is hardly worse there may be a way to a better one.
+            base = tried if tried[0] >= (1 - WORSE) * best[0] else best
         return self._shares(best[1]), missing
-
-    def _said(self, value: Value) -> dict[str, float]:
-        return {"objective": value[1]} if self._by_throughput else {"objective": value[0], "bound": self.bound}
 
     def _part(self, model: int) -> float:
         rates = self.divider.choice(model, 0.0, self.problem.models[model].max_batch).rates
@@ -73,7 +79,7 @@ class Search:
         placement: Placement = [[] for _ in self.problem.devices]
         loads, missing = [0.0] * len(placement), {}
         # Beyond what can be borne all models are cut alike.
-        fitting = min(1.0, self.bound)
+        fitting = min(1.0, len(placement) / sum(self.parts))
         for model in sorted(range(len(self.parts)), key=lambda each: -self.parts[each]):
             pieces = min(len(placement), max(1, ceil(self.parts[model] * fitting / FULL)))
             rate = self.problem.models[model].rate_rps / pieces
@@ -94,82 +100,115 @@ class Search:
     def _divide(self, gpu: int, pieces: Sequence[Piece]) -> Division | None:
         return self.divider.divide(pieces, self._memory[gpu])
 
-    def _value(self, gpu: int, pieces: Sequence[Piece]) -> Value:
+    def _cost(self, gpu: int, pieces: Sequence[Piece]) -> float:
+        """What a GPU is worth, negative: the sum over all GPUs is made small."""
         found = self._divide(gpu, pieces)
-        return NOTHING if found is None else (found.bears, found.full_rps if self._by_throughput else 0.0)
+        if found is None or found.bears <= 0:
+            return UNSERVED
+        if self._by_throughput and found.bears >= 1:
+            return -found.full_rps
+        return LATE * found.bears**-STEEP if self._by_throughput else found.bears**-STEEP
 
-    def _improve(self, placement: Placement, time_limit_s: float, progress: Progress) -> tuple[Value, Placement]:
-        """Until the GPU that bears least cannot be helped, nor, where throughput counts, any other two do better."""
+    def _improve(self, placement: Placement, time_limit_s: float, progress: Progress) -> tuple[float, Placement]:
+        """Until no two GPUs could do better; returns what they are worth then, more being better."""
         placement = [list(pieces) for pieces in placement]
-        values = [self._value(gpu, pieces) for gpu, pieces in enumerate(placement)]
-        while progress() < time_limit_s:
-            worst = min(range(len(values)), key=lambda gpu: values[gpu])
-            enough = self._by_throughput and values[worst][0] >= 1
-            best, chosen = 1e-9, None
-            for gpu in range(len(values)) if enough else [worst]:
-                for other, mine, theirs in self._changes(placement, values, gpu):
-                    one, two = self._value(gpu, mine), self._value(other, theirs)
-                    if enough:
-                        gained = (
-                            one[1] + two[1] - values[gpu][1] - values[other][1] if min(one[0], two[0]) >= 1 else 0.0
-                        )
-                    else:
-                        gained = min(one[0], two[0]) - values[worst][0]
-                    if gained > best:
-                        best, chosen = gained, (gpu, other, mine, theirs)
-            if chosen is None:
-                break
+        costs = [self._cost(gpu, pieces) for gpu, pieces in enumerate(placement)]
+        while progress() < time_limit_s and (chosen := self._best_change(placement, costs)) is not None:
             gpu, other, placement[gpu], placement[other] = chosen
             for changed in (gpu, other):
-                values[changed] = self._value(changed, placement[changed])
-        return (min(value[0] for value in values), sum(value[1] for value in values)), placement
+                costs[changed] = self._cost(changed, placement[changed])
+        return self._worth(placement), placement
+
+    def _worth(self, placement: Placement) -> float:
+        """The objective: so many times their rates are borne, or rows per second in full batches."""
+        found = [self._divide(gpu, pieces) for gpu, pieces in enumerate(placement)]
+        bears = min(each.bears if each is not None else -1.0 for each in found)
+        if self._by_throughput and bears >= 1:
+            return 1 + sum(each.full_rps for each in found if each is not None)
+        return bears
+
+    def _best_change(
+        self, placement: Placement, costs: Sequence[float]
+    ) -> tuple[int, int, list[Piece], list[Piece]] | None:
+        """What helps most of what one GPU could do with another: the one that costs most, else the next.
+
+        Of many GPUs, what helps with the first other one that helps.
+        """
+        for gpu in sorted(range(len(costs)), key=lambda each: -costs[each]):
+            best, chosen = costs[gpu] * 1e-9 if costs[gpu] > 0 else 1e-6, None
+            for other, changes in self._changes(placement, costs, gpu):
+                before = costs[gpu] + costs[other]
+                for mine, theirs in changes:
+                    if not self._by_throughput and self._at_least(theirs) > before - best:
+                        continue
+                    gained = before - self._cost(gpu, mine) - self._cost(other, theirs)
+                    if gained > best:
+                        best, chosen = gained, (gpu, other, mine, theirs)
+                if chosen is not None and len(costs) > FEW:
+                    return chosen
+            if chosen is not None:
+                return chosen
+        return None
+
+    def _at_least(self, pieces: Sequence[Piece]) -> float:
+        """What a GPU with these costs at least, without looking closer."""
+        models = self.problem.models
+        taken = sum(self.parts[piece.model] * piece.rate_rps / models[piece.model].rate_rps for piece in pieces)
+        return float(taken**STEEP)
 
     def _changes(
-        self, placement: Placement, values: Sequence[Value], worst: int
-    ) -> Iterator[tuple[int, list[Piece], list[Piece]]]:
-        """What two GPUs could have instead: one is given, two are exchanged, one is divided between them."""
-        others = sorted((gpu for gpu in range(len(values)) if gpu != worst), key=lambda gpu: values[gpu])[-FEW:]
-        for other in others:
-            theirs = placement[other]
-            known = {piece.model: at for at, piece in enumerate(theirs)}
-            for at, piece in enumerate(placement[worst]):
-                rest = [*placement[worst][:at], *placement[worst][at + 1 :]]
-                if piece.model in known:
-                    twin = theirs[known[piece.model]]
-                    others_rest = [each for each in theirs if each is not twin]
-                    yield other, rest, [*others_rest, Piece(piece.model, twin.rate_rps + piece.rate_rps)]
-                    for moved in (0.1, 0.3):
-                        less = Piece(piece.model, piece.rate_rps * (1 - moved))
-                        more = Piece(piece.model, twin.rate_rps + piece.rate_rps * moved)
-                        yield other, [*rest, less], [*others_rest, more]
-                    continue
-                yield other, rest, [*theirs, piece]
-                for moved in (0.25, 0.5, 0.75):
-                    part = Piece(piece.model, piece.rate_rps * moved)
-                    yield other, [*rest, Piece(piece.model, piece.rate_rps - part.rate_rps)], [*theirs, part]
-                for there, twin in enumerate(theirs):
-                    if all(twin.model != each.model for each in rest):
-                        yield other, [*rest, twin], [*theirs[:there], *theirs[there + 1 :], piece]
+        self, placement: Placement, costs: Sequence[float], gpu: int
+    ) -> Iterator[tuple[int, Iterator[tuple[list[Piece], list[Piece]]]]]:
+        """The GPUs with which one could exchange, those first that cost least, and what both could have instead."""
+        others = sorted((other for other in range(len(costs)) if other != gpu), key=lambda other: costs[other])
+        for other in others[:FEW]:
+            yield other, self._exchanges(placement[gpu], placement[other])
+
+    def _exchanges(self, mine: list[Piece], theirs: list[Piece]) -> Iterator[tuple[list[Piece], list[Piece]]]:
+        """What two GPUs could have instead: one model is given away, or a part of it, or two are exchanged."""
+        known = {piece.model: piece for piece in theirs}
+        for at, piece in enumerate(mine):
+            rest = [*mine[:at], *mine[at + 1 :]]
+            if twin := known.get(piece.model):
+                others = [each for each in theirs if each is not twin]
+                for moved in (1.0, *MORE):
+                    more = Piece(piece.model, twin.rate_rps + piece.rate_rps * moved)
+                    less = [Piece(piece.model, piece.rate_rps * (1 - moved))] if moved < 1 else []
+                    yield [*rest, *less], [*others, more]
+                continue
+            yield rest, [*theirs, piece]
+            for moved in PARTS:
+                part = Piece(piece.model, piece.rate_rps * moved)
+                yield [*rest, Piece(piece.model, piece.rate_rps - part.rate_rps)], [*theirs, part]
+            for there, given in enumerate(theirs):
+                if all(given.model != each.model for each in rest):
+                    yield [*rest, given], [*theirs[:there], *theirs[there + 1 :], piece]
 
     def _kicked(self, placement: Placement) -> Placement:
-        """The same with some models elsewhere, whole."""
-        placement = [list(pieces) for pieces in placement]
-        for _ in range(KICKED):
-            filled = [gpu for gpu, pieces in enumerate(placement) if pieces]
-            source = self._rng.choice(filled)
-            piece = self._rng.choice(placement[source])
-            target = self._rng.randrange(len(placement))
-            twins = [
-                (gpu, each) for gpu, pieces in enumerate(placement) for each in pieces if each.model == piece.model
-            ]
-            whole = Piece(piece.model, sum(each.rate_rps for _, each in twins))
-            if self.parts[piece.model] > FULL:
-                continue
-            without = [[each for each in pieces if each.model != piece.model] for pieces in placement]
-            if self._divide(target, [*without[target], whole]) is not None:
-                without[target].append(whole)
-                placement = without
-        return placement
+        """The same with the models of some GPUs, of the one that costs most among them, placed anew by chance."""
+        costs = [self._cost(gpu, pieces) for gpu, pieces in enumerate(placement)]
+        worst = costs.index(max(costs))
+        others = [gpu for gpu in range(len(placement)) if gpu != worst]
+        chosen = [worst, *self._rng.sample(others, min(KICKED - 1, len(others)))]
+        rates: dict[int, float] = {}
+        for gpu in chosen:
+            for piece in placement[gpu]:
+                rates[piece.model] = rates.get(piece.model, 0.0) + piece.rate_rps
+        kicked = [[] if gpu in chosen else list(pieces) for gpu, pieces in enumerate(placement)]
+
+        def size(model: int) -> float:
+            part = self.parts[model] * rates[model] / self.problem.models[model].rate_rps
+            return part * self._rng.uniform(*UNLIKE)
+
+        for model in sorted(rates, key=size, reverse=True):
+            piece = Piece(model, rates[model])
+            before = {gpu: self._cost(gpu, kicked[gpu]) for gpu in chosen}
+            after = {gpu: self._cost(gpu, [*kicked[gpu], piece]) for gpu in chosen}
+            gpu = min(chosen, key=lambda each: after[each] - before[each])
+            if after[gpu] >= UNSERVED:
+                return placement
+            kicked[gpu].append(piece)
+        return kicked
 
     def _shares(self, placement: Placement) -> list[Share]:
         shares = []
