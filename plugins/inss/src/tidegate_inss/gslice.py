@@ -8,8 +8,13 @@ come first, each onto the GPU with most room. What the shares of a GPU sum to, g
 from collections.abc import Sequence
 from math import ceil
 
-from tidegate_inss.assignment import Share
+from tidegate.documents import Layout
+from tidegate_inss.assignment import Share, by_gpu
+from tidegate_inss.layout import layout_of
+from tidegate_inss.plan_of import plan_of
 from tidegate_inss.prediction import Predictor
+from tidegate_inss.present import shares_of
+from tidegate_inss.problem import ShareProblem
 
 FIRST_BATCH, FIRST_SHARE = 1, 0.3
 ROUNDS, BATCH_ROUNDS = 5, 5
@@ -54,7 +59,7 @@ def max_min_fair(wanted: Sequence[float], room: float) -> list[float]:
 def plan_gslice(predictor: Predictor) -> tuple[list[Share], dict[int, str]]:
     """The shares on which the loop ends, and which model fits on no GPU."""
     problem = predictor.problem
-    alone = [_Loop(predictor, [model]) for model in range(len(problem.models))]
+    alone = [Loop(predictor, [model]) for model in range(len(problem.models))]
     for loop in alone:
         loop.run()
     wishes = sorted(alone, key=lambda loop: -loop.wanted[0])
@@ -72,13 +77,29 @@ def plan_gslice(predictor: Predictor) -> tuple[list[Share], dict[int, str]]:
         members[gpu].append(model)
     shares = []
     for gpu, models in enumerate(members):
-        loop = _Loop(predictor, models)
+        loop = Loop(predictor, models)
         loop.run()
         shares += [
             Share(model, gpu, units, batch)
-            for model, units, batch in zip(models, loop.units, _kept(predictor, gpu, loop), strict=True)
+            for model, units, batch in zip(models, loop.units, kept_batches(predictor, gpu, loop), strict=True)
         ]
     return shares, missing
+
+
+def adjusted(problem: ShareProblem, layout: Layout) -> Layout | None:
+    """The layout after one more step of the loop on every GPU; None: nothing changes. Raises PlanningError."""
+    predictor = Predictor(problem)
+    present = shares_of(problem, layout)
+    shares: list[Share] = []
+    for gpu, mine in enumerate(by_gpu(present, len(problem.devices))):
+        loop = Loop(predictor, [share.model for share in mine], mine)
+        loop.step()
+        batches = kept_batches(predictor, gpu, loop)
+        shares += [
+            share._replace(units=units, batch=batch)
+            for share, units, batch in zip(mine, loop.units, batches, strict=True)
+        ]
+    return None if sorted(shares) == sorted(present) else layout_of(problem, plan_of(predictor, shares, {}, None))
 
 
 def _fits(predictor: Predictor, gpu: int, models: Sequence[int]) -> bool:
@@ -89,7 +110,7 @@ def _fits(predictor: Predictor, gpu: int, models: Sequence[int]) -> bool:
     )
 
 
-def _kept(predictor: Predictor, gpu: int, loop: "_Loop") -> list[int]:
+def kept_batches(predictor: Predictor, gpu: int, loop: "Loop") -> list[int]:
     """The batch sizes, the largest halved for as long as the GPU's memory does not hold them."""
     batches = list(loop.batches)
     memory_mib = predictor.problem.devices[gpu].memory_mib
@@ -103,22 +124,28 @@ def _kept(predictor: Predictor, gpu: int, loop: "_Loop") -> list[int]:
     return batches
 
 
-class _Loop:
+class Loop:
     """The models of one GPU, each of which adjusts itself to what it sees."""
 
-    def __init__(self, predictor: Predictor, models: Sequence[int]) -> None:
+    def __init__(self, predictor: Predictor, models: Sequence[int], present: Sequence[Share] = ()) -> None:
+        """`present`: the shares that they have; none: they begin with small ones."""
         self.models = models
-        self.batches = [FIRST_BATCH] * len(models)
-        self.wanted = [FIRST_SHARE] * len(models)
+        units = predictor.problem.units_per_gpu
+        self.batches = [share.batch for share in present] or [FIRST_BATCH] * len(models)
+        self.wanted = [share.units / units for share in present] or [FIRST_SHARE] * len(models)
         self._predictor = predictor
         self.units = self._divided()
 
     def run(self) -> None:
         """Batch sizes until they stay, then shares, several times; batch sizes at last."""
         for _ in range(ROUNDS):
-            self._adjust_batches()
-            self._adjust_shares()
+            self.step()
         self._adjust_batches()
+
+    def step(self) -> None:
+        """Batch sizes until they stay, then shares, once."""
+        self._adjust_batches()
+        self._adjust_shares()
 
     def _adjust_batches(self) -> None:
         for _ in range(BATCH_ROUNDS):

@@ -4,6 +4,8 @@ from importlib import import_module
 from typing import cast
 
 from tidegate.api import Planner, PlannerSpec, PlanningError, Progress, hookimpl
+from tidegate.control import ControllerSpec
+from tidegate_inss.controllers import GsliceLoop, ShareReplanning
 from tidegate_inss.layout import layout_of
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.problem import ShareProblem
@@ -21,6 +23,15 @@ def tidegate_planners() -> list[PlannerSpec]:
     return [
         PlannerSpec(name, words, ShareProblem, SharePlan, _imported_late(function), layout_of)
         for name, words, function in offered
+    ]
+
+
+@hookimpl
+def tidegate_controllers() -> list[ControllerSpec]:
+    """Offer shares that follow the load."""
+    return [
+        ControllerSpec("share-replanning", "Divides GPUs anew when their MPS shares bear too little", ShareReplanning),
+        ControllerSpec("gslice-loop", "MPS shares that follow latency and throughput, step by step", GsliceLoop),
     ]
 
 

@@ -52,9 +52,11 @@ class Search:
         self.bound = float("inf") if self._by_throughput else len(self.problem.devices) / sum(self.parts)
         """No plan bears more times the rates than this; not known for throughput."""
 
-    def run(self, *, time_limit_s: float, progress: Progress) -> tuple[list[Share], dict[int, str]]:
-        """The shares, and which model has none."""
-        placement, missing = self._begin()
+    def run(
+        self, *, time_limit_s: float, progress: Progress, start: Placement | None = None
+    ) -> tuple[list[Share], dict[int, str]]:
+        """The shares, and which model has none. `start`: who is where at first."""
+        placement, missing = self._begin() if start is None else (start, {})
         best = base = self._improve(placement, time_limit_s, progress)
         idle = 0
         while idle < KICKS and progress(objective=best[0], bound=self.bound) < time_limit_s:
@@ -66,7 +68,7 @@ class Search:
                 best, idle = tried, 0
             # From a plan that is hardly worse there may be a way to a better one.
             base = tried if tried[0] >= (1 - WORSE) * best[0] else best
-        return self._shares(best[1]), missing
+        return self.shares(best[1]), missing
 
     def _part(self, model: int) -> float:
         rates = self.divider.choice(model, 0.0, self.problem.models[model].max_batch).rates
@@ -210,7 +212,8 @@ class Search:
             kicked[gpu].append(piece)
         return kicked
 
-    def _shares(self, placement: Placement) -> list[Share]:
+    def shares(self, placement: Placement) -> list[Share]:
+        """The shares of a placement that fits: each GPU divided."""
         shares = []
         for gpu, pieces in enumerate(placement):
             division = self._divide(gpu, pieces)

@@ -1,0 +1,65 @@
+"""What serves at present, as planners see it: a layout's workers as shares, and the rates that come."""
+
+from collections.abc import Sequence
+
+from tidegate.control import Observation
+from tidegate.documents import Layout, Mps
+from tidegate_inss.assignment import Share
+from tidegate_inss.problem import ShareProblem
+
+LEAST = 0.02
+"""The part of the problem's rate that is planned for at least, though hardly anybody asks for the model at present."""
+
+
+def fitting(problem: ShareProblem, layout: Layout) -> str:
+    """Why the layout that serves at the start is none of this problem; empty: it is."""
+    planned, served = {model.name for model in problem.models}, {model.name for model in layout.models}
+    if planned != served:
+        return f"problem: its models are not those that are served: {min(planned ^ served)!r} is in one of the two only"
+    known = set(problem.devices)
+    for worker in layout.workers:
+        if worker.device not in known or not isinstance(worker.slice, Mps) or len(worker.hosts) != 1:
+            return f"problem: worker {worker.name!r} is no MPS share of one of its GPUs with one of its models"
+    return ""
+
+
+def shares_of(problem: ShareProblem, layout: Layout) -> list[Share]:
+    """The shares that serve, in the order of the layout's workers."""
+    devices = {device: number for number, device in enumerate(problem.devices)}
+    models = {model.name: number for number, model in enumerate(problem.models)}
+    batches = {model.name: max(pipeline.batch for pipeline in model.pipelines) for model in layout.models}
+    shares = []
+    for worker in layout.workers:
+        assert isinstance(worker.slice, Mps), "that was checked at the start"
+        name = worker.hosts[0]
+        units = worker.slice.percent * problem.units_per_gpu // 100
+        shares.append(Share(models[name], devices[worker.device], units, batches[name]))
+    return shares
+
+
+def problem_now(problem: ShareProblem, observation: Observation, times: float) -> ShareProblem:
+    """The problem with so many times the rates that come."""
+    models = tuple(
+        model.model_copy(
+            update={"rate_rps": max(observation.models[model.name].rows_per_s * times, LEAST * model.rate_rps)}
+        )
+        for model in problem.models
+    )
+    return problem.model_copy(update={"models": models})
+
+
+def steady_batches(planned: Sequence[Share], present: Sequence[Share], most: Sequence[int]) -> list[Share]:
+    """The same shares with batch sizes that change seldom: a process keeps its own, and others would be new for it.
+
+    Each model's is that which serves where it is no less than planned and no more than four times as much, else the
+    next power of two.
+    """
+    serving = {share.model: share.batch for share in present}
+    wanted: dict[int, int] = {}
+    for share in planned:
+        wanted[share.model] = max(wanted.get(share.model, 1), share.batch)
+    batches = {}
+    for model, batch in wanted.items():
+        now = serving.get(model, 0)
+        batches[model] = now if batch <= now <= 4 * batch else min(most[model], 1 << (batch - 1).bit_length())
+    return [share._replace(batch=batches[share.model]) for share in planned]

@@ -1,0 +1,98 @@
+"""Shares follow the load: other ones where those that serve bear too little, and models stay where they can."""
+
+from typing import Any
+
+import pytest
+
+from tests.plugins.inss.problems import problem, tenant
+from tidegate.control import Controller, ControllerSpec, ModelLoad, Observation
+from tidegate.documents import Layout, Mps
+from tidegate.host import PluginError, Plugins, make_controller
+from tidegate.testing import ControllerConformance
+from tidegate_inss.controllers import GsliceLoop, ShareReplanning
+from tidegate_inss.layout import layout_of
+from tidegate_inss.planners import plan_shares
+
+S = 1_000_000_000
+GIVEN = problem(tenant("quick", 2400, 20), tenant("slow", 90, 400), tenant("calm", 900, 60), gpus=2)
+FIRST = layout_of(GIVEN, plan_shares(GIVEN, time_limit_s=1, progress=lambda **_: 0.0))
+RATES = {model.name: model.rate_rps for model in GIVEN.models}
+
+
+class TestShareReplanning(ControllerConformance):
+    spec = ControllerSpec("share-replanning", "Shares as rates are", ShareReplanning)
+    options = {"problem": GIVEN}  # noqa: RUF012
+    layout = FIRST
+    situations = 3
+
+
+class TestGsliceLoop(ControllerConformance):
+    spec = ControllerSpec("gslice-loop", "Shares as the loop has them", GsliceLoop)
+    options = {"problem": GIVEN}  # noqa: RUF012
+    layout = FIRST
+    situations = 3
+
+
+def made(name: str, **options: Any) -> Controller:  # noqa: ANN401 - its own
+    spec = Plugins.installed().controller(name)
+    return make_controller(spec, FIRST, {"problem": GIVEN, **options})
+
+
+def observed(present: Layout, **times: float) -> Observation:
+    loads = {}
+    for name, rate in RATES.items():
+        rps = rate * times.get(name, 1.0)
+        loads[name] = ModelLoad(rps, rps, 1, int(rps * 10), 1.0)
+    busy = dict.fromkeys([worker.name for worker in present.workers], 0.5)
+    return Observation(S, 10 * S, present, loads, busy)
+
+
+def percents(layout: Layout) -> dict[tuple[str, int | str], int]:
+    """The shares by model and GPU."""
+    found = {}
+    for worker in layout.workers:
+        assert isinstance(worker.slice, Mps)
+        found[worker.hosts[0], worker.device.id] = worker.slice.percent
+    return found
+
+
+def test_shares_stay_while_they_bear_what_comes() -> None:
+    controller = made("share-replanning")
+    assert controller.step(observed(FIRST)) is None
+    assert controller.step(observed(FIRST, quick=0.3, slow=0.5)) is None
+
+
+def test_a_neighbour_gives_way_before_anybody_moves() -> None:
+    """As the one is asked for more and its neighbours for less, shares change, and nobody moves."""
+    controller = made("share-replanning")
+    changed = controller.step(observed(FIRST, quick=1.25, slow=0.3, calm=0.9))
+    assert changed is not None
+    before, after = percents(FIRST), percents(changed)
+    assert before.keys() == after.keys()
+    (gpu,) = {device for name, device in before if name == "quick"}
+    assert after["quick", gpu] > before["quick", gpu]
+    assert controller.step(observed(changed, quick=1.25, slow=0.3, calm=0.9)) is None
+
+
+def test_models_move_where_other_shares_will_not_do() -> None:
+    changed = made("share-replanning").step(observed(FIRST, quick=2.1, slow=0.2, calm=0.3))
+    assert changed is not None
+    assert percents(changed).keys() != percents(FIRST).keys()
+    assert sum(name == "quick" for name, _ in percents(changed)) == 2
+
+
+def test_the_loop_takes_a_step_at_a_time_and_moves_nobody() -> None:
+    controller, layout = made("gslice-loop"), FIRST
+    for _ in range(12):
+        layout = controller.step(observed(layout, quick=0.5)) or layout
+        assert percents(layout).keys() == percents(FIRST).keys()
+    before, after = percents(FIRST), percents(layout)
+    assert sum(after.values()) < 0.9 * sum(before.values())
+
+
+@pytest.mark.parametrize("name", ["share-replanning", "gslice-loop"])
+def test_another_problem_than_what_serves_is_refused(name: str) -> None:
+    with pytest.raises(PluginError, match="'slow' is in one of the two only"):
+        made(name, problem=problem(tenant("quick", 1, 20), tenant("calm", 1, 60), gpus=2))
+    with pytest.raises(PluginError, match="no MPS share of one of its GPUs"):
+        made(name, problem=problem(*GIVEN.models, gpus=1))
