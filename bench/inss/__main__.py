@@ -10,6 +10,7 @@ rates        4 GPUs, 10 models: violations at fixed rates
 scale        the same: at how many times its rates a mix has violations of no more than 1 %
 throughput   the paper's: rows per second in full batches at fixed rates
 many         64 GPUs, 160 models: violations, and how long a decision takes
+changing     2 GPUs, 5 models, rates that change every 30 s: one plan for their means, and controllers
 """
 
 import argparse
@@ -27,11 +28,12 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import t as students
 
+from bench.inss.changing import CONTROLLERS, NAMES, Hour, follow
 from bench.inss.outcomes import Load, Outcome, Way, known, largest_scale, outcome
 from bench.inss.workloads import TEN
 from tidegate.sim.parallel import run_parallel
 
-PARTS = ("told", "rates", "scale", "throughput", "many")
+PARTS = ("told", "rates", "scale", "throughput", "many", "changing")
 BASELINES = ("gpulet", "gslice", "igniter")
 PLANNERS = (*BASELINES, "shares", "shares-ni", "inss", "inss-ni")
 TRIED = (1.0, 1.15, 1.3, 1.5, 1.75, 2.0)
@@ -43,6 +45,7 @@ LIMIT, PRECISION = 0.01, 0.02
 GPUS = 4
 MANY_GPUS, MANY_SCALES, MANY_SEEDS = 64, (0.5, 0.7), 3
 MANY_SECONDS = 1.0
+CHANGING_GPUS, CHANGING_SCALE, CHANGING_SEEDS = 2, 0.5, 3
 CONFIDENCE = 0.95
 
 
@@ -58,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--policy", default="symphony", help="which policy batches; default symphony")
     parser.add_argument("--seeds", type=int, default=10, help="mixes of load; default 10")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each simulated run; default 5")
+    parser.add_argument("--changing-seconds", type=float, default=600.0, help="of the part `changing`; default 600")
     parser.add_argument("--jobs", type=int, default=-1, help="simulations at once; default: as many as cores")
     options = parser.parse_args(arguments)
     if not (options.data / "igniter_v100_solo.csv").exists():
@@ -70,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "scale": _scales,
         "throughput": _throughput,
         "many": _many,
+        "changing": _changing,
     }
     for part in options.only or PARTS:
         found[part] = parts[part](options, console)
@@ -201,6 +206,26 @@ def _scales(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN4
         table.add_row(title, _interval(mine, 3), _interval(over, 1) + " %" if min(mine) > 0 else "-")
     console.print(table)
     return by_way
+
+
+def _changing(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
+    loads = [Load(options.data, NAMES, CHANGING_GPUS, seed, CHANGING_SCALE) for seed in range(CHANGING_SEEDS)]
+    tasks = [Hour(load, options.changing_seconds, controller) for controller in CONTROLLERS for load in loads]
+    found = list(run_parallel(follow, tasks, jobs=options.jobs))
+    table = Table("", "late %", "worst model %", "GPUs", "changes", "undone", "lost", title="rates change every 30 s")
+    for at, controller in enumerate(CONTROLLERS):
+        mine = found[at * len(loads) : (at + 1) * len(loads)]
+        table.add_row(
+            controller or "one plan",
+            _interval([100 * each.late for each in mine], 2),
+            _interval([100 * each.worst for each in mine], 2),
+            f"{mean(each.gpus for each in mine):.2f}",
+            f"{mean(each.changes for each in mine):.1f}",
+            f"{mean(each.undone for each in mine):.1f}",
+            str(sum(each.lost for each in mine)),
+        )
+    console.print(table)
+    return [{"controller": task.controller, **asdict(each)} for task, each in zip(tasks, found, strict=True)]
 
 
 def _interval(values: Sequence[float], digits: int) -> str:

@@ -1,0 +1,97 @@
+"""A load that changes every half a minute: the plan for its mean, the GSLICE loop, and shares planned anew."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bench.inss.outcomes import Load, Way, plan, problem_for
+from bench.inss.workloads import interference_of, measured
+from tidegate.sim.run import Run, simulate
+from tidegate.workload import PolicyChoice, Scenario
+from tidegate_inss.layout import layout_of
+from tidegate_inss.problem import ShareProblem
+
+NAMES = ("alexnet", "resnet50", "vgg19", "mobilenet", "efficientnet")
+CHANGES_S = 30
+UNLIKE = 0.5
+"""How unlike a model's rates are over time: log-normal, the standard deviation of the logarithm."""
+CONTROLLERS = (None, "gslice-loop", "share-replanning")
+LIMITS = {"every_s": 3, "pause_s": 5, "start_limit_s": 30}
+SPARE = {"gslice-loop": 0.75, "share-replanning": 0.15}
+"""The loop as it is told best (`told`)."""
+
+
+@dataclass(frozen=True)
+class Hour:
+    """A load over time, and who changes the layout."""
+
+    load: Load
+    seconds: float
+    controller: str | None
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What came of it."""
+
+    late: float
+    worst: float
+    gpus: float
+    changes: int
+    undone: int
+    lost: int
+    """Requests that failed or were forgotten."""
+
+
+def follow(hour: Hour) -> Followed:
+    """Simulate. The plan at the beginning is that of the search for the mean rates."""
+    problem = problem_for(hour.load)
+    found, _ = plan(hour.load, Way("shares"))
+    with TemporaryDirectory() as folder:
+        trace = Path(folder) / "arrivals.txt"
+        with trace.open("w") as lines:
+            lines.writelines(f"{at:.6f} {name}\n" for at, name in arrivals(problem, hour.seconds, hour.load.seed))
+        scenario = Scenario.model_validate(
+            {
+                "warmup_s": 1,
+                "duration_s": hour.seconds - 1,
+                "layout": layout_of(problem, found),
+                "arrivals": {"process": "trace", "file": str(trace), "format": "lines"},
+                "simulation": {"interference": interference_of(hour.load.names, measured(hour.load.folder))},
+                **_controller(hour.controller, problem),
+            }
+        )
+        result = simulate(Run(scenario, PolicyChoice(name="symphony"), hour.load.seed))
+    total = result.rows[0]
+    states = Counter(change.state for change in result.changes)
+    return Followed(
+        late=total.bad_rate,
+        worst=total.worst_bad_rate,
+        gpus=total.mean_gpus or 0.0,
+        changes=states["switched"],
+        undone=states["undone"],
+        lost=total.failed + total.stranded,
+    )
+
+
+def _controller(name: str | None, problem: ShareProblem) -> dict[str, Any]:
+    if name is None:
+        return {}
+    options = {"problem": problem.model_dump(mode="json"), "spare": SPARE[name]}
+    return {"controller": {"name": name, "options": options, **LIMITS}}
+
+
+def arrivals(problem: ShareProblem, seconds: float, seed: int) -> Iterator[tuple[float, str]]:
+    """Instants and models, in order: Poisson, each model's rate drawn anew every half a minute."""
+    rng = Random(f"changing {seed}")
+    begin = 0.0
+    while begin < seconds:
+        rates = [model.rate_rps * rng.lognormvariate(-(UNLIKE**2) / 2, UNLIKE) for model in problem.models]
+        now, total = begin, sum(rates)
+        while (now := now + rng.expovariate(total)) < begin + CHANGES_S:
+            yield now, rng.choices(problem.models, rates)[0].name
+        begin += CHANGES_S
