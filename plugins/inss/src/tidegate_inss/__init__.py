@@ -6,4 +6,9 @@ tables       what every model takes alone, on all shares and in all batches
 prediction   what batches take beside their neighbours, how long requests wait, how many are late
 bearing      how much load a share bears before too many are late
 plan         the document, made by `plan_of`; `layout` makes of it what generator, simulator and proxy read
+division     how one GPU is divided; search: who is on which GPU
+gpulet       its parts; gslice: its loop; igniter: its closed form: the baselines
+planners     all of these as planners
+controllers  shares that follow the load; replanning: how; present: what serves, as planners see it
+late_import  what needs numpy, imported when it runs
 """

@@ -64,7 +64,7 @@ class SharePlan(Plan):
     units_per_gpu: int
     models: tuple[PlannedModel, ...]
     gpus: tuple[PlannedGpu, ...]
-    """Those that have shares."""
+    """All that have shares."""
 
     @property
     def throughput_rps(self) -> float:

@@ -17,7 +17,7 @@ from tidegate_inss.prediction import Predictor
 FEW = 8
 """GPUs with which the one that bears least tries to exchange: those that bear most."""
 PARTS, MORE = (0.25, 0.5, 0.75), (0.1, 0.3)
-"""Of a model's requests, these parts are moved to a GPU that does not have it, or has it, too."""
+"""Parts of a model's requests that are moved to a GPU that does not have it, or has it, too."""
 KICKS = 200
 """So many times in a row a kick may bring nothing before the search ends."""
 KICKED = 3
