@@ -85,6 +85,15 @@ def test_the_search_uses_all_of_every_gpu_and_bears_more_than_others() -> None:
         assert other(asked, time_limit_s=1, progress=steps(1)).objective <= plan.objective
 
 
+def test_a_model_whose_slo_has_no_room_for_two_batches_is_served_as_seldom_as_it_comes() -> None:
+    plan = plan_shares(problem(tenant("slow", 1, 6), gpus=1), time_limit_s=1, progress=steps(30))
+    (model,) = plan.models
+    assert (model.name, model.missing) == ("slow", "")
+    assert model.bears_rps == pytest.approx(10 / (2 * 5 - 6)), (
+        "who comes in the first 4 of 5 ms is late: one in a hundred"
+    )
+
+
 def test_the_search_finds_what_trying_everything_finds() -> None:
     asked = problem(tenant("quick", 900, 20), tenant("slow", 15, 400), tenant("calm", 200, 60), gpus=2)
     predictor = Predictor(asked)

@@ -4,6 +4,9 @@ Whatever waits when a worker frees runs together, up to the batch size, as Tideg
 comes while a batch runs is in the next one, and in time if both fit into its SLO: 2 t(b) <= SLO. While a batch of b
 runs, the next b come on average if the rate is b / t(b); with Poisson arrivals more come half the time, so that the
 rate has to leave `MARGIN` standard deviations.
+
+Where the SLO has no room for two, who comes in the first 2 t - SLO of a batch is late: the rate may be as small as that
+seldom happens.
 """
 
 import numpy as np
@@ -14,13 +17,17 @@ from tidegate_inss.tables import Floats
 MARGIN = 1.0
 """Standard deviations of what comes while a batch runs. Found by simulation (docs/results/inss.md)."""
 ROUNDS = 2.0
-"""A batch must take no more than the SLO over this."""
+"""Batches of which so many fit into the SLO keep nobody waiting for too long."""
+LATE = 0.01
+"""The share of the requests that may be late where fewer fit."""
+_LEAST_MS = 1e-9
 
 
 def borne_rps(batches: NDArray[np.int64], batch_ms: Floats, slo_ms: Floats | float) -> Floats:
-    """The rates, per second, at which batches of these sizes that take so long are in time; 0 where none is.
+    """The rates, per second, at which batches of these sizes that take so long are in time; 0 where not one is.
 
     Arrays of one shape, or of shapes that broadcast.
     """
     mean = np.square((np.sqrt(MARGIN**2 + 4 * batches) - MARGIN) / 2)
-    return np.where(slo_ms >= ROUNDS * batch_ms, 1000 * mean / batch_ms, 0.0)
+    too_early_ms = np.maximum(ROUNDS * batch_ms - slo_ms, _LEAST_MS)
+    return np.where(slo_ms >= batch_ms, np.minimum(1000 * mean / batch_ms, 1000 * LATE / too_early_ms), 0.0)

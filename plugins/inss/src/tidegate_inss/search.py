@@ -74,7 +74,7 @@ class Search:
         rates = self.divider.choice(model, 0.0, self.problem.models[model].max_batch).rates
         units = self.problem.units_per_gpu
         best = max(rate / each for each, rate in enumerate(rates) if each)
-        return self.problem.models[model].rate_rps / (best * units) if best > 0 else 0.0
+        return self.problem.models[model].rate_rps / (best * units) if best > 0 else 1.0  # by rounding
 
     def _begin(self) -> tuple[Placement, dict[int, str]]:
         """The largest first, each on the GPU with least to do that has memory for it."""
