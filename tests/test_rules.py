@@ -133,3 +133,12 @@ def test_docstrings_begin_with_their_subjects() -> None:
                     case ast.Expr(ast.Constant(str() as text)) if re.match(r"\s*(Of|Those|By) ", text):
                         fragments.append(f"{path.relative_to(ROOT)}:{node.lineno}: {text.strip().splitlines()[0]}")
     assert fragments == []
+
+
+def test_every_package_says_that_it_is_typed() -> None:
+    members = {manifest.parent for manifest in ROOT.glob("*/pyproject.toml")}
+    members |= {manifest.parent for manifest in ROOT.glob("plugins/*/pyproject.toml")}
+    packages = [package for member in members for package in (member / "src").glob("tidegate*")]
+    assert len(packages) > 8
+    untyped = sorted(package.name for package in packages if not (package / "py.typed").exists())
+    assert untyped == [], "no py.typed: whoever imports these gets no types"

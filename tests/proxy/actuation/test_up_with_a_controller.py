@@ -21,7 +21,7 @@ from tidegate.host import Plugins
 from tidegate.observation import ChangeProgressed, PlanChanged, read_log
 from tidegate_loadtest.processes import deployment_up
 
-ADVISED = {"name": "advised-workers", "every_s": 0.2, "pause_s": 0.2, "least_gain": 0}
+ADVISED = {"name": "advised-workers", "every_s": 1.0, "pause_s": 0.2, "least_gain": 0}
 SYMPHONY = {"name": "symphony", "options": {"advice_every_s": 0.5}}
 Up = Callable[[Path], dict[str, Any]]
 
@@ -48,6 +48,7 @@ def is_there(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_symphonys_advice_joins_workers_and_releases_them(up: Up, tmp_path: Path) -> None:
     few, every = (layout(*gpus, batch=1, slo_ms=400, batch_ms=150) for gpus in ((0,), (0, 1)))
     folder = tmp_path / "deployment"
