@@ -1,0 +1,92 @@
+"""The models of a problem as the networks see them: what describes a model, and how much of a GPU a rate needs."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate_inss.bearing import borne_rps
+from tidegate_inss.problem import ShareProblem
+from tidegate_inss.tables import Floats, Tables
+
+Ints = NDArray[np.int64]
+
+SHARES = (0.125, 0.25, 0.5, 1.0)
+BATCHES = (1, 4, 16, 32)
+DESCRIPTION = len(SHARES) * len(BATCHES) + 3
+"""How many numbers describe a model: latencies on four shares with four batch sizes, and what it minds of others."""
+BEARS_NOTHING = 4.0
+"""What a model needs of a GPU that bears nothing even by itself there."""
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Models by number. What neighbours do to each other is left out of it where it was made so (InSS-ni)."""
+
+    tables: Tables
+    batches: Ints
+    """1 to the largest batch of any model."""
+    max_batch: Ints
+    slo_ms: Floats
+    memory_mib: Floats
+    memory_per_row_mib: Floats
+    borne_alone_rps: Floats
+    """Shape (models, units + 1): the rate that a model bears on so many units of a GPU that it has to itself."""
+    usual_rps: Floats
+    """Root mean square of its throughput alone, over all shares and batch sizes: what throughputs are divided by."""
+    described: NDArray[np.float32]
+    """Shape (models, DESCRIPTION)."""
+
+    @property
+    def units(self) -> int:
+        """Into how many units a GPU is divided."""
+        return self.borne_alone_rps.shape[1] - 1
+
+    def needed(self, models: Ints, rate_rps: Floats) -> Floats:
+        """The least share of a GPU on which each model alone bears the rate; above 1: so many GPUs."""
+        borne = self.borne_alone_rps[models]
+        whole = borne[:, -1]
+        least = np.argmax(borne >= rate_rps[:, None], axis=1) / self.units
+        beyond = np.divide(rate_rps, whole, out=np.full_like(whole, np.inf), where=whole > 0)
+        return np.minimum(np.where(whole >= rate_rps, least, np.maximum(beyond, 1.0)), BEARS_NOTHING)
+
+
+def catalog_of(problem: ShareProblem, tables: Tables, *, interference: bool = True) -> Catalog:
+    """The catalogue of a problem's models, in their order."""
+    if not interference:
+        tables = replace(
+            tables,
+            cache_percent=np.zeros_like(tables.cache_percent),
+            dram_percent=np.zeros_like(tables.dram_percent),
+            minds=np.zeros_like(tables.minds),
+        )
+    models = problem.models
+    slo_ms = np.array([model.slo_ms for model in models])
+    max_batch = np.array([model.max_batch for model in models])
+    batches = np.arange(1, tables.transfer_ms.shape[1])
+    alone_ms = tables.alone_ms[:, 1:, 1:]
+    borne = borne_rps(batches, alone_ms, slo_ms[:, None, None])
+    borne = np.where(batches <= max_batch[:, None, None], borne, 0.0).max(axis=2)
+    rows_per_s = 1000 * np.minimum(batches, max_batch[:, None])[:, None, :] / alone_ms
+    return Catalog(
+        tables=tables,
+        batches=batches,
+        max_batch=max_batch,
+        slo_ms=slo_ms,
+        memory_mib=np.array([model.memory_mib for model in models]),
+        memory_per_row_mib=np.array([model.memory_per_row_mib for model in models]),
+        borne_alone_rps=np.pad(np.maximum.accumulate(borne, axis=1), ((0, 0), (1, 0))),
+        usual_rps=np.sqrt(np.square(rows_per_s).mean(axis=(1, 2))),
+        described=_described(tables, slo_ms),
+    )
+
+
+def _described(tables: Tables, slo_ms: Floats) -> NDArray[np.float32]:
+    """Latencies as logarithms of their part of the SLO, and what is minded of neighbours, all of them about 1."""
+    units, most = tables.gpu_ms.shape[1] - 1, tables.gpu_ms.shape[2] - 1
+    rows = np.minimum(np.array(BATCHES), most)
+    shares = np.maximum(1, np.rint(np.array(SHARES) * units).astype(np.int64))
+    alone_ms = tables.alone_ms[:, shares[:, None], rows[None, :]].reshape(len(slo_ms), -1)
+    of_slo = np.clip(np.log(alone_ms / slo_ms[:, None]), -4, 3) / 2
+    described: NDArray[np.float32] = np.concatenate([of_slo, tables.minds * (200, 200, 10)], axis=1).astype(np.float32)
+    return described

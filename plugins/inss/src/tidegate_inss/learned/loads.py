@@ -1,0 +1,76 @@
+"""What is to be placed: models with their rates, busy ones as several copies."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate_inss.learned.catalog import DESCRIPTION, Catalog, Ints
+from tidegate_inss.tables import Floats
+
+BUSY = 0.8
+"""A model that needs more of a GPU than this, alone there, is replicated."""
+FEATURES = DESCRIPTION + 4
+
+
+@dataclass(frozen=True)
+class Loads:
+    """Copies of models, those that need most first; the rate of a model is divided equally among its copies.
+
+    Several problems may stand side by side, the copies of each together.
+    """
+
+    catalog: Catalog
+    problem: Ints
+    """Which problem a copy belongs to."""
+    model: Ints
+    """Its number in the catalogue."""
+    origin: Ints
+    """Its model's number in the problem: copies of a model share it."""
+    rate_rps: Floats
+    need: Floats
+    """The share of a GPU that it would need alone there."""
+    memory_mib: Floats
+    """What its process takes at least."""
+    cache_percent: Floats
+    dram_percent: Floats
+    """What it would use on the share that it needs."""
+    features: NDArray[np.float32]
+    """Shape (copies, FEATURES): what networks are told of it."""
+
+    @classmethod
+    def of(cls, catalog: Catalog, problems: Sequence[tuple[Ints, Floats]], *, gpus: int) -> Self:
+        """The copies of problems: of each the models' numbers in the catalogue, and their rates."""
+        parts = [_copies(catalog, models, rates, gpus) for models, rates in problems]
+        problem = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
+        model, origin, rate, need = (np.concatenate(column) for column in zip(*parts, strict=True))
+        on = np.clip(np.ceil(need * catalog.units), 1, catalog.units).astype(np.int64)
+        batch = _likely_batch(catalog, model, on)
+        cache = catalog.tables.cache_percent[model, on, batch]
+        dram = catalog.tables.dram_percent[model, on, batch]
+        told = [need, np.log1p(rate * catalog.slo_ms[model] / 1000) / 4, cache / 50, dram / 50]
+        features = np.concatenate([np.stack(told, axis=1).astype(np.float32), catalog.described[model]], axis=1)
+        memory = catalog.memory_mib[model] + catalog.memory_per_row_mib[model]
+        return cls(catalog, problem, model, origin, rate, need, memory, cache, dram, features)
+
+
+def _copies(catalog: Catalog, models: Ints, rates: Floats, gpus: int) -> tuple[Ints, Ints, Floats, Floats]:
+    """Models, origins, rates and needs of the copies, those that need most first."""
+    whole = catalog.borne_alone_rps[models, -1]
+    busy = np.divide(rates, BUSY * whole, out=np.ones_like(rates), where=whole > 0)
+    times = np.clip(np.ceil(busy), 1, gpus).astype(np.int64)
+    origin = np.repeat(np.arange(len(models)), times)
+    rate = (rates / times)[origin]
+    need = catalog.needed(models[origin], rate)
+    order = np.argsort(-need, kind="stable")
+    return models[origin][order], origin[order], rate[order], need[order]
+
+
+def _likely_batch(catalog: Catalog, model: Ints, units: Ints) -> Ints:
+    """The largest batch of which two fit into the SLO."""
+    alone_ms = catalog.tables.transfer_ms[model, 1:] + catalog.tables.gpu_ms[model, units, 1:]
+    fits = (2 * alone_ms <= catalog.slo_ms[model][:, None]) & (catalog.batches <= catalog.max_batch[model][:, None])
+    largest: Ints = np.maximum(1, np.where(fits, catalog.batches, 0).max(axis=1))
+    return largest

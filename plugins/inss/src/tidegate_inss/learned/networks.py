@@ -1,0 +1,69 @@
+"""The networks as they are served: two ONNX files, which say for which sizes they were trained, run by onnxruntime."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from tidegate.api import PlanningError
+from tidegate_inss.learned.placing import CHILDREN, PLACING_STATE, SLOTS, Bools, Floats32
+from tidegate_inss.learned.sharing import SHARING_ACTION, SHARING_STATE
+
+PLACING, SHARING = "placing.onnx", "sharing.onnx"
+RECORD = "record.json"
+SIZES = {
+    "gpus_per_group": CHILDREN,
+    "models_per_gpu": SLOTS,
+    "placing_state": PLACING_STATE,
+    "sharing_state": SHARING_STATE,
+    "sharing_action": SHARING_ACTION,
+}
+"""What networks are made for, as their files say it."""
+SHIPPED = Path(__file__).parent / "shipped"
+
+
+class Networks:
+    """Both stages' actors."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises PlanningError for files that are missing, are no networks, or were trained for other sizes."""
+        self._placing = _session(folder / PLACING)
+        self._sharing = _session(folder / SHARING)
+
+    def preferences(self, states: Floats32) -> Floats32:
+        """How much stage 1 likes each child: logits of shape (groups, CHILDREN), masks disregarded."""
+        found: Floats32 = self._placing.run(None, {"states": states})[0]
+        return found
+
+    def place(self, states: Floats32, masks: Bools) -> NDArray[np.int64]:
+        """The likeliest child that has memory for the model."""
+        best: NDArray[np.int64] = np.where(masks, self.preferences(states), -np.inf).argmax(axis=1)
+        return best
+
+    def share(self, states: Floats32) -> Floats32:
+        """Stage 2's actions."""
+        found: Floats32 = self._sharing.run(None, {"states": states})[0]
+        return found
+
+
+def _session(path: Path) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    # The networks are small: more threads would only wait for each other.
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions have no common class of their own
+        why = "there is no such file" if not path.exists() else str(error)
+        raise PlanningError(f"{path}: {why}; tidegate train-inss writes {PLACING} and {SHARING}") from error
+    said = session.get_modelmeta().custom_metadata_map
+    if other := [name for name, size in SIZES.items() if said.get(name) != str(size)]:
+        raise PlanningError(f"{path}: {_other_sizes(said, other)}: train networks for these (tidegate train-inss)")
+    return session
+
+
+def _other_sizes(said: dict[str, str], other: Sequence[str]) -> str:
+    if not set(SIZES) & set(said):
+        return "it does not say for which sizes it was trained"
+    return "trained for " + ", ".join(f"{name} {said.get(name)}, not {SIZES[name]}" for name in other)

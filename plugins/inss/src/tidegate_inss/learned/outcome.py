@@ -1,0 +1,46 @@
+"""What decisions are worth: InSS's reward, by the latency model."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidegate_inss.bearing import borne_rps
+from tidegate_inss.learned.loads import Loads
+from tidegate_inss.learned.sharing import Shares, Slots, slowdowns
+from tidegate_inss.tables import Floats
+
+PENALTY = 40.0
+"""InSS's omega: what a violation rate of 1 costs, in normalised throughputs."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What each copy does: arrays by copy; a copy without a share does nothing, and all of its requests are late."""
+
+    throughput: Floats
+    """With full batches, divided by what is usual for the model."""
+    borne_rps: Floats
+    late: Floats
+    """The share of its requests beyond the rate that it bears."""
+
+    @property
+    def reward(self) -> Floats:
+        """Normalised throughput less what violations cost."""
+        return self.throughput - PENALTY * self.late
+
+
+def outcome_of(loads: Loads, slots: Slots, shares: Shares) -> Outcome:
+    """What the copies do in their shares, their neighbours always being busy."""
+    catalog, taken = loads.catalog, slots.taken
+    load = slots.load[taken]
+    model, units, batch = loads.model[load], shares.units[taken], shares.batch[taken]
+    slowed = slowdowns(loads, slots, shares)[taken]
+    batch_ms = catalog.tables.transfer_ms[model, 1:] + catalog.tables.gpu_ms[model, units, 1:] * slowed[:, None]
+    borne = borne_rps(catalog.batches, batch_ms, catalog.slo_ms[model][:, None])
+    borne = np.where(catalog.batches <= batch[:, None], borne, 0.0).max(axis=1)
+    throughput = 1000 * batch / batch_ms[np.arange(len(batch)), batch - 1] / catalog.usual_rps[model]
+    copies = len(loads.model)
+    each, all_borne, late = np.zeros(copies), np.zeros(copies), np.ones(copies)
+    each[load], all_borne[load] = throughput, borne
+    late[load] = np.clip(1 - borne / loads.rate_rps[load], 0.0, 1.0)
+    return Outcome(each, all_borne, late)

@@ -1,0 +1,155 @@
+"""Stage 1: one model after the other goes to a GPU, or to a group of them; those without memory for it are masked.
+
+Equal GPUs are told in the order of what they have to do, the one with least first, so that nothing has to be learned
+four times: an action is a rank in that order.
+Many groups go on at once, each with its own models: what one call of a network costs hardly depends on how many.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate_inss.learned.catalog import Ints
+from tidegate_inss.learned.loads import FEATURES, Loads
+from tidegate_inss.tables import Floats
+
+CHILDREN = 4
+"""GPUs of a group, groups of a larger one: what the networks are made for."""
+SLOTS = 8
+"""The most models on a GPU: what the networks are made for."""
+PLACE = 8
+"""What a network is told of each child."""
+PLACING_STATE = FEATURES + 3 + CHILDREN * PLACE
+NOWHERE = -1
+
+Floats32 = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+Placer = Callable[[Floats32, Bools], Ints]
+"""From states of shape (groups, PLACING_STATE) and masks of shape (groups, CHILDREN) to the rank of a child each."""
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """The children of groups: arrays of shape (groups, CHILDREN)."""
+
+    gpus: Ints
+    """How many each has; 0: there is no such child."""
+    memory_mib: Floats
+    """Of all of them together; infinite where it is not known."""
+    layer: int
+    """0 where children are GPUs, 1 where they are groups of GPUs, and so on."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One step of every group that had a model left: arrays with a row for each of these."""
+
+    loads: Ints
+    """Which copy was placed."""
+    group: Ints
+    """In which group."""
+    layer: int
+    states: Floats32
+    ranks: Ints
+    """Where it was placed: the child's rank in what states tell."""
+
+
+def masks_in(states: NDArray[np.float32]) -> Bools:
+    """Which children have memory for the model, as states say it: shape (groups, CHILDREN)."""
+    masks: Bools = states[:, FEATURES + 3 :: PLACE] > 0.5
+    return masks
+
+
+def place(loads: Loads, group: Ints, rooms: Rooms, placer: Placer) -> tuple[Ints, list[Placement]]:
+    """The child of its group that each copy goes to, NOWHERE without memory for it, and the steps that led there."""
+    order = np.argsort(group, kind="stable")
+    order = order[group[order] != NOWHERE]
+    groups = len(rooms.gpus)
+    counts = np.bincount(group[order], minlength=groups)
+    firsts = np.cumsum(counts) - counts
+    filled = _Filled(loads, rooms)
+    left = np.zeros((groups, 2))
+    np.add.at(left, group[order], np.stack([loads.need[order], np.ones(len(order))], axis=1))
+    child = np.full(len(group), NOWHERE)
+    steps = []
+    for turn in range(counts.max(initial=0)):
+        active = np.flatnonzero(counts > turn)
+        now = order[firsts[active] + turn]
+        masks = filled.fits(active, now)
+        somewhere = masks.any(axis=1)
+        active, now, masks = active[somewhere], now[somewhere], masks[somewhere]
+        if len(active):
+            ranking = filled.ranking(active, masks)
+            states = filled.states(active, now, left[active], masks, ranking)
+            ranks = placer(states, np.take_along_axis(masks, ranking, axis=1))
+            chosen = np.take_along_axis(ranking, ranks[:, None], axis=1)[:, 0]
+            filled.add(active, now, chosen)
+            child[now] = chosen
+            steps.append(Placement(now, active, rooms.layer, states, ranks))
+        everybody = order[firsts[counts > turn] + turn]
+        left[counts > turn] -= np.stack([loads.need[everybody], np.ones(len(everybody))], axis=1)
+    return child, steps
+
+
+class _Filled:
+    """What was placed so far: what the models on each child need and use, by shape (groups, CHILDREN)."""
+
+    def __init__(self, loads: Loads, rooms: Rooms) -> None:
+        self._loads = loads
+        self._rooms = rooms
+        self._divide_by = np.maximum(1, rooms.gpus)
+        self._memory = np.zeros(rooms.gpus.shape)
+        self._sums = np.zeros((*rooms.gpus.shape, 4))
+        # need, cache, DRAM and one for each copy, of which a network is told.
+        self._adds = np.stack(
+            [loads.need, loads.cache_percent / 50, loads.dram_percent / 50, np.full(len(loads.need), 1 / SLOTS)], axis=1
+        )
+        self._copies = np.zeros((*rooms.gpus.shape, int(loads.origin.max(initial=0)) + 1), np.int16)
+        self._replicated = len(set(zip(loads.problem.tolist(), loads.origin.tolist(), strict=True))) < len(loads.need)
+
+    def fits(self, active: Ints, now: Ints) -> Bools:
+        """Where there is memory and a slot; not beside a copy of itself if that can be helped."""
+        gpus = self._rooms.gpus[active]
+        slots = self._sums[active, :, 3] * SLOTS < SLOTS * gpus - 0.5
+        room = self._memory[active] + self._loads.memory_mib[now, None] <= self._rooms.memory_mib[active]
+        fits: Bools = slots & room
+        if self._replicated:
+            apart = fits & (self._copies[active, :, self._loads.origin[now]] < gpus)
+            fits = np.where(apart.any(axis=1, keepdims=True), apart, fits)
+        return fits
+
+    def ranking(self, active: Ints, masks: Bools) -> Ints:
+        """The children in the order of what they have to do for each GPU, those without room last."""
+        busy = self._sums[active, :, 0] / self._divide_by[active]
+        ranking: Ints = np.argsort(np.where(masks, busy, np.inf), axis=1, kind="stable")
+        return ranking
+
+    def states(self, active: Ints, now: Ints, left: Floats, masks: Bools, ranking: Ints) -> Floats32:
+        """What the network is told: of the model, of those that are undecided, of each child in this order."""
+        rooms, loads = self._rooms, self._loads
+        per_gpu = self._divide_by[active]
+        of_group = left / np.maximum(1, rooms.gpus[active].sum(axis=1))[:, None]
+        own = np.concatenate([loads.features[now], of_group, np.full((len(now), 1), rooms.layer / 2)], axis=1)
+        memory = rooms.memory_mib[active]
+        sums = self._sums[active] / per_gpu[..., None]
+        after = sums[..., 0] + loads.need[now, None] / per_gpu
+        used, wanted = self._memory[active], np.broadcast_to(loads.memory_mib[now, None], memory.shape)
+        there = rooms.gpus[active] > 0
+        told = [
+            masks,
+            there,
+            *(np.divide(part, memory, out=np.ones_like(memory), where=there) for part in (used, wanted)),
+        ]
+        children = np.concatenate([np.stack([*told, after], axis=2), sums[..., 1:]], axis=2)
+        children = np.take_along_axis(children, ranking[..., None], axis=1)
+        states: Floats32 = np.concatenate([own, children.reshape(len(now), -1)], axis=1).astype(np.float32)
+        return states
+
+    def add(self, active: Ints, now: Ints, chosen: Ints) -> None:
+        """Keep where these were placed."""
+        self._memory[active, chosen] += self._loads.memory_mib[now]
+        self._sums[active, chosen] += self._adds[now]
+        if self._replicated:
+            self._copies[active, chosen, self._loads.origin[now]] += 1

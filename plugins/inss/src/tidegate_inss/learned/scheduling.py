@@ -1,0 +1,87 @@
+"""Both stages, over any number of GPUs: groups of four, groups of four of these, and so on, from the top down."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidegate_inss.learned.catalog import Ints
+from tidegate_inss.learned.loads import Loads
+from tidegate_inss.learned.placing import CHILDREN, NOWHERE, SLOTS, Floats32, Placement, Placer, Rooms, place
+from tidegate_inss.learned.sharing import Sharer, Shares, Slots, decide, observe
+from tidegate_inss.tables import Floats
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Where copies are, and what they get. GPUs of the problems follow each other."""
+
+    gpu: Ints
+    """By copy; NOWHERE: no GPU has memory for it."""
+    slots: Slots
+    shares: Shares
+    placements: tuple[Placement, ...]
+    states: Floats32
+    """What stage 2 was told of each GPU."""
+    actions: Floats32
+    """What it answered."""
+
+
+def schedule(loads: Loads, memory_mib: Floats, placer: Placer, sharer: Sharer) -> Decision:
+    """Place all copies, then divide each GPU. `memory_mib`: of the GPUs of each problem, shape (problems, GPUs)."""
+    problems, gpus = memory_mib.shape
+    gpu, placements = _placed(loads, memory_mib, placer)
+    slots = Slots.of(loads, gpu, problems * gpus)
+    memory = memory_mib.reshape(-1)
+    states = observe(loads, slots, memory)
+    actions = sharer(states)
+    return Decision(gpu, slots, decide(loads, slots, actions, memory), tuple(placements), states, actions)
+
+
+def layers(gpus: int) -> int:
+    """How many stages of placing so many GPUs need: 1 for four, 2 for sixteen, 3 for sixty-four."""
+    number, reached = 1, CHILDREN
+    while reached < gpus:
+        number, reached = number + 1, reached * CHILDREN
+    return number
+
+
+def _placed(loads: Loads, memory_mib: Floats, placer: Placer) -> tuple[Ints, list[Placement]]:
+    """The GPU of each copy, and the steps that led there.
+
+    A group may be found to have memory for a model only in pieces: such models are placed last, anywhere.
+    """
+    problems, gpus = memory_mib.shape
+    depth = layers(gpus)
+    width = CHILDREN**depth
+    there = np.zeros((problems, width))
+    there[:, :gpus] = 1
+    memory = np.zeros((problems, width))
+    memory[:, :gpus] = memory_mib
+    at, steps = loads.problem, []
+    for layer in reversed(range(depth)):
+        rooms = Rooms(_summed(there, layer).astype(np.int64), _summed(memory, layer), layer)
+        child, taken = place(loads, at, rooms, placer)
+        at = np.where(child == NOWHERE, NOWHERE, at * CHILDREN + child)
+        steps += taken
+    gpu = np.where(at == NOWHERE, NOWHERE, at // width * gpus + at % width)
+    for copy in np.flatnonzero(gpu == NOWHERE):
+        gpu[copy] = _anywhere(loads, gpu, int(copy), memory_mib)
+    return gpu, steps
+
+
+def _anywhere(loads: Loads, gpu: Ints, copy: int, memory_mib: Floats) -> int:
+    """The GPU of a copy's problem that has memory and a slot for it, and the least to do; NOWHERE if none has."""
+    gpus = memory_mib.shape[1]
+    first = int(loads.problem[copy]) * gpus
+    mine = (gpu >= first) & (gpu < first + gpus)
+    on = gpu[mine] - first
+    memory = np.bincount(on, loads.memory_mib[mine], gpus) + loads.memory_mib[copy]
+    fits = (memory <= memory_mib[loads.problem[copy]]) & (np.bincount(on, minlength=gpus) < SLOTS)
+    need = np.where(fits, np.bincount(on, loads.need[mine], gpus), np.inf)
+    return first + int(need.argmin()) if fits.any() else NOWHERE
+
+
+def _summed(of_gpus: Floats, layer: int) -> Floats:
+    """Sums over the GPUs of each child, shape (groups, CHILDREN)."""
+    sums: Floats = of_gpus.reshape(-1, CHILDREN, CHILDREN**layer).sum(axis=2)
+    return sums

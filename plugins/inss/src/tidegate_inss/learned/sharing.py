@@ -1,0 +1,140 @@
+"""Stage 2: each GPU by itself is divided among its models, all of it, and each gets its batch size."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidegate_inss.bearing import ROUNDS
+from tidegate_inss.learned.catalog import Ints
+from tidegate_inss.learned.loads import FEATURES, Loads
+from tidegate_inss.learned.placing import NOWHERE, SLOTS, Bools, Floats32
+from tidegate_inss.tables import Floats
+
+SLOT = FEATURES + 2
+SHARING_STATE = SLOTS * SLOT + 2
+SHARING_ACTION = 2 * SLOTS
+REACH = 1.5
+"""How far an action of 1 moves a share from what the model needs: by this, as a logarithm."""
+
+Sharer = Callable[[Floats32], Floats32]
+"""From states of shape (GPUs, SHARING_STATE) to actions of shape (GPUs, SHARING_ACTION), each within -1 and 1."""
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The models on each GPU, those that need most first: arrays of shape (GPUs, SLOTS)."""
+
+    load: Ints
+    """Which copy; 0 where there is none."""
+    taken: Bools
+
+    @classmethod
+    def of(cls, loads: Loads, gpu: Ints, gpus: int) -> "Slots":
+        """The slots of copies whose GPUs are known; copies that are NOWHERE have none."""
+        placed = np.flatnonzero(gpu != NOWHERE)
+        order = placed[np.lexsort((-loads.need[placed], gpu[placed]))]
+        counts = np.bincount(gpu[order], minlength=gpus)
+        slot = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        load = np.zeros((gpus, SLOTS), np.int64)
+        taken = np.zeros((gpus, SLOTS), np.bool_)
+        load[gpu[order], slot] = order
+        taken[gpu[order], slot] = True
+        return cls(load, taken)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What each slot gets: arrays of shape (GPUs, SLOTS), 0 where the slot is not taken."""
+
+    units: Ints
+    batch: Ints
+
+
+def observe(loads: Loads, slots: Slots, memory_mib: Floats) -> Floats32:
+    """What the network is told of each GPU, shape (GPUs, SHARING_STATE)."""
+    taken = slots.taken[..., None]
+    need = np.where(slots.taken, loads.need[slots.load], 0.0)
+    part = need / np.maximum(need.sum(axis=1, keepdims=True), 1e-9)
+    each = np.concatenate([taken, part[..., None], np.where(taken, loads.features[slots.load], 0.0)], axis=2)
+    memory = np.where(slots.taken, loads.memory_mib[slots.load], 0.0).sum(axis=1) / memory_mib
+    whole = np.stack([need.sum(axis=1), memory], axis=1)
+    states: Floats32 = np.concatenate([each.reshape(len(each), -1), whole], axis=1).astype(np.float32)
+    return states
+
+
+def decide(loads: Loads, slots: Slots, actions: Floats32, memory_mib: Floats) -> Shares:
+    """Shares and batch sizes. Shares are a softmax over what is needed and what the network says: no fragments.
+
+    Batch sizes begin at the largest that is in time alone, which the network makes smaller; then what neighbours and
+    memory leave.
+    """
+    catalog = loads.catalog
+    actions = actions.astype(np.float64)
+    logits = np.log(np.maximum(loads.need[slots.load], 1e-3)) + REACH * actions[:, :SLOTS]
+    units = rounded(softmax(logits, slots.taken), slots.taken, catalog.units)
+    model = loads.model[slots.load]
+    half_ms = catalog.slo_ms[model][..., None] / ROUNDS
+    transfer_ms = catalog.tables.transfer_ms[model][..., 1:]
+    gpu_ms = catalog.tables.gpu_ms[model, units][..., 1:]
+    allowed = catalog.batches <= catalog.max_batch[model][..., None]
+    alone = _largest(allowed & (transfer_ms + gpu_ms <= half_ms))
+    # An action of 1 leaves it, -1 makes it an eighth.
+    wanted = np.maximum(1, np.rint(alone * np.exp2(1.5 * (actions[:, SLOTS:] - 1)))).astype(np.int64)
+    wanted = _within_memory(loads, slots, wanted, memory_mib)
+    slowed = slowdowns(loads, slots, Shares(units, wanted))
+    in_time = _largest(allowed & (transfer_ms + gpu_ms * slowed[..., None] <= half_ms))
+    return Shares(units, np.where(slots.taken, np.minimum(wanted, in_time), 0))
+
+
+def slowdowns(loads: Loads, slots: Slots, shares: Shares) -> Floats:
+    """How many times as long computing takes beside neighbours that are always busy, shape (GPUs, SLOTS)."""
+    tables, model = loads.catalog.tables, loads.model[slots.load]
+    cache = np.where(slots.taken, tables.cache_percent[model, shares.units, shares.batch], 0.0)
+    dram = np.where(slots.taken, tables.dram_percent[model, shares.units, shares.batch], 0.0)
+    minds = tables.minds[model]
+    slowed: Floats = (
+        1.0
+        + minds[..., 0] * (cache.sum(axis=1, keepdims=True) - cache)
+        + minds[..., 1] * (dram.sum(axis=1, keepdims=True) - dram)
+        + minds[..., 2] * np.maximum(0, slots.taken.sum(axis=1, keepdims=True) - 1)
+    )
+    return slowed
+
+
+def softmax(logits: Floats, taken: Bools) -> Floats:
+    """Shares that add up to 1 on each GPU that has any, 0 where nobody is."""
+    highest = np.where(taken, logits, -np.inf).max(axis=1, keepdims=True, initial=-1e9)
+    weights = np.where(taken, np.exp(np.minimum(logits - highest, 0.0)), 0.0)
+    shares: Floats = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-12)
+    return shares
+
+
+def rounded(shares: Floats, taken: Bools, units: int) -> Ints:
+    """Shares in whole units: at least one each, all of them given away where anybody is."""
+    each = taken.astype(np.int64)
+    spare = units - each.sum(axis=1, keepdims=True)
+    exact = shares * spare
+    whole = np.floor(exact).astype(np.int64)
+    over = np.where(taken, exact - whole, -1.0)
+    left = np.where(taken.any(axis=1, keepdims=True), spare - whole.sum(axis=1, keepdims=True), 0)
+    rank = np.argsort(np.argsort(-over, axis=1, kind="stable"), axis=1, kind="stable")
+    # Errors of the sum of shares cannot leave more than there are slots.
+    given: Ints = each + whole + (rank < left)
+    return given
+
+
+def _largest(fits: Bools) -> Ints:
+    """The largest batch that fits, at least 1; longer batches take longer, so those that fit come first."""
+    largest: Ints = np.maximum(1, fits.sum(axis=-1))
+    return largest
+
+
+def _within_memory(loads: Loads, slots: Slots, batch: Ints, memory_mib: Floats) -> Ints:
+    """Batch sizes cut by one factor on each GPU whose memory they would exceed; one row fits, or it was not placed."""
+    per_row = np.where(slots.taken, loads.catalog.memory_per_row_mib[loads.model[slots.load]], 0.0)
+    least = np.where(slots.taken, loads.memory_mib[slots.load], 0.0).sum(axis=1)
+    more = (per_row * (batch - 1)).sum(axis=1)
+    part = np.divide(memory_mib - least, more, out=np.ones_like(more), where=more > 0)
+    cut: Ints = 1 + np.floor((batch - 1) * np.clip(part, 0.0, 1.0)[:, None]).astype(np.int64)
+    return cut

@@ -1,0 +1,154 @@
+"""The two agents with their memories: SAC-Discrete places, TD3 (Stable-Baselines3's) shares and sizes batches."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
+from stable_baselines3 import TD3
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.logger import Logger
+
+from tidegate_inss.learned.placing import CHILDREN, PLACING_STATE
+from tidegate_inss.learned.sharing import SHARING_ACTION, SHARING_STATE
+from tidegate_inss.training.sac_discrete import HIDDEN, SacDiscrete
+from tidegate_inss.training.transitions import Arrays
+
+MINIBATCH = 256
+REPLAYED = 100_000
+EXPLORE_NOISE = 0.1
+SCALE = 0.5
+"""Rewards are learned at this scale."""
+
+
+class Agents:
+    """Both stages. What is drawn is drawn by generators that a checkpoint keeps."""
+
+    def __init__(self, seed: int, *, replayed: int = REPLAYED) -> None:
+        torch.manual_seed(seed)
+        self.rng = np.random.default_rng((seed, 2))
+        self._torch_rng = torch.Generator().manual_seed(seed)
+        states = Box(-np.inf, np.inf, (PLACING_STATE,), np.float32)
+        self.sac = SacDiscrete(self._torch_rng)
+        self.placings = ReplayBuffer(replayed, states, Discrete(CHILDREN), device="cpu")
+        self.td3 = _td3(seed, replayed)
+        assert self.td3.replay_buffer is not None
+        self.sharings: ReplayBuffer = self.td3.replay_buffer
+
+    def place(self, states: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Stage 1 while learning."""
+        return self.sac.act(states, masks)
+
+    def place_anywhere(self, states: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Stage 1 before anything was learned: any child that has room."""
+        chosen: NDArray[np.int64] = np.where(masks, self.rng.random(masks.shape), -1.0).argmax(axis=1)
+        return chosen
+
+    def share(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Stage 2 while learning: with noise."""
+        noise = self.rng.normal(0.0, EXPLORE_NOISE, (len(states), SHARING_ACTION))
+        return np.clip(self.share_best(states) + noise, -1, 1).astype(np.float32)
+
+    def share_anyhow(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Stage 2 before anything was learned."""
+        return self.rng.uniform(-1, 1, (len(states), SHARING_ACTION)).astype(np.float32)
+
+    def share_best(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Stage 2 as it is served."""
+        with torch.no_grad():
+            actions: NDArray[np.float32] = self.td3.actor(torch.from_numpy(states)).numpy()
+        return actions
+
+    def remember_placing(self, transitions: Arrays) -> None:
+        """Keep what `placing_transitions` gave."""
+        for state, action, reward, following, ended in zip(*transitions, strict=True):
+            self.placings.add(state, following, action, reward * SCALE, ended, [{}])
+
+    def remember_sharing(self, transitions: Arrays) -> None:
+        """Keep what `sharing_transitions` gave. Each ends its episode: what a GPU does next, placements say."""
+        for state, action, reward in zip(*transitions, strict=True):
+            self.sharings.add(state, state, action, reward * SCALE, np.ones(1), [{}])
+
+    def learn(self, steps: int) -> None:
+        """So many steps of both, as soon as there is enough to learn from."""
+        if self.placings.size() >= MINIBATCH:
+            for _ in range(steps):
+                drawn = self.placings.sample(MINIBATCH)
+                self.sac.learn(drawn.observations, drawn.actions, drawn.rewards, drawn.next_observations, drawn.dones)
+        if self.sharings.size() >= MINIBATCH:
+            self.td3.train(steps, MINIBATCH)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that learning goes on from, memories and generators included."""
+        td3 = self.td3
+        return {
+            "sac": self.sac.state_dict(),
+            "td3": td3.policy.state_dict(),
+            "td3_optimizers": [td3.actor.optimizer.state_dict(), td3.critic.optimizer.state_dict()],
+            "td3_updates": td3._n_updates,
+            "buffers": [_kept(self.placings), _kept(self.sharings)],
+            "generators": [self.rng.bit_generator.state, self._torch_rng.get_state(), torch.get_rng_state()],
+            "numpy": np.random.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        td3 = self.td3
+        self.sac.load_state_dict(state["sac"])
+        td3.policy.load_state_dict(state["td3"])
+        for optimizer, kept in zip((td3.actor.optimizer, td3.critic.optimizer), state["td3_optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
+        td3._n_updates = state["td3_updates"]
+        for buffer, kept in zip((self.placings, self.sharings), state["buffers"], strict=True):
+            _restore(buffer, kept)
+        self.rng.bit_generator.state, own, everybodys = state["generators"]
+        self._torch_rng.set_state(own)
+        torch.set_rng_state(everybodys)
+        # The library draws minibatches by numpy's generator for everybody.
+        np.random.set_state(state["numpy"])
+
+
+def _td3(seed: int, replayed: int) -> TD3:
+    """TD3 with InSS's numbers and no environment: what to learn from is given to it."""
+    td3 = TD3(
+        "MlpPolicy",
+        None,  # type: ignore[arg-type,unused-ignore]
+        learning_rate=3e-4,
+        buffer_size=replayed,
+        batch_size=MINIBATCH,
+        tau=0.005,
+        gamma=0.99,
+        policy_delay=2,
+        target_policy_noise=0.2,
+        target_noise_clip=0.5,
+        policy_kwargs={"net_arch": [HIDDEN, HIDDEN]},
+        # Following states do not count and are not kept.
+        optimize_memory_usage=True,
+        replay_buffer_kwargs={"handle_timeout_termination": False},
+        seed=seed,
+        device="cpu",
+        _init_setup_model=False,
+    )
+    td3.observation_space = Box(-np.inf, np.inf, (SHARING_STATE,), np.float32)
+    td3.action_space = Box(-1.0, 1.0, (SHARING_ACTION,), np.float32)
+    td3.n_envs = 1
+    td3._setup_model()
+    td3.set_logger(Logger(folder=None, output_formats=[]))
+    return td3
+
+
+ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones")
+
+
+def _kept(buffer: ReplayBuffer) -> dict[str, Any]:
+    """The part of a memory that is in use."""
+    size = buffer.size()
+    arrays = {name: getattr(buffer, name)[:size].copy() for name in ARRAYS if hasattr(buffer, name)}
+    return {"pos": buffer.pos, "full": buffer.full, "arrays": arrays}
+
+
+def _restore(buffer: ReplayBuffer, kept: dict[str, Any]) -> None:
+    buffer.pos, buffer.full = kept["pos"], kept["full"]
+    for name, array in kept["arrays"].items():
+        getattr(buffer, name)[: len(array)] = array

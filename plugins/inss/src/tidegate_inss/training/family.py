@@ -1,0 +1,72 @@
+"""Models made up for training, over the ranges in which measured ones lie: networks depend on no one table.
+
+The ranges cover what iGniter published of a V100 (AlexNet, ResNet50, VGG19, SSD: one row takes 0.8 to 4.6 ms there, 32
+take 5 to 93, on a tenth of the GPU six times as long) and what InSS's tables 3 and 4 say of networks that hardly mind
+how large their share is (MnasNet, EfficientNet).
+"""
+
+import numpy as np
+
+from tidegate.documents import InterferenceModel
+from tidegate.documents.interference import Line, Sensitivity, ShareTable, SharingModel
+from tidegate_inss.problem import GpuPool, ShareProblem, SharingTenant
+
+ROWS = (1, 2, 4, 8, 16, 32)
+PERCENTS = (10, 15, 20, 30, 40, 50, 60, 80, 100)
+UNITS = (28, 40, 54, 66)
+"""A30, V100, A100, H100."""
+
+
+def drawn_problem(rng: np.random.Generator, models: int, units: int) -> ShareProblem:
+    """So many models on a GPU of so many units. Rates are drawn later, once for each workload."""
+    names = [f"model_{number}" for number in range(models)]
+    measured = {name: drawn_model(rng) for name in names}
+    tenants = tuple(_tenant(rng, name, model) for name, model in measured.items())
+    interference = InterferenceModel(gpu="made-up", models=measured)
+    return ShareProblem(
+        gpus=(GpuPool(product="made-up", count=1),), interference=interference, models=tenants, units=units
+    )
+
+
+def drawn_model(rng: np.random.Generator) -> SharingModel:
+    """One model: launching kernels takes as long on every share, computing so much longer as the share is smaller."""
+    launch_ms = _log_uniform(rng, 0.1, 6.0)
+    row_ms = _log_uniform(rng, 0.05, 3.5)
+    batch_ms = row_ms * _log_uniform(rng, 0.1, 3.0)
+    steepness = rng.uniform(0.7, 1.05)
+    # Few rows do not fill a GPU: a share beyond this does nothing for them.
+    filled_by_one, growth = rng.uniform(0.2, 1.0), rng.uniform(0.1, 0.5)
+    rows, shares = np.array(ROWS)[:, None], np.array(PERCENTS)[None, :] / 100
+    used = np.minimum(shares, np.minimum(1.0, filled_by_one * rows**growth))
+    taken_ms = launch_ms + (row_ms * rows + batch_ms) / used**steepness
+    taken_ms *= rng.lognormal(0.0, 0.03, taken_ms.shape)
+    taken_ms = np.maximum.accumulate(np.minimum.accumulate(taken_ms, axis=1), axis=0)
+    most_per_s = 1000 * ROWS[-1] / float(taken_ms[-1, -1])
+    table = ShareTable(rows=ROWS, percents=PERCENTS, taken_ms=tuple(tuple(row) for row in taken_ms.tolist()))
+    transfer = Line(
+        base=rng.uniform(0, 0.06), slope=rng.uniform(0, 0.06) if rng.random() < 0.8 else rng.uniform(0, 0.3)
+    )
+    minds_cache, minds_dram = rng.uniform(0, 0.003, 2) * (rng.random(2) < 0.6)
+    return SharingModel(
+        gpu_ms=table,
+        transfer_ms=transfer,
+        cache_percent=Line(base=rng.uniform(0, 7), slope=_log_uniform(rng, 3, 40) / most_per_s),
+        dram_percent=Line(base=rng.uniform(0, 20), slope=_log_uniform(rng, 3, 50) / most_per_s),
+        sensitivity=Sensitivity(cache=minds_cache, dram=1.5 * minds_dram, neighbour=rng.uniform(0, 0.08)),
+    )
+
+
+def _tenant(rng: np.random.Generator, name: str, model: SharingModel) -> SharingTenant:
+    """Its SLO is as InSS's are: so many times what one row takes on a fifth of the GPU."""
+    slo_ms = _log_uniform(rng, 2.5, 20.0) * model.gpu_ms.at(1, 20)
+    return SharingTenant(
+        name=name,
+        rate_rps=1.0,
+        slo_ms=slo_ms,
+        memory_mib=_log_uniform(rng, 400, 4000),
+        memory_per_row_mib=_log_uniform(rng, 2, 100),
+    )
+
+
+def _log_uniform(rng: np.random.Generator, least: float, most: float) -> float:
+    return float(np.exp(rng.uniform(np.log(least), np.log(most))))

@@ -1,0 +1,133 @@
+"""SAC for discrete actions (Christodoulou, 2019), with masks: what is not in the safe action space has no probability.
+
+Two critics, of which the lower one counts, answer with the value of every action, so that expectations over the policy
+are sums. Numbers are those of InSS's table 2 but for the learning rate, three times as high, and the temperature.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from tidegate_inss.learned.loads import FEATURES
+from tidegate_inss.learned.placing import CHILDREN, PLACE, PLACING_STATE
+
+HIDDEN = 256
+LEARNING_RATE = 3e-4
+DISCOUNT = 0.99
+SOFT_FACTOR = 0.01
+FIRST_TEMPERATURE, TEMPERATURE_RATE = 0.03, 1e-3
+MOST_ENTROPY = 0.15
+"""The entropy is kept at this part of the largest that the mask allows. (InSS does not say what its iota is.)"""
+IMPOSSIBLE = -1e8
+
+
+def mlp(inputs: int, outputs: int) -> nn.Sequential:
+    """Two hidden layers of 256, as in InSS."""
+    return nn.Sequential(
+        nn.Linear(inputs, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, outputs)
+    )
+
+
+class SacDiscrete:
+    """The networks of stage 1, and how they learn from transitions."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        """`generator`: what actions are drawn by."""
+        self._generator = generator
+        self.actor = mlp(PLACING_STATE, CHILDREN)
+        self.critics = nn.ModuleList([mlp(PLACING_STATE, CHILDREN) for _ in range(2)])
+        self.targets = nn.ModuleList([mlp(PLACING_STATE, CHILDREN) for _ in range(2)])
+        self.targets.load_state_dict(self.critics.state_dict())
+        self.log_temperature = nn.Parameter(torch.tensor(FIRST_TEMPERATURE).log())
+        self._optimizers = {
+            "actor": torch.optim.Adam(self.actor.parameters(), LEARNING_RATE),
+            "critics": torch.optim.Adam(self.critics.parameters(), LEARNING_RATE),
+            "temperature": torch.optim.Adam([self.log_temperature], TEMPERATURE_RATE),
+        }
+
+    def act(self, states: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Draw an action for each state."""
+        with torch.no_grad():
+            chances, _ = self._policy(torch.from_numpy(states))
+            drawn = torch.multinomial(chances, 1, generator=self._generator)
+        actions: NDArray[np.int64] = drawn.squeeze(1).numpy()
+        return actions
+
+    def best(self, states: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """The likeliest action for each state."""
+        with torch.no_grad():
+            chances, _ = self._policy(torch.from_numpy(states))
+        actions: NDArray[np.int64] = chances.argmax(dim=1).numpy()
+        return actions
+
+    def learn(
+        self,
+        states: torch.Tensor,
+        actions: torch.Tensor,
+        rewards: torch.Tensor,
+        following: torch.Tensor,
+        ended: torch.Tensor,
+    ) -> None:
+        """One step of each optimizer. Shapes (n, PLACING_STATE), and (n, 1) for actions, rewards and `ended`."""
+        temperature = self.log_temperature.exp().detach()
+        with torch.no_grad():
+            chances, logs = self._policy(following)
+            values = torch.minimum(self.targets[0](following), self.targets[1](following))
+            value = (chances * (values - temperature * logs)).sum(dim=1, keepdim=True)
+            wanted = rewards + DISCOUNT * (1 - ended) * value
+        loss = torch.zeros(())
+        for critic in self.critics:
+            loss = loss + nn.functional.mse_loss(critic(states).gather(1, actions.long()), wanted)
+        self._step("critics", loss)
+        chances, logs = self._policy(states)
+        with torch.no_grad():
+            values = torch.minimum(self.critics[0](states), self.critics[1](states))
+        self._step("actor", (chances * (temperature * logs - values)).sum(dim=1).mean())
+        entropy = -(chances * logs).sum(dim=1).detach()
+        target = MOST_ENTROPY * self._possible(states).sum(dim=1).clamp(min=1).float().log()
+        self._step("temperature", self.log_temperature.exp() * (entropy - target).mean())
+        with torch.no_grad():
+            for mine, theirs in zip(self.targets.parameters(), self.critics.parameters(), strict=True):
+                mine.lerp_(theirs, SOFT_FACTOR)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that learning goes on from."""
+        return {
+            "actor": self.actor.state_dict(),
+            "critics": self.critics.state_dict(),
+            "targets": self.targets.state_dict(),
+            "log_temperature": self.log_temperature.detach(),
+            **{f"optimizer_{name}": optimizer.state_dict() for name, optimizer in self._optimizers.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.actor.load_state_dict(state["actor"])
+        self.critics.load_state_dict(state["critics"])
+        self.targets.load_state_dict(state["targets"])
+        with torch.no_grad():
+            self.log_temperature.copy_(state["log_temperature"])
+        for name, optimizer in self._optimizers.items():
+            optimizer.load_state_dict(state[f"optimizer_{name}"])
+
+    @staticmethod
+    def _possible(states: torch.Tensor) -> torch.Tensor:
+        """As `placing.masks_in`."""
+        return states[:, FEATURES + 3 :: PLACE] > 0.5
+
+    def _policy(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Probabilities of all actions, and their logarithms, which are 0 where the probability is."""
+        possible = self._possible(states)
+        # A state with no possible action follows the last placement of a group; its value is not used.
+        logits = torch.where(possible, self.actor(states), torch.full((), IMPOSSIBLE))
+        logs = torch.log_softmax(logits, dim=1)
+        return logs.exp(), torch.where(possible, logs, torch.zeros(()))
+
+    def _step(self, name: str, loss: torch.Tensor) -> None:
+        optimizer = self._optimizers[name]
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call,unused-ignore]
+        optimizer.step()

@@ -1,0 +1,132 @@
+"""Training: rounds of workloads that are decided, judged by the latency model, and learned from."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tidegate_inss.learned.outcome import outcome_of
+from tidegate_inss.learned.placing import CHILDREN
+from tidegate_inss.learned.scheduling import schedule
+from tidegate_inss.training.agents import Agents
+from tidegate_inss.training.judging import Point, judge
+from tidegate_inss.training.transitions import placing_transitions, sharing_transitions
+from tidegate_inss.training.workloads import POOL, Workload, Workloads
+
+PROBLEMS = 32
+"""Problems of four GPUs that are decided in a round; of more GPUs, fewer."""
+WARM_UP = 20
+"""Rounds in which everything is drawn, so that there is something to learn from."""
+JUDGED_BY = 1_000_003
+"""Added to the seed: workloads that networks are judged by have other models than those that they learn from."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """What makes a run what it is: with the same settings it ends with the same networks."""
+
+    seed: int = 0
+    rounds: int = 2000
+    interference: bool = True
+    """False: InSS-ni, which knows of no neighbours."""
+    updates: int = 4
+    """Steps of each agent's optimizers in a round."""
+    replayed: int = 100_000
+    judged_every: int = 100
+    pool: int = POOL
+
+
+@dataclass
+class Training:
+    """A run that can be stopped after any round and resumed from what `state_dict` gives."""
+
+    settings: TrainingSettings
+    round: int = 0
+    seconds: float = 0.0
+    """How long it took so far, as the one who has a clock says."""
+    curve: list[Point] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        torch.set_num_threads(1)
+        settings = self.settings
+        self.agents = Agents(settings.seed, replayed=settings.replayed)
+        self._workloads = Workloads(settings.seed, interference=settings.interference, pool=settings.pool)
+        apart = Workloads(settings.seed + JUDGED_BY, interference=settings.interference, pool=settings.pool)
+        self._judged = [apart.draw(PROBLEMS, CHILDREN) for _ in range(8)]
+        self._sum, self._rounds = 0.0, 0
+
+    def run(self) -> Iterator[Point | None]:
+        """Round after round to the end; a point of the learning curve where there is a new one."""
+        while self.round < self.settings.rounds:
+            self._learn_from(self._drawn())
+            self.round += 1
+            if self.round % self.settings.judged_every and self.round < self.settings.rounds:
+                yield None
+            else:
+                self.curve.append(self._point())
+                yield self.curve[-1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a run goes on from."""
+        return {
+            "settings": vars(self.settings),
+            "round": self.round,
+            "seconds": self.seconds,
+            "curve": self.curve,
+            "sums": (self._sum, self._rounds),
+            "agents": self.agents.state_dict(),
+            "workloads": self._workloads.rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state. Raises ValueError for one of other settings; more rounds are no other ones."""
+        kept, mine = ({**each, "rounds": 0} for each in (state["settings"], vars(self.settings)))
+        if other := sorted(name for name in mine if kept.get(name) != mine[name]):
+            values = ", ".join(f"{name} is {kept.get(name)!r} there and {mine[name]!r} here" for name in other)
+            raise ValueError(f"the checkpoint is of another training ({values}): give its options, or another folder")
+        self.round, self.seconds, self.curve = state["round"], state["seconds"], list(state["curve"])
+        self._sum, self._rounds = state["sums"]
+        self.agents.load_state_dict(state["agents"])
+        self._workloads.rng.bit_generator.state = state["workloads"]
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint; a run that is killed meanwhile keeps the one before it."""
+        new = path.with_name(path.name + ".new")
+        torch.save(self.state_dict(), new)
+        new.replace(path)
+
+    def load(self, path: Path) -> None:
+        """Go on from a checkpoint. Raises ValueError as `load_state_dict` does."""
+        # What it holds besides tensors (generators' states, arrays) is no weights; who reads one wrote it.
+        self.load_state_dict(torch.load(path, weights_only=False))
+
+    def _drawn(self) -> Workload:
+        """Mostly four GPUs, sometimes fewer, sometimes groups of groups."""
+        drawn = self._workloads.rng.random()
+        if drawn < 0.75:
+            return self._workloads.draw(PROBLEMS, CHILDREN)
+        if drawn < 0.85:
+            return self._workloads.draw(PROBLEMS, int(self._workloads.rng.integers(1, CHILDREN)))
+        return self._workloads.draw(PROBLEMS // 4, int(self._workloads.rng.integers(5, CHILDREN**2 + 1)))
+
+    def _learn_from(self, workload: Workload) -> None:
+        agents, loads = self.agents, workload.loads
+        if self.round < WARM_UP:
+            decision = schedule(loads, workload.memory_mib, agents.place_anywhere, agents.share_anyhow)
+        else:
+            decision = schedule(loads, workload.memory_mib, agents.place, agents.share)
+        outcome = outcome_of(loads, decision.slots, decision.shares)
+        agents.remember_placing(placing_transitions(workload, loads, decision, outcome))
+        agents.remember_sharing(sharing_transitions(workload, loads, decision, outcome))
+        agents.learn(self.settings.updates)
+        self._sum += float(outcome.reward.mean())
+        self._rounds += 1
+
+    def _point(self) -> Point:
+        """How good training rounds were since the last point, and how good the networks are on workloads kept apart."""
+        mean, self._sum, self._rounds = self._sum / max(1, self._rounds), 0.0, 0
+        judged = judge(self._judged, self.agents.sac.best, self.agents.share_best)
+        temperature = float(self.agents.sac.log_temperature.exp().detach())
+        return {"round": self.round, "training_reward": mean, **judged, "temperature": temperature}

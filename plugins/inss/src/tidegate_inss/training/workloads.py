@@ -1,0 +1,67 @@
+"""Workloads to train on and to judge by: which models, how often, on how many GPUs with how much memory."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidegate_inss.learned.catalog import Catalog, Ints, catalog_of
+from tidegate_inss.learned.loads import Loads
+from tidegate_inss.tables import Floats, tables_of
+from tidegate_inss.training.family import UNITS, drawn_problem
+
+MEMORY_MIB = (8_000, 16_000, 40_000, 80_000)
+LEAST_LOAD, MOST_LOAD = 0.3, 0.9
+"""What all models need of all GPUs, each on the least share that it could do with alone; neighbours come on top."""
+POOL = 192
+"""How many models there are for each size of GPU."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Problems that are decided side by side, with the same number of GPUs each."""
+
+    catalog: Catalog
+    problems: tuple[tuple[Ints, Floats], ...]
+    """Of each the numbers of its models in the catalogue, and their rates."""
+    memory_mib: Floats
+    """Shape (problems, GPUs)."""
+
+    @property
+    def loads(self) -> Loads:
+        """What is to be placed."""
+        return Loads.of(self.catalog, self.problems, gpus=self.memory_mib.shape[1])
+
+
+class Workloads:
+    """Draws workloads. Another seed has other models, not only other rates."""
+
+    def __init__(self, seed: int, *, interference: bool = True, pool: int = POOL) -> None:
+        models = np.random.default_rng((seed, 0))
+        made_up = (drawn_problem(models, pool, units) for units in UNITS)
+        self._catalogs = [catalog_of(each, tables_of(each), interference=interference) for each in made_up]
+        self.rng = np.random.default_rng((seed, 1))
+
+    def draw(self, problems: int, gpus: int) -> Workload:
+        """Problems of two to four models for a GPU, on average."""
+        rng = self.rng
+        catalog = self._catalogs[rng.integers(len(self._catalogs))]
+        drawn = [self._problem(catalog, gpus) for _ in range(problems)]
+        memory = rng.choice(MEMORY_MIB, (problems, 1)) * np.ones((problems, gpus))
+        return Workload(catalog, tuple(drawn), memory)
+
+    def _problem(self, catalog: Catalog, gpus: int) -> tuple[Ints, Floats]:
+        rng = self.rng
+        number = max(1, round(gpus * rng.uniform(1.0, 4.0)))
+        models = rng.integers(len(catalog.slo_ms), size=number)
+        weights = rng.gamma(rng.uniform(0.7, 4.0), size=number) + 0.02
+        need = weights / weights.sum() * gpus * rng.uniform(LEAST_LOAD, MOST_LOAD)
+        units = need * catalog.units
+        low = np.minimum(np.floor(units).astype(np.int64), catalog.units)
+        borne = catalog.borne_alone_rps[models]
+        at = np.arange(number)
+        above = borne[at, np.minimum(low + 1, catalog.units)]
+        rates = borne[at, low] + (units - low).clip(0, 1) * (above - borne[at, low])
+        rates *= np.maximum(1.0, units / catalog.units)
+        # A share on which the model bears nothing says no rate: it gets a small part of what it could do.
+        small = 0.02 * borne[:, -1]
+        return models, np.where(borne[:, -1] > 0, np.maximum(rates, small), 1.0)
