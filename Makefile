@@ -5,7 +5,7 @@ MEMBERS = core[sim] proxy[embedded,nvml,tracing] plugins/baselines plugins/symph
 BIN = .venv/bin
 SOURCES = core/src proxy/src plugins/baselines/src plugins/symphony/src plugins/ppipe/src plugins/orloj/src plugins/paris_elsa/src plugins/inss/src plugins/template repo_generator/src triton_models/src loadtest/src
 
-.PHONY: help demo test test-all explore test-grpcio lint bench fuzz soak loadtest install clean
+.PHONY: help demo test test-all explore test-grpcio test-training lint bench fuzz soak loadtest install clean
 help:  ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/'
 
@@ -27,6 +27,9 @@ explore: .venv/installed  ## Examples that nobody has tried yet, a thousand for 
 
 test-grpcio: .venv/installed  ## The tests that start a Tidegate once more, on gRPC's own core (`transport: grpcio`)
 	$(PYTEST) -m "not slow" --transport grpcio
+
+test-training: .venv-training/installed  ## The tests of `tidegate train-inss`, which skip elsewhere: with torch, in .venv-training (2 minutes)
+	OMP_NUM_THREADS=1 .venv-training/bin/pytest tests/plugins/inss/training tests/plugins/inss/learned
 
 lint: .venv/installed  ## ruff, strict mypy, import contracts
 	$(BIN)/ruff format --check .
@@ -53,7 +56,7 @@ loadtest: .venv/installed  ## A scenario live: SCENARIO=file [TARGET=HOST:PORT] 
 install: .venv/installed  ## Only set up .venv
 
 clean:  ## Remove .venv and every cache
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-training .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/installed: constraints.txt overrides.txt requirements-dev.txt $(wildcard */pyproject.toml plugins/*/pyproject.toml)
@@ -61,4 +64,9 @@ clean:  ## Remove .venv and every cache
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { rm -rf .venv; echo "make: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt --override overrides.txt -r requirements-dev.txt $(foreach member,$(MEMBERS),-e ./$(member))
+	@touch $@
+
+.venv-training/installed: .venv/installed plugins/inss/pyproject.toml
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-training
+	$(BIN)/uv pip install --quiet --python .venv-training/bin/python -c constraints.txt hypothesis pytest pytest-timeout pytest-xdist -e ./core[sim] -e ./proxy -e ./plugins/inss[planner,train]
 	@touch $@

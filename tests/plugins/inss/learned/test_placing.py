@@ -5,14 +5,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plugins.inss.learned.made_up import Randomly, workload
+from tidegate_inss.learned.catalog import Ints
 from tidegate_inss.learned.loads import Loads
-from tidegate_inss.learned.placing import CHILDREN, NOWHERE, PLACING_STATE, SLOTS, Rooms, masks_in, place
+from tidegate_inss.learned.placing import (
+    CHILDREN,
+    NOWHERE,
+    PLACING_STATE,
+    SLOTS,
+    Bools,
+    Floats32,
+    Rooms,
+    masks_in,
+    place,
+)
 from tidegate_inss.learned.rules import to_the_least_busy
+from tidegate_inss.tables import Floats
 
 SEEDS = st.integers(0, 10**6)
 
 
-def rooms_of(memory_mib: np.ndarray) -> Rooms:
+def rooms_of(memory_mib: Floats) -> Rooms:
     return Rooms(np.ones(memory_mib.shape, np.int64), memory_mib, 0)
 
 
@@ -36,16 +48,16 @@ def test_nobody_is_placed_where_memory_or_a_slot_is_lacking(seed: int, memory_mi
 def test_states_say_where_there_is_room_the_least_busy_first(seed: int) -> None:
     work = workload(seed, problems=2)
     loads = work.loads
-    told: list[np.ndarray] = []
+    told: list[Floats32] = []
 
-    def placer(states: np.ndarray, masks: np.ndarray) -> np.ndarray:
+    def placer(states: Floats32, masks: Bools) -> Ints:
         assert states.dtype == np.float32
         assert states.shape[1] == PLACING_STATE
         assert np.isfinite(states).all()
         assert np.array_equal(masks_in(states), masks)
         assert (np.diff(masks.astype(int), axis=1) <= 0).all(), "those without room are last"
         told.append(states)
-        return masks.argmax(axis=1)
+        return to_the_least_busy(states, masks)
 
     memory = np.full((2, CHILDREN), 3_000.0)
     memory[1, 3] = 100.0

@@ -1,4 +1,4 @@
-"""`tidegate plan inss`: plans that can be carried out, better than rules of thumb, and the reason where there is none."""
+"""`tidegate plan inss`: plans that can be carried out, better than rules of thumb; or the reason why there is none."""
 
 from hashlib import sha256
 
@@ -8,7 +8,7 @@ import pytest
 from tidegate.api import PlanningError
 from tidegate.documents import read_document
 from tidegate_inss.learned.networks import RECORD, SHIPPED, Networks
-from tidegate_inss.learned.planner import plan_by, plan_inss, plan_without_interference
+from tidegate_inss.learned.planner import plan_by, plan_inss, plan_inss_ni
 from tidegate_inss.learned.rules import by_need, to_the_least_busy
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.problem import GpuPool, ShareProblem
@@ -43,7 +43,7 @@ def planned(problem: ShareProblem, run: object = plan_inss) -> SharePlan:
     return plan
 
 
-@pytest.mark.parametrize("run", [plan_inss, plan_without_interference])
+@pytest.mark.parametrize("run", [plan_inss, plan_inss_ni])
 @pytest.mark.parametrize(("models", "gpus"), [(10, 4), (1, 1), (9, 5), (40, 16)])
 def test_gpus_are_divided_without_fragments_and_everybody_is_served(run: object, models: int, gpus: int) -> None:
     problem = problem_of(models, gpus)
@@ -60,7 +60,8 @@ def test_more_decisions_make_no_worse_plan() -> None:
     for seed in range(12):
         problem = problem_of(11, 4, seed=seed, load=0.9)
         one, many = (
-            plan_by(networks, problem, interference=True, progress=unhurried, tried=tried).objective for tried in (1, 16)
+            plan_by(networks, problem, interference=True, progress=unhurried, tried=tried).objective
+            for tried in (1, 16)
         )
         assert many >= one * (1 - 1e-9)
         worse += one < many

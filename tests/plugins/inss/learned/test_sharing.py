@@ -12,11 +12,12 @@ from tidegate_inss.bearing import ROUNDS
 from tidegate_inss.learned.catalog import catalog_of
 from tidegate_inss.learned.loads import Loads
 from tidegate_inss.learned.outcome import outcome_of
-from tidegate_inss.learned.placing import SLOTS
+from tidegate_inss.learned.placing import SLOTS, Bools
 from tidegate_inss.learned.rules import by_need, to_the_least_busy
 from tidegate_inss.learned.scheduling import schedule
 from tidegate_inss.learned.sharing import SHARING_STATE, Shares, Slots, decide, observe, rounded, slowdowns, softmax
 from tidegate_inss.prediction import Predictor
+from tidegate_inss.tables import Floats
 from tidegate_inss.training.family import drawn_problem
 
 SEEDS = st.integers(0, 10**6)
@@ -25,9 +26,7 @@ TAKEN = arrays(np.bool_, (5, SLOTS))
 
 
 @given(logits=LOGITS, taken=TAKEN, units=st.integers(SLOTS, 100))
-def test_there_are_no_fragments_and_nobody_is_left_with_nothing(
-    logits: np.ndarray, taken: np.ndarray, units: int
-) -> None:
+def test_there_are_no_fragments_and_nobody_is_left_with_nothing(logits: Floats, taken: Bools, units: int) -> None:
     shares = softmax(logits, taken)
     given_away = rounded(shares, taken, units)
     assert (given_away.sum(axis=1) == np.where(taken.any(axis=1), units, 0)).all()
@@ -118,7 +117,7 @@ def test_who_has_no_share_earns_nothing_and_is_late() -> None:
     gpu = np.zeros(len(loads.need), np.int64)
     gpu[1:] = -1
     slots = Slots.of(loads, gpu, 1)
-    outcome = outcome_of(loads, slots, decide(loads, slots, by_need(np.zeros((1, 1))), np.array([np.inf])))
+    outcome = outcome_of(loads, slots, decide(loads, slots, by_need(np.zeros((1, 1), np.float32)), np.array([np.inf])))
     assert outcome.late[0] == 0
     assert outcome.throughput[0] > 0
     assert (outcome.reward[1:] == -40).all()

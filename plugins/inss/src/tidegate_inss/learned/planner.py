@@ -28,7 +28,7 @@ def plan_inss(problem: ShareProblem, /, *, time_limit_s: float, progress: Progre
     return plan_by(_shipped("inss"), problem, interference=True, progress=progress)
 
 
-def plan_without_interference(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
+def plan_inss_ni(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
     """InSS-ni: neither networks nor batch sizes take account of neighbours; what the plan foretells does."""
     return plan_by(_shipped("inss-ni"), problem, interference=False, progress=progress)
 

@@ -19,9 +19,13 @@ def page(record: TrainingRecord) -> str:
         return {"type": "scatter", "name": name, "x": decisions, "y": [point[key] for point in record.curve]}
 
     charts = {
-        "Reward of a model": [line("while learning", "training_reward"), line("kept-apart workloads", "reward")],
-        "Late requests, kept-apart workloads": [line("late", "late")],
-        "Normalised throughput, kept-apart workloads": [line("throughput", "throughput")],
+        "Reward of a model": [
+            line("while learning", "training_reward"),
+            line("workloads kept apart", "reward"),
+            {**line("rules of thumb, the same workloads", "reward"), "y": [record.rules["reward"]] * len(decisions)},
+        ],
+        "Late requests, workloads kept apart": [line("late", "late")],
+        "Normalised throughput, workloads kept apart": [line("throughput", "throughput")],
     }
     body = []
     for number, (heading, data) in enumerate(charts.items()):

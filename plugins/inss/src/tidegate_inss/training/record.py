@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from tidegate.api import Document
 from tidegate_inss.learned.networks import PLACING, SHARING
+from tidegate_inss.training.judging import Point
 from tidegate_inss.training.trainer import PROBLEMS, Training
 
 LIBRARIES = ("numpy", "torch", "stable-baselines3")
@@ -24,12 +25,14 @@ class TrainingRecord(Document):
     """How long it took, with whatever else the machine did."""
     libraries: dict[str, str]
     networks_sha256: dict[str, str]
-    curve: list[dict[str, float]]
+    rules: Point
+    """How good rules of thumb are on the workloads kept apart."""
+    curve: list[Point]
     """Points: after which round; mean reward of the rounds since the last point; on workloads kept apart the mean
     reward of a model, its normalised throughput, the share of late requests, the share of models without any."""
 
     @property
-    def last(self) -> dict[str, float]:
+    def last(self) -> Point:
         """How good the networks are on workloads kept apart."""
         return self.curve[-1]
 
@@ -45,5 +48,10 @@ def record_of(training: Training, folder: Path) -> TrainingRecord:
         seconds=round(training.seconds, 1),
         libraries={name: version(name) for name in LIBRARIES},
         networks_sha256={name: sha256((folder / name).read_bytes()).hexdigest() for name in (PLACING, SHARING)},
-        curve=[{name: round(value, 5) for name, value in point.items()} for point in training.curve],
+        rules=_rounded(training.ruled),
+        curve=[_rounded(point) for point in training.curve],
     )
+
+
+def _rounded(point: Point) -> Point:
+    return {name: round(value, 5) for name, value in point.items()}

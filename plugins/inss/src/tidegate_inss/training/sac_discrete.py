@@ -129,5 +129,5 @@ class SacDiscrete:
     def _step(self, name: str, loss: torch.Tensor) -> None:
         optimizer = self._optimizers[name]
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call,unused-ignore]
+        loss.backward()
         optimizer.step()

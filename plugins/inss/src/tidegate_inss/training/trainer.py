@@ -9,6 +9,7 @@ import torch
 
 from tidegate_inss.learned.outcome import outcome_of
 from tidegate_inss.learned.placing import CHILDREN
+from tidegate_inss.learned.rules import by_need, to_the_least_busy
 from tidegate_inss.learned.scheduling import schedule
 from tidegate_inss.training.agents import Agents
 from tidegate_inss.training.judging import Point, judge
@@ -19,8 +20,8 @@ PROBLEMS = 32
 """Problems of four GPUs that are decided in a round; of more GPUs, fewer."""
 WARM_UP = 20
 """Rounds in which everything is drawn, so that there is something to learn from."""
-JUDGED_BY = 1_000_003
-"""Added to the seed: workloads that networks are judged by have other models than those that they learn from."""
+JUDGED_BY = 10**9
+"""The seed of the workloads that all networks are judged by; their models are others than those learned from."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class TrainingSettings:
     rounds: int = 2000
     interference: bool = True
     """False: InSS-ni, which knows of no neighbours."""
-    updates: int = 4
+    updates: int = 12
     """Steps of each agent's optimizers in a round."""
     replayed: int = 100_000
     judged_every: int = 100
@@ -53,9 +54,14 @@ class Training:
         settings = self.settings
         self.agents = Agents(settings.seed, replayed=settings.replayed)
         self._workloads = Workloads(settings.seed, interference=settings.interference, pool=settings.pool)
-        apart = Workloads(settings.seed + JUDGED_BY, interference=settings.interference, pool=settings.pool)
+        apart = Workloads(JUDGED_BY, interference=settings.interference, pool=settings.pool)
         self._judged = [apart.draw(PROBLEMS, CHILDREN) for _ in range(8)]
         self._sum, self._rounds = 0.0, 0
+
+    @property
+    def ruled(self) -> Point:
+        """How good rules of thumb are on the workloads that networks are judged by."""
+        return judge(self._judged, to_the_least_busy, by_need)
 
     def run(self) -> Iterator[Point | None]:
         """Round after round to the end; a point of the learning curve where there is a new one."""
