@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import onnxruntime
-from numpy.typing import NDArray
 
 from tidegate.api import PlanningError
+from tidegate_inss.learned.catalog import Ints
 from tidegate_inss.learned.placing import CHILDREN, PLACING_STATE, SLOTS, Bools, Floats32
 from tidegate_inss.learned.sharing import SHARING_ACTION, SHARING_STATE
 
@@ -24,8 +25,21 @@ SIZES = {
 SHIPPED = Path(__file__).parent / "shipped"
 
 
+class Actors(Protocol):
+    """What decides in both stages."""
+
+    def preferences(self, states: Floats32, /) -> Floats32:
+        """How much stage 1 likes each child: logits of shape (groups, CHILDREN), masks disregarded."""
+
+    def place(self, states: Floats32, masks: Bools, /) -> Ints:
+        """The child that it likes best of those that have room."""
+
+    def share(self, states: Floats32, /) -> Floats32:
+        """Stage 2's actions."""
+
+
 class Networks:
-    """Both stages' actors."""
+    """Both stages' actors as networks."""
 
     def __init__(self, folder: Path) -> None:
         """Raises PlanningError for files that are missing, are no networks, or were trained for other sizes."""
@@ -37,9 +51,9 @@ class Networks:
         found: Floats32 = self._placing.run(None, {"states": states})[0]
         return found
 
-    def place(self, states: Floats32, masks: Bools) -> NDArray[np.int64]:
+    def place(self, states: Floats32, masks: Bools) -> Ints:
         """The likeliest child that has memory for the model."""
-        best: NDArray[np.int64] = np.where(masks, self.preferences(states), -np.inf).argmax(axis=1)
+        best: Ints = np.where(masks, self.preferences(states), -np.inf).argmax(axis=1)
         return best
 
     def share(self, states: Floats32) -> Floats32:

@@ -9,18 +9,21 @@ from tidegate.api import PlanningError, Progress
 from tidegate_inss.assignment import Share
 from tidegate_inss.learned.catalog import Ints, catalog_of
 from tidegate_inss.learned.loads import Loads
-from tidegate_inss.learned.networks import SHIPPED, Networks
-from tidegate_inss.learned.outcome import outcome_of
+from tidegate_inss.learned.networks import SHIPPED, Actors, Networks
+from tidegate_inss.learned.outcome import PENALTY, Outcome, outcome_of
 from tidegate_inss.learned.placing import SLOTS, Bools, Floats32
 from tidegate_inss.learned.scheduling import Decision, schedule
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.plan_of import plan_of
 from tidegate_inss.prediction import Predictor
 from tidegate_inss.problem import ShareProblem
+from tidegate_inss.tables import Floats
 
 TRIED = 16
-"""How many decisions are taken for a group of four GPUs; fewer for more GPUs, at least MOST_GPUS / GPUs."""
+"""How many decisions are taken; of many GPUs fewer, so that they have no more than MOST_GPUS together."""
 MOST_GPUS = 128
+LOADS = (0.85, 0.7, 1.0, 0.6, 0.95, 0.75, 0.9, 0.5)
+"""What GPUs have to do, on average, at the rates that the networks are told of besides the true ones."""
 
 
 def plan_inss(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
@@ -34,7 +37,7 @@ def plan_inss_ni(problem: ShareProblem, /, *, time_limit_s: float, progress: Pro
 
 
 def plan_by(
-    networks: Networks, problem: ShareProblem, *, interference: bool, progress: Progress, tried: int = TRIED
+    networks: Actors, problem: ShareProblem, *, interference: bool, progress: Progress, tried: int = TRIED
 ) -> SharePlan:
     """The plan of these networks: what they like best, or what is better among `tried` decisions."""
     predictor = Predictor(problem)
@@ -49,7 +52,7 @@ def plan_by(
             f"models: the networks were trained for up to {SLOTS} models on a GPU, and these are {len(problem.models)} "
             f"on {gpus}: give more GPUs, or take another planner"
         )
-    tried = max(1, min(tried, TRIED * MOST_GPUS // (TRIED * gpus)))
+    tried = max(1, min(tried, MOST_GPUS // gpus))
     shares, unplaced = best_of(networks, problem, predictor, interference=interference, tried=tried)
     missing = dict.fromkeys(unplaced, "no GPU has memory for it, and for those before it")
     plan = plan_of(predictor, shares, missing, None)
@@ -58,38 +61,57 @@ def plan_by(
 
 
 def best_of(
-    networks: Networks, problem: ShareProblem, predictor: Predictor, *, interference: bool, tried: int
+    networks: Actors, problem: ShareProblem, predictor: Predictor, *, interference: bool, tried: int
 ) -> tuple[list[Share], list[int]]:
     """The shares of the best of so many decisions, and the models that have none.
 
-    The first is what the networks like best; the others draw where models go, as likely as the networks like it.
+    The first is what the networks like best for the rates as they are. The others are told of rates at which GPUs have
+    more to do, or less, which is where spare capacity should go; every other one draws where models go, as likely as
+    the networks like it. Which is best, the problem's objective says.
     """
     catalog = catalog_of(problem, predictor.tables, interference=interference)
-    rates = np.array([model.rate_rps for model in problem.models])
-    gpus = len(problem.devices)
+    models, rates = np.arange(len(problem.models)), np.array([model.rate_rps for model in problem.models])
     memory = np.array([device.memory_mib or np.inf for device in problem.devices])
-    loads = Loads.of(catalog, [(np.arange(len(rates)), rates)] * tried, gpus=gpus)
-    decision = schedule(loads, np.tile(memory, (tried, 1)), _Drawing(networks, tried), networks.share)
-    reward = outcome_of(loads, decision.slots, decision.shares).reward
-    worth = np.bincount(loads.problem, reward, tried)
-    return _shares_of(loads, decision, int(worth.argmax()), gpus, len(rates))
+    load = catalog.needed(models, rates).sum() / len(memory)
+    told = [1.0, *(LOADS[number // 2 % len(LOADS)] / load for number in range(1, tried))]
+    candidates: list[tuple[float, int, Loads, Decision, int]] = []
+    for placer, factors in ((networks.place, told[::2]), (_Drawing(networks), told[1::2])):
+        if factors:
+            loads = Loads.of(catalog, [(models, factor * rates) for factor in factors], gpus=len(memory))
+            decision = schedule(loads, np.tile(memory, (len(factors), 1)), placer, networks.share)
+            worth = _worth(problem, loads, outcome_of(loads, decision.slots, decision.shares), rates)
+            candidates.append((float(worth.max()), -len(candidates), loads, decision, int(worth.argmax())))
+    _, _, loads, decision, best = max(candidates, key=lambda candidate: candidate[:2])
+    return _shares_of(loads, decision, best, len(memory), len(models))
+
+
+def _worth(problem: ShareProblem, loads: Loads, outcome: Outcome, rates: Floats) -> Floats:
+    """What each of the decisions side by side is worth at the rates as they are.
+
+    The times that all rates are borne; or, of throughput, the reward that the networks were trained by.
+    """
+    shape = int(loads.problem.max()) + 1, len(rates)
+    borne, throughput = np.zeros(shape), np.zeros(shape)
+    np.add.at(borne, (loads.problem, loads.origin), outcome.borne_rps)
+    np.add.at(throughput, (loads.problem, loads.origin), outcome.throughput)
+    late = np.clip(1 - borne / rates, 0.0, 1.0)
+    worth: Floats = (borne / rates).min(axis=1)
+    if problem.objective == "throughput":
+        worth = (throughput - PENALTY * late).mean(axis=1)
+    return worth
 
 
 class _Drawing:
-    """Stage 1 for several decisions side by side: the groups of the first take what is best, the others draw."""
+    """Stage 1 by chance: children are drawn as likely as the network likes them."""
 
-    def __init__(self, networks: Networks, tried: int) -> None:
+    def __init__(self, networks: Actors) -> None:
         self._networks = networks
-        self._tried = tried
         self._random = Random(0)
 
     def __call__(self, states: Floats32, masks: Bools) -> Ints:
         """Gumbel's noise makes of the best what is drawn by a softmax."""
-        preferences = self._networks.preferences(states).astype(np.float64)
-        drawn = len(states) // self._tried * (self._tried - 1)
-        if drawn:
-            uniform = np.array([self._random.random() for _ in range(4 * drawn)]).reshape(drawn, 4)
-            preferences[-drawn:] -= np.log(-np.log(uniform + 1e-12))
+        uniform = np.array([self._random.random() for _ in range(masks.size)]).reshape(masks.shape)
+        preferences = self._networks.preferences(states) - np.log(-np.log(uniform + 1e-12))
         best: Ints = np.where(masks, preferences, -np.inf).argmax(axis=1)
         return best
 

@@ -3,12 +3,15 @@
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tidegate.api import Document
 from tidegate_inss.learned.networks import PLACING, SHARING
 from tidegate_inss.training.judging import Point
-from tidegate_inss.training.trainer import PROBLEMS, Training
+from tidegate_inss.training.workloads import PROBLEMS
+
+if TYPE_CHECKING:
+    from tidegate_inss.training.trainer import Training
 
 LIBRARIES = ("numpy", "torch", "stable-baselines3")
 
@@ -37,7 +40,7 @@ class TrainingRecord(Document):
         return self.curve[-1]
 
 
-def record_of(training: Training, folder: Path) -> TrainingRecord:
+def record_of(training: "Training", folder: Path) -> TrainingRecord:
     """The record of a training that has ended, whose networks are in the folder."""
     settings = vars(training.settings)
     ni = "" if training.settings.interference else " --no-interference"

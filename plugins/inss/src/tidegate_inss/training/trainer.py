@@ -14,10 +14,8 @@ from tidegate_inss.learned.scheduling import schedule
 from tidegate_inss.training.agents import Agents
 from tidegate_inss.training.judging import Point, judge
 from tidegate_inss.training.transitions import placing_transitions, sharing_transitions
-from tidegate_inss.training.workloads import POOL, Workload, Workloads
+from tidegate_inss.training.workloads import POOL, PROBLEMS, Workload, Workloads
 
-PROBLEMS = 32
-"""Problems of four GPUs that are decided in a round; of more GPUs, fewer."""
 WARM_UP = 20
 """Rounds in which everything is drawn, so that there is something to learn from."""
 JUDGED_BY = 10**9

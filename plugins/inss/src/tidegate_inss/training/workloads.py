@@ -12,6 +12,8 @@ from tidegate_inss.training.family import UNITS, drawn_problem
 MEMORY_MIB = (8_000, 16_000, 40_000, 80_000)
 LEAST_LOAD, MOST_LOAD = 0.3, 0.9
 """What all models need of all GPUs, each on the least share that it could do with alone; neighbours come on top."""
+PROBLEMS = 32
+"""Problems of four GPUs that are decided in a round of training; of more GPUs, fewer."""
 POOL = 192
 """How many models there are for each size of GPU."""
 
@@ -45,23 +47,24 @@ class Workloads:
         """Problems of two to four models for a GPU, on average."""
         rng = self.rng
         catalog = self._catalogs[rng.integers(len(self._catalogs))]
-        drawn = [self._problem(catalog, gpus) for _ in range(problems)]
+        drawn = [drawn_rates(catalog, gpus, rng) for _ in range(problems)]
         memory = rng.choice(MEMORY_MIB, (problems, 1)) * np.ones((problems, gpus))
         return Workload(catalog, tuple(drawn), memory)
 
-    def _problem(self, catalog: Catalog, gpus: int) -> tuple[Ints, Floats]:
-        rng = self.rng
-        number = max(1, round(gpus * rng.uniform(1.0, 4.0)))
-        models = rng.integers(len(catalog.slo_ms), size=number)
-        weights = rng.gamma(rng.uniform(0.7, 4.0), size=number) + 0.02
-        need = weights / weights.sum() * gpus * rng.uniform(LEAST_LOAD, MOST_LOAD)
-        units = need * catalog.units
-        low = np.minimum(np.floor(units).astype(np.int64), catalog.units)
-        borne = catalog.borne_alone_rps[models]
-        at = np.arange(number)
-        above = borne[at, np.minimum(low + 1, catalog.units)]
-        rates = borne[at, low] + (units - low).clip(0, 1) * (above - borne[at, low])
-        rates *= np.maximum(1.0, units / catalog.units)
-        # A share on which the model bears nothing says no rate: it gets a small part of what it could do.
-        small = 0.02 * borne[:, -1]
-        return models, np.where(borne[:, -1] > 0, np.maximum(rates, small), 1.0)
+
+def drawn_rates(catalog: Catalog, gpus: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
+    """One to four models of the catalogue for each GPU, and their rates, which are as unlike as chance has it."""
+    number = max(1, round(gpus * rng.uniform(1.0, 4.0)))
+    models = rng.integers(len(catalog.slo_ms), size=number)
+    weights = rng.gamma(rng.uniform(0.7, 4.0), size=number) + 0.02
+    need = weights / weights.sum() * gpus * rng.uniform(LEAST_LOAD, MOST_LOAD)
+    units = need * catalog.units
+    low = np.minimum(np.floor(units).astype(np.int64), catalog.units)
+    borne = catalog.borne_alone_rps[models]
+    at = np.arange(number)
+    above = borne[at, np.minimum(low + 1, catalog.units)]
+    rates = borne[at, low] + (units - low).clip(0, 1) * (above - borne[at, low])
+    rates *= np.maximum(1.0, units / catalog.units)
+    # A share on which the model bears nothing says no rate: it gets a small part of what it could do.
+    small = 0.02 * borne[:, -1]
+    return models, np.where(borne[:, -1] > 0, np.maximum(rates, small), 1.0)
