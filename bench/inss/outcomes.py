@@ -17,7 +17,7 @@ from tidegate_inss.plan import SharePlan
 from tidegate_inss.problem import ShareProblem
 
 WITHOUT_INTERFERENCE = "-ni"
-"""A planner of this ending is told that neighbours cost nothing."""
+"""A planner of this ending is told that neighbours cost nothing, unless it is one by itself."""
 THROUGHPUT = "-throughput"
 """A planner of this ending is asked for throughput in full batches, once rates are borne."""
 
@@ -94,7 +94,7 @@ def plan(load: Load, way: Way) -> tuple[SharePlan, float]:
     """The plan, and the processor time that it took. Raises PlanningError."""
     problem = problem_for(load, way.told)
     name = way.planner
-    if name.endswith(WITHOUT_INTERFERENCE):
+    if name.endswith(WITHOUT_INTERFERENCE) and name not in _plugins().planners:
         name = name.removesuffix(WITHOUT_INTERFERENCE)
         problem = problem.model_copy(update={"interference": _deaf(problem.measured)})
     if name.endswith(THROUGHPUT):

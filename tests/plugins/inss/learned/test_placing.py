@@ -4,12 +4,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.plugins.inss.learned.made_up import Randomly, workload
+from tests.plugins.inss.learned.made_up import MODELS, Randomly, workload
 from tidegate_inss.learned.catalog import Ints
-from tidegate_inss.learned.loads import Loads
+from tidegate_inss.learned.loads import FEATURES, Loads
 from tidegate_inss.learned.placing import (
     CHILDREN,
     NOWHERE,
+    PLACE,
     PLACING_STATE,
     SLOTS,
     Bools,
@@ -44,6 +45,18 @@ def test_nobody_is_placed_where_memory_or_a_slot_is_lacking(seed: int, memory_mi
         assert (taken + loads.memory_mib[left_out] > memory_mib).all(), "there was room in the end"
 
 
+def test_a_gpu_has_no_more_models_than_slots() -> None:
+    catalog = workload(3).catalog
+    models = np.argsort(catalog.memory_mib)[: 3 * SLOTS + 2] % MODELS
+    loads = Loads.of(catalog, [(np.resize(models, 3 * SLOTS + 2), np.full(3 * SLOTS + 2, 1e-3))], gpus=CHILDREN)
+
+    def onto_the_fullest(states: Floats32, masks: Bools) -> Ints:
+        return CHILDREN - 1 - masks[:, ::-1].argmax(axis=1)
+
+    child, _ = place(loads, loads.problem, rooms_of(np.full((1, CHILDREN), np.inf)), onto_the_fullest)
+    assert sorted(np.bincount(child).tolist()) == [2, SLOTS, SLOTS, SLOTS]
+
+
 @given(seed=SEEDS)
 def test_states_say_where_there_is_room_the_least_busy_first(seed: int) -> None:
     work = workload(seed, problems=2)
@@ -56,6 +69,8 @@ def test_states_say_where_there_is_room_the_least_busy_first(seed: int) -> None:
         assert np.isfinite(states).all()
         assert np.array_equal(masks_in(states), masks)
         assert (np.diff(masks.astype(int), axis=1) <= 0).all(), "those without room are last"
+        needed = np.where(masks, states[:, FEATURES + 3 + 4 :: PLACE], np.inf)
+        assert (needed[:, 1:] >= needed[:, :-1]).all()
         told.append(states)
         return to_the_least_busy(states, masks)
 
