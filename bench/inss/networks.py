@@ -87,10 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--networks", type=Path, default=SHIPPED / "inss", help="a folder; default: those shipped")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args(arguments)
-    inss, deaf = Networks(options.networks), Networks(SHIPPED / "inss-ni")
+    inss, deaf, rules = Networks(options.networks), Networks(SHIPPED / "inss-ni"), Rules()
     planners: dict[str, Planned] = {
         "chance": lambda problem: plan_by(Chance(), problem, interference=True, progress=_silent, tried=1),
-        "rules of thumb": lambda problem: plan_by(Rules(), problem, interference=True, progress=_silent, tried=1),
+        "rules, one decision": lambda problem: plan_by(rules, problem, interference=True, progress=_silent, tried=1),
+        f"rules, best of {TRIED}": lambda problem: plan_by(rules, problem, interference=True, progress=_silent),
         "inss, one decision": lambda problem: plan_by(inss, problem, interference=True, progress=_silent, tried=1),
         f"inss, best of {TRIED}": lambda problem: plan_by(inss, problem, interference=True, progress=_silent),
         f"inss-ni, best of {TRIED}": lambda problem: plan_by(deaf, problem, interference=False, progress=_silent),

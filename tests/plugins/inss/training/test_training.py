@@ -131,7 +131,7 @@ def test_what_is_exported_decides_as_what_was_trained(trained: Training, tmp_pat
     rng = np.random.default_rng(0)
     states = rng.normal(size=(64, PLACING_STATE)).astype(np.float32)
     with torch.no_grad():
-        expected = agents.sac.actor(torch.from_numpy(states)).numpy()
+        expected = agents.sac.served(torch.from_numpy(states)).numpy()
     assert np.allclose(networks.preferences(states), expected, atol=1e-5)
     states = rng.normal(size=(64, SHARING_STATE)).astype(np.float32)
     assert np.allclose(networks.share(states), agents.share_best(states), atol=1e-5)

@@ -13,7 +13,7 @@ def train_inss(
     interference: Annotated[
         bool, typer.Option(help="Whether neighbours are known of; without them it is InSS-ni.")
     ] = True,
-    every: Annotated[int, typer.Option(min=1, help="Write a checkpoint every so many rounds.")] = 200,
+    every: Annotated[int, typer.Option(min=1, help="Write a checkpoint every so many rounds.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print the training record, for machines.")] = False,
 ) -> None:
     """Train InSS's two networks on made-up models; takes about five minutes of one core.

@@ -14,7 +14,7 @@ from tidegate_inss.tables import Floats
 SLOT = FEATURES + 2
 SHARING_STATE = SLOTS * SLOT + 2
 SHARING_ACTION = 2 * SLOTS
-REACH = 1.5
+REACH = 0.7
 """How far an action of 1 moves a share from what the model needs: by this, as a logarithm."""
 
 Sharer = Callable[[Floats32], Floats32]

@@ -18,8 +18,8 @@ OPERATORS = {nn.ReLU: "Relu", nn.Tanh: "Tanh"}
 
 def export(agents: Agents, folder: Path) -> None:
     """Write the networks of both stages. Raises OSError."""
-    placing = network(agents.sac.actor, PLACING_STATE, CHILDREN)
-    sharing = network(agents.td3.actor.mu, SHARING_STATE, SHARING_ACTION)
+    placing = network(agents.sac.served, PLACING_STATE, CHILDREN)
+    sharing = network(agents.td3.actor_target.mu, SHARING_STATE, SHARING_ACTION)
     for name, model in ((PLACING, placing), (SHARING, sharing)):
         onnx.checker.check_model(model, full_check=True)
         (folder / name).write_bytes(model.SerializeToString(deterministic=True))

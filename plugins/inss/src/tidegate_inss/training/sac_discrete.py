@@ -18,6 +18,7 @@ HIDDEN = 256
 LEARNING_RATE = 3e-4
 DISCOUNT = 0.99
 SOFT_FACTOR = 0.01
+SERVED_FACTOR = 0.002
 FIRST_TEMPERATURE, TEMPERATURE_RATE = 0.03, 1e-3
 MOST_ENTROPY = 0.15
 """The entropy is kept at this part of the largest that the mask allows. (InSS does not say what its iota is.)"""
@@ -38,6 +39,9 @@ class SacDiscrete:
         """`generator`: what actions are drawn by."""
         self._generator = generator
         self.actor = mlp(PLACING_STATE, CHILDREN)
+        self.served = mlp(PLACING_STATE, CHILDREN)
+        """The actor averaged over the last steps, which swings less: what is judged and exported."""
+        self.served.load_state_dict(self.actor.state_dict())
         self.critics = nn.ModuleList([mlp(PLACING_STATE, CHILDREN) for _ in range(2)])
         self.targets = nn.ModuleList([mlp(PLACING_STATE, CHILDREN) for _ in range(2)])
         self.targets.load_state_dict(self.critics.state_dict())
@@ -59,8 +63,8 @@ class SacDiscrete:
     def best(self, states: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The likeliest action for each state."""
         with torch.no_grad():
-            chances, _ = self._policy(torch.from_numpy(states))
-        actions: NDArray[np.int64] = chances.argmax(dim=1).numpy()
+            logits = torch.where(torch.from_numpy(masks), self.served(torch.from_numpy(states)), IMPOSSIBLE)
+        actions: NDArray[np.int64] = logits.argmax(dim=1).numpy()
         return actions
 
     def learn(
@@ -92,11 +96,14 @@ class SacDiscrete:
         with torch.no_grad():
             for mine, theirs in zip(self.targets.parameters(), self.critics.parameters(), strict=True):
                 mine.lerp_(theirs, SOFT_FACTOR)
+            for mine, theirs in zip(self.served.parameters(), self.actor.parameters(), strict=True):
+                mine.lerp_(theirs, SERVED_FACTOR)
 
     def state_dict(self) -> dict[str, Any]:
         """All that learning goes on from."""
         return {
             "actor": self.actor.state_dict(),
+            "served": self.served.state_dict(),
             "critics": self.critics.state_dict(),
             "targets": self.targets.state_dict(),
             "log_temperature": self.log_temperature.detach(),
@@ -106,6 +113,7 @@ class SacDiscrete:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         self.actor.load_state_dict(state["actor"])
+        self.served.load_state_dict(state["served"])
         self.critics.load_state_dict(state["critics"])
         self.targets.load_state_dict(state["targets"])
         with torch.no_grad():

@@ -31,7 +31,7 @@ class TrainingSettings:
     interference: bool = True
     """False: InSS-ni, which knows of no neighbours."""
     updates: int = 12
-    """Steps of each agent's optimizers in a round."""
+    """Steps of stage 1's optimizers in a round; stage 2 takes a third of them, on larger minibatches."""
     replayed: int = 100_000
     judged_every: int = 100
     pool: int = POOL
