@@ -51,7 +51,8 @@ def test_a_gpu_has_no_more_models_than_slots() -> None:
     loads = Loads.of(catalog, [(np.resize(models, 3 * SLOTS + 2), np.full(3 * SLOTS + 2, 1e-3))], gpus=CHILDREN)
 
     def onto_the_fullest(states: Floats32, masks: Bools) -> Ints:
-        return CHILDREN - 1 - masks[:, ::-1].argmax(axis=1)
+        last: Ints = CHILDREN - 1 - masks[:, ::-1].argmax(axis=1)
+        return last
 
     child, _ = place(loads, loads.problem, rooms_of(np.full((1, CHILDREN), np.inf)), onto_the_fullest)
     assert sorted(np.bincount(child).tolist()) == [2, SLOTS, SLOTS, SLOTS]

@@ -89,7 +89,7 @@ def test_who_fits_nowhere_is_named() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_networks_have_learned(name: str) -> None:
-    """On models that they were neither trained nor chosen by: by far better than chance, and no worse than rules of thumb.
+    """On models that they were neither trained nor chosen by: far better than chance, no worse than rules of thumb.
 
     By how much they are better, and that the search is, docs/results/inss_networks.md says.
     """
