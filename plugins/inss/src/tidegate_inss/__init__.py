@@ -11,4 +11,5 @@ gpulet       its parts; gslice: its loop; igniter: its closed form: the baseline
 planners     all of these as planners
 controllers  shares that follow the load; replanning: how; present: what serves, as planners see it
 late_import  what needs numpy, imported when it runs
+learned      InSS's networks: how they decide; made in `training` by `tidegate train-inss` (`commands`)
 """

@@ -37,7 +37,7 @@ class Rooms:
     gpus: Ints
     """How many each has; 0: there is no such child."""
     memory_mib: Floats
-    """Of all of them together; infinite where it is not known."""
+    """The memory of all GPUs of a child together; infinite where it is not known."""
     layer: int
     """0 where children are GPUs, 1 where they are groups of GPUs, and so on."""
 

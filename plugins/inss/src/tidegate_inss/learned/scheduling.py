@@ -16,7 +16,7 @@ class Decision:
     """Where copies are, and what they get. GPUs of the problems follow each other."""
 
     gpu: Ints
-    """By copy; NOWHERE: no GPU has memory for it."""
+    """The GPU of each copy; NOWHERE: none has memory for it."""
     slots: Slots
     shares: Shares
     placements: tuple[Placement, ...]

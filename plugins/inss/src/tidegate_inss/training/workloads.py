@@ -24,7 +24,7 @@ class Workload:
 
     catalog: Catalog
     problems: tuple[tuple[Ints, Floats], ...]
-    """Of each the numbers of its models in the catalogue, and their rates."""
+    """The numbers of a problem's models in the catalogue, and their rates."""
     memory_mib: Floats
     """Shape (problems, GPUs)."""
 
