@@ -107,7 +107,7 @@ def _missing() -> str | None:
     if not gpus_here():
         return "NVML tells of no GPU here"
     try:
-        import torch
+        import torch  # noqa: PLC0415 - of no extra
         import torchvision  # type: ignore[import-not-found] # noqa: F401, PLC0415
     except ImportError as error:
         return f"{error}; pip install torch torchvision"

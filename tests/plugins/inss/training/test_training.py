@@ -1,7 +1,7 @@
 """Learning by torch: only where it is installed (`make test-training` does that in an environment of its own)."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,14 @@ def weights(training: Training) -> list[torch.Tensor]:
 
 def same(one: Training, other: Training) -> bool:
     return all(torch.equal(mine, theirs) for mine, theirs in zip(weights(one), weights(other), strict=True))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where torch keeps what it compiles, though nothing here asks it to: optimizers make that folder."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("torch")))
+        yield
 
 
 @pytest.fixture(scope="module")
