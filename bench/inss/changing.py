@@ -19,7 +19,8 @@ NAMES = ("alexnet", "resnet50", "vgg19", "mobilenet", "efficientnet")
 CHANGES_S = 30
 UNLIKE = 0.5
 """How unlike a model's rates are over time: log-normal, the standard deviation of the logarithm."""
-CONTROLLERS = (None, "gslice-loop", "share-replanning")
+CONTROLLERS = (None, "gslice-loop", "share-replanning", "share-replanning inss")
+"""Controllers, and who plans for them."""
 LIMITS = {"every_s": 3, "pause_s": 5, "start_limit_s": 30}
 SPARE = {"gslice-loop": 0.75, "share-replanning": 0.15}
 """The loop as it is told best (`told`)."""
@@ -81,7 +82,10 @@ def follow(hour: Hour) -> Followed:
 def _controller(name: str | None, problem: ShareProblem) -> dict[str, Any]:
     if name is None:
         return {}
-    options = {"problem": problem.model_dump(mode="json"), "spare": SPARE[name]}
+    name, _, planner = name.partition(" ")
+    options: dict[str, Any] = {"problem": problem.model_dump(mode="json"), "spare": SPARE[name]}
+    if planner:
+        options["planner"] = planner
     return {"controller": {"name": name, "options": options, **LIMITS}}
 
 

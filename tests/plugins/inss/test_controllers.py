@@ -81,6 +81,20 @@ def test_models_move_where_other_shares_will_not_do() -> None:
     assert sum(name == "quick" for name, _ in percents(changed)) == 2
 
 
+@pytest.mark.parametrize("planner", ["inss", "igniter"])
+def test_others_may_plan(planner: str) -> None:
+    controller = made("share-replanning", planner=planner)
+    assert controller.step(observed(FIRST)) is None
+    changed = controller.step(observed(FIRST, quick=2.1, slow=0.2, calm=0.3))
+    assert changed is not None
+    assert percents(changed) != percents(FIRST)
+
+
+def test_a_planner_that_is_none_is_refused() -> None:
+    with pytest.raises(PluginError, match="planner: 'sahres' plans no shares: give one of shares, inss"):
+        made("share-replanning", planner="sahres")
+
+
 def test_the_loop_takes_a_step_at_a_time_and_moves_nobody() -> None:
     controller, layout = made("gslice-loop"), FIRST
     for _ in range(12):

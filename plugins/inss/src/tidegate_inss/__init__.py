@@ -10,6 +10,7 @@ division     how one GPU is divided; search: who is on which GPU
 gpulet       its parts; gslice: its loop; igniter: its closed form: the baselines
 planners     all of these as planners
 controllers  shares that follow the load; replanning: how; present: what serves, as planners see it
+by_name      the planners by their names
 late_import  what needs numpy, imported when it runs
 learned      InSS's networks: how they decide; made in `training` by `tidegate train-inss` (`commands`)
 """

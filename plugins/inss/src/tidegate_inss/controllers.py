@@ -3,13 +3,13 @@
 `share-replanning` divides GPUs anew where what serves no longer bears what comes; `gslice-loop` is GSLICE at run time.
 """
 
-from pathlib import Path
-from typing import cast
+from typing import Annotated, cast
 
 from pydantic import Field
 
 from tidegate.control import Controller, ControllerOptions, Observation
-from tidegate.documents import Layout, read_document
+from tidegate.documents import FromFile, Layout
+from tidegate_inss.by_name import OFFERED
 from tidegate_inss.late_import import imported_late
 from tidegate_inss.present import fitting, problem_now
 from tidegate_inss.problem import ShareProblem
@@ -18,7 +18,9 @@ from tidegate_inss.problem import ShareProblem
 class ShareControllerOptions(ControllerOptions):
     """Options of both."""
 
-    problem: ShareProblem | str = Field(description="The problem that the first plan was made from, or its path")
+    problem: Annotated[ShareProblem, FromFile()] = Field(
+        description="The problem that the first plan was made from, or its path"
+    )
     spare: float = Field(default=0.15, ge=0, description="Shares are to bear so much more than what comes")
 
 
@@ -29,8 +31,7 @@ class ShareController(Controller):
 
     def __init__(self, layout: Layout, options: ShareControllerOptions, *, seed: int = 0) -> None:
         super().__init__(layout, options, seed=seed)
-        given = options.problem
-        self._problem = read_document(Path(given), ShareProblem) if isinstance(given, str) else given
+        self._problem = options.problem
         if wrong := fitting(self._problem, layout):
             raise ValueError(wrong)
         self._spare = options.spare
@@ -39,13 +40,30 @@ class ShareController(Controller):
         return problem_now(self._problem, observation, 1 + self._spare)
 
 
+class ShareReplanningOptions(ShareControllerOptions):
+    """Who plans."""
+
+    planner: str = Field(
+        default="shares",
+        description=f"One of {', '.join(OFFERED)}; all but `shares`, which moves few models, begin from nothing",
+    )
+
+
 class ShareReplanning(ShareController):
     """Keeps shares as rates are."""
+
+    Options = ShareReplanningOptions
+
+    def __init__(self, layout: Layout, options: ShareReplanningOptions, *, seed: int = 0) -> None:
+        super().__init__(layout, options, seed=seed)
+        if options.planner not in OFFERED:
+            raise ValueError(f"planner: {options.planner!r} plans no shares: give one of {', '.join(OFFERED)}")
+        self._planner = options.planner
 
     def step(self, observation: Observation) -> Layout | None:
         """Other shares where those that serve bear too little. Raises PlanningError where there are none."""
         replanned = imported_late("replanning", "replanned")
-        return cast("Layout | None", replanned(self._now(observation), observation.layout))
+        return cast("Layout | None", replanned(self._now(observation), observation.layout, self._planner))
 
 
 class GsliceLoop(ShareController):

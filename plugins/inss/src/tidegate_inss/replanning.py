@@ -6,6 +6,7 @@ another share, MPS being as it is. Only if they will not do is it searched for w
 
 from tidegate.documents import Layout
 from tidegate_inss.assignment import Share, by_gpu, why_not
+from tidegate_inss.by_name import share_planner
 from tidegate_inss.division import Piece
 from tidegate_inss.layout import layout_of
 from tidegate_inss.plan_of import borne_by, plan_of
@@ -15,16 +16,19 @@ from tidegate_inss.problem import ShareProblem
 from tidegate_inss.search import Placement, Search
 
 
-def replanned(problem: ShareProblem, layout: Layout) -> Layout | None:
+def replanned(problem: ShareProblem, layout: Layout, planner: str = "shares") -> Layout | None:
     """The layout that bears the problem's rates, or more of them; None: the present one does, or there is no better.
 
-    Raises PlanningError where the problem has no plan.
+    `planner`: the name of who plans; `shares` begins from what serves. Raises PlanningError where there is no plan.
     """
     present = shares_of(problem, layout)
     predictor = Predictor(problem)
     placement, bears = _placement(predictor, present)
     if bears >= 1:
         return None
+    if planner != "shares":
+        plan = share_planner(planner)(problem, time_limit_s=1.0, progress=_Steps())
+        return layout_of(problem, plan) if plan.objective > bears else None
     search = Search(predictor)
     memories = [device.memory_mib for device in problem.devices]
     divided = [search.divider.divide(*each) for each in zip(placement, memories, strict=True)]
