@@ -138,9 +138,9 @@ class Tidegate:
         """Have it end; how the requests it accepted ended."""
         self.ask_to_stop()
         assert self._process.wait(PATIENCE_S) == 0, self.log
-        tally = re.search(r"Tally\((.*)\)", self.output)
+        tally = re.search(r"^requests: (.*)$", self.output, re.MULTILINE)
         assert tally, self.output
-        return {name: int(count) for name, count in re.findall(r"'?(\w+)'?[=:] ?(\d+)", tally[1])}
+        return {name: int(count) for name, count in re.findall(r"([\w-]+) (\d+)", tally[1])}
 
     def kill(self) -> None:
         """End it whatever state it is in."""

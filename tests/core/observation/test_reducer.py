@@ -130,6 +130,7 @@ def test_every_other_way_to_end() -> None:
         ("failed", 2, "broken"),
     ]
     assert reducer.tally == Tally(accepted=5, failed=1, cancelled=2, dropped=Counter(deadline=1))
+    assert str(reducer.tally) == "accepted 5, answered 0 (late 0), failed 1, cancelled 2, dropped 1 (deadline 1)"
     assert list(reducer.open) == [4]
 
 

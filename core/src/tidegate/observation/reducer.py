@@ -37,6 +37,14 @@ class Tally:
     dropped: Counter[str] = field(default_factory=Counter)
     """How many were dropped, by reason."""
 
+    def __str__(self) -> str:
+        """It, for people: `accepted 9, answered 5 (late 1), failed 0, cancelled 1, dropped 3 (deadline 2, share 1)`."""
+        reasons = ", ".join(f"{reason} {count}" for reason, count in self.dropped.items())
+        return (
+            f"accepted {self.accepted}, answered {self.answered} (late {self.late}), failed {self.failed}, "
+            f"cancelled {self.cancelled}, dropped {self.dropped.total()}{f' ({reasons})' if reasons else ''}"
+        )
+
     @property
     def ended(self) -> int:
         """Every request that has ended, however it did."""

@@ -112,7 +112,7 @@ def serve(
         allow_all_files()
         proxy = uvloop.run(run_proxy(settings, lambda: read_config(config, flags), _announce))
         if proxy:
-            Console(soft_wrap=True, highlight=False).print(f"[dim]{escape(str(proxy.engine.tally))}[/]")
+            Console(soft_wrap=True, highlight=False).print(f"[dim]requests: {escape(str(proxy.engine.tally))}[/]")
     except serving_errors() as error:
         errors.print(f"[red]error:[/] {escape(str(error))}")
         raise typer.Exit(1) from error
