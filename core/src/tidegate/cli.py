@@ -16,6 +16,9 @@ from tidegate.control import ControllerSpec
 from tidegate.host import Plugins
 from tidegate.observation import ObserverSpec
 
+WIDE = 240
+"""Columns of a table that goes to no terminal."""
+
 
 def build_app(plugins: Plugins) -> typer.Typer:
     """The command line over everything that is installed."""
@@ -48,7 +51,8 @@ def build_app(plugins: Plugins) -> typer.Typer:
         table = Table("kind", "name", "from", "what it is", "options")
         for offer in offers:
             table.add_row(offer.kind, offer.name, offer.source, offer.summary, ", ".join(offer.options))
-        console = Console(markup=False)  # what plugins say of themselves is text
+        # What plugins say of themselves is text. Where nobody looks at a terminal lines are as long as they are.
+        console = Console(markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
         console.print(table)
         for where, why in plugins.broken.items():
             console.print(f"{where} could not be imported: {why}", style="red")

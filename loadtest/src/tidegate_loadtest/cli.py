@@ -12,6 +12,7 @@ import typer
 import uvloop
 from rich.console import Console
 
+from tidegate.commands.common import console_for_tables
 from tidegate.workload import Arrivals, Gamma, Poisson, Uniform
 from tidegate.workload.arrivals import NS_PER_S
 from tidegate_loadtest.closed_loop import run_closed_loop
@@ -106,7 +107,7 @@ def main(
         asked = {"target": target, "model": model, "seed": seed, "rows": rows, "messages": dict(result.messages)}
         typer.echo(json.dumps(asked | {"summary": asdict(summary), "server": usage and asdict(usage)}))
     else:
-        print_report(Console(), summary, usage, result.messages)
+        print_report(console_for_tables(), summary, usage, result.messages)
 
 
 async def _run(job: _Job, progress: Callable[[Progress], None]) -> tuple[RunResult, ServerUsage | None]:

@@ -126,6 +126,15 @@ def test_configured_logs_reach_stderr(log_format: str, capsys: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("restored_root")
+def test_lines_in_files_are_as_long_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs()
+    words = " ".join(str(number) for number in range(200))
+    logging.getLogger("tidegate_proxy.test").warning(words)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(words)
+
+
+@pytest.mark.usefixtures("restored_root")
 def test_an_unknown_level_is_an_error() -> None:
     with pytest.raises(ValueError, match="LOUD"):
         configure_logs("json", "LOUD")

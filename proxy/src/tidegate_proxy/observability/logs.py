@@ -7,6 +7,7 @@ Fields are numbers and short texts. A tensor, or anything else that is given as 
 
 import json
 import logging
+import sys
 import threading
 from collections import OrderedDict
 from datetime import UTC, datetime
@@ -34,11 +35,14 @@ def configure_logs(log_format: LogFormat = "text", level: str | int = "INFO") ->
     if log_format == "json":
         handler = logging.StreamHandler()
         handler.setFormatter(JsonFormatter())
-    else:
+    elif sys.stderr.isatty():
         handler = RichHandler(
             console=Console(stderr=True, soft_wrap=True, highlight=False), show_path=False, log_time_format="[%X]"
         )
         handler.setFormatter(TextFormatter("%(message)s"))
+    else:  # rich would fold lines at 80 columns, in files and journals too
+        handler = logging.StreamHandler()
+        handler.setFormatter(TextFormatter("%(asctime)s %(levelname)-8s %(message)s"))
     handler.addFilter(RateLimit())
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
