@@ -190,7 +190,7 @@ def test_simulate_says_what_a_controller_does_or_would_do(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("name: nobody", "no controller named 'nobody' is installed; installed: advised-workers, ppipe-replanning"),
+        ("name: nobody", "no controller named 'nobody' is installed; installed: advised-workers, "),
         ("name: advised-workers, options: {fewest: 1}", "options of controller 'advised-workers': fewest: "),
         ("name: ppipe-replanning", "options of controller 'ppipe-replanning': problem: "),
         ("name: advised-workers, every_s: 0", "controller.every_s"),

@@ -56,12 +56,13 @@ class PolicyRunner:
 
     def tell(self, news: WorkerDelayed | WorkerReady) -> None:
         """Tell of a worker. What is late and may run there is told first, so that it runs in one batch."""
-        late = self._state.late
+        late, policy = self._state.late, self._state.policy
         if late and type(news) is WorkerReady and (batch := late.batch_for(news.worker_id)):
-            if self._state.policy.overlaps:  # what it knew of the worker may be out of date
+            if policy.overlaps:  # what it knew of the worker may be out of date
                 self.inform(WorkerDelayed(self._state.now_ns, news.worker_id))
             self.show_late(batch)
-        self.inform(news)
+        if self._state.policy is policy:  # one that followed it meanwhile knew from the start, and may have used it
+            self.inform(news)
 
     def show_late(self, requests: Iterable[Request]) -> None:
         """Let the policy know of late requests that were not queued."""

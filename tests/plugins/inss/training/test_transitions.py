@@ -86,6 +86,7 @@ def test_who_does_what_the_rules_say_earns_nothing_more(seed: int) -> None:
     outcome = outcome_of(loads, decision.slots, decision.shares)
     _, _, rewards, _, _ = placing_transitions(work, loads, decision, outcome)
     states, actions, better = sharing_transitions(work, loads, decision, outcome)
-    assert np.allclose(rewards, 0)
+    if (decision.gpu != NOWHERE).all():  # who fits nowhere is in the problem's mean, and in no step
+        assert np.allclose(rewards, 0)
     assert np.allclose(better, 0)
     assert len(states) == len(actions) == decision.slots.taken.any(axis=1).sum()
