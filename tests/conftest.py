@@ -140,7 +140,9 @@ class Tidegate:
         assert self._process.wait(PATIENCE_S) == 0, self.log
         tally = re.search(r"^requests: (.*)$", self.output, re.MULTILINE)
         assert tally, self.output
-        return {name: int(count) for name, count in re.findall(r"([\w-]+) (\d+)", tally[1])}
+        counts = {name: int(count) for name, count in re.findall(r"([\w-]+) (\d+)", tally[1])}
+        del counts["dropped"]  # the sum of those by reason
+        return counts
 
     def kill(self) -> None:
         """End it whatever state it is in."""

@@ -122,7 +122,7 @@ class Flights:
     def cut_off(self, now_ns: int, flight: Flight, lost_id: int) -> None:
         """A flight gets no further than to a worker that is lost: from there on its workers are free of it."""
         legs = flight.batch.legs
-        first = next(at for at in range(flight.leg, len(legs)) if legs[at].worker_id == lost_id)
+        first = next((at for at in range(flight.leg, len(legs)) if legs[at].worker_id == lost_id), len(legs))
         freed = [leg for leg in legs[first:] if leg.worker_id in self._fleet.bookings]
         for leg in freed:
             self._fleet.bookings[leg.worker_id].strike(leg)
