@@ -38,7 +38,7 @@ class Tally:
     """How many were dropped, by reason."""
 
     def __str__(self) -> str:
-        """It, for people: `accepted 9, answered 5 (late 1), failed 0, cancelled 1, dropped 3 (deadline 2, share 1)`."""
+        """The counts for people: `accepted 9, answered 5 (late 1), failed 0, cancelled 1, dropped 3 (deadline 3)`."""
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.dropped.items())
         return (
             f"accepted {self.accepted}, answered {self.answered} (late {self.late}), failed {self.failed}, "

@@ -1,6 +1,5 @@
 """What every model takes and uses alone, on any share, in batches of any size: the interference model in arrays."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,8 +54,8 @@ def _tables(model: SharingModel, rows: NDArray[np.int64], percents: Floats) -> t
     """Transfers, computing, cache and DRAM of one model, each with a zero in front along every axis."""
     table = model.gpu_ms
     logs = np.log(np.array(table.taken_ms))
-    by_rows = np.array([_lines(np.log(rows), np.log(table.rows), column) for column in logs.T]).T
-    both = np.array([_lines(np.log(percents), np.log(table.percents), row) for row in by_rows]).T
+    by_rows = np.array([np.interp(np.log(rows), np.log(table.rows), column) for column in logs.T]).T
+    both = np.array([np.interp(np.log(percents), np.log(table.percents), row) for row in by_rows]).T
     # As `ShareTable.at`: beyond the table nothing is promised that was not measured.
     beyond_rows = np.maximum(1.0, rows / table.rows[-1])
     beyond_percents = np.maximum(1.0, table.percents[0] / percents)
@@ -66,7 +65,3 @@ def _tables(model: SharingModel, rows: NDArray[np.int64], percents: Floats) -> t
     dram = model.dram_percent.base + model.dram_percent.slope * rows_per_s
     transfer_ms = model.transfer_ms.base + model.transfer_ms.slope * rows
     return np.pad(transfer_ms, (1, 0)), *(np.pad(array, ((1, 0), (1, 0))) for array in (gpu_ms, cache, dram))
-
-
-def _lines(where: Floats, axis: Sequence[float] | Floats, heights: Floats) -> Floats:
-    return np.interp(where, axis, heights)
