@@ -33,18 +33,20 @@ pytest_plugins = [
 
 
 DEFAULT_TRANSPORT: TransportName = ServeConfig.model_fields["transport"].default
+FRONTS = "fronts"
+"""As a transport: http2 in processes of their own, which have the clients."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a run choose how Tidegate speaks gRPC."""
-    names = get_args(TransportName)
+    names = [*get_args(TransportName), FRONTS]
     parser.addoption("--transport", choices=names, default=None, help="only the tests to which it matters, spoken so")
 
 
 @pytest.fixture(scope="session")
-def transport_of_tests(pytestconfig: pytest.Config) -> TransportName:
-    """How the Tidegates of this run speak gRPC."""
-    name: TransportName = pytestconfig.getoption("--transport") or DEFAULT_TRANSPORT
+def transport_of_tests(pytestconfig: pytest.Config) -> str:
+    """How the Tidegates of this run speak gRPC: a TransportName, or FRONTS."""
+    name: str = pytestconfig.getoption("--transport") or DEFAULT_TRANSPORT
     return name
 
 
@@ -177,7 +179,7 @@ StartTidegate = Callable[..., Tidegate]
 
 @pytest.fixture(scope="session")
 def start_tidegate(
-    at_the_end: AtTheEnd, fork_tidegate: "ForkTidegate", transport_of_tests: TransportName
+    at_the_end: AtTheEnd, fork_tidegate: "ForkTidegate", transport_of_tests: str
 ) -> StartTidegate:
     """Start `tidegate serve` on a free port; killed, if it was not stopped, as a Triton is.
 
@@ -192,7 +194,8 @@ def start_tidegate(
         environment: Mapping[str, str] | None = None,
         **options: object,
     ) -> Tidegate:
-        arguments = ["--listen", "127.0.0.1:0", "--transport", transport_of_tests]
+        arguments = ["--listen", "127.0.0.1:0"]
+        arguments += ["--fronts", "2"] if transport_of_tests == FRONTS else ["--transport", transport_of_tests]
         if "config" not in options:
             arguments += ["--policy", policy]
         for triton in tritons:

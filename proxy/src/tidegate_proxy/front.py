@@ -18,6 +18,7 @@ from tidegate_proxy.control import Control
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.faults import faults
+from tidegate_proxy.fronts.home import Home
 from tidegate_proxy.grpc_codec import ControlCall
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.liveness import Liveness
@@ -25,7 +26,7 @@ from tidegate_proxy.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fa
 from tidegate_proxy.passage import Passage, Passages
 from tidegate_proxy.routing import Routing
 from tidegate_proxy.streams import InferStream
-from tidegate_proxy.transport import Call, Metadata, new_server
+from tidegate_proxy.transport import Call, Metadata, Server, new_server
 
 STREAM_INFER = SERVICE + "ModelStreamInfer"
 LAST_WORDS_S: Final = 1.0
@@ -48,8 +49,12 @@ class Front:
         gate: Gate,
         config: ServeConfig,
         bounds: Bounds,
+        home: Home | None = None,
     ) -> None:
-        """`bounds` counts what clients hold."""
+        """`bounds` counts what clients hold.
+
+        `home`: where the calls of fronts come in, which have the clients; None: this process has them.
+        """
         self._inference = inference
         self._driver = driver
         self._control = control
@@ -61,7 +66,9 @@ class Front:
         self._streams: WeakSet[InferStream] = WeakSet()
         self._draining = False
         self._body_timeout_s = config.limits.body_timeout_s
-        self._server = new_server(config, self._accept, bounds)
+        self._server: Server = (
+            home.grpc(self._accept, bounds) if home else new_server(config, self._accept, bounds)
+        )
 
     async def listen(self, address: str, tls: ServerTls | None = None) -> int:
         """Bind and serve; the port. Raises OSError when the address cannot be bound, and TlsError."""

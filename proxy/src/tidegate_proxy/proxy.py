@@ -10,7 +10,7 @@ from tidegate.documents import Layout, read_document
 from tidegate.engine import Engine
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.restrictions import headers_of
-from tidegate_proxy.access.watched import WatchedFiles
+from tidegate_proxy.access.watched import WatchedFiles, credential_files
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory
@@ -254,11 +254,8 @@ class Proxy:
         task.add_done_callback(self._retiring.discard)
 
     def _credential_files(self) -> WatchedFiles:
-        authentication = self.config.authentication
-        files = [restriction.header.value_file for restriction in self.config.restricted if restriction.header]
-        if authentication:
-            files += [authentication.tokens_file, authentication.api_keys_file]
-        return WatchedFiles([*files, *(path for triton in self.config.tritons for path in triton.headers.values())])
+        of_tritons = (path for triton in self.config.tritons for path in triton.headers.values())
+        return WatchedFiles([*credential_files(self.config), *of_tritons])
 
     def _read_headers(self) -> None:
         """Read the headers that open what Tritons restrict. Raises RestrictionError, and changes nothing."""

@@ -28,6 +28,7 @@ from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.front import Front
+from tidegate_proxy.fronts.home import Home
 from tidegate_proxy.gpus import gpus_here
 from tidegate_proxy.http.service import HttpService, http_limits
 from tidegate_proxy.inference import Inference
@@ -50,10 +51,13 @@ WAKE_SLACK_NS = 30_000_000
 
 
 @asynccontextmanager
-async def serving(config: ServeConfig, plugins: Plugins, processes: Processes | None = None) -> AsyncIterator[Proxy]:
+async def serving(
+    config: ServeConfig, plugins: Plugins, processes: Processes | None = None, home: Home | None = None
+) -> AsyncIterator[Proxy]:
     """Serve until the block is left; then what is under way may end, for as long as `drain_s`.
 
-    `processes`: starts and stops workers where a controller wants that; None: nobody does.
+    `processes`: starts and stops workers where a controller wants that; None: nobody does. `home`: where the requests
+    of fronts come in, which have the clients; None: this process has them.
     Raises BackendError, DocumentError, PluginError, ProfileFileError, CredentialFileError, RestrictionError, TlsError,
     TracingError or OSError, each with the remedy, before anything is served.
     """
@@ -119,12 +123,15 @@ async def serving(config: ServeConfig, plugins: Plugins, processes: Processes | 
                 lambda: proxy.actuator,
             )
             await proxy.show_metrics(page, config.listen.metrics, stack)
-        front = Front(inference, driver, control, routing, passages, gate, config, bounds)
+        front = Front(inference, driver, control, routing, passages, gate, config, bounds, home)
         await proxy.serve_grpc(front, stack)
         front.watch(liveness)
         if config.listen.http and _serves_http(config, backends):
-            http = HttpService(config, inference, directory, discovery, control, routing, gate, bounds, in_force)
+            http = HttpService(config, inference, directory, discovery, control, routing, gate, bounds, in_force, home)
             await proxy.serve_http(http, config.listen.http, stack)
+        if home:
+            stack.push_async_callback(home.close)
+            await home.open()
         try:
             yield proxy
         finally:

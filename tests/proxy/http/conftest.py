@@ -20,6 +20,7 @@ from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.consent import consent_of
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.envelope import open_envelope
+from tidegate_proxy.ports import bind
 from tidegate_proxy.http import Guard, Handler, HttpFront, HttpLimits, HttpServer, Scheduling, start_server
 from tidegate_proxy.outcome import RequestFailed
 from tidegate_proxy.signature import Signature, signature_of
@@ -232,7 +233,7 @@ class RunningFront:
 
     async def _start(self, limits: HttpLimits | None, tls: ssl.SSLContext | None) -> HttpServer:
         await self._front.__aenter__()
-        return await start_server(self._front, "127.0.0.1", 0, limits=limits, tls=tls, bounds=self.bounds)
+        return await start_server(self._front, bind("127.0.0.1:0"), limits=limits, tls=tls, bounds=self.bounds)
 
     async def _stop(self) -> None:
         await self._server.stop()

@@ -12,6 +12,7 @@ import pytest
 import uvloop
 from ngh2.events import ConnectionClosed, DataReceived, Event, ResponseReceived, TrailersReceived
 
+from tests.proxy.fixtures.fronted import Fronted
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.configuration.config import ServeConfig, TransportName
 from tidegate_proxy.settings import InForce, settings_of
@@ -87,19 +88,39 @@ def transport(request: pytest.FixtureRequest) -> TransportName:
     return name
 
 
+@pytest.fixture
+def has_front() -> bool:
+    """Whether clients are connected to a front."""
+    return False
+
+
 def config_of(transport: TransportName, **limits: float) -> ServeConfig:
     """A configuration with these limits, also where they are below what an operator may ask for."""
-    config = ServeConfig.model_validate({"tritons": ("127.0.0.1:1",), "transport": transport})
+    config = ServeConfig.model_validate(
+        {"tritons": ("127.0.0.1:1",), "listen": "127.0.0.1:0", "transport": transport}
+    )
     return config.model_copy(update={"limits": config.limits.model_copy(update=limits)})
 
 
 @pytest.fixture
-def serve(loop: LoopThread, transport: TransportName) -> Iterator[Serve]:
+def serve(loop: LoopThread, transport: TransportName, has_front: bool) -> Iterator[Serve]:
     """`serve(accept, limits)`: a server, stopped in the end."""
     servers: list[Server] = []
+    fronts: list[Fronted] = []
+
+    async def behind_a_front(config: ServeConfig, accept: Callable[[Call], None]) -> Served:
+        fronted = Fronted(config)
+        fronts.append(fronted)
+        server = fronted.home.grpc(accept, Bounds(InForce(settings_of(config))))
+        servers.append(server)
+        await fronted.home.open()
+        await fronted.start()
+        return Served(server, fronted.home.grpc_port, fronted.front.bounds, fronted.front.in_force)
 
     def start(accept: Callable[[Call], None], **limits: float) -> Served:
         config = config_of(transport, **limits)
+        if has_front:
+            return loop.run(behind_a_front(config, accept))
         in_force = InForce(settings_of(config))
         bounds = Bounds(in_force)
         server = loop.call(lambda: new_server(config, accept, bounds))
@@ -109,6 +130,8 @@ def serve(loop: LoopThread, transport: TransportName) -> Iterator[Serve]:
     yield start
     for server in servers:
         loop.run(server.stop(0))
+    for fronted in fronts:
+        loop.run(fronted.close())
 
 
 def echo(call: Call) -> None:

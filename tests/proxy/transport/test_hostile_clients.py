@@ -25,6 +25,12 @@ from tidegate_proxy.transport.http2.message import prefix
 Connect = Callable[[Served], RawClient]
 
 
+@pytest.fixture(params=[False, True], ids=["", "front"])
+def has_front(request: pytest.FixtureRequest) -> bool:
+    """Whether clients are connected to a front."""
+    return bool(request.param)
+
+
 @pytest.fixture
 def transport() -> TransportName:
     """The other one leaves all this to gRPC's core."""

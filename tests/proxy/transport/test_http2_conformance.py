@@ -21,6 +21,12 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 Field = tuple[bytes, bytes]
 
 
+@pytest.fixture(params=[False, True], ids=["", "front"])
+def has_front(request: pytest.FixtureRequest) -> bool:
+    """Whether clients are connected to a front."""
+    return bool(request.param)
+
+
 @pytest.fixture
 def transport() -> TransportName:
     """The other one leaves all this to gRPC's core."""

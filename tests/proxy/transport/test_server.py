@@ -15,7 +15,30 @@ from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.configuration.config import TransportName
 from tidegate_proxy.transport import Call, new_server
 
+SPOKEN: dict[str, tuple[TransportName, bool]] = {
+    "http2": ("http2", False),
+    "grpcio": ("grpcio", False),
+    "front": ("http2", True),
+}
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+
+
+@pytest.fixture(params=SPOKEN)
+def spoken(request: pytest.FixtureRequest) -> tuple[TransportName, bool]:
+    """How gRPC is spoken, and whether by a front, one after the other."""
+    return SPOKEN[request.param]
+
+
+@pytest.fixture
+def transport(spoken: tuple[TransportName, bool]) -> TransportName:
+    """How gRPC is spoken."""
+    return spoken[0]
+
+
+@pytest.fixture
+def has_front(spoken: tuple[TransportName, bool]) -> bool:
+    """Whether clients are connected to a front."""
+    return spoken[1]
 
 
 @pytest.mark.parametrize("size", [0, 1, 70_000, 5 << 20])

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from tidegate_proxy.configuration.config import ServeConfig
+
 _Stamp = tuple[int, int, int] | None
 
 
@@ -23,6 +25,15 @@ class WatchedFiles:
 
     def _look(self) -> list[_Stamp]:
         return [_stamp(path) for path in self._paths]
+
+
+def credential_files(config: ServeConfig) -> list[Path | None]:
+    """The files with which it is decided who may call."""
+    authentication = config.authentication
+    files: list[Path | None] = [restriction.header.value_file for restriction in config.restricted if restriction.header]
+    if authentication:
+        files += [authentication.tokens_file, authentication.api_keys_file]
+    return files
 
 
 def _stamp(path: Path) -> _Stamp:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from tidegate_proxy.actuation.processes import Processes
     from tidegate_proxy.configuration.config import ServeConfig
+    from tidegate_proxy.fronts.home import Home
     from tidegate_proxy.proxy import Proxy
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,10 @@ def serve(
     transport: Annotated[
         str | None, typer.Option(help="How gRPC is spoken: http2, or grpcio: more CPU per request, older.")
     ] = None,
+    fronts: Annotated[
+        int | None,
+        typer.Option(help="Processes that clients are connected to, beside the one that schedules. [default: 0]"),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the policy's random generator.")] = None,
     log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,
 ) -> None:
@@ -84,13 +89,10 @@ def serve(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors come to us as exceptions; read when it is imported
 
     import uvloop
-    from rich.console import Console
-    from rich.markup import escape
 
     from tidegate_proxy.configuration.config_file import read_config
     from tidegate_proxy.observability.logs import configure_logs
 
-    errors = Console(stderr=True, soft_wrap=True, highlight=False)
     flags = {
         "tritons": [_triton(text) for text in triton] if triton else None,
         "policy": {"name": policy, "options": _pairs(option, "--option") or None},
@@ -102,6 +104,7 @@ def serve(
         "wait_s": wait_s,
         "drain_s": drain_s,
         "transport": transport,
+        "fronts": fronts,
         "seed": seed,
         "log": {"format": log_format},
     }
@@ -110,12 +113,65 @@ def serve(
         settings = read_config(config, flags)
         configure_logs(settings.log.format, settings.log.level.upper())
         allow_all_files()
-        proxy = uvloop.run(run_proxy(settings, lambda: read_config(config, flags), _announce))
-        if proxy:
-            Console(soft_wrap=True, highlight=False).print(f"[dim]requests: {escape(str(proxy.engine.tally))}[/]")
+        if settings.fronts:
+            raise typer.Exit(_serve_with_fronts(settings, lambda: read_config(config, flags)))
+        uvloop.run(_serve(settings, lambda: read_config(config, flags)))
     except serving_errors() as error:
-        errors.print(f"[red]error:[/] {escape(str(error))}")
+        _say_error(error)
         raise typer.Exit(1) from error
+
+
+async def _serve(settings: "ServeConfig", read_again: "Callable[[], ServeConfig]", home: "Home | None" = None) -> None:
+    """Serve until a signal says to stop, and tell how the requests ended."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    proxy = await run_proxy(settings, read_again, _announce, home=home)
+    if proxy:
+        Console(soft_wrap=True, highlight=False).print(f"[dim]requests: {escape(str(proxy.engine.tally))}[/]")
+
+
+def _serve_with_fronts(settings: "ServeConfig", read_again: "Callable[[], ServeConfig]") -> int:
+    """Serve by several processes; the exit status. Raises OSError for ports that cannot be bound."""
+    import uvloop
+
+    from tidegate_proxy.fronts.front import Front
+    from tidegate_proxy.fronts.home import Home
+    from tidegate_proxy.fronts.supervisor import supervise
+    from tidegate_proxy.ports import bind
+
+    listen = settings.listen
+    grpc = bind(listen.grpc, reuse_port=listen.reuse_port)
+    http = bind(listen.http, reuse_port=listen.reuse_port) if listen.http else None
+
+    def run_home(socket: Path) -> int:
+        home = Home(socket, grpc.getsockname()[1], http.getsockname()[1] if http else None)
+        for port in (grpc, http):
+            if port:
+                port.close()  # the fronts have it
+        try:
+            uvloop.run(_serve(settings, read_again, home))
+        except serving_errors() as error:
+            _say_error(error)
+            return 1
+        return 0
+
+    async def have_clients(socket: Path) -> None:
+        await Front(settings, socket, grpc, http).run_as_process(read_again)
+
+    def run_front(socket: Path) -> int:
+        uvloop.run(have_clients(socket))
+        return 0
+
+    return supervise(run_home, run_front, settings.fronts)
+
+
+def _say_error(error: Exception) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    errors.print(f"[red]error:[/] {escape(str(error))}")
 
 
 def allow_all_files() -> None:
@@ -159,10 +215,12 @@ async def run_proxy(
     read_again: "Callable[[], ServeConfig]",
     announce: "Callable[[Proxy], None]",
     processes: "Processes | None" = None,
+    home: "Home | None" = None,
 ) -> "Proxy | None":
     """Serve until a signal says to stop; SIGHUP has the configuration read again. What served, for its figures.
 
-    `processes`: starts and stops workers where a controller wants that; None: nobody does.
+    `processes`: starts and stops workers where a controller wants that; None: nobody does. `home`: where the requests
+    of fronts come in, which have the clients; None: this process has them.
     None where the signal came before anything was served, such as while Tritons were waited for.
     """
     from tidegate.host import Plugins
@@ -175,7 +233,7 @@ async def run_proxy(
 
     async def serve_until_stopped() -> "Proxy":
         nonlocal serves
-        async with serving(settings, Plugins.installed(), processes) as proxy:
+        async with serving(settings, Plugins.installed(), processes, home) as proxy:
             serves = True
             announce(proxy)
             watchdog = Watchdog(lambda: proxy.in_force.settings.silence_s)

@@ -251,6 +251,12 @@ class ServeConfig(Section):
         default="http2",
         description="How gRPC is spoken: `http2`, by libnghttp2 in the event loop; `grpcio`, by its core on threads",
     )
+    fronts: int = Field(
+        default=0,
+        ge=0,
+        le=256,
+        description="Processes that clients are connected to, beside the one that schedules; 0: it has them itself",
+    )
     tls: ServerTls | None = Field(default=None, description="TLS towards clients; default: none")
     authentication: AuthenticationConfig | None = Field(default=None, description="Who may call; default: everybody")
     restricted: tuple[Restriction, ...] = Field(default=(), description="APIs that are not for everybody")
@@ -269,6 +275,8 @@ class ServeConfig(Section):
         self._check_ports()
         self._check_take_over()
         self._check_workers()
+        if self.fronts and self.transport != "http2":
+            raise ValueError("fronts: they speak gRPC as transport: http2 does: leave `transport` out, or the fronts")
         if self.controller is not None and self.layout is None:
             raise ValueError(
                 "controller: it changes a layout, and there is none: name one, or leave the controller out"

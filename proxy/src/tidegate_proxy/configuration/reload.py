@@ -63,6 +63,7 @@ RESTART: Final = {
         "the servers were started with another one",
     ),
     "transport": "connections are open that the other one does not know",
+    "fronts": "each has clients that are connected to it",
     "tls": "ports are open with or without it; the files themselves are read again when they change",
     "log.format": "lines of two formats in one log cannot be read by machines",
     "tracing": "the exporter is set up at start",

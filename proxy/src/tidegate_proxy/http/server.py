@@ -66,19 +66,14 @@ class HttpServer:
 
 async def start_server(
     application: Application,
-    host: str,
-    port: int,
+    listener: socket.socket,
     *,
     limits: HttpLimits | None = None,
     tls: ssl.SSLContext | None = None,
     bounds: Bounds | None = None,
     served: Served = "http",
-    reuse_port: bool = False,
 ) -> HttpServer:
-    """Listen; a port of 0 is a free one. Raises OSError when the address cannot be bound.
-
-    `served`: as what its connections are counted in `bounds`. `reuse_port`: another process may listen there, too.
-    """
+    """Listen on a socket that is bound. `served`: as what its connections are counted in `bounds`."""
     limits = limits or HttpLimits()
     connections = Connections(limits, bounds or Bounds(), served)
     config = uvicorn.Config(
@@ -97,7 +92,7 @@ async def start_server(
     config.load()
     state = ServerState()
     health_only = _health_only(application)
-    listener = _listen(host, port, reuse_port=reuse_port)
+    listener.setblocking(False)
     server = await asyncio.get_running_loop().create_server(
         lambda: HttpConnection(config, state, connections, limits, health_only),
         sock=listener,
@@ -106,24 +101,6 @@ async def start_server(
         backlog=_BACKLOG,
     )
     return HttpServer(server, state, connections)
-
-
-def _listen(host: str, port: int, *, reuse_port: bool) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if reuse_port:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    listener.setblocking(False)
-    return listener
 
 
 def _health_only(application: Application) -> Application:

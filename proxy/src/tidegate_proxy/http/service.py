@@ -7,11 +7,11 @@ from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.tls import server_context
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Directory
-from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.faults import faults
+from tidegate_proxy.fronts.home import Home, HttpOfFronts
 from tidegate_proxy.http.application import HttpFront
 from tidegate_proxy.http.infer_response import JSON, error, failure
 from tidegate_proxy.http.interface import Answer, Application, Call, Handler, HttpLimits, Message, Receive, Scope, Send
@@ -21,6 +21,7 @@ from tidegate_proxy.http.split import split_handlers
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.observability.merged_statistics import statistics_json
 from tidegate_proxy.outcome import RequestFailed
+from tidegate_proxy.ports import bind
 from tidegate_proxy.routing import Routing
 from tidegate_proxy.settings import InForce
 from tidegate_proxy.signature import Signature
@@ -44,8 +45,11 @@ class HttpService:
         gate: Gate,
         bounds: Bounds,
         in_force: InForce,
+        home: Home | None = None,
     ) -> None:
+        """`home`: where the requests of fronts come in, which have the clients; None: this process has them."""
         self._config = config
+        self._home = home
         self._bounds = bounds
         self._limits = http_limits(config)
         self._directory = directory
@@ -74,7 +78,7 @@ class HttpService:
             ("POST", "/v2/systemsharedmemory/unregister"): self._unregister_shared_memory,
         }
         self._with_a_layout = split_handlers(directory, control)
-        self._server: HttpServer | None = None
+        self._server: HttpServer | HttpOfFronts | None = None
         self._refreshes: set[asyncio.Task[None]] = set()
 
     def _override(self, route: tuple[str, str]) -> Handler | None:
@@ -87,18 +91,19 @@ class HttpService:
         return self._directory.catalog.signatures.get(model)
 
     async def listen(self, address: str) -> int:
-        """Bind and serve; the port. Raises OSError when the address cannot be bound, TlsError."""
+        """Bind and serve, or have the fronts do it; the port. Raises OSError when it cannot be bound, TlsError."""
         tls = self._config.tls
         await self._front.__aenter__()
-        self._server = await start_server(
-            self._application(),
-            host_of(address).strip("[]"),
-            port_of(address),
-            tls=server_context(tls) if tls else None,
-            limits=self._limits,
-            bounds=self._bounds,
-            reuse_port=self._config.listen.reuse_port,
-        )
+        if self._home:
+            self._server = self._home.http(self._application())
+        else:
+            self._server = await start_server(
+                self._application(),
+                bind(address, reuse_port=self._config.listen.reuse_port),
+                tls=server_context(tls) if tls else None,
+                limits=self._limits,
+                bounds=self._bounds,
+            )
         return self._server.port
 
     async def drain(self, until: float, serve_until: float) -> None:

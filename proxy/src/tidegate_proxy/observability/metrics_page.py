@@ -14,7 +14,7 @@ from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.actuation.actuator import Actuator
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Directory
-from tidegate_proxy.configuration.addresses import host_of, port_of
+from tidegate_proxy.ports import bind
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.http.exchange import Exchange
@@ -66,12 +66,10 @@ class MetricsPage:
         """Bind and serve; the port. Raises OSError when the address cannot be bound."""
         self._server = await start_server(
             self._answer,
-            host_of(address).strip("[]"),
-            port_of(address),
+            bind(address, reuse_port=reuse_port),
             limits=self._limits,
             bounds=self._bounds,
             served="metrics",
-            reuse_port=reuse_port,
         )
         return self._server.port
 

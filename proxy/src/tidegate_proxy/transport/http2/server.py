@@ -2,10 +2,11 @@
 
 import asyncio
 import random
+import socket
 from collections import Counter
 from collections.abc import Callable
 from errno import EADDRINUSE
-from typing import Final
+from typing import Any, Final
 
 from tidegate_proxy.access.tls import server_context
 from tidegate_proxy.bounds import Bounds, makes_room
@@ -43,23 +44,39 @@ class Server:
 
     async def listen(self, address: str, tls: ServerTls | None = None) -> int:
         """Bind HOST:PORT and serve; the port. Raises OSError when it cannot be bound, and TlsError."""
-        context = server_context(tls, ALPN) if tls else None
         try:
-            self._listener = await self._loop.create_server(
-                lambda: ServerConnection(self),
-                host_of(address).strip("[]"),
-                port_of(address),
-                ssl=context,
-                ssl_handshake_timeout=self.limits.head_timeout_s if context else None,
-                reuse_port=self._reuse_port or None,
-                backlog=BACKLOG,
-            )
+            await self._serve(tls, host=host_of(address).strip("[]"), port=port_of(address), reuse_port=self._reuse_port)
         except OSError as error:
             why = "is the port taken?" if error.errno == EADDRINUSE else error.strerror or error
             raise OSError(f"cannot listen on {address}: {why}") from error
-        self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
+        assert self._listener is not None, "it was just made"
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
+
+    async def listen_on(self, port: socket.socket, tls: ServerTls | None = None) -> None:
+        """Serve on a socket that is bound; others may listen on it, too. Raises OSError and TlsError."""
+        await self._serve(tls, sock=port)
+
+    async def _serve(self, tls: ServerTls | None, **where: Any) -> None:  # noqa: ANN401 - as create_server has it
+        context = server_context(tls, ALPN) if tls else None
+        self._listener = await self._loop.create_server(
+            lambda: ServerConnection(self),
+            ssl=context,
+            ssl_handshake_timeout=self.limits.head_timeout_s if context else None,
+            backlog=BACKLOG,
+            **where,
+        )
+        self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether new clients come in."""
+        return self._listener is not None and self._listener.is_serving()
+
+    def close_port(self) -> None:
+        """Let no new clients in; those that are connected are served."""
+        if self._listener:
+            self._listener.close()
 
     def watch(self, liveness: Liveness) -> None:
         """Nothing: its thread is the event loop's."""

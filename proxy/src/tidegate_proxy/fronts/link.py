@@ -1,0 +1,110 @@
+"""One connection between a front and its home: frames, in order, either way."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from tidegate_proxy.faults import faults
+from tidegate_proxy.fronts.frames import HEAD, INLINE, Kind
+
+_LARGE: Final = 1 << 16
+"""From so many bytes on, parts of a frame are collected before they are joined."""
+
+
+class LinkEnd(Protocol):
+    """Who is told what comes over a link."""
+
+    def take(self, kind: int, number: int, payload: bytes) -> None:
+        """One frame."""
+
+    def lost(self) -> None:
+        """The link is no more; nothing comes any more. Called once."""
+
+
+class Link(asyncio.Protocol):
+    """Frames over a stream socket. All in the event loop's thread.
+
+    What is sent within one turn of the loop leaves in one write: that is what uvloop does with a socket's writes.
+    """
+
+    def __init__(self, make_end: Callable[["Link"], LinkEnd]) -> None:
+        self._make_end = make_end
+        self._end: LinkEnd | None = None
+        self._transport: asyncio.Transport | None = None
+        self._rest = b""
+        """The beginning of a frame whose end has not come."""
+        self._parts: list[bytes] = []
+        """What has come of a large one, with its head."""
+        self._missing = 0
+        """Bytes of that one which have not come."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames may be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
+        """Send a frame; on a link that is lost it is lost, too: its end was told, or will be."""
+        if not self.is_open:
+            return
+        assert self._transport is not None, "is_open"
+        head = HEAD.pack(kind, number, len(payload))
+        if len(payload) <= INLINE:
+            self._transport.write(head + payload)
+        else:
+            self._transport.writelines((head, payload))
+
+    def close(self) -> None:
+        """Send what was said, and end."""
+        if self._transport:
+            self._transport.close()
+
+    # For the event loop ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is there."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by name
+        self._end = self._make_end(self)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """It is no more."""
+        if self._end:
+            self._end.lost()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        if self._missing:
+            self._parts.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self._missing = 0
+        elif self._rest:
+            data = self._rest + data
+            self._rest = b""
+        try:
+            self._read(data)
+        except Exception as error:
+            faults.report("a link between a front and its home", error)
+            if self._transport:
+                self._transport.abort()
+
+    def _read(self, data: bytes) -> None:
+        assert self._end is not None, "it was made with the connection"
+        at, size = 0, len(data)
+        while size - at >= HEAD.size:
+            kind, number, length = HEAD.unpack_from(data, at)
+            begin = at + HEAD.size
+            end = begin + length
+            if end > size:
+                break
+            self._end.take(kind, number, data[begin:end])
+            at = end
+        rest = data[at:] if at else data
+        if len(rest) >= HEAD.size and (total := HEAD.size + HEAD.unpack_from(rest)[2]) >= _LARGE:
+            self._parts.append(rest)
+            self._missing = total - len(rest)
+        else:
+            self._rest = rest
