@@ -123,6 +123,8 @@ async def serving(
                 lambda: proxy.actuator,
             )
             await proxy.show_metrics(page, config.listen.metrics, stack)
+        if home:
+            stack.push_async_callback(home.close)  # once what it serves is closed
         front = Front(inference, driver, control, routing, passages, gate, config, bounds, home)
         await proxy.serve_grpc(front, stack)
         front.watch(liveness)
@@ -130,7 +132,6 @@ async def serving(
             http = HttpService(config, inference, directory, discovery, control, routing, gate, bounds, in_force, home)
             await proxy.serve_http(http, config.listen.http, stack)
         if home:
-            stack.push_async_callback(home.close)
             await home.open()
         try:
             yield proxy

@@ -114,7 +114,6 @@ def serve(loop: LoopThread, transport: TransportName, has_front: bool) -> Iterat
         server = fronted.home.grpc(accept, Bounds(InForce(settings_of(config))))
         servers.append(server)
         await fronted.home.open()
-        await fronted.start()
         return Served(server, fronted.home.grpc_port, fronted.front.bounds, fronted.front.in_force)
 
     def start(accept: Callable[[Call], None], **limits: float) -> Served:

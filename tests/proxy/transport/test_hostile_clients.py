@@ -125,7 +125,8 @@ def test_what_messages_are_inflated_to_is_bounded_in_all(
 
 
 def test_a_message_that_makes_no_progress_is_given_up(serve: Serve, connect: Connect) -> None:
-    client = connect(served := serve(lambda call: call.receive(lambda m: call.answer(m or b""), 0.1)))
+    served = serve(lambda call: call.receive(lambda m: call.answer(m or b""), 0.1), body_timeout_s=0.1)
+    client = connect(served)
     stream_id = client.begin()
     client.http2.send_data(stream_id, prefix(100) + b"slow")
     assert client.status(stream_id)[b"grpc-status"] == b"4"
@@ -149,7 +150,7 @@ def test_a_client_that_falls_silent_is_given_up(
     served = serve(_hold, keepalive_s=0.1)
     with socket.create_connection(("127.0.0.1", served.port), timeout=30) as client:
         client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4) + _frame(1, 4, 1, _BEGIN))
-        eventually(lambda: served.server.open_calls == 1, "its call")
+        eventually(lambda: served.bounds.connections.get("grpc") == 1, "its connection")
         eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of its connection")
     assert not served.server.open_calls
 

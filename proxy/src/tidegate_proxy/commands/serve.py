@@ -145,7 +145,7 @@ def _serve_with_fronts(settings: "ServeConfig", read_again: "Callable[[], ServeC
     http = bind(listen.http, reuse_port=listen.reuse_port) if listen.http else None
 
     def run_home(socket: Path) -> int:
-        home = Home(socket, grpc.getsockname()[1], http.getsockname()[1] if http else None)
+        home = Home(socket, grpc.getsockname()[1], http.getsockname()[1] if http else None, settings.fronts)
         for port in (grpc, http):
             if port:
                 port.close()  # the fronts have it

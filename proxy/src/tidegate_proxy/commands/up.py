@@ -105,6 +105,9 @@ def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
 
     if problems := plugin_problems(plan.config, Plugins.installed()):  # which should not have to wait for Tritons
         raise ConfigError(str(plan.folder / PROXY_FILE), tuple(problems))
+    if plan.config.fronts:
+        problem = "fronts: `tidegate up` has its clients in one process: leave it out, or use `tidegate serve`"
+        raise ConfigError(str(plan.folder / PROXY_FILE), (problem,))
     with held(plan.folder):
         try:
             tell({"event": "starting", "workers": [worker.name for worker in plan.workers]})

@@ -50,7 +50,9 @@ class Kind(IntEnum):
     """The last part of its body."""
     COUNTS = 10
     """How the front's connections are: `Counts`."""
-    RETIRED = 11
+    LISTENS = 11
+    """Clients come in."""
+    RETIRED = 12
     """Clients had time to hear that they are to go elsewhere."""
     # from a home
     WANT = 20
@@ -151,6 +153,9 @@ class Openings:
 
     def __init__(self) -> None:
         self._known: dict[bytes, Opening] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
 
     def read(self, payload: bytes) -> tuple[Opening, float | None, bytes | None]:
         """The opening, seconds until the deadline, and the message if it came along."""

@@ -30,7 +30,7 @@ from tidegate_proxy.fronts.relayed_exchange import HomeLost, RelayedExchange
 from tidegate_proxy.http.interface import Receive, Scope, Send
 from tidegate_proxy.http.server import HttpServer, start_server
 from tidegate_proxy.http.service import http_limits
-from tidegate_proxy.outcome import own_fault
+from tidegate_proxy.outcome import SHUTTING_DOWN, own_fault
 from tidegate_proxy.settings import InForce, settings_of
 from tidegate_proxy.take_over import prefer_newest
 from tidegate_proxy.transport.http2 import Server
@@ -94,6 +94,8 @@ class Front:
         loop.add_signal_handler(signal.SIGTERM, lambda: self._spawn(self._leave()))
         loop.add_signal_handler(signal.SIGHUP, lambda: self._reload(read_again))
         watchdog = Watchdog(lambda: self.in_force.settings.silence_s)
+        gc.collect()
+        gc.freeze()  # what is here stays: looked through for garbage again and again, it would hold everybody
         await self.run()
         watchdog.close()
 
@@ -107,6 +109,10 @@ class Front:
         await self._grpc.stop(_LAST_WORDS_S)
         if self._http:
             await self._http.stop()
+
+    def stop(self) -> None:
+        """Have it end."""
+        self._stop.set()
 
     @property
     def is_listening(self) -> bool:
@@ -151,7 +157,7 @@ class Front:
         elif kind == Kind.RETIRE_HTTP:
             self._spawn(self._retire_http(frames.retire_of(payload)))
         elif kind == Kind.STOP:
-            self._stop.set()
+            self.stop()
 
     def lost(self) -> None:
         """The home ended."""
@@ -159,7 +165,7 @@ class Front:
         relayed, self._under_way = list(self._under_way.values()), {}
         for one in relayed:
             try:
-                one.fail(_UNAVAILABLE.value[0], HOME_LOST)
+                one.fail(_UNAVAILABLE.value[0], SHUTTING_DOWN if self._stop.is_set() else HOME_LOST)
             except Exception as error:  # one that breaks keeps no other from hearing of it
                 faults.report("ending a call whose home is lost", error)
         self._lost.set()
@@ -227,9 +233,7 @@ class Front:
         if not self.is_listening:
             await self._grpc.listen_on(self._grpc_port, self._config.tls)
             self._prefer_newest(self._grpc_port)
-            # What is here stays. Looked through for garbage again and again, it would hold everybody each time.
-            gc.collect()
-            gc.freeze()
+        self.send(Kind.LISTENS)
 
     def _prefer_newest(self, port: socket.socket) -> None:
         if self._config.listen.reuse_port:

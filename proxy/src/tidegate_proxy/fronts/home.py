@@ -29,6 +29,8 @@ from tidegate_proxy.transport.interface import Call
 log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.01
+_LAST_WORDS_S: Final = 1.0
+"""How long it may take to tell clients that they will not be answered."""
 _HEARD_S: Final = 1.5
 """Fronts answer within a second; who has not by then does not."""
 
@@ -36,14 +38,18 @@ _HEARD_S: Final = 1.5
 class Home:
     """Takes links of fronts, and gives what comes over them to a gRPC server and an HTTP application."""
 
-    def __init__(self, path: Path, grpc_port: int, http_port: int | None) -> None:
-        """`path`: of the socket for links, in a folder that only its owner enters; ports: where the fronts listen."""
+    def __init__(self, path: Path, grpc_port: int, http_port: int | None, fronts: int) -> None:
+        """`path`: of the socket for links, in a folder that only its owner enters; ports: where the fronts listen.
+
+        `fronts`: how many there are.
+        """
         self.grpc_port = grpc_port
         self.http_port = http_port
         self.accept: Callable[[Call], None] | None = None
         self.application: Application | None = None
         self.bounds = Bounds()
         self._path = path
+        self._fronts = fronts
         self._listener: asyncio.AbstractServer | None = None
         self._links: set[FrontLink] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,22 +65,22 @@ class Home:
         return HttpOfFronts(self)
 
     async def open(self) -> None:
-        """Let fronts in. Raises OSError."""
+        """Let fronts in; return when all of them have let clients in. Raises OSError."""
         self._path.unlink(missing_ok=True)
         self._listener = await asyncio.get_running_loop().create_unix_server(
             lambda: Link(lambda link: FrontLink(self, link)), str(self._path)
         )
+        while sum(link.listens for link in self._links) < self._fronts:
+            await asyncio.sleep(_POLL_S)
 
     async def close(self) -> None:
         """Have the fronts end, and let nobody in."""
+        await self.cut_off_exchanges()
         if self._listener:
             self._listener.close()
         for link in list(self._links):
             link.send(Kind.STOP)
             link.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def retire(self, within_s: float) -> None:
         """Have clients over gRPC told to go elsewhere; return when they had time to hear it."""
@@ -108,6 +114,13 @@ class Home:
         for call in calls:
             call.cut_off(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
         return len(calls)
+
+    async def cut_off_exchanges(self) -> None:
+        """End all HTTP requests that have not ended."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
 
     # For its links -----------------------------------------------------------------------------------------------
 
@@ -148,6 +161,8 @@ class FrontLink:
         self.calls: dict[int, RemoteCall] = {}
         self.connections: dict[str, int] = {}
         """How many clients it has, by protocol."""
+        self.listens = False
+        """Whether clients come in there."""
         self.is_retired = False
         """Whether its clients have heard that they are to go elsewhere."""
         self.bounds = home.bounds
@@ -182,6 +197,8 @@ class FrontLink:
             self._home.begin(exchange)
         elif kind == Kind.COUNTS:
             self._count(frames.counts_of(payload))
+        elif kind == Kind.LISTENS:
+            self.listens = True
         elif kind == Kind.RETIRED:
             self.is_retired = True
         elif call := self.calls.get(number):
@@ -287,5 +304,6 @@ class HttpOfFronts:
             await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> None:
-        """Nothing: the home ends its fronts."""
+        """Take no more requests, and tell those under way that they will not be answered."""
+        await self._home.cut_off_exchanges()
 

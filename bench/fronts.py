@@ -1,0 +1,196 @@
+"""What fronts cost and carry: a no-op model directly, through one process, and through fronts and their home, in turn.
+
+    python -m bench.fronts --perf-analyzer PATH [--fronts N ...] [--callers N ...] [--rounds N] [--json FILE]
+
+On two cores that Triton and the load generator share with it nothing can be gained: what counts is the CPU time of each
+part for a request. From it follows what one core of each carries, and with it how many of them a fleet needs.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import tritonclient.grpc
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from bench.no_op import no_op_models
+from bench.perf_analyzer import perf_analyzer
+from bench.proxy_process import ProxyProcess, proxy_process
+from tidegate_proxy.embedded import EmbeddedTriton
+
+CALLERS = (1, 8, 32, 128)
+FLOATS = {"64 B": 16, "600 KB": 150_000}
+"""Tensors in and out, by their size."""
+ROUNDS, WINDOW_MS = 3, 1500
+FLEET_RPS = 100_000
+"""How many requests/s the fleet is to carry whose size is told."""
+
+
+class Parts(NamedTuple):
+    """The processes of a Tidegate."""
+
+    home: int
+    fronts: tuple[int, ...]
+
+
+def parts_of(proxy: ProxyProcess, fronts: int) -> Parts:
+    """The processes of one that was started with so many fronts: the supervisor's children, the first is the home."""
+    if not fronts:
+        return Parts(proxy.pid, ())
+    children = Path(f"/proc/{proxy.pid}/task/{proxy.pid}/children").read_text().split()
+    home, *others = sorted(int(child) for child in children)
+    return Parts(home, tuple(others))
+
+
+def cpu_s(pid: int) -> float:
+    """The CPU time that a process has taken, seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def bench_fronts(
+    console: Console,
+    program: Path,
+    fronts: Sequence[int] = (0, 1, 2),
+    callers: Sequence[int] = CALLERS,
+    sizes: Mapping[str, int] = FLOATS,
+    rounds: int = ROUNDS,
+) -> list[dict[str, Any]]:
+    """Run and print; a row per (size, callers, fronts) with medians over the rounds.
+
+    Args:
+        console: where the tables go.
+        program: NVIDIA's perf_analyzer.
+        fronts: with how many of them; 0: in one process.
+        callers: how many call at a time, one after the other.
+        sizes: the number of floats of a tensor, by its name.
+        rounds: how often each is measured, in turn.
+    """
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as stack:
+        work = Path(folder)
+        triton = stack.enter_context(EmbeddedTriton([no_op_models(work)]))
+        proxies: dict[int, ProxyProcess] = {}
+        for number in fronts:
+            (work / str(number)).mkdir()
+            flags = ("--triton", triton.grpc_address, "--listen", "127.0.0.1:0", "--policy", "fifs")
+            proxy = proxy_process(work / str(number), *flags, "--fronts", str(number))
+            proxies[number] = stack.enter_context(proxy)
+        progress = stack.enter_context(Progress(console=console, transient=True))
+        task = progress.add_task("", total=len(sizes) * len(callers) * rounds * (1 + len(proxies)))
+        for size, floats in sizes.items():
+            for calling in callers:
+                runs: dict[int | None, list[dict[str, float]]] = {number: [] for number in (None, *proxies)}
+                for _ in range(rounds):
+                    for number, of in runs.items():
+                        progress.update(task, description=f"{size}, {calling} callers, {_name(number)}")
+                        of.append(_run(triton, program, number, proxies, floats, calling))
+                        progress.advance(task)
+                found = [_row(number, size, calling, runs) for number in runs]
+                _show(console, f"{size}, {calling} callers", found)
+                rows += found
+    _show_fleet(console, rows)
+    return rows
+
+
+def _name(fronts: int | None) -> str:
+    return "Triton" if fronts is None else "one process" if not fronts else f"{fronts} fronts" if fronts > 1 else "1 front"
+
+
+def _run(
+    triton: EmbeddedTriton,
+    program: Path,
+    fronts: int | None,
+    proxies: Mapping[int, ProxyProcess],
+    floats: int,
+    callers: int,
+) -> dict[str, float]:
+    windows = ("--shape", f"INPUT:{floats}", "-p", str(WINDOW_MS), "-r", "3")
+    if fronts is None:
+        return {**perf_analyzer(program, triton.grpc_address, "noop", callers, *windows), "home_us": 0, "front_us": 0}
+    proxy = proxies[fronts]
+    parts = parts_of(proxy, fronts)
+    served, home_s, front_s = _served(triton), cpu_s(parts.home), sum(cpu_s(pid) for pid in parts.fronts)
+    figures = perf_analyzer(program, proxy.grpc, "noop", callers, *windows)
+    requests = _served(triton) - served
+    return {
+        **figures,
+        "home_us": (cpu_s(parts.home) - home_s) * 1e6 / requests,
+        "front_us": (sum(cpu_s(pid) for pid in parts.fronts) - front_s) * 1e6 / requests,
+    }
+
+
+def _served(triton: EmbeddedTriton) -> int:
+    with tritonclient.grpc.InferenceServerClient(triton.grpc_address) as client:
+        statistics = client.get_inference_statistics("noop").model_stats
+    return sum(int(of.inference_count) for of in statistics)
+
+
+def _row(
+    fronts: int | None, size: str, callers: int, runs: Mapping[int | None, list[dict[str, float]]]
+) -> dict[str, Any]:
+    mine, direct = runs[fronts], runs[None]
+    return {
+        "target": _name(fronts),
+        "fronts": fronts,
+        "size": size,
+        "callers": callers,
+        **{name: median(run[name] for run in mine) for name in ("rps", "p50_ms", "p99_ms", "home_us", "front_us")},
+        "p50_added_ms": median(run["p50_ms"] - other["p50_ms"] for run, other in zip(mine, direct, strict=True)),
+    }
+
+
+def _show(console: Console, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    table = Table("", "requests/s", "p50 added, ms", "p99, ms", "home, us", "fronts, us", title=title)
+    for row in rows:
+        table.add_row(
+            row["target"],
+            f"{row['rps']:,.0f}",
+            f"{row['p50_added_ms']:+.2f}",
+            f"{row['p99_ms']:.2f}",
+            f"{row['home_us']:.0f}" if row["home_us"] else "",
+            f"{row['front_us']:.0f}" if row["front_us"] else "",
+        )
+    console.print(table)
+
+
+def _show_fleet(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """What a core of each part carries, and the cores for a fleet, by size at the most callers."""
+    most = max(row["callers"] for row in rows)
+    for row in rows:
+        if row["callers"] == most and row["fronts"]:
+            home, front = 1e6 / row["home_us"], 1e6 / row["front_us"]
+            console.print(
+                f"{row['size']}, {row['target']}: a core carries {home:,.0f} requests/s as a home, {front:,.0f} as a "
+                f"front; {FLEET_RPS:,} requests/s take {FLEET_RPS / home:.1f} homes and {FLEET_RPS / front:.1f} fronts"
+            )
+
+
+def main() -> None:
+    """Parse the command line, run, and write the figures to a file if one is given."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--perf-analyzer", type=Path, required=True, metavar="PATH", help="NVIDIA's load generator")
+    parser.add_argument("--fronts", type=int, nargs="+", default=(0, 1, 2), metavar="N", help="with how many")
+    parser.add_argument("--callers", type=int, nargs="+", default=CALLERS, metavar="N", help="calling at a time")
+    parser.add_argument("--sizes", nargs="+", choices=FLOATS, default=list(FLOATS), help="of the tensors")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each is measured")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    arguments = parser.parse_args()
+    sizes = {name: FLOATS[name] for name in arguments.sizes}
+    rows = bench_fronts(
+        Console(), arguments.perf_analyzer, arguments.fronts, arguments.callers, sizes, arguments.rounds
+    )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2))
+
+
+if __name__ == "__main__":
+    main()
