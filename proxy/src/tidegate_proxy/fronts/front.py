@@ -192,10 +192,10 @@ class Front:
         exchange = RelayedExchange(self, scope, receive, send)
         try:
             await exchange.run()
-        except HomeLost:
+        except HomeLost as lost:
             if exchange.has_answer:
-                raise ConnectionError(HOME_LOST) from None
-            body = json.dumps({"error": NO_HOME if self._link is None else HOME_LOST}).encode()
+                raise
+            body = json.dumps({"error": str(lost)}).encode()
             length = (b"content-length", str(len(body)).encode())
             headers = [(b"content-type", b"application/json"), length]
             await send({"type": "http.response.start", "status": 503, "headers": headers})

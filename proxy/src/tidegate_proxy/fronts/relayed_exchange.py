@@ -41,6 +41,8 @@ class RelayedExchange:
         self._wanted = asyncio.Semaphore(0)
         """Parts of the body that the home asks for."""
         self._client_left = False
+        self._failure = ""
+        """Why it is not answered."""
         self.has_answer = False
         """Whether the client has been sent something of its answer."""
 
@@ -51,7 +53,7 @@ class RelayedExchange:
             return
         self._number = self._line.begin(self)
         if not self._number:
-            raise HomeLost
+            raise HomeLost(self._failure)
         scope = {name: self._scope[name] for name in _PASSED_ON if name in self._scope}
         scope |= {"client": self._scope.get("client"), "headers": self._scope["headers"]}
         self._line.send(Kind.ASK, self._number, frames.encode((scope, body)))
@@ -66,8 +68,9 @@ class RelayedExchange:
         """What the home says."""
         self._said.put_nowait((kind, payload))
 
-    def fail(self, _code: int, _details: str) -> None:
+    def fail(self, _code: int, details: str) -> None:
         """The home is no more."""
+        self._failure = details
         self._said.put_nowait((0, b""))
 
     async def _short_body(self) -> bytes | None:
@@ -126,4 +129,4 @@ class RelayedExchange:
             elif self._client_left:
                 return
             else:
-                raise HomeLost if not kind else ConnectionError("the home broke the answer off")
+                raise HomeLost(self._failure) if not kind else ConnectionError("the home broke the answer off")

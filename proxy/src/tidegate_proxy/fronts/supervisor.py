@@ -33,10 +33,11 @@ _LAST_WORDS_S: Final = 3.0
 class _Child:
     """One process that is kept alive."""
 
-    def __init__(self, name: str, run: Callable[[], int]) -> None:
-        """`run`: what it does; its exit status."""
+    def __init__(self, name: str, run: Callable[[Path], int], socket: Path) -> None:
+        """`run`: what it does, given the socket; its exit status."""
         self.name = name
         self.run = run
+        self.socket = socket
         self.pid = 0
         """0: it does not run."""
         self.start_at = 0.0
@@ -52,7 +53,7 @@ class _Child:
         sys.stderr.flush()
         self.pid = os.fork()
         if not self.pid:
-            _run(self.run, supervisor)
+            _run(self.run, self.socket, supervisor)
 
     def ended(self) -> float:
         """It ended: in how many seconds it is to be started."""
@@ -87,8 +88,8 @@ class _Supervisor:
         self, socket: Path, run_home: Callable[[Path], int], run_front: Callable[[Path], int], fronts: int
     ) -> None:
         self._socket = socket
-        self._home = _Child("the home", lambda: run_home(socket))
-        self._fronts = [_Child(f"front {number}", lambda: run_front(socket)) for number in range(1, fronts + 1)]
+        self._home = _Child("the home", run_home, socket)
+        self._fronts = [_Child(f"front {number}", run_front, socket) for number in range(1, fronts + 1)]
         self._stopping = False
 
     def run(self) -> int:
@@ -161,7 +162,7 @@ def _send(child: _Child, number: int) -> None:
         os.kill(child.pid, number)  # not reaped yet, so nobody else has its number
 
 
-def _run(run: Callable[[], int], supervisor: int) -> NoReturn:
+def _run(run: Callable[[Path], int], socket: Path, supervisor: int) -> NoReturn:
     """In the child: it gets its signals from the supervisor, not from a terminal, and does not outlive it."""
     status = 1
     try:
@@ -169,12 +170,14 @@ def _run(run: Callable[[], int], supervisor: int) -> NoReturn:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() == supervisor:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-            status = run()
+            status = run(socket)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
     except BaseException:
         log.exception("a process of Tidegate's broke")
     finally:
+        if os.getppid() != supervisor:  # which was killed, and could not do it
+            shutil.rmtree(socket.parent, ignore_errors=True)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -1,0 +1,117 @@
+"""`tidegate serve` with fronts: what dies is started again, and nobody waits for an answer that will not come."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from tests.conftest import Tidegate
+from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.fronts.front import HOME_LOST, NO_HOME
+
+Make = Callable[..., Any]
+ROW = np.array([[1.0, 2.0]], np.float32)
+OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
+INFERENCE = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]})
+
+
+def children(tidegate: Tidegate) -> list[int]:
+    """The home, then the fronts, as they were started."""
+    text = Path(f"/proc/{tidegate.pid}/task/{tidegate.pid}/children").read_text()
+    return sorted(int(pid) for pid in text.split())
+
+
+@pytest.fixture
+def tidegate(triton: EmbeddedTriton, start_tidegate: Make) -> Tidegate:
+    """One with two fronts."""
+    address = f"{triton.grpc_address},http={triton.http_address},metrics={triton.metrics_address}"
+    served: Tidegate = start_tidegate(
+        [], triton=address, fronts=2, listen_http="127.0.0.1:0", listen_metrics="127.0.0.1:0"
+    )
+    return served
+
+
+def _address(tidegate: Tidegate, service: str) -> str:
+    found = re.search(rf"{service} +(\S+)\n", tidegate.output)
+    assert found, tidegate.output
+    return found[1]
+
+
+def test_it_ends_as_one(tidegate: Tidegate, call: Make, request_of: Make, eventually: Make) -> None:
+    pids = children(tidegate)
+    assert len(pids) == 3
+    for _ in range(5):
+        assert call(tidegate, "ModelInfer", request_of("echo", {"X": ROW}))[0] is OK
+    assert tidegate.stop()["answered"] == 5
+    for pid in pids:
+        eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "its processes to end")
+
+
+def test_a_front_that_dies_loses_its_own_connections_alone(
+    tidegate: Tidegate, call: Make, request_of: Make, eventually: Make
+) -> None:
+    home, first, second = children(tidegate)
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: "front" in tidegate.log and "SIGKILL" in tidegate.log, "its end to be told")
+    eventually(lambda: len(children(tidegate)) == 3, "another one")
+    assert {home, second} < set(children(tidegate))
+
+    def all_answer() -> bool:
+        return {call(tidegate, "ModelInfer", request_of("echo", {"X": ROW}))[0] for _ in range(8)} == {OK}
+
+    eventually(all_answer, "clients to be connected again")
+
+
+def test_a_home_that_dies_fails_what_is_under_way_at_once(
+    tidegate: Tidegate, gate: Any, start_call: Make, call: Make, request_of: Make, outcome: Make, eventually: Make  # noqa: ANN401
+) -> None:
+    fronts = children(tidegate)[1:]
+    over_http = http.client.HTTPConnection(_address(tidegate, "HTTP"), timeout=60)
+    over_http.request("POST", "/v2/models/gated/infer", INFERENCE)
+    waiting = start_call(tidegate, "ModelInfer", request_of("gated", {"X": ROW}))
+    eventually(gate.somebody_waits, "the model to run")
+    os.kill(children(tidegate)[0], signal.SIGKILL)
+    assert outcome(waiting) == (UNAVAILABLE, HOME_LOST)
+    answer = over_http.getresponse()
+    assert (answer.status, json.loads(answer.read())) == (503, {"error": HOME_LOST})
+    said = set()
+
+    def is_served_again() -> bool:
+        code, details = call(tidegate, "ModelInfer", request_of("echo", {"X": ROW}))
+        said.add(details if code is not OK else "")
+        return bool(code is OK)
+
+    eventually(is_served_again, "another home")
+    assert said <= {"", NO_HOME, HOME_LOST}
+    over_http.request("POST", "/v2/models/echo/infer", INFERENCE)
+    answer = over_http.getresponse()
+    assert answer.status == 200, answer.read()
+    over_http.close()
+    assert set(fronts) < set(children(tidegate)), "the fronts are the same ones"
+
+
+def test_metrics_count_the_connections_of_all_fronts(
+    tidegate: Tidegate, call: Make, request_of: Make, eventually: Make
+) -> None:
+    assert call(tidegate, "ModelInfer", request_of("echo", {"X": ROW}))[0] is OK
+
+    def connections() -> float:
+        with urllib.request.urlopen(f"http://{_address(tidegate, 'metrics')}", timeout=60) as page:
+            found = re.search(r'tidegate_connections\{protocol="grpc"\} (\S+)', page.read().decode())
+        return float(found[1]) if found else 0.0
+
+    eventually(lambda: connections() >= 1, "the connection to be counted")
+
+
+def test_a_home_that_cannot_serve_ends_it(start_tidegate: Make) -> None:
+    with pytest.raises(AssertionError, match="no Triton is ready"):
+        start_tidegate([], triton="127.0.0.1:1", fronts=2, wait_s=0.1)
