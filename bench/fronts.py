@@ -88,13 +88,13 @@ def bench_fronts(
         task = progress.add_task("", total=len(sizes) * len(callers) * rounds * (1 + len(proxies)))
         for size, floats in sizes.items():
             for calling in callers:
-                runs: dict[int | None, list[dict[str, float]]] = {number: [] for number in (None, *proxies)}
+                runs: dict[int | None, list[dict[str, float]]] = {which: [] for which in (None, *proxies)}
                 for _ in range(rounds):
-                    for number, of in runs.items():
-                        progress.update(task, description=f"{size}, {calling} callers, {_name(number)}")
-                        of.append(_run(triton, program, number, proxies, floats, calling))
+                    for with_fronts, of in runs.items():
+                        progress.update(task, description=f"{size}, {calling} callers, {_name(with_fronts)}")
+                        of.append(_run(triton, program, with_fronts, proxies, floats, calling))
                         progress.advance(task)
-                found = [_row(number, size, calling, runs) for number in runs]
+                found = [_row(with_fronts, size, calling, runs) for with_fronts in runs]
                 _show(console, f"{size}, {calling} callers", found)
                 rows += found
     _show_fleet(console, rows)
@@ -102,7 +102,9 @@ def bench_fronts(
 
 
 def _name(fronts: int | None) -> str:
-    return "Triton" if fronts is None else "one process" if not fronts else f"{fronts} fronts" if fronts > 1 else "1 front"
+    return (
+        "Triton" if fronts is None else "one process" if not fronts else f"{fronts} fronts" if fronts > 1 else "1 front"
+    )
 
 
 def _run(

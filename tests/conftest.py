@@ -178,9 +178,7 @@ StartTidegate = Callable[..., Tidegate]
 
 
 @pytest.fixture(scope="session")
-def start_tidegate(
-    at_the_end: AtTheEnd, fork_tidegate: "ForkTidegate", transport_of_tests: str
-) -> StartTidegate:
+def start_tidegate(at_the_end: AtTheEnd, fork_tidegate: "ForkTidegate", transport_of_tests: str) -> StartTidegate:
     """Start `tidegate serve` on a free port; killed, if it was not stopped, as a Triton is.
 
     `start_tidegate([triton, ...], policy="fifs", environment={}, slo=["model=20"], ...)`: what is not named here is an

@@ -66,9 +66,7 @@ class Front:
         self._streams: WeakSet[InferStream] = WeakSet()
         self._draining = False
         self._body_timeout_s = config.limits.body_timeout_s
-        self._server: Server = (
-            home.grpc(self._accept, bounds) if home else new_server(config, self._accept, bounds)
-        )
+        self._server: Server = home.grpc(self._accept, bounds) if home else new_server(config, self._accept, bounds)
 
     async def listen(self, address: str, tls: ServerTls | None = None) -> int:
         """Bind and serve; the port. Raises OSError when the address cannot be bound, and TlsError."""

@@ -123,8 +123,6 @@ async def serving(
                 lambda: proxy.actuator,
             )
             await proxy.show_metrics(page, config.listen.metrics, stack)
-        if home:
-            stack.push_async_callback(home.close)  # once what it serves is closed
         front = Front(inference, driver, control, routing, passages, gate, config, bounds, home)
         await proxy.serve_grpc(front, stack)
         front.watch(liveness)
@@ -133,12 +131,14 @@ async def serving(
             await proxy.serve_http(http, config.listen.http, stack)
         if home:
             await home.open()
-        try:
-            yield proxy
-        finally:
-            control.draining = True
-            await proxy.drain()
-            driver.dismiss()
+        stack.push_async_callback(_drain, proxy, control)
+        yield proxy
+
+
+async def _drain(proxy: Proxy, control: Control) -> None:
+    control.draining = True
+    await proxy.drain()
+    proxy.driver.dismiss()
 
 
 def _controller(config: ServeConfig, plugins: Plugins, processes: Processes | None) -> tuple[Controller, Layout] | None:

@@ -1,7 +1,5 @@
 """Frames over a link: whatever the pieces in which bytes arrive, they come out as they went in."""
 
-from collections.abc import Callable
-
 import grpc
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,7 +112,6 @@ def test_statuses_come_out_as_they_went_in(code: grpc.StatusCode, details: str) 
 
 def test_openings_that_are_all_different_are_not_kept_for_ever() -> None:
     openings = frames.Openings()
-    read: Callable[[bytes], object] = openings.read
     for number in range(5_000):
-        read(frames.call("m", f"peer{number}", (), None, b""))
+        openings.read(frames.call("m", f"peer{number}", (), None, b""))
     assert len(openings) < 2_000

@@ -72,7 +72,13 @@ def test_a_front_that_dies_loses_its_own_connections_alone(
 
 
 def test_a_home_that_dies_fails_what_is_under_way_at_once(
-    tidegate: Tidegate, gate: Any, start_call: Make, call: Make, request_of: Make, outcome: Make, eventually: Make  # noqa: ANN401
+    tidegate: Tidegate,
+    gate: Any,  # noqa: ANN401
+    start_call: Make,
+    call: Make,
+    request_of: Make,
+    outcome: Make,
+    eventually: Make,
 ) -> None:
     fronts = children(tidegate)[1:]
     over_http = http.client.HTTPConnection(_address(tidegate, "HTTP"), timeout=60)

@@ -20,9 +20,9 @@ from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.consent import consent_of
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.envelope import open_envelope
-from tidegate_proxy.ports import bind
 from tidegate_proxy.http import Guard, Handler, HttpFront, HttpLimits, HttpServer, Scheduling, start_server
 from tidegate_proxy.outcome import RequestFailed
+from tidegate_proxy.ports import bind
 from tidegate_proxy.signature import Signature, signature_of
 from tidegate_proxy.wire import first_string
 

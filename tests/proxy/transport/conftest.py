@@ -96,9 +96,7 @@ def has_front() -> bool:
 
 def config_of(transport: TransportName, **limits: float) -> ServeConfig:
     """A configuration with these limits, also where they are below what an operator may ask for."""
-    config = ServeConfig.model_validate(
-        {"tritons": ("127.0.0.1:1",), "listen": "127.0.0.1:0", "transport": transport}
-    )
+    config = ServeConfig.model_validate({"tritons": ("127.0.0.1:1",), "listen": "127.0.0.1:0", "transport": transport})
     return config.model_copy(update={"limits": config.limits.model_copy(update=limits)})
 
 

@@ -30,7 +30,9 @@ class WatchedFiles:
 def credential_files(config: ServeConfig) -> list[Path | None]:
     """The files with which it is decided who may call."""
     authentication = config.authentication
-    files: list[Path | None] = [restriction.header.value_file for restriction in config.restricted if restriction.header]
+    files: list[Path | None] = [
+        restriction.header.value_file for restriction in config.restricted if restriction.header
+    ]
     if authentication:
         files += [authentication.tokens_file, authentication.api_keys_file]
     return files

@@ -90,7 +90,7 @@ def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
 
     import uvloop
 
-    from tidegate.documents import PROXY_FILE
+    from tidegate.documents import PROXY_FILE, WrongField
     from tidegate.host import Plugins
     from tidegate_proxy.commands.serve import run_proxy, serving_errors
     from tidegate_proxy.configuration.config_check import plugin_problems
@@ -106,7 +106,7 @@ def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
     if problems := plugin_problems(plan.config, Plugins.installed()):  # which should not have to wait for Tritons
         raise ConfigError(str(plan.folder / PROXY_FILE), tuple(problems))
     if plan.config.fronts:
-        problem = "fronts: `tidegate up` has its clients in one process: leave it out, or use `tidegate serve`"
+        problem = WrongField("fronts", "`tidegate up` has its clients in one process: leave it out")
         raise ConfigError(str(plan.folder / PROXY_FILE), (problem,))
     with held(plan.folder):
         try:

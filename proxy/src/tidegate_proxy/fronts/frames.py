@@ -26,12 +26,14 @@ INLINE: Final = 1 << 14
 
 
 class Kind(IntEnum):
-    """Of a frame. A gRPC call begins with CALL and ends with ANSWER, END or GONE; an HTTP exchange with ASK and LAST or
-    GONE."""
+    """What a frame is about.
+
+    A gRPC call begins with CALL and ends with ANSWER, END or GONE; an HTTP exchange with ASK and LAST or GONE.
+    """
 
     # from a front
-    HELLO = 1
-    """The first frame of a link; what it carries: a `Hello`."""
+    LISTENS = 1
+    """Clients come in."""
     CALL = 2
     """A call began; with its first message, if that is known and short."""
     MESSAGE = 3
@@ -50,11 +52,11 @@ class Kind(IntEnum):
     """The last part of its body."""
     COUNTS = 10
     """How the front's connections are: `Counts`."""
-    LISTENS = 11
-    """Clients come in."""
-    RETIRED = 12
+    RETIRED = 11
     """Clients had time to hear that they are to go elsewhere."""
     # from a home
+    HELLO = 19
+    """The first frame of a link: a `Hello`."""
     WANT = 20
     """The next message, or the next part of a body, may come."""
     RELEASE = 21
@@ -80,20 +82,21 @@ class Kind(IntEnum):
 
 
 class Hello(msgspec.Struct):
-    """Who is at the other end."""
+    """What a home serves."""
 
-    pid: int
+    serves_http: bool
+    """Whether clients come in over HTTP, too."""
 
 
 class Counts(msgspec.Struct):
     """What a front says of itself, twice a second."""
 
     connections: dict[str, int]
-    """By protocol, now."""
+    """How many are open, by protocol."""
     ended: list[tuple[str, str, int]]
     """Protocol, limit by its name in the configuration, and how often it ended or refused something since the last."""
     unread_bytes: int
-    """Of answers that clients have not taken."""
+    """Bytes of answers that clients have not taken."""
 
 
 class Retire(msgspec.Struct):

@@ -18,7 +18,7 @@ import grpc
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.tls import server_context
 from tidegate_proxy.access.watched import WatchedFiles, credential_files
-from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.bounds import Bounds, Served
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.faults import faults
@@ -65,7 +65,9 @@ class Relayed(Protocol):
 class Front:
     """The servers that clients are connected to, and the link to the home. Lives in one event loop."""
 
-    def __init__(self, config: ServeConfig, home: Path, grpc_port: socket.socket, http_port: socket.socket | None) -> None:
+    def __init__(
+        self, config: ServeConfig, home: Path, grpc_port: socket.socket, http_port: socket.socket | None
+    ) -> None:
         """`home`: the socket of its links; the ports are bound, and listened on once there is a home.
 
         Raises CredentialFileError and RestrictionError for files that cannot be used.
@@ -83,7 +85,7 @@ class Front:
         """To the home; None: there is none."""
         self._under_way: dict[int, Relayed] = {}
         self._numbers = count(1)
-        self._counted: Counter[tuple[str, str]] = Counter()
+        self._counted: Counter[tuple[Served, str]] = Counter()
         self._lost = asyncio.Event()
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -152,6 +154,8 @@ class Front:
         """One frame of the home's."""
         if relayed := self._under_way.get(number):
             relayed.take(kind, payload)
+        elif kind == Kind.HELLO:
+            self._spawn(self._listen(frames.hello_of(payload)))
         elif kind == Kind.RETIRE:
             self._spawn(self._retire(frames.retire_of(payload)))
         elif kind == Kind.RETIRE_HTTP:
@@ -215,12 +219,11 @@ class Front:
                 wait_s = min(2 * wait_s, longest_s)
                 continue
             wait_s = _CONNECT_EVERY_S[0]
-            await self._listen()
             await self._lost.wait()
 
-    async def _listen(self) -> None:
+    async def _listen(self, hello: frames.Hello) -> None:
         """Let clients in, unless they are."""
-        if self._http is None and self._http_port is not None:
+        if self._http is None and self._http_port is not None and hello.serves_http:
             tls = self._config.tls
             self._http = await start_server(
                 self._ask,
@@ -247,7 +250,7 @@ class Front:
             new.subtract(self._counted)
             self._counted.update(new)
             counts = frames.Counts(
-                connections=dict(self.bounds.connections),
+                connections={str(protocol): count for protocol, count in self.bounds.connections.items()},
                 ended=[(protocol, limit, amount) for (protocol, limit), amount in new.items() if amount],
                 unread_bytes=self.bounds.unread_bytes,
             )

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +28,8 @@ from tidegate_proxy.transport.interface import Call
 log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.01
+SERVED: Final[tuple[Served, ...]] = ("grpc", "http")
+"""What fronts serve."""
 _LAST_WORDS_S: Final = 1.0
 """How long it may take to tell clients that they will not be answered."""
 _HEARD_S: Final = 1.5
@@ -138,8 +139,8 @@ class Home:
         totals: Counter[str] = Counter()
         for link in self._links:
             totals.update(link.connections)
-        for protocol in ("grpc", "http"):
-            self.bounds.connections[cast("Served", protocol)] = totals[protocol]
+        for protocol in SERVED:
+            self.bounds.connections[protocol] = totals[protocol]
 
     def begin(self, exchange: RemoteExchange) -> None:
         """Have an HTTP request answered."""
@@ -173,7 +174,7 @@ class FrontLink:
         self._link = link
         self._unread = 0
         home.joined(self)
-        link.send(Kind.HELLO, payload=frames.encode(frames.Hello(os.getpid())))
+        link.send(Kind.HELLO, payload=frames.encode(frames.Hello(serves_http=home.application is not None)))
 
     def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
         """Send a frame."""
@@ -210,7 +211,8 @@ class FrontLink:
         """The front ended, and its clients are gone."""
         self._home.left(self)
         self.bounds.unread(-self._unread)
-        for one in [*self.calls.values(), *self._exchanges.values()]:
+        under_way: list[RemoteCall | RemoteExchange] = [*self.calls.values(), *self._exchanges.values()]
+        for one in under_way:
             with suppress(Exception):  # one that breaks keeps no other from hearing of it
                 one.leave()
 
@@ -277,12 +279,14 @@ class GrpcOfFronts:
         await self._home.retire(within_s)
 
     async def stop(self, grace_s: float) -> bool:
-        """Let what is under way end, cut off what has not ended then; whether all had."""
+        """Let what is under way end, cut off what has not ended then, and end the fronts; whether all had."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + grace_s
         while self.open_calls and loop.time() < until_s:
             await asyncio.sleep(_POLL_S)
-        return not self._home.cut_off()
+        cut_off = self._home.cut_off()
+        await self._home.close()  # what came over HTTP was ended before
+        return not cut_off
 
 
 class HttpOfFronts:
@@ -306,4 +310,3 @@ class HttpOfFronts:
     async def stop(self) -> None:
         """Take no more requests, and tell those under way that they will not be answered."""
         await self._home.cut_off_exchanges()
-

@@ -7,6 +7,7 @@ from tidegate_proxy.fronts.frames import INLINE, STREAM, Kind
 from tidegate_proxy.transport.http2.status import CODES
 from tidegate_proxy.transport.interface import Call
 
+
 class Line(Protocol):
     """What a call needs of the link to its home."""
 
@@ -85,4 +86,3 @@ class RelayedCall:
         if self._number:
             self._line.over(self._number)
             self._line.send(Kind.GONE, self._number)
-

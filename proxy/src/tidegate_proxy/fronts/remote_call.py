@@ -46,14 +46,15 @@ class RemoteCall:
         "_sent",
         "_sent_all",
         "gone",
+        "method",
         "on_gone",
         "owner",
     )
 
-    def __init__(
-        self, line: Line, number: int, opening: Opening, remaining_s: float | None, *, comes: bool
-    ) -> None:
+    def __init__(self, line: Line, number: int, opening: Opening, remaining_s: float | None, *, comes: bool) -> None:
         """`comes`: whether its first message is sent unasked."""
+        self.method = opening.method
+        """Full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
         self.gone = False
         """Whether the client gave up, its connection broke or its deadline passed before the call was ended."""
         self.on_gone: Callable[[], None] | None = None
@@ -67,17 +68,12 @@ class RemoteCall:
         self._comes = comes
         """Whether its next message is on its way."""
         self._messages: deque[bytes] = deque()
-        """Those that came and nobody has asked for."""
+        """What came, and nobody has asked for."""
         self._sent_all = False
         self._receiver: Callable[[bytes | None], None] | None = None
         self._sent: Callable[[object], None] | None = None
         self._held = 0
         self._ended = False
-
-    @property
-    def method(self) -> str:
-        """Full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
-        return self._opening.method
 
     @property
     def metadata(self) -> Metadata:

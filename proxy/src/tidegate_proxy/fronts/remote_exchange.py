@@ -113,4 +113,3 @@ class RemoteExchange:
         self._ended = True
         self._gone.set()
         self.taken()
-

@@ -14,7 +14,6 @@ from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.actuation.actuator import Actuator
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Directory
-from tidegate_proxy.ports import bind
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.http.exchange import Exchange
@@ -27,6 +26,7 @@ from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.statistics import Counts
 from tidegate_proxy.observability.triton_metrics import merge, request_metrics, scrape
+from tidegate_proxy.ports import bind
 
 METRICS: Final = b"/metrics"
 MODELS: Final = b"/models"

@@ -45,7 +45,9 @@ class Server:
     async def listen(self, address: str, tls: ServerTls | None = None) -> int:
         """Bind HOST:PORT and serve; the port. Raises OSError when it cannot be bound, and TlsError."""
         try:
-            await self._serve(tls, host=host_of(address).strip("[]"), port=port_of(address), reuse_port=self._reuse_port)
+            await self._serve(
+                tls, host=host_of(address).strip("[]"), port=port_of(address), reuse_port=self._reuse_port
+            )
         except OSError as error:
             why = "is the port taken?" if error.errno == EADDRINUSE else error.strerror or error
             raise OSError(f"cannot listen on {address}: {why}") from error
