@@ -152,13 +152,13 @@ def test_models_that_are_not_in_it_are_named() -> None:
         ({"version": 2}, "version", "1"),
         ({"models": {}}, "models", "at least 1"),
         ({"gpu": ""}, "gpu", "at least 1"),
-        ({"taken_ms": [[4, -1], [16, 4]]}, "models.m.gpu_ms.taken_ms.0.1", "greater than 0"),
+        ({"taken_ms": [[4, -1], [16, 4]]}, "models.m.gpu_ms.taken_ms.0.1", "must be more than 0"),
         ({"taken_ms": [[4, 1]]}, "models.m.gpu_ms", "must be 2 lists (one for each of rows) of 2"),
         ({"taken_ms": [[1, 4], [16, 4]]}, "models.m.gpu_ms", "a larger share must not take longer"),
         ({"taken_ms": [[4, 1], [3, 1]]}, "models.m.gpu_ms", "a larger batch must not take less"),
         ({"rows": [8, 1]}, "models.m.gpu_ms", "rows: must rise"),
-        ({"percents": [20, 120]}, "models.m.gpu_ms.percents.1", "less than or equal to 100"),
-        ({"sensitivity": {"cache": -0.1}}, "models.m.sensitivity.cache", "greater than or equal to 0"),
+        ({"percents": [20, 120]}, "models.m.gpu_ms.percents.1", "must be at most 100, not 120"),
+        ({"sensitivity": {"cache": -0.1}}, "models.m.sensitivity.cache", "must be at least 0, not -0.1"),
         ({"cache": 1}, "models.m.cache", "there is no such field"),
     ],
 )
@@ -172,5 +172,5 @@ def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, Any], where: 
     path.write_text(json.dumps(document))
     with pytest.raises(DocumentError) as refused:
         read_document(path, InterferenceModel)
-    assert f"  {where}: " in str(refused.value)
+    assert f"{path}: {where}: " in str(refused.value)
     assert what in str(refused.value)

@@ -31,7 +31,7 @@ def test_a_playbook_of_a_policy_with_its_options(playbook_of: PlaybookOf) -> Non
 
 
 def test_options_are_validated(playbook_of: PlaybookOf) -> None:
-    with pytest.raises(PluginError, match=r"options of policy 'Patient': patients_ms: .* \(it has: patience_ms\)"):
+    with pytest.raises(PluginError, match=r"options of policy 'Patient': patients_ms: .* did you mean patience_ms"):
         playbook_of(Patient, MODELS, WORKERS, PROFILES, patients_ms=3)
 
 

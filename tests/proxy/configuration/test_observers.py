@@ -61,8 +61,12 @@ def test_a_flag_takes_options(plugins: Plugins) -> None:
     ("observer", "where", "what"),
     [
         ("nobody", "observers.0.name", "no observer named 'nobody' is installed; installed: audit"),
-        ({"name": "audit", "options": {"each": 2}}, "observers.0.options.each", "(it has: every)"),
-        ({"name": "audit", "options": {"every": 0}}, "observers.0.options.every", "greater than or equal to 1"),
+        (
+            {"name": "audit", "options": {"each": 2}},
+            "observers.0.options.each",
+            "there is no such field; there are: every",
+        ),
+        ({"name": "audit", "options": {"every": 0}}, "observers.0.options.every", "must be at least 1, not 0"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_served(

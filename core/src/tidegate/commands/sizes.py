@@ -92,7 +92,7 @@ def _of_models_page(page: object) -> "RequestSizes":
     try:
         return RequestSizes.model_validate({"models": models})
     except ValidationError as error:
-        raise ValueError(f"{_NO_PAGE}: {wrong_fields(error)[0]}") from error
+        raise ValueError(f"{_NO_PAGE}: {wrong_fields(error, RequestSizes)[0]}") from error
 
 
 def _of_log(source: Path) -> "RequestSizes":

@@ -119,7 +119,7 @@ def _has_no_room(present: Roster, wanted: Roster) -> str:
     try:
         Layout.model_validate({**_ANY, "workers": devices})
     except ValidationError as error:
-        return f"its new workers cannot start beside those that serve: {wrong_fields(error)[0]}"
+        return f"its new workers cannot start beside those that serve: {wrong_fields(error, Layout)[0]}"
     return ""
 
 

@@ -203,4 +203,4 @@ def _checked(answer: object) -> Layout | None:
     try:
         return Layout.model_validate_json(answer.model_dump_json())
     except ValidationError as error:
-        raise ValueError(f"its layout does not add up: {wrong_fields(error)[0]}") from error
+        raise ValueError(f"its layout does not add up: {wrong_fields(error, Layout)[0]}") from error

@@ -10,6 +10,8 @@ from_file      documents as fields of options, given as they are or by their pat
 request_sizes  how many requests have how many rows, as observed
 shape_text     the shapes of requests, by which profiles are kept, in words
 wrong_fields   what is wrong with a document, field by field, in words
+wrong_value    what is wrong with a value, in words
+did_you_mean   what somebody may have meant who wrote a name that there is not
 block_profile  how long the blocks of a model run, as measured: what planners of partitions read
 """
 
@@ -29,6 +31,7 @@ from tidegate.documents.deployment import (
     device_variable,
     read_deployment,
 )
+from tidegate.documents.did_you_mean import did_you_mean
 from tidegate.documents.document import DocumentError, read_document, write_document
 from tidegate.documents.from_file import FromFile
 from tidegate.documents.interference import (
@@ -51,7 +54,7 @@ from tidegate.documents.profile_file import (
 )
 from tidegate.documents.request_sizes import RequestSizes
 from tidegate.documents.shape_text import read_shape, shape_text
-from tidegate.documents.wrong_fields import WrongField, wrong_fields
+from tidegate.documents.wrong_fields import WrongField, in_lines, wrong_fields
 
 __all__ = [
     "DEFAULT_KIND",
@@ -98,6 +101,8 @@ __all__ = [
     "WrongField",
     "compute_percent",
     "device_variable",
+    "did_you_mean",
+    "in_lines",
     "mig_geometries",
     "mig_instance",
     "read_deployment",

@@ -7,7 +7,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from tidegate.api import Document
-from tidegate.documents.wrong_fields import wrong_fields
+from tidegate.documents.wrong_fields import in_lines, wrong_fields
 
 
 class DocumentError(Exception):
@@ -22,9 +22,7 @@ def read_document(path: Path, kind: type[D]) -> D:
     try:
         return kind.model_validate(_parse(path))
     except ValidationError as error:
-        wrong = "\n".join(f"  {field}" for field in wrong_fields(error)[:8])
-        fields = ", ".join(kind.model_fields)
-        raise DocumentError(f"{path}:\n{wrong}\n  the fields of a {kind.__name__}: {fields}") from error
+        raise DocumentError(in_lines(str(path), wrong_fields(error, kind))) from error
 
 
 def write_document(path: Path, document: Document) -> None:

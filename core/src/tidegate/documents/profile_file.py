@@ -113,7 +113,7 @@ def read_profiles(path: Path) -> ProfileFile:
     except OSError as error:
         raise ProfileFileError(f"{path}: {error.strerror}; `tidegate profile` writes such a file") from error
     except ValidationError as error:
-        wrong = "; ".join(map(str, wrong_fields(error)[:3]))
+        wrong = "; ".join(map(str, wrong_fields(error, ProfileFile)[:3]))
         raise ProfileFileError(f"{path}: {wrong}; `tidegate profile` writes such a file") from error
 
 

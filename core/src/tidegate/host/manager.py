@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from tidegate.api import CommandSpec, PlannerSpec, Policy, PolicySpec, Setup
 from tidegate.api.specs import PROJECT
 from tidegate.control import Controller, ControllerChoice, ControllerSpec
-from tidegate.documents import Layout, wrong_fields
+from tidegate.documents import Layout, did_you_mean, wrong_fields
 from tidegate.host.hookspecs import Hooks
 from tidegate.observation import Observer, ObserverSpec
 
@@ -144,7 +144,8 @@ class Plugins:
             return known[name]
         broken = "".join(f"; {where} could not be imported ({why})" for where, why in self.broken.items())
         installed = ", ".join(sorted(known)) or "none"
-        raise UnknownPlugin(f"no {word} named {name!r} is installed; installed: {installed}{broken}")
+        meant = did_you_mean(name, known)
+        raise UnknownPlugin(f"no {word} named {name!r} is installed{meant}; installed: {installed}{broken}")
 
 
 def make_policy(spec: PolicySpec, setup: Setup, options: dict[str, Any]) -> Policy:
@@ -180,9 +181,8 @@ def _validated(kind: type[Options], options: dict[str, Any], of: str, folder: Pa
     try:
         return kind.model_validate(options, context={"folder": folder or Path()})
     except ValidationError as error:
-        wrong = "; ".join(map(str, wrong_fields(error, whole="options")))
-        known = ", ".join(kind.model_fields) or "none"
-        raise PluginError(f"options of {of}: {wrong} (it has: {known})") from error
+        wrong = "; ".join(map(str, wrong_fields(error, kind, whole="options")))
+        raise PluginError(f"options of {of}: {wrong}") from error
 
 
 def _call(hook: pluggy.HookCaller, kind: type[Spec], source: str) -> list[object]:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from tidegate.api import Advise, PlanningError
 from tidegate.control import Controller, ControllerSpec, ModelLoad, Observation
-from tidegate.documents import Device, Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker
+from tidegate.documents import Device, Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker, wrong_fields
 from tidegate.host import make_controller
 from tidegate.testing.conformance import ConformanceError
 
@@ -138,7 +138,9 @@ class ControllerConformance:
                 try:
                     Layout.model_validate_json(answer.model_dump_json())
                 except ValidationError as error:
-                    raise ConformanceError(f"{self._where(seed)}: its layout does not add up: {error}") from error
+                    raise ConformanceError(
+                        f"{self._where(seed)}: its layout does not add up: {wrong_fields(error, Layout)[0]}"
+                    ) from error
 
     def test_it_serves_every_model(self) -> None:
         """No answer does without a model that is served: the governor would refuse it."""

@@ -27,7 +27,7 @@ def _read(given: object, folder: Path) -> Layout:
     except DocumentError as error:
         raise ValueError(f"layout: {error}") from error
     except ValidationError as error:
-        raise ValueError(f"layout: {wrong_fields(error)[0]}") from error
+        raise ValueError(f"layout: {wrong_fields(error, Layout)[0]}") from error
 
 
 def _models(layout: Layout, said: Sequence[Any]) -> list[Any]:

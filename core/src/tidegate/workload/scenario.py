@@ -8,11 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
 
 from tidegate.api.model import LateWord
 from tidegate.control import ControllerChoice
-from tidegate.documents import Layout
+from tidegate.documents import Layout, wrong_fields
 from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, Varying
 from tidegate.workload.arrivals import RateStep as Step
 from tidegate.workload.distributions import AnyDistribution, Constant
@@ -225,6 +225,14 @@ class PolicyChoice(Section):
         return self.label or (f"{self.name}({options})" if options else self.name)
 
 
+def _models_from(given: object) -> ModelsFrom:
+    try:
+        return ModelsFrom.model_validate(given)
+    except ValidationError as error:
+        wrong = wrong_fields(error, ModelsFrom, whole="")[0]
+        raise ValueError(f"models_from{'.' * bool(wrong.where)}{wrong.where}: {wrong.what}") from error
+
+
 class Scenario(Section):
     """The document."""
 
@@ -260,7 +268,7 @@ class Scenario(Section):
         if isinstance(arrivals := given.get("arrivals"), dict):
             changed["arrivals"] = {"process": "poisson", **arrivals}
         if given.get("models_from") is not None:
-            listed = ModelsFrom.model_validate(given["models_from"]).read(folder_of(info))
+            listed = _models_from(given["models_from"]).read(folder_of(info))
             changed["models"] = [*(given.get("models") or []), *listed]
             changed["models_from"] = None
         if given.get("layout") is not None:

@@ -5,10 +5,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tidegate.documents import wrong_fields
+from tidegate.documents import in_lines, wrong_fields
 from tidegate.workload.scenario import Scenario
 
-REFERENCE = "docs/reference/scenario.md"
 MEMBERS = frozenset({"poisson", "gamma", "uniform", "trace", "constant", "lognormal", "table"})
 """Members of unions, which are no fields of the file."""
 
@@ -31,8 +30,7 @@ def read_scenario(path: Path, changes: dict[str, Any] | None = None) -> Scenario
     try:
         return Scenario.model_validate(data, context={"folder": path.parent})
     except ValidationError as error:
-        wrong = "\n".join(f"  {field}" for field in wrong_fields(error, members=MEMBERS)[:8])
-        raise ScenarioError(f"{path}:\n{wrong}\n  {REFERENCE} lists every field") from error
+        raise ScenarioError(in_lines(str(path), wrong_fields(error, Scenario, members=MEMBERS))) from error
 
 
 def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever YAML can say
@@ -52,7 +50,7 @@ def _parse(path: Path) -> Any:  # noqa: ANN401 - whatever YAML can say
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ScenarioError(f"{path}: {why}; a scenario is a YAML file, see {REFERENCE}") from error
+        raise ScenarioError(f"{path}: {why}; a scenario is a YAML file") from error
     except yaml.YAMLError as error:
         raise ScenarioError(f"{path}: it is no YAML: {_flat(error)}") from error
 

@@ -114,7 +114,7 @@ def _read_interference(given: object, info: ValidationInfo) -> float | Interfere
     except DocumentError as error:
         raise ValueError(str(error)) from error
     except ValidationError as error:
-        raise ValueError(str(wrong_fields(error)[0])) from error
+        raise ValueError(str(wrong_fields(error, InterferenceModel)[0])) from error
     raise ValueError("must be a factor, 1 to 1000, or the path of a file that `tidegate fit-interference` wrote")
 
 

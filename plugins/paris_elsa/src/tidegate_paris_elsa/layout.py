@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 
+from pydantic import ValidationError
+
 from tidegate.api import PlanningError
-from tidegate.documents import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker, Mig
+from tidegate.documents import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker, Mig, wrong_fields
 from tidegate_paris_elsa.plan import MigPlan
 from tidegate_paris_elsa.problem import MigModel, MigProblem
 from tidegate_paris_elsa.slices import Speed, offers_of
@@ -47,8 +49,8 @@ def layout_of(problem: MigProblem, plan: MigPlan) -> Layout:
             ),
             workers=tuple(workers),
         )
-    except ValueError as error:
-        raise PlanningError(f"the plan cannot be laid out: {error}") from error
+    except ValidationError as error:
+        raise PlanningError(f"the plan cannot be laid out: {wrong_fields(error, Layout)[0]}") from error
 
 
 def _partition(model: MigModel, speeds: Mapping[str, Speed], used: set[str]) -> LayoutPartition:

@@ -4,10 +4,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from tidegate.api import PlanningError, Progress
 from tidegate.api.device import Device
 from tidegate.api.mig import MigGeometry, mig_geometries
-from tidegate.documents import Layout, LayoutWorker
+from tidegate.documents import Layout, LayoutWorker, wrong_fields
 from tidegate_paris_elsa.bearing import rates_borne
 from tidegate_paris_elsa.change_plan import ChangeCost, PlannedStep, Reconfiguration
 from tidegate_paris_elsa.change_problem import ReconfigurationProblem
@@ -55,8 +57,8 @@ def new_layout(problem: ReconfigurationProblem, plan: Reconfiguration) -> Layout
     planned = problem.layouts[1]
     try:
         return Layout.model_validate(planned.model_copy(update={"workers": plan.workers}).model_dump())
-    except ValueError as error:
-        raise PlanningError(f"the plan is not of this problem: {error}") from error
+    except ValidationError as error:
+        raise PlanningError(f"the plan is not of this problem: {wrong_fields(error, Layout)[0]}") from error
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    config: Annotated[Path | None, typer.Argument(help="Configuration file (docs/reference/config.md).")] = None,
+    config: Annotated[Path | None, typer.Argument(help="Configuration file (YAML).")] = None,
     online: Annotated[bool, typer.Option("--online", help="Also ask the Tritons that it names.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Only print the JSON schema of the file.")] = False,
@@ -101,13 +101,10 @@ def _complain(config: Path, notices: "Sequence[WrongField]", problems: "Sequence
     from rich.console import Console
     from rich.markup import escape
 
-    from tidegate_proxy.configuration.config_file import REFERENCE
+    from tidegate.documents import in_lines
 
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     for notice in notices:
         console.print(f"[yellow]warning:[/] {escape(str(notice))}")
     if problems:
-        console.print(f"[red]error:[/] {escape(str(config))}:")
-        for problem in problems:
-            console.print(f"  {escape(str(problem))}")
-        console.print(f"  {REFERENCE} lists every field")
+        console.print(f"[red]error:[/] {escape(in_lines(str(config), problems, most=len(problems)))}")

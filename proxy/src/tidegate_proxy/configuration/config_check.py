@@ -235,9 +235,8 @@ def _option_problems(where: str, kind: type[BaseModel], options: Mapping[str, ob
     try:
         kind.model_validate(options)
     except ValidationError as error:
-        known = ", ".join(kind.model_fields) or "none"
         return [
-            WrongField(f"{where}.{field.where}" if field.where else where, f"{field.what} (it has: {known})")
-            for field in wrong_fields(error, whole="")
+            WrongField(f"{where}.{field.where}" if field.where else where, field.what)
+            for field in wrong_fields(error, kind, whole="")
         ]
     return []

@@ -8,18 +8,15 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from tidegate.documents import WrongField, wrong_fields
+from tidegate.documents import WrongField, in_lines, wrong_fields
 from tidegate_proxy.configuration.config import ServeConfig
-
-REFERENCE = "docs/reference/config.md"
 
 
 class ConfigError(Exception):
     """A configuration that cannot be used; the message names file, fields and remedies."""
 
     def __init__(self, source: str, problems: tuple[WrongField, ...]) -> None:
-        lines = "".join(f"\n  {problem}" for problem in problems)
-        super().__init__(f"{source}:{lines}\n  {REFERENCE} lists every field")
+        super().__init__(in_lines(source, problems))
         self.problems = problems
 
 
@@ -41,7 +38,7 @@ def read_config(path: Path | None = None, flags: Mapping[str, Any] | None = None
         # As JSON: pydantic then takes strings for paths and lists for tuples, and is strict in all else.
         return ServeConfig.model_validate_json(json.dumps(data, default=str), context={"folder": folder})
     except ValidationError as error:
-        raise ConfigError(source, wrong_fields(error)) from error
+        raise ConfigError(source, wrong_fields(error, ServeConfig)) from error
 
 
 def _source(path: Path | None, flags: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from tidegate_repo_generator.deploying.places import Place
 def proxy_config(places: Mapping[str, Place], policy: str) -> str:
     """The text of the YAML file. Strings are written as JSON writes them, which YAML reads."""
     lines = [
-        "# Written by `tidegate generate`; docs/reference/config.md lists every field.",
+        "# Written by `tidegate generate`; `tidegate check --schema` prints every field.",
         "version: 1",
         f"layout: {LAYOUT_FILE}",
         f"policy: {json.dumps(policy)}",
