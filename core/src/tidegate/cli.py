@@ -8,16 +8,13 @@ from importlib import metadata
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tidegate.api import CommandSpec, PlannerSpec, PolicySpec
+from tidegate.commands.common import console_for_tables
 from tidegate.control import ControllerSpec
 from tidegate.host import Plugins
 from tidegate.observation import ObserverSpec
-
-WIDE = 240
-"""Columns of a table that goes to no terminal."""
 
 
 def build_app(plugins: Plugins) -> typer.Typer:
@@ -27,6 +24,8 @@ def build_app(plugins: Plugins) -> typer.Typer:
         help="A drop-in front for NVIDIA Triton that decides which requests run together, when and where.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        # Frames, which wrap what they hold, are for those who look at a terminal.
+        rich_markup_mode="rich" if sys.stdout.isatty() and sys.stderr.isatty() else None,
     )
 
     @app.callback()
@@ -51,8 +50,7 @@ def build_app(plugins: Plugins) -> typer.Typer:
         table = Table("kind", "name", "from", "what it is", "options")
         for offer in offers:
             table.add_row(offer.kind, offer.name, offer.source, offer.summary, ", ".join(offer.options))
-        # What plugins say of themselves is text. Where nobody looks at a terminal lines are as long as they are.
-        console = Console(markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
+        console = console_for_tables(markup=False)  # what plugins say of themselves is text
         console.print(table)
         for where, why in plugins.broken.items():
             console.print(f"{where} could not be imported: {why}", style="red")

@@ -168,6 +168,7 @@ def generate(
     """
     from rich.console import Console  # noqa: PLC0415 - this, onnx and onnxruntime are slow to import
 
+    from tidegate.commands.common import console_for_tables  # noqa: PLC0415
     from tidegate_repo_generator.generate import generate_model  # noqa: PLC0415
     from tidegate_repo_generator.tensorrt.given_shapes import shapes_given  # noqa: PLC0415
 
@@ -214,7 +215,7 @@ def generate(
         return
     for notice in generated.notices:
         errors.print(f"notice: {notice}")
-    Console(soft_wrap=True, markup=False, highlight=False).print(_as_table(generated))
+    console_for_tables(markup=False).print(_as_table(generated))
 
 
 def _refuse(context: typer.Context, panel: str, why: str) -> None:

@@ -70,6 +70,7 @@ def profile_blocks(
     """
     from rich.console import Console  # noqa: PLC0415 - this and onnxruntime are slow to import
 
+    from tidegate.commands.common import console_for_tables  # noqa: PLC0415
     from tidegate.documents import DocumentError, write_document  # noqa: PLC0415
     from tidegate_repo_generator.splitting.block_times import merge_into  # noqa: PLC0415
     from tidegate_repo_generator.splitting.imports import Tool, import_profile  # noqa: PLC0415
@@ -100,7 +101,7 @@ def profile_blocks(
     if as_json:
         typer.echo(profile.model_dump_json(indent=2))
         return
-    _print_table(measured, Console(soft_wrap=True, markup=False, highlight=False))
+    _print_table(measured, console_for_tables(markup=False))
     for line in _gaps(profile):
         errors.print(f"notice: {line}")
 

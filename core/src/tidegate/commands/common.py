@@ -19,9 +19,13 @@ EXTRA = {"numpy", "joblib", "plotly", "yaml"}
 """What the extra `sim` brings."""
 
 
-def console_for_tables() -> Console:
-    """Standard output; where it is no terminal, wide enough for a table."""
-    return Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 160)
+UNBOUNDED = 10_000
+"""Columns where nobody looks at a terminal: no line is wrapped, and no cell cut, at what COLUMNS says or at 80."""
+
+
+def console_for_tables(*, markup: bool = True) -> Console:
+    """Standard output; where it is no terminal, tables are as wide as what is in them."""
+    return Console(soft_wrap=True, highlight=False, markup=markup, width=None if sys.stdout.isatty() else UNBOUNDED)
 
 
 def said_of(error: Exception) -> str:

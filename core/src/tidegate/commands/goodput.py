@@ -28,7 +28,7 @@ def goodput(
 
     Each seed is searched for itself: some policies fall off a cliff, and where depends on luck. Example:
 
-    tidegate goodput scenarios/resnet50.yaml --policy symphony
+    tidegate goodput scenario.yaml --policy symphony
     """
     from rich.table import Table
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    scenario: Annotated[Path, typer.Argument(help="Scenario file (docs/reference/scenario.md).")],
+    scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML).")],
     policy: Annotated[
         list[str] | None, typer.Option(help="Only this policy, by name or label; may be given several times.")
     ] = None,
@@ -25,7 +25,7 @@ def simulate(
 
     Only the workers are simulated: they take as long as the scenario says. Example:
 
-    tidegate simulate scenarios/resnet50.yaml --policy symphony --html report.html
+    tidegate simulate scenario.yaml --policy symphony --html report.html
     """
     from rich.table import Table
 

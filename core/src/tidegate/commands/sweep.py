@@ -31,7 +31,7 @@ def sweep(
 
     A path names a field as in the file, entries of lists by their number or all of them by `*`. Example:
 
-    tidegate sweep scenarios/resnet50.yaml --set arrivals.rate_rps=4000,5000,6000 --set workers.0.count=8,9
+    tidegate sweep scenario.yaml --set arrivals.rate_rps=4000,5000,6000 --set workers.0.count=8,9
     """
     from rich.table import Table
 

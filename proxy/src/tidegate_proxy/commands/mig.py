@@ -76,11 +76,12 @@ def mig(
     """
     from rich.console import Console
 
+    from tidegate.commands.common import console_for_tables
     from tidegate.documents import DocumentError
     from tidegate_proxy.mig.interface import MigError
 
     errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
-    console = Console(soft_wrap=True, markup=False, highlight=False)
+    console = console_for_tables(markup=False)
     if source is None and action is not Action.SHOW:
         raise typer.BadParameter(f"{action} needs a layout, or the folder of a deployment", param_hint="LAYOUT")
     if (worker is None) == (action is Action.UUID):
