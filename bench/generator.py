@@ -36,7 +36,6 @@ ROUNDS = 3
 DURATION_S, WARMUP_S = 5.0, 1.0
 AIM_RPS, AIM_LATE_MS = 3000, 1.0
 FLOATS = 16
-LOCUSTFILE = Path(__file__).parents[1] / "loadtest" / "locustfile.py"
 SENDERS = ("Locust", "asyncio")
 
 
@@ -117,7 +116,7 @@ def run(sender: str, target: str, rate: int, core: int, folder: Path) -> dict[st
     options += ["--duration-s", str(DURATION_S), "--warmup-s", str(WARMUP_S)]
     report = folder / "report.json"
     if sender == "Locust":
-        command += [str(Path(sys.executable).parent / "locust"), "-f", str(LOCUSTFILE), "--headless", "--only-summary"]
+        command += [str(Path(sys.executable).parent / "tidegate-locust"), "--headless", "--only-summary"]
         command += ["--host", target, "--results-json", str(report), *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         text = report.read_text() if report.exists() else ""

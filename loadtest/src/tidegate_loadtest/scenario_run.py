@@ -64,20 +64,30 @@ def plan_runs(
 ) -> list[LiveRun]:
     """The runs that are asked for, policies by name or label. Without any: the scenario's, or the target as it is.
 
-    Raises PluginError (not installed, or wrong options), and LoadTestError for what cannot be emulated.
+    `target`: HOST:PORT, or NAME=HOST:PORT, and NAME is what the results call it. Raises PluginError (not installed, or
+    wrong options), and LoadTestError for what cannot be emulated.
     """
-    if target is None:
-        from tidegate_loadtest.emulated import check_can_be_emulated  # noqa: PLC0415 - of the extra `emulated`
+    if target is not None:
+        choice, target = _of_target(scenario, policies, target)
+        return [LiveRun(scenario, choice, seed, sending, target, gantt_s) for seed in seeds]
+    from tidegate_loadtest.emulated import check_can_be_emulated  # noqa: PLC0415 - of the extra `emulated`
 
-        choices = choose_policies(scenario, policies)
-        check_can_be_emulated(scenario, choices)
-        for choice in choices:
-            Plugins.installed().make_policy(choice.name, setup_of(scenario, seeds[0]), choice.options)
-    elif len(policies) > 1:
-        raise LoadTestError(f"{target} runs one policy: name at most one with --policy")
-    else:
-        choices = choose_policies(scenario, policies) if policies else [PolicyChoice(name=target)]
-    return [LiveRun(scenario, choice, seed, sending, target, gantt_s) for choice in choices for seed in seeds]
+    choices = choose_policies(scenario, policies)
+    check_can_be_emulated(scenario, choices)
+    for choice in choices:
+        Plugins.installed().make_policy(choice.name, setup_of(scenario, seeds[0]), choice.options)
+    return [LiveRun(scenario, choice, seed, sending, None, gantt_s) for choice in choices for seed in seeds]
+
+
+def _of_target(scenario: Scenario, policies: Sequence[str], target: str) -> tuple[PolicyChoice, str]:
+    """What the results call a server that runs, and where it is."""
+    label, _, address = target.rpartition("=")
+    if len(policies) > 1:
+        raise LoadTestError(f"{address} runs one policy: name at most one with --policy")
+    if policies:
+        (choice,) = choose_policies(scenario, policies)
+        return (choice.model_copy(update={"label": label}) if label else choice), address
+    return PolicyChoice(name=label or address), address
 
 
 def run_live(

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-LOCUST = Path(sys.executable).parent / "locust"
-LOCUSTFILE = Path(__file__).parents[3] / "loadtest" / "locustfile.py"
+LOCUST = Path(sys.executable).parent / "tidegate-locust"
 PATIENCE_S = 120
 """How long anything may take before a test gives it up; never how long it waits when all is well."""
 SCENARIO = """
@@ -35,7 +34,7 @@ class Locust:
     def __init__(self, folder: Path, arguments: tuple[str, ...]) -> None:
         self._log = folder / f"locust-{len(list(folder.glob('locust-*')))}.log"
         with self._log.open("w") as log:
-            command = [str(LOCUST), "-f", str(LOCUSTFILE), *arguments]
+            command = [str(LOCUST), *arguments]
             self._process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     @property
@@ -62,7 +61,7 @@ StartLocust = Callable[..., Locust]
 
 @pytest.fixture
 def start_locust(tmp_path: Path) -> Iterator[StartLocust]:
-    """`start_locust("--headless", ...)`: a `locust -f loadtest/locustfile.py`, killed if it has not ended."""
+    """`start_locust("--headless", ...)`: a `tidegate-locust`, killed if it has not ended."""
     started: list[Locust] = []
 
     def start(*arguments: object) -> Locust:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def compare(
-    scenario: Annotated[Path, typer.Argument(help="Scenario file (docs/reference/scenario.md).")],
+    scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML).")],
     more_targets: Annotated[
         list[str] | None, typer.Argument(metavar="NAME=HOST:PORT", help="Further targets.", show_default=False)
     ] = None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def loadtest(
-    scenario: Annotated[Path, typer.Argument(help="Scenario file (docs/reference/scenario.md).")],
+    scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML).")],
     policy: Annotated[
         list[str] | None, typer.Option(help="Only this policy, by name or label; may be given several times.")
     ] = None,
@@ -26,7 +26,10 @@ def loadtest(
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="gRPC of a Triton or Tidegate that runs. Default: emulate the cluster."),
+        typer.Option(
+            metavar="[NAME=]HOST:PORT",
+            help="gRPC of a Triton or Tidegate that runs, and what the results call it. Default: emulate the cluster.",
+        ),
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
@@ -48,12 +51,12 @@ def loadtest(
 
     Without --target the scenario's cluster is emulated on this machine: real tritonservers whose models take the time
     of its profiles, and `tidegate serve` before them with each policy in turn (policy `triton`: Triton's own dynamic
-    batcher, and no Tidegate). With --target whatever runs there is measured, once for each seed; --policy then only
-    says what it is called. Examples:
+    batcher, and no Tidegate). With --target whatever runs there is measured, once for each seed; the results call
+    it NAME, else as --policy says, else by its address. Examples:
 
     tidegate loadtest scenario.yaml --policy symphony --policy triton --html live.html
 
-    tidegate loadtest scenario.yaml --target localhost:8101 --policy symphony --json live.json
+    tidegate loadtest scenario.yaml --target tidegate=localhost:8101 --json live.json
     """
     from rich.console import Console
 

@@ -1,9 +1,10 @@
 """Locust for models: its web page, command line and workers, over tritonclient's own gRPC and HTTP connections.
 
-`locust -f loadtest/locustfile.py` imports `users`; so does a locustfile of your own. Whoever imports this package has a
+`tidegate-locust` runs `locustfile`; one of your own imports `users`, as that does. Whoever imports this package has a
 patched process: `import locust` makes the standard library gevent's, the lines below do so for gRPC. Nothing else of
 Tidegate imports it.
 
+    locustfile   the users that `tidegate-locust` starts
     users        TritonUser, the base of a locustfile's users; registers the rest with Locust's events
     options      what is added to Locust's command line
     load         what there is to send: a schedule (open loop), or a model that is asked again and again (closed loop)

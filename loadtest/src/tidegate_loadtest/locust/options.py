@@ -117,7 +117,7 @@ def add_options(parser: LocustArgumentParser) -> None:
         action = group.add_argument(flag, **{k: v for k, v in parser_option.items() if k != "include_in_web_ui"})
         action.include_in_web_ui = False
 
-    add("--scenario", "open loop: the requests of a scenario file (docs/reference/scenario.md), at their instants")
+    add("--scenario", "open loop: the requests of a scenario file (YAML), at their instants")
     add("--model", "the model to ask, instead of --scenario; with --rate an open loop, else -u users in a closed one")
     add("--protocol", "grpc (port 8001, 8101) or http (port 8000, 8100)", choices=("grpc", "http"))
     add("--rate", "with --model: requests per second, whatever the server does", type=float)
