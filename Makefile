@@ -5,7 +5,7 @@ MEMBERS = core[sim] proxy[embedded,nvml,tracing] plugins/baselines plugins/symph
 BIN = .venv/bin
 SOURCES = core/src proxy/src plugins/baselines/src plugins/symphony/src plugins/ppipe/src plugins/orloj/src plugins/paris_elsa/src plugins/inss/src plugins/template repo_generator/src triton_models/src loadtest/src
 
-.PHONY: help demo test test-all explore test-grpcio test-training lint bench fuzz soak loadtest install clean
+.PHONY: help demo test test-all explore test-grpcio test-training lint dist bench fuzz soak loadtest install clean
 help:  ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/'
 
@@ -34,8 +34,11 @@ test-training: .venv-training/installed  ## The tests of `tidegate train-inss`, 
 lint: .venv/installed  ## ruff, strict mypy, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(SOURCES) demo bench tests
+	$(BIN)/mypy $(SOURCES) demo bench release tests
 	PYTHONPATH=plugins/template/src $(BIN)/lint-imports
+
+dist: .venv/installed  ## Wheels and source distributions of all members into dist/, checked, and tried in a clean environment
+	$(BIN)/python -m release
 
 # Half an hour and more, or in need of the papers' data, so not among them: python -m bench.synthetic_workloads, bench.no_regret, bench.faults,
 # bench.ppipe_planner, bench.ppipe_simulated, bench.orloj, bench.paris_elsa, bench.dynamic_models
@@ -56,10 +59,10 @@ loadtest: .venv/installed  ## A scenario live: SCENARIO=file [TARGET=HOST:PORT] 
 install: .venv/installed  ## Only set up .venv
 
 clean:  ## Remove .venv and every cache
-	rm -rf .venv .venv-training .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-training dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.venv/installed: constraints.txt overrides.txt requirements-dev.txt $(wildcard */pyproject.toml plugins/*/pyproject.toml)
+.venv/installed: VERSION constraints.txt overrides.txt requirements-dev.txt $(wildcard */pyproject.toml plugins/*/pyproject.toml)
 	@test -n "$(PYTHON)" || { echo "make: found no CPython 3.11 or 3.12 (python3.11, python3.12 or python3): install one, or name it with PYTHON=..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { rm -rf .venv; echo "make: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv

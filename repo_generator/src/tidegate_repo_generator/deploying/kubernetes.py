@@ -7,6 +7,7 @@ whole GPUs, so those who share a device or an instance are one container here, w
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import Any, Final
 
 from tidegate.documents import LAYOUT_FILE, PROXY_FILE, LayoutWorker, Mig, mig_instance
@@ -20,7 +21,7 @@ from tidegate_repo_generator.model import Flavour
 
 CLAIM: Final = "tidegate-deployment"
 """The PersistentVolumeClaim that holds the folder of the deployment."""
-_IMAGE: Final = "tidegate:0.1.0"
+_IMAGE: Final = f"tidegate:{version('tidegate')}"
 _CONFIG: Final = "/etc/tidegate/config"
 _LONGEST_NAME: Final = 50
 
