@@ -67,12 +67,26 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_UsageError = typer.BadParameter.__mro__[1]
+"""Its base: typer has a copy of click's, and does not show it."""
+
+
 def main() -> None:
-    """Run the command line. What Ctrl-C ends while plugins are imported, too, ends with 130 and no traceback."""
+    """Run the command line. What is wrong with it is said in a line, with exit status 2.
+
+    What Ctrl-C ends while plugins are imported, too, ends with 130 and no traceback.
+    """
     try:
-        build_app(Plugins.installed())()
-    except KeyboardInterrupt:
+        sys.exit(build_app(Plugins.installed())(standalone_mode=False))
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+        else:
+            path = error.ctx.command_path if error.ctx else "tidegate"
+            typer.echo(f"error: {error.format_message().rstrip('.')}; see `{path} --help`", err=True)
+        sys.exit(2)
 
 
 @dataclass(frozen=True)

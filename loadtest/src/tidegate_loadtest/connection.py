@@ -1,5 +1,6 @@
 """The way to the server: gRPC channels, and the few questions that are asked before any load is sent."""
 
+import re
 from collections.abc import Awaitable
 from typing import Protocol, Self, TypeVar
 
@@ -7,6 +8,8 @@ import grpc
 from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from tidegate.documents import did_you_mean
 
 Answer = TypeVar("Answer")
 
@@ -45,6 +48,8 @@ class Connection:
 
     async def __aenter__(self) -> Self:
         """Connect. Raises LoadTestError where no live server answers."""
+        if not re.fullmatch(r".+:\d+", self.target):
+            raise LoadTestError(f"{self.target!r} is not HOST:PORT of a server's gRPC, such as localhost:8001")
         options = [
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", -1),
@@ -54,7 +59,11 @@ class Connection:
         self.stubs = [GRPCInferenceServiceStub(channel) for channel in self._channels]
         try:
             for stub in self.stubs:
-                await self.ask(stub.ServerLive(pb.ServerLiveRequest(), timeout=ANSWER_WITHIN_S))
+                await stub.ServerLive(pb.ServerLiveRequest(), timeout=ANSWER_WITHIN_S)
+        except grpc.aio.AioRpcError as error:
+            await self._close()
+            why = f"does it run, and is this its gRPC port? ({_said(error)})"
+            raise LoadTestError(f"{self.target}: no Triton and no Tidegate answers: {why}") from error
         except BaseException:
             await self._close()
             raise
@@ -65,21 +74,46 @@ class Connection:
 
     async def model_metadata(self, model: str) -> pb.ModelMetadataResponse:
         """Names, types and shapes of a model's tensors. Raises LoadTestError for an unknown model."""
-        return await self.ask(self.stubs[0].ModelMetadata(pb.ModelMetadataRequest(name=model), timeout=ANSWER_WITHIN_S))
+        request = pb.ModelMetadataRequest(name=model)
+        return await self._ask_about(model, self.stubs[0].ModelMetadata(request, timeout=ANSWER_WITHIN_S))
 
     async def model_config(self, model: str) -> model_config_pb2.ModelConfig:
         """A model's configuration. Raises LoadTestError for an unknown model."""
         request = pb.ModelConfigRequest(name=model)
-        return (await self.ask(self.stubs[0].ModelConfig(request, timeout=ANSWER_WITHIN_S))).config
+        return (await self._ask_about(model, self.stubs[0].ModelConfig(request, timeout=ANSWER_WITHIN_S))).config
 
     async def ask(self, call: Awaitable[Answer]) -> Answer:
         """Await an answer. Raises LoadTestError with what the server, or gRPC for it, said instead."""
         try:
             return await call
         except grpc.aio.AioRpcError as error:
-            details = " ".join((error.details() or error.code().name).split())
-            raise LoadTestError(f"{self.target}: {details}") from error
+            raise LoadTestError(f"{self.target}: {_said(error)}") from error
+
+    async def _ask_about(self, model: str, call: Awaitable[Answer]) -> Answer:
+        """Await an answer about a model. Of one that there is not, the error says which there are."""
+        try:
+            return await self.ask(call)
+        except LoadTestError as error:
+            names = await self._models()
+            if not names or model in names:
+                raise
+            known = did_you_mean(model, names, "its models are")
+            raise LoadTestError(f"{self.target}: it has no model {model!r}{known}") from error
+
+    async def _models(self) -> list[str]:
+        """What the server has ready; nothing where it does not tell."""
+        request = pb.RepositoryIndexRequest(ready=True)
+        try:
+            index = await self.ask(self.stubs[0].RepositoryIndex(request, timeout=ANSWER_WITHIN_S))
+        except LoadTestError:
+            return []
+        return [entry.name for entry in index.models]
 
     async def _close(self) -> None:
         for channel in self._channels:
             await channel.close()
+
+
+def _said(error: grpc.aio.AioRpcError) -> str:
+    """What the server, or gRPC for it, said instead of an answer."""
+    return " ".join((error.details() or error.code().name).split())

@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate.api import Model, Network, Worker, ms_to_ns
 from tidegate.api.model import LateWord
-from tidegate.documents import Layout
+from tidegate.documents import Layout, did_you_mean
 from tidegate_proxy.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.consent import Consent, consent_of
@@ -199,20 +199,17 @@ def _keep_signatures(catalog: Catalog, before: Catalog) -> None:
 def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
     batched = {name for name, model in told.items() if model.batch or model.merge.pad}
     if unknown := sorted(batched.difference(catalog.consents)):
-        served = ", ".join(sorted(catalog.consents)) or "none"
-        raise BackendError(
-            f"batch or merge is given for {', '.join(unknown)}, which no Triton has; these models are: {served}"
-        )
+        served = did_you_mean(unknown[0], catalog.consents, "these models are")
+        raise BackendError(f"batch or merge is given for {', '.join(unknown)}, which no Triton has{served}")
     catalog.check_padding()
     for what, given in (("an SLO", "slo_ms"), ("late", "late")):
         unscheduled = sorted(name for name in told if getattr(told[name], given) and name not in catalog.models)
         if not unscheduled:
             continue
-        scheduled = ", ".join(sorted(catalog.models)) or "none"
+        scheduled = did_you_mean(unscheduled[0], catalog.models, "these models are")
         reasons = [f"; {name}: {catalog.consents[name].why}" for name in unscheduled if name in catalog.consents]
         raise BackendError(
-            f"{what} is given for {', '.join(unscheduled)}, which is not scheduled; these models are: {scheduled}"
-            + "".join(reasons)
+            f"{what} is given for {', '.join(unscheduled)}, which is not scheduled{scheduled}{''.join(reasons)}"
         )
 
 

@@ -102,7 +102,7 @@ def test_the_median_is_expected_and_the_high_estimate_planned() -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("nonsense", "document"),
+        ("nonsense", "is no JSON"),
         ('{"version": 2, "profiles": []}', "version"),
         ('{"profiles": [{"model": "m", "alpha_ms": 1, "beta_ms": 1, "points": []}]}', "profiles.0.points"),
         (ProfileFile(profiles=[]).model_dump_json().replace("[]", '[{"model": "m"}]'), "profiles.0.alpha_ms"),

@@ -7,6 +7,7 @@ profile_file   how long models run, as measured
 interference   what models take on shares of one GPU, and by how much neighbours there make that longer
 struct_field   nouns of the contract as fields of a document
 from_file      documents as fields of options, given as they are or by their paths
+no_yaml        what is wrong with a text that is no YAML
 request_sizes  how many requests have how many rows, as observed
 shape_text     the shapes of requests, by which profiles are kept, in words
 wrong_fields   what is wrong with a document, field by field, in words
@@ -44,6 +45,7 @@ from tidegate.documents.interference import (
     SharingModel,
 )
 from tidegate.documents.layout import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker
+from tidegate.documents.no_yaml import no_yaml
 from tidegate.documents.profile_file import (
     ModelProfile,
     Point,
@@ -54,7 +56,7 @@ from tidegate.documents.profile_file import (
 )
 from tidegate.documents.request_sizes import RequestSizes
 from tidegate.documents.shape_text import read_shape, shape_text
-from tidegate.documents.wrong_fields import WrongField, in_lines, wrong_fields
+from tidegate.documents.wrong_fields import WHOLE, WrongField, in_lines, wrong_fields
 
 __all__ = [
     "DEFAULT_KIND",
@@ -64,6 +66,7 @@ __all__ = [
     "PROXY_FILE",
     "RUN_FOLDER",
     "STATE_FILE",
+    "WHOLE",
     "Alone",
     "BlockLatencies",
     "BlockProfile",
@@ -105,6 +108,7 @@ __all__ = [
     "in_lines",
     "mig_geometries",
     "mig_instance",
+    "no_yaml",
     "read_deployment",
     "read_document",
     "read_profiles",

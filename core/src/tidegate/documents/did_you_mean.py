@@ -15,7 +15,12 @@ def closest(given: str, known: Iterable[str]) -> str | None:
     return names[found[0]] if found else None
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """A question behind "there is no such thing": `; did you mean 'symphony'?`. Empty where nothing is like it."""
-    meant = closest(given, known)
-    return "" if meant is None else f"; did you mean {meant!r}?"
+def did_you_mean(given: str, known: Iterable[str], heading: str) -> str:
+    """What to put behind "there is no such thing": `; did you mean 'symphony'? Installed: fifs, symphony`.
+
+    Where nothing is like it: `; installed: fifs, symphony`. `heading`: what the known ones are, in small letters.
+    """
+    names = sorted(known)
+    meant = closest(given, names)
+    listed = f"{heading}: {', '.join(names) or 'none'}"
+    return f"; {listed}" if meant is None else f"; did you mean {meant!r}? {listed[0].upper()}{listed[1:]}"

@@ -7,6 +7,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from tidegate.api import Document
+from tidegate.documents.no_yaml import no_yaml
 from tidegate.documents.wrong_fields import in_lines, wrong_fields
 
 
@@ -48,4 +49,4 @@ def _parse(path: Path) -> object:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise DocumentError(f"{path}: it is no YAML: {' '.join(str(error).split())}") from error
+        raise DocumentError(f"{path}: {no_yaml(error)}") from error

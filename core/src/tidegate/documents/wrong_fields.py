@@ -4,13 +4,15 @@ import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import Annotated, Any, TypeGuard, Union, get_args, get_origin
+from typing import Annotated, Any, Final, TypeGuard, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from tidegate.documents.did_you_mean import closest
 from tidegate.documents.wrong_value import WrongValue, wrong_value
 
+WHOLE: Final = "document"
+"""Where something is wrong of which no single field is to blame."""
 _TYPES = ("list[", "tuple[", "dict[", "constrained-", "function-", "[key]")
 """How steps of a path begin that are types, not fields."""
 _NAMES_ITS_FIELD = re.compile(r"([\w.]+): (.+)", re.DOTALL)
@@ -28,11 +30,11 @@ class WrongField:
     """What is wrong with it."""
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}"
+        return self.what if self.where == WHOLE else f"{self.where}: {self.what}"
 
 
 def wrong_fields(
-    error: ValidationError, kind: type[BaseModel], *, whole: str = "document", members: Container[str] = ()
+    error: ValidationError, kind: type[BaseModel], *, whole: str = WHOLE, members: Container[str] = ()
 ) -> tuple[WrongField, ...]:
     """Every field that pydantic refuses of a document of this kind.
 

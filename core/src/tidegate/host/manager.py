@@ -143,9 +143,8 @@ class Plugins:
         if name in known:
             return known[name]
         broken = "".join(f"; {where} could not be imported ({why})" for where, why in self.broken.items())
-        installed = ", ".join(sorted(known)) or "none"
-        meant = did_you_mean(name, known)
-        raise UnknownPlugin(f"no {word} named {name!r} is installed{meant}; installed: {installed}{broken}")
+        installed = did_you_mean(name, known, "installed")
+        raise UnknownPlugin(f"no {word} named {name!r} is installed{installed}{broken}")
 
 
 def make_policy(spec: PolicySpec, setup: Setup, options: dict[str, Any]) -> Policy:

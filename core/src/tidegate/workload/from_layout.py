@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tidegate.documents import DocumentError, Layout, read_document, wrong_fields
+from tidegate.documents import DocumentError, Layout, did_you_mean, read_document, wrong_fields
 
 
 def sections_of(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -35,7 +35,8 @@ def _models(layout: Layout, said: Sequence[Any]) -> list[Any]:
     if len(named) < len(said):
         return [*said]  # which is wrong: let that be said
     if unknown := sorted(named.keys() - {model.name for model in layout.models}):
-        raise ValueError(f"models: {unknown[0]!r} is no model of the layout")
+        models = did_you_mean(unknown[0], [model.name for model in layout.models], "it has")
+        raise ValueError(f"models: {unknown[0]!r} is no model of the layout{models}")
     for name, model in named.items():
         if doubled := [field for field in ("profile", "profiles", "pipelines") if model.get(field)]:
             raise ValueError(f"models: {doubled[0]} of {name!r} comes from the layout: leave it out")

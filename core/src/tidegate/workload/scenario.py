@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, model_
 
 from tidegate.api.model import LateWord
 from tidegate.control import ControllerChoice
-from tidegate.documents import Layout, wrong_fields
+from tidegate.documents import Layout, did_you_mean, wrong_fields
 from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, Varying
 from tidegate.workload.arrivals import RateStep as Step
 from tidegate.workload.distributions import AnyDistribution, Constant
@@ -317,8 +317,9 @@ class Scenario(Section):
         for index, pool in enumerate(self.workers):
             for hosted in pool.hosts or parts:
                 if hosted not in parts:
+                    known = did_you_mean(hosted, parts, "it has")
                     raise ValueError(
-                        f"workers.{index}.hosts: {hosted!r} is no model and no partition of one in this scenario"
+                        f"workers.{index}.hosts: {hosted!r} is no model and no partition of one in this scenario{known}"
                     )
                 if parts[hosted][0].profile_on(pool.kind) is None:
                     raise ValueError(

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tidegate.documents import in_lines, wrong_fields
+from tidegate.documents import in_lines, no_yaml, wrong_fields
 from tidegate.workload.scenario import Scenario
 
 MEMBERS = frozenset({"poisson", "gamma", "uniform", "trace", "constant", "lognormal", "table"})
@@ -40,7 +40,7 @@ def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever YAML can say
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ScenarioError(f"{text!r} is no YAML value: {_flat(error)}") from error
+        raise ScenarioError(f"{text!r}: {no_yaml(error)}") from error
 
 
 def _parse(path: Path) -> Any:  # noqa: ANN401 - whatever YAML can say
@@ -52,7 +52,7 @@ def _parse(path: Path) -> Any:  # noqa: ANN401 - whatever YAML can say
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ScenarioError(f"{path}: {why}; a scenario is a YAML file") from error
     except yaml.YAMLError as error:
-        raise ScenarioError(f"{path}: it is no YAML: {_flat(error)}") from error
+        raise ScenarioError(f"{path}: {no_yaml(error)}") from error
 
 
 def _change(path: Path, data: Any, field: str, value: Any) -> None:  # noqa: ANN401
@@ -84,7 +84,3 @@ def _enter(path: Path, part: Any, key: Any, field: str) -> Any:  # noqa: ANN401
     if not isinstance(part[key], list | dict):
         raise ScenarioError(f"{path}: cannot set {field!r}: {key!r} is {part[key]!r}, which has no fields")
     return part[key]
-
-
-def _flat(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -11,6 +11,7 @@ from tidegate.documents import (
     InterferenceModel,
     Slice,
     Whole,
+    did_you_mean,
     mig_instance,
     read_document,
     wrong_fields,
@@ -139,12 +140,15 @@ class SimulationSpec(Section):
         workers = len(nodes)
         for name in self.service:
             if name not in partitions:
-                raise ValueError(f"simulation.service: {name!r} is no model of this scenario, nor a partition of one")
+                known = did_you_mean(name, partitions, "it has")
+                raise ValueError(
+                    f"simulation.service: {name!r} is no model of this scenario, nor a partition of one{known}"
+                )
         for index, event in enumerate(self.events):
             who = event.lost if event.lost is not None else event.joined
             if (isinstance(who, str) and who not in nodes) or (isinstance(who, int) and not 0 <= who < workers):
-                known = f"nodes: {', '.join(sorted(set(nodes)))}; workers: 0 to {workers - 1}"
-                raise ValueError(f"simulation.events.{index}: there is no {who!r} ({known})")
+                there = f"nodes: {', '.join(sorted(set(nodes)))}; workers: 0 to {workers - 1}"
+                raise ValueError(f"simulation.events.{index}: there is no {who!r} ({there})")
 
     def check_sharing(self, workers: Iterable[tuple[Device, Slice, Iterable[str]]]) -> None:
         """Raises ValueError where workers share a GPU of which the interference file does not tell.

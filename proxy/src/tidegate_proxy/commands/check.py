@@ -73,7 +73,7 @@ def check(
         }
         typer.echo(json.dumps(document, indent=2))
     else:
-        _show(resolved, tritons)
+        _show(None if problems else resolved, tritons)
         _complain(config, notices, problems)
     if problems:
         raise typer.Exit(1)

@@ -93,6 +93,10 @@ def serve(
     from tidegate_proxy.configuration.config_file import read_config
     from tidegate_proxy.observability.logs import configure_logs
 
+    if config is None and not triton:
+        raise typer.BadParameter(
+            "which Triton? --triton HOST:PORT, or a configuration with --config", param_hint="--triton"
+        )
     flags = {
         "tritons": [_triton(text) for text in triton] if triton else None,
         "policy": {"name": policy, "options": _pairs(option, "--option") or None},

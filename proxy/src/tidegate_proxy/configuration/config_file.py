@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from tidegate.documents import WrongField, in_lines, wrong_fields
+from tidegate.documents import WHOLE, WrongField, in_lines, no_yaml, wrong_fields
 from tidegate_proxy.configuration.config import ServeConfig
 
 
@@ -31,7 +31,7 @@ def read_config(path: Path | None = None, flags: Mapping[str, Any] | None = None
     source = _source(path, given)
     document = _parse(path) if path else {}
     if not isinstance(document, dict):
-        raise ConfigError(source, (WrongField("document", "it is no mapping of fields to values"),))
+        raise ConfigError(source, (WrongField(WHOLE, "it is no mapping of fields to values"),))
     data = _merged(_long(document), _long(given))
     folder = path.parent.absolute() if path else Path.cwd()
     try:
@@ -66,10 +66,9 @@ def _parse(path: Path) -> Any:  # noqa: ANN401 - whatever YAML can say
         return yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ConfigError(str(path), (WrongField("document", f"{why}; a configuration is a YAML file"),)) from error
+        raise ConfigError(str(path), (WrongField(WHOLE, f"{why}; a configuration is a YAML file"),)) from error
     except yaml.YAMLError as error:
-        why = " ".join(str(error).split())
-        raise ConfigError(str(path), (WrongField("document", f"it is no YAML: {why}"),)) from error
+        raise ConfigError(str(path), (WrongField(WHOLE, no_yaml(error)),)) from error
 
 
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
