@@ -8,6 +8,7 @@ import sys
 import tomllib
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import TypeGuard
 
 import grimp
 import pytest
@@ -142,3 +143,60 @@ def test_every_package_says_that_it_is_typed() -> None:
     assert len(packages) > 8
     untyped = sorted(package.name for package in packages if not (package / "py.typed").exists())
     assert untyped == [], "no py.typed: whoever imports these gets no types"
+
+
+VALIDATES = ("model_validate", "model_validate_json", "validate_python", "validate_json")
+AMONG_OURSELVES = {
+    "background.py",  # a process of ours reads what another one wrote
+    "up.py",
+}
+
+
+def test_nobody_is_told_anything_in_pydantics_words() -> None:
+    """Whatever people write is validated where a ValidationError is caught, and is told by `wrong_fields`."""
+    wrong = []
+    for source in (*ROOT.glob("*/src"), *ROOT.glob("plugins/*/src")):
+        for path in source.rglob("*.py"):
+            tree = ast.parse(path.read_bytes())
+            handlers = [node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and _catches(node)]
+            told = [f"{path.name}:{handler.lineno} repeats what it says" for handler in handlers if _repeats(handler)]
+            caught = {id(each) for node in ast.walk(tree) if _tries(node) for each in ast.walk(node)}
+            calls = [node for node in ast.walk(tree) if _validates(node) and id(node) not in caught]
+            bare = [f"{path.name}:{call.lineno} lets it through" for call in calls if path.name not in AMONG_OURSELVES]
+            wrong += told + bare
+    assert wrong == []
+
+
+def _catches(handler: ast.ExceptHandler) -> bool:
+    names = [node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)] if handler.type else []
+    return "ValidationError" in names
+
+
+def _tries(node: ast.AST) -> bool:
+    return isinstance(node, ast.Try) and any(_catches(handler) for handler in node.handlers)
+
+
+def _validates(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VALIDATES
+
+
+def _repeats(handler: ast.ExceptHandler) -> bool:
+    """Whether the error itself becomes text: in an f-string, or by `str`."""
+    texts = [node.value for node in ast.walk(handler) if isinstance(node, ast.FormattedValue)]
+    for node in ast.walk(handler):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("str", "repr"):
+            texts += node.args
+    return any(isinstance(text, ast.Name) and text.id == handler.name for text in texts)
+
+
+def test_the_rule_about_pydantics_words_can_be_broken() -> None:
+    broken = ast.parse('try:\n    pass\nexcept (OSError, ValidationError) as error:\n    print(f"no: {error}")')
+    (handler,) = (node for node in ast.walk(broken) if isinstance(node, ast.ExceptHandler))
+    assert _catches(handler)
+    assert _repeats(handler)
+    kept = ast.parse(
+        "try:\n    M.model_validate(x)\nexcept ValidationError as error:\n    print(wrong_fields(error, M))"
+    )
+    (handler,) = (node for node in ast.walk(kept) if isinstance(node, ast.ExceptHandler))
+    assert not _repeats(handler)
+    assert [_validates(node) for node in ast.walk(kept)].count(True) == 1

@@ -19,7 +19,7 @@ def _installed() -> dict[Path, str]:
     (run,) = (line for line in _instructions("RUN") if "uv pip install" in line)
     removed = {ROOT / folder for folder in re.findall(r"\brm -r (\S+)", run)}
     words = [word.strip('"') for word in run.split() if word.strip('"').startswith("./")]
-    folders = {}
+    folders: dict[Path, str] = {}
     for word in words:
         path, _, extras = word.removeprefix("./").rstrip("]").partition("[")
         folders |= dict.fromkeys(ROOT.glob(path), extras)
@@ -44,7 +44,9 @@ def test_the_image_has_every_extra_but_the_embedded_triton() -> None:
 
 def _own(core: Member, extra: str) -> str:
     (own,) = (
-        wanted for wanted in core.manifest["project"]["optional-dependencies"][extra] if wanted.startswith("tidegate[")
+        str(wanted)
+        for wanted in core.manifest["project"]["optional-dependencies"][extra]
+        if wanted.startswith("tidegate[")
     )
     return own
 

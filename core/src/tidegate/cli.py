@@ -2,10 +2,11 @@
 
 import dataclasses
 import json
+import re
 import sys
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
@@ -13,6 +14,7 @@ from rich.table import Table
 from tidegate.api import CommandSpec, PlannerSpec, PolicySpec
 from tidegate.commands.common import console_for_tables
 from tidegate.control import ControllerSpec
+from tidegate.documents import in_our_words
 from tidegate.host import Plugins
 from tidegate.observation import ObserverSpec
 
@@ -67,7 +69,13 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-_UsageError = typer.BadParameter.__mro__[1]
+COMMANDS_OF: Final = {
+    "proxy": ("check", "down", "mig", "serve", "triton", "up"),
+    "loadtest": ("compare", "fit-interference", "loadtest", "profile", "profile-shares"),
+    "generate": ("generate", "profile-blocks", "split"),
+}
+"""What comes with which extra of this distribution, for whoever has not installed it."""
+_UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 """Its base: typer has a copy of click's, and does not show it."""
 
 
@@ -84,9 +92,18 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
         else:
-            path = error.ctx.command_path if error.ctx else "tidegate"
-            typer.echo(f"error: {error.format_message().rstrip('.')}; see `{path} --help`", err=True)
+            typer.echo(f"error: {_in_a_line(error)}", err=True)
         sys.exit(2)
+
+
+def _in_a_line(error: Any) -> str:  # noqa: ANN401 - a copy of click's error
+    said, context = in_our_words(error.format_message()), error.ctx
+    if asked := re.match(r"No such command '(.+?)'", said):
+        for extra, commands in COMMANDS_OF.items():
+            if asked[1] in commands:
+                return f'the command {asked[1]!r} is not installed: pip install "tidegate[{extra}]"'
+    end = "" if said.endswith(("?", ".")) else "."
+    return f"{said}{end} See `{context.command_path if context else 'tidegate'} --help`"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ scenario_run       a scenario run live: BEGIN HERE
                      processes: what that takes
   judge              what was measured, in the columns of a simulated run
 comparison/        several targets, the same load in turn, and what may be concluded
-locust/            the same load from Locust: in its web page, closed loops of users, many processes, HTTP too
+locust/            the same load from Locust: in its web page, closed loops of users, many processes, HTTP too;
+                     locust_command: `tidegate-locust`
 open_loop          requests on schedule; closed_loop: callers who wait; recorder: what became of each
 result             one row per request, and the summary; report: as a table; progress_bar: meanwhile
 server_stats       how large the server's batches and how busy its instances were, by its own statistics

@@ -110,4 +110,4 @@ def _of_log(source: Path) -> "RequestSizes":
                 counts[entry.event.request.model][entry.event.request.rows] += 1
     if not counts:
         raise ValueError("nothing arrived while it was recorded: record under load")
-    return RequestSizes.model_validate({"models": {name: dict(sorted(mine.items())) for name, mine in counts.items()}})
+    return RequestSizes(models={name: dict(sorted(mine.items())) for name, mine in counts.items()})

@@ -57,6 +57,7 @@ from tidegate.documents.profile_file import (
 from tidegate.documents.request_sizes import RequestSizes
 from tidegate.documents.shape_text import read_shape, shape_text
 from tidegate.documents.wrong_fields import WHOLE, WrongField, in_lines, wrong_fields
+from tidegate.documents.wrong_value import in_our_words
 
 __all__ = [
     "DEFAULT_KIND",
@@ -106,6 +107,7 @@ __all__ = [
     "device_variable",
     "did_you_mean",
     "in_lines",
+    "in_our_words",
     "mig_geometries",
     "mig_instance",
     "no_yaml",

@@ -9,10 +9,11 @@ LIKENESS: Final = 0.7
 
 
 def closest(given: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like the given one, capitals aside; None where none is like it."""
+    """The known name that is most like the given one, but for capitals and units (`slo`, `slo_ms`); None if none is."""
     names = {name.lower(): name for name in known}
     found = get_close_matches(given.lower(), names, n=1, cutoff=LIKENESS)
-    return names[found[0]] if found else None
+    longer = [name for name in names if name.startswith(f"{given.lower()}_")]
+    return names[found[0]] if found else names[longer[0]] if len(longer) == 1 else None
 
 
 def did_you_mean(given: str, known: Iterable[str], heading: str) -> str:

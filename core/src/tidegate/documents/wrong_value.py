@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic_core import ErrorDetails
 
 SHOWN: Final = 60
-"""Of a text that is wrong, so many characters are repeated."""
+"""So many characters of a text that is wrong are repeated."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,29 @@ def wrong_value(error: ErrorDetails) -> WrongValue:
         case "json_invalid":
             wanted, said = f"is no JSON: {context['error']}", ""
         case _:
-            wanted = _reworded(error["msg"])
+            wanted = in_our_words(error["msg"])
     return WrongValue(wanted, said)
 
 
+def in_our_words(message: str) -> str:
+    """A message of pydantic's, which other libraries, such as typer, pass on: without inputs that should be valid."""
+    for pattern, words in _WORDS:
+        message = re.sub(pattern, words, message)
+    return message
+
+
+_WORDS: Final = (
+    (r"a valid integer(, .*)?$", "a whole number"),
+    (r"a valid number(, .*)?$", "a number"),
+    (r"greater than or equal to", "at least"),
+    (r"less than or equal to", "at most"),
+    (r"greater than", "more than"),
+    (r"\b(\w+ )?[Ii]nput should (not )?", r"must \2"),
+    (r"\b(\w+ )?[Ii]nput is ", "is "),
+    (r"\ba valid ", "a "),
+    (r"[Ii]nput (string|violated)", r"text \1"),
+    (r"(Value error|Assertion failed), ", ""),
+)
 _FIELDS: Final = frozenset({"model_type", "model_attributes_type", "dataclass_type", "dict_type", "mapping_type"})
 _TYPES: Final = {
     **dict.fromkeys(_FIELDS, "fields with values"),
@@ -93,12 +112,6 @@ def _counted(kind: str, context: dict[str, Any], one: str, many: str) -> str:
     word, bound = ("at least", "min_length") if kind.endswith("short") else ("at most", "max_length")
     count = context[bound]
     return f"must have {word} {count} {one if count == 1 else many}"
-
-
-def _reworded(message: str) -> str:
-    """The rest, which no document of ours asks for yet: pydantic's sentence without its subject."""
-    plain = message.replace("a valid ", "a ").replace("input string", "text")
-    return re.sub(r"^(\w+ )?[Ii]nput (should )?", lambda found: "must " if found[2] else "", plain)
 
 
 def _said(given: object) -> str:

@@ -94,9 +94,8 @@ def serve(
     from tidegate_proxy.observability.logs import configure_logs
 
     if config is None and not triton:
-        raise typer.BadParameter(
-            "which Triton? --triton HOST:PORT, or a configuration with --config", param_hint="--triton"
-        )
+        _say_error("no Triton is named: give --triton HOST:PORT, or a configuration with --config")
+        raise typer.Exit(2)
     flags = {
         "tritons": [_triton(text) for text in triton] if triton else None,
         "policy": {"name": policy, "options": _pairs(option, "--option") or None},
@@ -170,7 +169,7 @@ def _serve_with_fronts(settings: "ServeConfig", read_again: "Callable[[], ServeC
     return supervise(run_home, run_front, settings.fronts)
 
 
-def _say_error(error: Exception) -> None:
+def _say_error(error: Exception | str) -> None:
     from rich.console import Console
     from rich.markup import escape
 

@@ -1,0 +1,256 @@
+"""What people get wrong in their first hour, and the one line that each of it is told in: what, where, and the remedy.
+
+Not at a terminal, as in a script or a log: nothing is wrapped at 80 columns, and nothing is cut there.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidegate.cli import COMMANDS_OF, main
+from tidegate.host import Plugins
+
+SCENARIO = """\
+duration_s: 1
+workers: [{count: 1}]
+models:
+  - {name: resnet, slo_ms: 70, profile: {alpha_ms: 1, beta_ms: 5, max_batch: 8}}
+arrivals: {process: poisson, rate_rps: 20}
+policies: [{name: symphony}]
+"""
+CONFIGURATION = "tritons: [localhost:8001]\npolicy: symphony\n"
+NOBODY = "127.0.0.1:9"
+"""The port of an old service that nothing here runs, and below those that are given out."""
+
+
+def scenario(*changes: tuple[str, str]) -> str:
+    """The scenario with something wrong in it."""
+    text = SCENARIO
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+MISTAKES = {
+    "a command that is misspelt": (
+        "",
+        "simulat a.yaml",
+        "error: No such command 'simulat'. Did you mean 'simulate'? See `tidegate --help`",
+    ),
+    "an option that is misspelt": (
+        scenario(),
+        "simulate a.yaml --polcy symphony",
+        "error: No such option: --polcy (Possible options: --policy). See `tidegate simulate --help`",
+    ),
+    "an option of another type": (
+        scenario(),
+        "simulate a.yaml --seed one",
+        "error: Invalid value for '--seed': must be a whole number. See `tidegate simulate --help`",
+    ),
+    "no file": (
+        scenario(),
+        "simulate",
+        "error: Missing argument 'scenario'. See `tidegate simulate --help`",
+    ),
+    "a file that is not there": (
+        scenario(),
+        "simulate b.yaml",
+        "error: b.yaml: No such file or directory; a scenario is a YAML file",
+    ),
+    "a policy that is misspelt": (
+        scenario(),
+        "simulate a.yaml --policy symfony",
+        "error: no policy named 'symfony' is installed; did you mean 'symphony'? Installed: {policies}",
+    ),
+    "an option of a policy that is misspelt": (
+        scenario(("{name: symphony}", "{name: symphony, options: {reserv_ms: 1}}")),
+        "simulate a.yaml",
+        "error: options of policy 'symphony': reserv_ms: there is no such field; did you mean reserve_ms?",
+    ),
+    "a word that an option of a policy does not know": (
+        scenario(("{name: symphony}", "{name: symphony, options: {deferral: never}}")),
+        "simulate a.yaml",
+        "error: options of policy 'symphony': deferral: must be 'adaptive' or 'frontrun', not 'never'",
+    ),
+    "a policy twice": (
+        scenario(("[{name: symphony}]", "[{name: symphony}, {name: symphony}]")),
+        "simulate a.yaml",
+        "error: a.yaml: policies: 'symphony' is listed twice: give one of them a label",
+    ),
+    "a field that is misspelt": (
+        scenario(("slo_ms", "slo")),
+        "simulate a.yaml",
+        "error: a.yaml: models.0.slo: there is no such field; did you mean slo_ms?",
+    ),
+    "a required field that is misspelt": (
+        scenario(("duration_s", "duration")),
+        "simulate a.yaml",
+        "error: a.yaml: duration: there is no such field; did you mean duration_s?",
+    ),
+    "a field in the wrong place": (
+        scenario(("duration_s: 1", "duration_s: 1\nslo_ms: 70")),
+        "simulate a.yaml",
+        "error: a.yaml: slo_ms: there is no such field here; did you mean models.*.slo_ms?",
+    ),
+    "a rate below zero": (
+        scenario(("rate_rps: 20", "rate_rps: -20")),
+        "simulate a.yaml",
+        "error: a.yaml: arrivals.rate_rps: must be more than 0 or a list, not -20",
+    ),
+    "a process that there is not": (
+        scenario(("poisson", "possion")),
+        "simulate a.yaml",
+        "error: a.yaml: arrivals: process must be one of 'poisson', 'gamma', 'uniform', 'trace', not 'possion'",
+    ),
+    "a tab": (
+        scenario(("  - {name", "\t- {name")),
+        "simulate a.yaml",
+        "error: a.yaml: it is no YAML: line 4, column 1: found character '\\t' that cannot start any token",
+    ),
+    "a worker that hosts what there is not": (
+        scenario(("{count: 1}", "{count: 1, hosts: [resent]}")),
+        "simulate a.yaml",
+        "error: a.yaml: workers.0.hosts: 'resent' is no model and no partition of one in this scenario; "
+        "did you mean 'resnet'? It has: resnet",
+    ),
+    "a change of a field that there is not": (
+        scenario(),
+        "sweep a.yaml --set arrivals.rate=10,20",
+        "error: a.yaml: arrivals.rate: there is no such field; did you mean rate_rps?",
+    ),
+    "no Triton": (
+        "",
+        "serve",
+        "error: no Triton is named: give --triton HOST:PORT, or a configuration with --config",
+    ),
+    "a Triton without its port": (
+        "",
+        "serve --triton localhost",
+        "error: command line: tritons.0.grpc: 'localhost' is not HOST:PORT with a port up to 65535 "
+        "(an IPv6 host stands in brackets)",
+    ),
+    "a Triton that does not run": (
+        "",
+        f"serve --triton {NOBODY} --wait-s 0.1 --listen 127.0.0.1:0",
+        f"error: no Triton is ready at {NOBODY} after 0.1 s: does it run, and is this its gRPC port?",
+    ),
+    "an SLO without its model": (
+        "",
+        "serve --triton localhost:8001 --slo 70",
+        "error: Invalid value for --slo: '70' is not NAME=VALUE. See `tidegate serve --help`",
+    ),
+    "a section of a configuration that is misspelt": (
+        CONFIGURATION.replace("tritons", "triton"),
+        "check a.yaml",
+        "error: a.yaml: triton: there is no such field; did you mean tritons?",
+    ),
+    "a policy of a configuration that is misspelt": (
+        CONFIGURATION.replace("symphony", "symfony"),
+        "check a.yaml",
+        "error: a.yaml: policy.name: no policy named 'symfony' is installed; did you mean 'symphony'? "
+        "Installed: {policies}",
+    ),
+    "a bracket that is not closed": (
+        CONFIGURATION.replace("]", ""),
+        "serve --config a.yaml",
+        "error: a.yaml: it is no YAML: line 2, column 7: expected ',' or ']', but got ':'",
+    ),
+    "a profile that is not there": (
+        CONFIGURATION + "profiles: p.json\n",
+        "serve --config a.yaml",
+        "error: a.yaml: profiles: there is no file {folder}/p.json",
+    ),
+    "a model that is no ONNX": (
+        "torch.save(...)",
+        "generate a.yaml.onnx -o models",
+        "error: a.yaml.onnx is not an ONNX model: export the model to ONNX first",
+    ),
+    "a server to profile that does not run": (
+        "",
+        f"profile resnet --triton {NOBODY} -o p.json",
+        f"error: {NOBODY}: no Triton and no Tidegate answers: does it run, and is this its gRPC port? (failed to "
+        f"connect to all addresses; last error: UNKNOWN: ipv4:{NOBODY}: Failed to connect to remote host: Connection "
+        "refused)",
+    ),
+    "a target without its port": (
+        scenario(),
+        "loadtest a.yaml --target localhost",
+        "error: 'localhost' is not HOST:PORT of a server's gRPC, such as localhost:8001",
+    ),
+    "targets without names": (
+        scenario(),
+        "compare a.yaml --targets localhost:8001",
+        "error: --targets 'localhost:8001': write NAME=HOST:PORT, such as direct=localhost:8001",
+    ),
+    "a planner that is misspelt": (
+        "",
+        "plan ppipi a.yaml",
+        "error: no planner named 'ppipi' is installed; did you mean 'ppipe'? Installed: {planners}",
+    ),
+    "a repository that is not there": (
+        "",
+        "triton models",
+        "error: the model repository {folder}/models does not exist or is no folder",
+    ),
+    "a deployment that is none": (
+        "",
+        "up models",
+        "error: models holds no deployment (it has no deployment.json): make one with `tidegate generate LAYOUT.json "
+        "--blocks MODEL=DIR -o FOLDER`",
+    ),
+    "a recording that is none": (
+        scenario(),
+        "replay a.yaml",
+        "error: a.yaml: line 1 is no header of an event log: JSON is malformed: invalid character (byte 0); "
+        "`tidegate serve --record` writes such a file",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_it_is_told_in_one_line(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, command, line = MISTAKES[mistake]
+    for name in ("a.yaml", "a.yaml.onnx"):
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "argv", ["tidegate", *command.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    plugins = Plugins.installed()
+    names = {"policies": ", ".join(sorted(plugins.policies)), "planners": ", ".join(sorted(plugins.planners))}
+    for word, meant in {**names, "folder": str(tmp_path)}.items():
+        line = line.replace(f"{{{word}}}", meant)
+    assert capsys.readouterr() == ("", f"{line}\n")
+    assert ended.value.code in (1, 2)
+
+
+def test_a_process_tells_the_same(tmp_path: Path) -> None:
+    """The command itself, in a script: its status tells that something is wrong, and its error is the last line."""
+    command = [sys.executable, "-c", "from tidegate.cli import main; main()", "simulate", "nowhere.yaml"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"COLUMNS": "80"}, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: nowhere.yaml: No such file or directory; a scenario is a YAML file\n"
+
+
+@pytest.mark.parametrize(
+    ("extra", "command"), [(extra, name) for extra, names in COMMANDS_OF.items() for name in names]
+)
+def test_a_command_that_is_not_installed_names_what_brings_it(
+    extra: str, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command in Plugins.installed().commands
+    monkeypatch.setattr(Plugins, "installed", classmethod(lambda cls: cls()))
+    monkeypatch.setattr(sys, "argv", ["tidegate", command])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = f'error: the command {command!r} is not installed: pip install "tidegate[{extra}]"\n'
+    assert capsys.readouterr() == ("", said)
