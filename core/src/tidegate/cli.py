@@ -12,11 +12,11 @@ import typer
 from rich.table import Table
 
 from tidegate.api import CommandSpec, PlannerSpec, PolicySpec
-from tidegate.commands.common import console_for_tables
 from tidegate.control import ControllerSpec
 from tidegate.documents import in_our_words
 from tidegate.host import Plugins
 from tidegate.observation import ObserverSpec
+from tidegate.terminal import console_for_tables
 
 
 def build_app(plugins: Plugins) -> typer.Typer:
@@ -75,7 +75,7 @@ COMMANDS_OF: Final = {
     "generate": ("generate", "profile-blocks", "split"),
 }
 """What comes with which extra of this distribution, for whoever has not installed it."""
-_UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
+_UsageError: Any = typer.BadParameter.__mro__[1]
 """Its base: typer has a copy of click's, and does not show it."""
 
 

@@ -168,7 +168,7 @@ def generate(
     """
     from rich.console import Console  # noqa: PLC0415 - this, onnx and onnxruntime are slow to import
 
-    from tidegate.commands.common import console_for_tables  # noqa: PLC0415
+    from tidegate.terminal import console_for_tables  # noqa: PLC0415
     from tidegate_repo_generator.generate import generate_model  # noqa: PLC0415
     from tidegate_repo_generator.tensorrt.given_shapes import shapes_given  # noqa: PLC0415
 

@@ -70,8 +70,8 @@ def profile_blocks(
     """
     from rich.console import Console  # noqa: PLC0415 - this and onnxruntime are slow to import
 
-    from tidegate.commands.common import console_for_tables  # noqa: PLC0415
     from tidegate.documents import DocumentError, write_document  # noqa: PLC0415
+    from tidegate.terminal import console_for_tables  # noqa: PLC0415
     from tidegate_repo_generator.splitting.block_times import merge_into  # noqa: PLC0415
     from tidegate_repo_generator.splitting.imports import Tool, import_profile  # noqa: PLC0415
     from tidegate_repo_generator.splitting.manifest import read_manifest  # noqa: PLC0415

@@ -77,7 +77,7 @@ def split(
     from rich.console import Console  # noqa: PLC0415 - this, onnx and onnxruntime are slow to import
     from rich.progress import Progress  # noqa: PLC0415
 
-    from tidegate.commands.common import console_for_tables  # noqa: PLC0415
+    from tidegate.terminal import console_for_tables  # noqa: PLC0415
     from tidegate_repo_generator.splitting.inputs import parse_shapes  # noqa: PLC0415
     from tidegate_repo_generator.splitting.split import split_model  # noqa: PLC0415
 

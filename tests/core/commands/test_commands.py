@@ -203,3 +203,15 @@ def test_a_controller_that_cannot_be_used_is_said_in_a_line(tmp_path: Path, give
     assert result.exit_code == 1
     assert words in result.output
     assert "Traceback" not in result.output
+
+
+def test_a_table_in_a_file_is_as_wide_as_what_is_in_it(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody looks at is neither wrapped nor cut, whatever COLUMNS says."""
+    monkeypatch.setenv("COLUMNS", "80")
+    label = "the policy whose name is as long as it has to be, " * 5
+    scenario.write_text(SCENARIO.replace("{name: fifs}", f"{{name: fifs, label: {label!r}}}"))
+    result = tidegate("simulate", scenario, "--policy", label, "--jobs", 1)
+    assert result.exit_code == 0, result.output
+    (row,) = (line for line in result.stdout.splitlines() if label.strip() in line)
+    assert "%" in row
+    assert "…" not in result.stdout

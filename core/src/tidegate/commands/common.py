@@ -1,7 +1,6 @@
 """What commands that run scenarios share: their errors, their progress bar, where their results go."""
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,21 +10,24 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from tidegate.terminal import console_for_tables
+
 if TYPE_CHECKING:
     from tidegate.workload import Scenario
+
+__all__ = [
+    "console_for_tables",
+    "errors_explained",
+    "in_ms",
+    "said_of",
+    "title_of",
+    "with_progress",
+    "write_results",
+]
 
 T = TypeVar("T")
 EXTRA = {"numpy", "joblib", "plotly", "yaml"}
 """What the extra `sim` brings."""
-
-
-UNBOUNDED = 10_000
-"""Columns where nobody looks at a terminal: no line is wrapped, and no cell cut, at what COLUMNS says or at 80."""
-
-
-def console_for_tables(*, markup: bool = True) -> Console:
-    """Standard output; where it is no terminal, tables are as wide as what is in them."""
-    return Console(soft_wrap=True, highlight=False, markup=markup, width=None if sys.stdout.isatty() else UNBOUNDED)
 
 
 def said_of(error: Exception) -> str:

@@ -76,8 +76,8 @@ def mig(
     """
     from rich.console import Console
 
-    from tidegate.commands.common import console_for_tables
     from tidegate.documents import DocumentError
+    from tidegate.terminal import console_for_tables
     from tidegate_proxy.mig.interface import MigError
 
     errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
