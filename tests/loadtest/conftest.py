@@ -50,6 +50,13 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         ]
         return pb.ModelMetadataResponse(name=request.name, inputs=tensors)
 
+    def RepositoryIndex(
+        self, request: pb.RepositoryIndexRequest, context: grpc.ServicerContext
+    ) -> pb.RepositoryIndexResponse:
+        return pb.RepositoryIndexResponse(
+            models=[pb.RepositoryIndexResponse.ModelIndex(name=name, state="READY") for name in sorted(MODELS)]
+        )
+
     def ModelConfig(self, request: pb.ModelConfigRequest, context: grpc.ServicerContext) -> pb.ModelConfigResponse:
         config = model_config_pb2.ModelConfig(name=request.name, max_batch_size=0 if request.name == "unbatched" else 8)
         config.input.add(name="EXTRA", optional=True)

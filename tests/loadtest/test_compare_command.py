@@ -89,7 +89,7 @@ def test_requests_that_fail_are_reported(triton: "FakeTriton", tmp_path: Path) -
     ("model", "arguments", "says"),
     [
         ("absent", ("a={0}", "b={0}"), "a: "),
-        ("absent", ("a={0}", "b={0}"), "unknown model 'absent'"),
+        ("absent", ("a={0}", "b={0}"), "it has no model 'absent'; its models are: "),
         ("image", ("a={0}", "b={0}"), "give its -1 a size with --shape IMAGE:"),
         ("echo", ("a={0}",), "two servers at least, 1 given"),
         ("echo", ("a={0}", "a={0}"), "'a' is named twice"),

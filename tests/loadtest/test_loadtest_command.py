@@ -80,7 +80,8 @@ def test_the_first_message_of_each_failure_is_shown(triton: "FakeTriton", tmp_pa
 @pytest.mark.parametrize(
     ("model", "arguments", "says"),
     [
-        ("absent", (), "unknown model 'absent'"),
+        ("absent", (), "it has no model 'absent'; its models are: "),
+        ("ecko", (), "it has no model 'ecko'; did you mean 'echo'? Its models are: "),
         ("image", (), "give its -1 a size with --shape IMAGE:"),
         ("echo", ("--shape", "Y:3"), "--shape Y: no model of the scenario has this input (echo: X)"),
         ("echo", ("--policy", "fifs", "--policy", "triton"), "runs one policy"),
@@ -97,13 +98,32 @@ def test_what_is_wrong_is_said_before_any_load(
     assert triton.requests == []
 
 
+@pytest.mark.parametrize(
+    ("named", "policy", "called"),
+    [("before=", (), "before"), ("before=", ("--policy", "fifs"), "before"), ("", ("--policy", "fifs"), "fifs")],
+)
+def test_a_target_may_have_a_name(
+    triton: "FakeTriton", tmp_path: Path, named: str, policy: tuple[str, ...], called: str
+) -> None:
+    out = tmp_path / "live.json"
+    done = tidegate("loadtest", scenario(tmp_path), "--target", f"{named}{triton.target}", *policy, "--json", out)
+    assert done.exit_code == 0, done.stderr
+    assert {row["policy"] for row in json.loads(out.read_text())["rows"]} == {called}
+
+
+def test_a_target_without_its_port(tmp_path: Path) -> None:
+    done = tidegate("loadtest", scenario(tmp_path), "--target", "localhost")
+    assert done.exit_code == 1
+    assert done.stderr == "error: 'localhost' is not HOST:PORT of a server's gRPC, such as localhost:8001\n"
+
+
 def test_nobody_at_the_target(tmp_path: Path) -> None:
     with socket.socket() as unused:  # bound but not listening: nobody else gets the port, nobody answers
         unused.bind(("127.0.0.1", 0))
         target = f"127.0.0.1:{unused.getsockname()[1]}"
         done = tidegate("loadtest", scenario(tmp_path), "--target", target)
     assert done.exit_code == 1
-    assert done.stderr.startswith(f"error: {target}: ")
+    assert done.stderr.startswith(f"error: {target}: no Triton and no Tidegate answers: does it run, and is this its")
 
 
 def test_a_wrong_option_of_a_policy_is_said_before_anything_starts(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_requests_differ_from_each_other_and_repeat_with_the_seed(triton: "FakeT
 @pytest.mark.parametrize(
     ("model", "rows", "shapes", "message"),
     [
-        ("nobody", 1, {}, "unknown model 'nobody'"),
+        ("nobody", 1, {}, "it has no model 'nobody'"),
         ("image", 1, {}, "input 'IMAGE' is 3,-1,-1: give its -1 a size with --shape IMAGE:..."),
         ("image", 1, {"IMAGE": (1, 4, 5)}, "'IMAGE' is 3,-1,-1 (rows not counted), which 1,4,5 does not fit"),
         ("image", 1, {"IMAGE": (3, 4)}, "which 3,4 does not fit"),

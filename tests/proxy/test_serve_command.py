@@ -46,7 +46,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
         ([], 1, f"error: no Triton is ready at {NO_TRITON} after 0.2 s: does it run, and is this its gRPC port?"),
         (["--profiles", "/nope.json"], 1, "error: command line: profiles: there is no file /nope.json"),
         (["--listen", "nonsense"], 1, "listen.grpc: 'nonsense' is not HOST:PORT"),
-        (["--config", "/nope.yaml"], 1, "error: /nope.yaml: document: No such file"),
+        (["--config", "/nope.yaml"], 1, "error: /nope.yaml: No such file"),
         (["--record", "/nope/log"], 1, "error: [Errno 2] No such file or directory: '/nope/log'"),
         (["--slo", "echo"], 2, "'echo' is not NAME=VALUE"),
         (["--slo", "echo=soon"], 2, "echo=soon: not a positive number of milliseconds"),
@@ -93,7 +93,7 @@ def test_a_port_that_is_taken(serve: Serve, triton: EmbeddedTriton) -> None:
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ("nonsense [/x]", "document: is no JSON"),
+        ("nonsense [/x]", "is no JSON"),
         ({}, "profiles: must be given"),
         ({"version": 2, "profiles": []}, "version: must be 1"),
         ({"profiles": [PROFILE | {"points": []}]}, "profiles.0.points: must have at least 1 entry, not 0"),

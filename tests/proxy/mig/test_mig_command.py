@@ -142,7 +142,7 @@ def test_a_file_that_is_no_layout_is_one_error(run: Run, nvml: FakeNvml, tmp_pat
     for action in ("plan", "diff", "apply"):
         said = run(action, tmp_path / "empty.yaml")
         assert said.exit_code == 1
-        assert said.stderr.startswith(f"error: {tmp_path / 'empty.yaml'}:\n  document: is empty\n")
+        assert said.stderr == f"error: {tmp_path / 'empty.yaml'}: is empty\n"
     assert nvml.changed == []
 
 

@@ -285,7 +285,7 @@ def test_a_policy_that_is_not_installed_is_noticed(run: Run) -> None:
     """It may be installed where the proxy runs, so it is no error."""
     result = run(LAYOUT, "--policy", "simphony")
     assert result.exit_code == 0
-    assert "notice: no policy named 'simphony' is installed; installed: " in result.stderr
+    assert "notice: no policy named 'simphony' is installed; did you mean 'symphony'? Installed: " in result.stderr
     assert "say another --policy, or install it there" in result.stderr
     (notice,) = json.loads(run(LAYOUT, "--policy", "simphony", "--force", "--json").stdout)["notices"]
     assert "simphony" in notice
