@@ -1,6 +1,9 @@
 """The `tidegate` command itself; subcommands of other distributions are tested with these."""
 
 import json
+import os
+import subprocess
+import sys
 from importlib import metadata
 
 import pytest
@@ -68,3 +71,12 @@ def test_ctrl_c_while_plugins_are_imported_is_no_traceback(monkeypatch: pytest.M
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130
+
+
+def test_who_has_read_enough_is_not_told_of_it() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", "from tidegate.cli import main; main()", "check", "--schema"]
+    with os.fdopen(writer, "wb") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "")

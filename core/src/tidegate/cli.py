@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import sys
 from dataclasses import dataclass
@@ -88,6 +89,10 @@ def main() -> None:
         sys.exit(build_app(Plugins.installed())(standalone_mode=False))
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
+    except BrokenPipeError:
+        # Who reads, `head` say, has had enough: what is still in the buffer is for nobody.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
