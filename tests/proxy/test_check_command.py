@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,15 @@ def test_everything_that_it_names_is_tried(tmp_path: Path) -> None:
     assert all(f"{where}: {' '.join(what.split())}" in errors for where, what in said.items())
 
 
+def test_a_package_that_serving_would_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracing = {"endpoint": "http://collector:4317"}
+    assert _json(_write(tmp_path, tracing=tracing))["ok"]
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc", None)
+    (error,) = _json(_write(tmp_path, tracing=tracing))["errors"]
+    assert error["where"] == "tracing"
+    assert "pip install 'tidegate-proxy[tracing]'" in error["what"]
+
+
 def test_a_policy_that_is_not_installed(tmp_path: Path) -> None:
     (error,) = _json(_write(tmp_path, policy="[/nope]"))["errors"]
     assert error["where"] == "policy.name"
@@ -187,7 +197,10 @@ def test_online_all_that_cannot_be_reached_is_named(tmp_path: Path, triton: Embe
     reached = {"grpc": triton.grpc_address, "http": nobody}
     document = _json(_write(tmp_path, tritons=[nobody, reached]), "--online")
     assert [(error["where"], error["what"]) for error in document["errors"]] == [
-        ("tritons.0.grpc", f"no Triton is ready at {nobody}: does it run, and is this its gRPC port?"),
+        (
+            "tritons.0.grpc",
+            f"no Triton is ready at {nobody}: nobody listens there: does it run, and is this its gRPC port?",
+        ),
         ("tritons.1.http", f"nobody listens at {nobody}; null stands for a Triton without it"),
     ]
     assert [report["answers"] for report in document["tritons"]] == [False, True]
@@ -196,8 +209,8 @@ def test_online_all_that_cannot_be_reached_is_named(tmp_path: Path, triton: Embe
 def test_online_an_slo_of_a_model_that_nobody_schedules(tmp_path: Path, triton: EmbeddedTriton) -> None:
     path = _write(tmp_path, tritons=[triton.grpc_address], models={"flat": {"slo_ms": 5}})
     (error,) = _json(path, "--online")["errors"]
-    assert error["where"] == "models"
-    assert "flat, which is not scheduled" in error["what"]
+    assert error["where"] == "models.flat.slo_ms"
+    assert "its requests are not scheduled (max_batch_size is 0" in error["what"]
 
 
 def test_online_a_triton_that_speaks_tls(tmp_path: Path, start_triton: Callable[..., EmbeddedTriton]) -> None:

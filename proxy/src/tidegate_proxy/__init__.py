@@ -1,6 +1,7 @@
 """Tidegate live: the only code with an event loop and a network. All that decides happens in one thread.
 
-commands/          what it adds to `tidegate`: serve, check, triton, up, down, mig
+commands/          what it adds to `tidegate`: serve, check, doctor, init, triton, up, down, mig
+doctor/            what is wrong, or could be better, with a configuration and the Tritons that it names
 serve              puts the pieces together: BEGIN HERE
 proxy              what they are together: it listens, takes up a changed configuration, looks after Tritons, ends
 front, streams     the gRPC service that clients see; relay: what of a stream goes on as it is; http/ the HTTP service

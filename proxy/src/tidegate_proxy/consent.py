@@ -88,6 +88,20 @@ def delay_us(config: model_config_pb2.ModelConfig) -> int:
     return int(config.dynamic_batching.max_queue_delay_microseconds)
 
 
+def asked_of_tritons_batcher(config: model_config_pb2.ModelConfig) -> list[str]:
+    """What a model asks of the batcher of its Triton beyond batches, by the names of its config."""
+    batching = config.dynamic_batching
+    queue = batching.default_queue_policy
+    asked = {
+        "priority_levels": batching.priority_levels,
+        "preserve_ordering": batching.preserve_ordering,
+        "max_queue_size": queue.max_queue_size,
+        "default_timeout_microseconds": queue.default_timeout_microseconds,
+        "allow_timeout_override": queue.allow_timeout_override,
+    }
+    return [name for name, value in asked.items() if value]
+
+
 def _obstacles(config: model_config_pb2.ModelConfig) -> Iterator[str]:
     """Why requests cannot be scheduled, whatever anybody says."""
     if config.max_batch_size < 1:
@@ -136,7 +150,7 @@ def _left_to_triton(config: model_config_pb2.ModelConfig) -> Consent | None:
     """With dynamic_batching of a sort that only Triton's batcher does; None: of no such sort."""
     if reason := next(_by_request(config), None):
         return Consent("pass", f"{reason}: its Triton batches them; batch: merge or alone has them scheduled")
-    if asked := _asked_of_tritons_batcher(config):
+    if asked := asked_of_tritons_batcher(config):
         return Consent(
             "pass",
             f"dynamic_batching asks for {', '.join(asked)}, which Triton's batcher keeps: an SLO for this model, or "
@@ -155,19 +169,6 @@ def _by_request(config: model_config_pb2.ModelConfig) -> Iterator[str]:
         yield "a batching strategy of its own says which requests go together"
     if config.response_cache.enable:
         yield "response_cache: answers are kept by request"
-
-
-def _asked_of_tritons_batcher(config: model_config_pb2.ModelConfig) -> list[str]:
-    batching = config.dynamic_batching
-    queue = batching.default_queue_policy
-    asked = {
-        "priority_levels": batching.priority_levels,
-        "preserve_ordering": batching.preserve_ordering,
-        "max_queue_size": queue.max_queue_size,
-        "default_timeout_microseconds": queue.default_timeout_microseconds,
-        "allow_timeout_override": queue.allow_timeout_override,
-    }
-    return [name for name, value in asked.items() if value]
 
 
 def _delay_warning(config: model_config_pb2.ModelConfig) -> str:

@@ -2,6 +2,7 @@
 
 from tidegate.api import CommandSpec, hookimpl
 from tidegate_proxy.commands.check import check
+from tidegate_proxy.commands.doctor import doctor
 from tidegate_proxy.commands.down import down
 from tidegate_proxy.commands.mig import mig
 from tidegate_proxy.commands.serve import serve
@@ -11,10 +12,11 @@ from tidegate_proxy.commands.up import up
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `serve`, `check`, `triton`, `up`, `down` and `mig`."""
+    """Offer `serve`, `check`, `doctor`, `triton`, `up`, `down` and `mig`."""
     return [
         CommandSpec("serve", serve),
         CommandSpec("check", check),
+        CommandSpec("doctor", doctor),
         CommandSpec("triton", triton),
         CommandSpec("up", up),
         CommandSpec("down", down),

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from typing import BinaryIO
 
 from tidegate.api import Setup
@@ -26,6 +27,9 @@ from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery
+from tidegate_proxy.doctor.asking import executions, not_ready
+from tidegate_proxy.doctor.diagnosis import AT_START, diagnose
+from tidegate_proxy.doctor.facts import facts_of
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.front import Front
 from tidegate_proxy.fronts.home import Home
@@ -72,7 +76,7 @@ async def serving(
         backends = [backend_of(triton, config, in_force) for triton in config.tritons]
         stack.push_async_callback(_close_all, backends)
         await _await_tritons(config, backends)
-        directory = Directory(await _first_look(backends, config))
+        directory = Directory(await _first_look(backends, config, measured))
         setup = _setup(config, directory.catalog, measured)
         policy = plugins.make_policy(config.policy.name, setup, dict(config.policy.options))
         engine = Engine(
@@ -219,12 +223,27 @@ def _setup(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> Setu
     )
 
 
-async def _first_look(backends: Sequence[Backend], config: ServeConfig) -> Catalog:
-    """What the Tritons serve, once they are as the configuration wants them."""
+async def _tell_what_needs_attention(
+    config: ServeConfig, catalog: Catalog, measured: ProfileFile, backends: Sequence[Backend]
+) -> None:
+    """Log what a `tidegate doctor` finds that the other lines at start do not say."""
+    facts = replace(
+        facts_of(config, catalog, measured),
+        not_ready=[each for backend in backends for each in await not_ready(backend)],
+        executions=await executions(backends),
+    )
+    for finding in diagnose(facts, AT_START):
+        log.warning("%s", finding)
+
+
+async def _first_look(backends: Sequence[Backend], config: ServeConfig, measured: ProfileFile) -> Catalog:
+    """What the Tritons serve, once they are as the configuration wants them; what needs attention is logged."""
     await drop_delays(backends, config.models)
     layout = read_document(config.layout, Layout) if config.layout else None
     gpus = () if layout else await asyncio.to_thread(gpus_here)
-    return await discover(backends, config.models, layout=layout, gpus=gpus)
+    catalog = await discover(backends, config.models, layout=layout, gpus=gpus)
+    await _tell_what_needs_attention(config, catalog, measured, backends)
+    return catalog
 
 
 async def _regions_with(backends: Sequence[Backend], in_force: InForce) -> Regions:

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tidegate.documents import WrongField
-    from tidegate_proxy.configuration.config_check import TritonReport
+    from tidegate_proxy.doctor.examination import TritonReport
+    from tidegate_proxy.doctor.finding import Finding, Severity
 
 
 def check(
@@ -41,28 +42,27 @@ def check(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors come to us as exceptions; read when it is imported
 
     from tidegate.host import Plugins
-    from tidegate_proxy.configuration.config_check import (
-        TritonReport,
-        ask_tritons,
-        check_offline,
-        warnings,
-    )
+    from tidegate_proxy.configuration.config_check import check_offline, warnings
     from tidegate_proxy.configuration.config_file import ConfigError, read_config
+    from tidegate_proxy.doctor.examination import examine
 
     resolved: dict[str, Any] | None = None
     notices: list[WrongField] = []
-    tritons: list[TritonReport] = []
+    tritons: Sequence[TritonReport] = ()
+    plugins = Plugins.installed()
     try:
         read = read_config(config)
     except ConfigError as error:
         problems = list(error.problems)
     else:
         resolved = read.model_dump(mode="json")
-        problems = check_offline(read, Plugins.installed())
+        problems = check_offline(read, plugins)
         notices = warnings(read)
         if online and not problems:
-            tritons, problems, found = asyncio.run(ask_tritons(read))
-            notices += found
+            examination = asyncio.run(examine(read, plugins))
+            tritons = examination.tritons
+            problems += _said(examination.findings, "error")
+            notices += _said(examination.findings, "warning")
     if as_json:
         document = {
             "ok": not problems,
@@ -77,6 +77,17 @@ def check(
         _complain(config, notices, problems)
     if problems:
         raise typer.Exit(1)
+
+
+def _said(findings: "Sequence[Finding]", severity: "Severity") -> "list[WrongField]":
+    """The findings of one severity as what is said of fields."""
+    from tidegate.documents import WrongField
+
+    return [
+        WrongField(finding.where, f"{finding.what}; {finding.remedy}" if finding.remedy else finding.what)
+        for finding in findings
+        if finding.severity == severity
+    ]
 
 
 def _show(resolved: dict[str, Any] | None, tritons: "Sequence[TritonReport]") -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate_proxy.commands.triton_flags import TritonFlags, pairs, tritons_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,13 +27,7 @@ def serve(
         Path | None,
         typer.Option(help="Configuration file (YAML); flags win over it. SIGHUP reads it again. Try `tidegate check`."),
     ] = None,
-    triton: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="HOST:PORT[,http=HOST:PORT][,metrics=HOST:PORT]",
-            help="gRPC address of a Triton; may be given several times. On port 8001 the others are 8000 and 8002.",
-        ),
-    ] = None,
+    triton: TritonFlags = None,
     policy: Annotated[
         str | None, typer.Option(help="Scheduling policy by name; `tidegate plugins` lists them. [default: symphony]")
     ] = None,
@@ -97,9 +93,9 @@ def serve(
         _say_error("no Triton is named: give --triton HOST:PORT, or a configuration with --config")
         raise typer.Exit(2)
     flags = {
-        "tritons": [_triton(text) for text in triton] if triton else None,
-        "policy": {"name": policy, "options": _pairs(option, "--option") or None},
-        "models": _models(_pairs(slo, "--slo"), _pairs(batch, "--batch")),
+        "tritons": tritons_of(triton),
+        "policy": {"name": policy, "options": pairs(option, "--option") or None},
+        "models": _models(pairs(slo, "--slo"), pairs(batch, "--batch")),
         "profiles": profiles,
         "listen": {"grpc": listen, "http": listen_http, "metrics": listen_metrics},
         "record": record,
@@ -298,24 +294,9 @@ async def _reload(proxy: "Proxy", wanted: asyncio.Event, read_again: "Callable[[
                 faults.report("taking up a configuration", error)
 
 
-def _triton(text: str) -> dict[str, Any]:
-    address, *others = text.split(",")
-    return {"grpc": address, **_pairs(others, "--triton")}
-
-
 def _observer(text: str) -> dict[str, Any]:
     name, *options = text.split(",")
-    return {"name": name, "options": _pairs(options, "--observer")}
-
-
-def _pairs(texts: list[str] | None, flag: str) -> dict[str, str]:
-    pairs = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=flag)
-        pairs[name] = value
-    return pairs
+    return {"name": name, "options": pairs(options, "--observer")}
 
 
 def _models(slos: dict[str, str], words: dict[str, str]) -> dict[str, dict[str, Any]]:

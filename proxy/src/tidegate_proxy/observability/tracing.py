@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -125,20 +126,28 @@ def context_of(span: Span) -> Metadata:
     return tuple(carrier.items())
 
 
+def require_exporter() -> None:
+    """Raises TracingError where the extra `tracing` is not installed, which `otlp_tracing` needs."""
+    for package in ("opentelemetry.exporter.otlp.proto.grpc", "opentelemetry.sdk.trace"):
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise TracingError(f"{error.name} is missing: pip install 'tidegate-proxy[tracing]'") from error
+
+
 def otlp_tracing(endpoint: str | None = None, sampled: float = 1.0) -> Tracing:
     """Export spans by OTLP over gRPC to `endpoint` (HOST:PORT or a URL; None: as OTEL_EXPORTER_OTLP_* say).
 
     `sampled` is the share of the traces that begin here; a client's own choice is kept. Raises TracingError where the
     extra `tracing` is not installed.
     """
-    try:
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - an extra
-        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
-        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
-        from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio  # noqa: PLC0415
-    except ImportError as error:
-        raise TracingError(f"{error.name} is missing: pip install 'tidegate-proxy[tracing]'") from error
+    require_exporter()
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - an extra
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio  # noqa: PLC0415
+
     if endpoint and "://" not in endpoint:
         endpoint = f"http://{endpoint}"
     provider = TracerProvider(

@@ -1,0 +1,92 @@
+"""`tidegate doctor`: what happens to every model, and what is wrong or could be better."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidegate_proxy.commands.triton_flags import TritonFlags, tritons_of
+
+if TYPE_CHECKING:
+    from tidegate_proxy.configuration.config import ServeConfig
+    from tidegate_proxy.doctor.facts import Facts
+    from tidegate_proxy.doctor.finding import Finding
+
+
+def doctor(
+    config: Annotated[
+        Path | None, typer.Argument(help="Configuration of `tidegate serve`.", show_default=False)
+    ] = None,
+    triton: TritonFlags = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure", help="Time a request of one row of each model whose SLO nobody has measured against."
+        ),
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Ask the Tritons what they serve, say what happens to every model and why, and what deserves attention.
+
+    Errors keep Tidegate from serving, or requests from being answered: the exit status is then 1. Warnings cost
+    something, advice could gain something. Nothing is served, and nothing is changed. Examples:
+
+    tidegate doctor tidegate.yaml
+
+    tidegate doctor --triton localhost:8001 --json
+    """
+    import json
+    import os
+
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors come to us as exceptions; read when it is imported
+
+    from rich.console import Console
+    from rich.markup import escape
+
+    from tidegate_proxy.configuration.config_file import ConfigError, read_config
+    from tidegate_proxy.doctor.document import document_of
+    from tidegate_proxy.doctor.finding import Finding
+    from tidegate_proxy.doctor.page import print_findings, print_models, verdict
+
+    if config is None and not triton:
+        raise typer.BadParameter("which file? Or give --triton HOST:PORT", param_hint="CONFIG")
+    facts: Facts | None = None
+    try:
+        settings = read_config(config, {"tritons": tritons_of(triton)})
+    except ConfigError as error:
+        findings = [Finding("error", "configuration", problem.where, problem.what, "") for problem in error.problems]
+    else:
+        facts, findings = _examined(settings, timed=measure)
+    if as_json:
+        typer.echo(json.dumps(document_of(facts, findings), indent=2))
+    else:
+        console = Console(soft_wrap=True, highlight=False)
+        if facts is not None and facts.services:
+            print_models(console, facts)
+            console.print()
+        print_findings(console, findings)
+        console.print(f"[bold]{escape(str(config or 'command line'))}: {verdict(findings)}[/]")
+    grave = ("error", "warning") if strict else ("error",)
+    if any(finding.severity in grave for finding in findings):
+        raise typer.Exit(1)
+
+
+def _examined(settings: "ServeConfig", *, timed: bool) -> "tuple[Facts | None, list[Finding]]":
+    """What is found without the Tritons; where that is not wrong, what they add to it."""
+    import asyncio
+
+    from tidegate.host import Plugins
+    from tidegate_proxy.configuration.config_check import check_offline, warnings
+    from tidegate_proxy.doctor.examination import examine
+    from tidegate_proxy.doctor.finding import Finding, grouped
+
+    plugins = Plugins.installed()
+    notices = [Finding("warning", "configuration", each.where, each.what, "") for each in warnings(settings)]
+    problems = [
+        Finding("error", "configuration", each.where, each.what, "") for each in check_offline(settings, plugins)
+    ]
+    if problems:
+        return None, [*problems, *notices]
+    examination = asyncio.run(examine(settings, plugins, timed=timed))
+    return examination.facts, grouped([*examination.findings, *notices])

@@ -1,0 +1,38 @@
+"""From facts to findings: every concept in turn."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from tidegate_proxy.doctor.agreement import disagreements
+from tidegate_proxy.doctor.batching import batches_of_one, judged_twice, merged_by_nobody, waiting_twice, words_in_vain
+from tidegate_proxy.doctor.facts import Facts
+from tidegate_proxy.doctor.finding import Finding, grouped
+from tidegate_proxy.doctor.installation import broken_plugins, unseen_gpus
+from tidegate_proxy.doctor.loading import models_that_do_not_load
+from tidegate_proxy.doctor.names import models_that_nobody_has
+from tidegate_proxy.doctor.profiles import measured_in_vain, not_measured, shapes_in_vain
+from tidegate_proxy.doctor.slos import slos_in_vain, slos_too_short
+
+Rule = Callable[[Facts], Iterator[Finding]]
+
+AT_START: Final[tuple[Rule, ...]] = (slos_too_short, slos_in_vain, judged_twice, models_that_do_not_load)
+"""What `serve` says of itself: the rest is said in other lines of its log, or keeps it from serving."""
+ALL: Final[tuple[Rule, ...]] = (
+    models_that_nobody_has,
+    disagreements,
+    words_in_vain,
+    waiting_twice,
+    not_measured,
+    shapes_in_vain,
+    measured_in_vain,
+    broken_plugins,
+    *AT_START,
+    merged_by_nobody,
+    batches_of_one,
+    unseen_gpus,
+)
+
+
+def diagnose(facts: Facts, rules: tuple[Rule, ...] = ALL) -> list[Finding]:
+    """All that deserves attention, gravest first; what several models have in common is said once."""
+    return grouped(finding for rule in rules for finding in rule(facts))

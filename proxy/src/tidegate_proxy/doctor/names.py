@@ -1,0 +1,43 @@
+"""Models that the configuration names and no Triton has."""
+
+from collections.abc import Collection, Iterator
+from difflib import get_close_matches
+
+from tidegate_proxy.configuration.config import ModelConfig
+from tidegate_proxy.doctor.facts import Facts
+from tidegate_proxy.doctor.finding import Finding
+
+
+def models_that_nobody_has(facts: Facts) -> Iterator[Finding]:
+    """Where something is said of such a model that has to be followed, `serve` refuses to start."""
+    failed = {each.model for each in facts.not_ready}
+    for name, said in facts.config.models.items():
+        if name in facts.services:
+            continue
+        what = "a Triton has it, but not ready" if name in failed else "no Triton has a model of this name"
+        yield Finding(
+            "error" if _must_be_followed(said) else "warning",
+            "unknown-model",
+            f"models.{name}",
+            what + ", so that `serve` does not start" * _must_be_followed(said),
+            "mend the model, or take it out" if name in failed else remedy_for(name, facts.services),
+        )
+
+
+def remedy_for(name: str, known: Collection[str]) -> str:
+    """What to do about a name that is not among those that are known: the nearest of them, or all if they are few."""
+    if close := get_close_matches(name, known, n=3, cutoff=0.6) or _alike_but_for_case(name, known):
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    if not known:
+        return "there is none at all: load one"
+    listed = sorted(known)
+    shown = ", ".join(listed[:10]) + (f" and {len(listed) - 10} more" if len(listed) > 10 else "")
+    return f"take it out, or name one of: {shown}"
+
+
+def _alike_but_for_case(name: str, known: Collection[str]) -> list[str]:
+    return [other for other in known if other.casefold() == name.casefold()]
+
+
+def _must_be_followed(said: ModelConfig) -> bool:
+    return bool(said.slo_ms or said.batch or said.late or said.merge.pad)

@@ -1,0 +1,176 @@
+"""`tidegate doctor` before a real Triton with a model of every sort, and before what is none."""
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from tidegate_proxy.commands.doctor import doctor
+from tidegate_proxy.embedded import EmbeddedTriton
+
+APP = typer.Typer()
+APP.command()(doctor)
+
+
+def _run(*arguments: object) -> tuple[int, str]:
+    """Exit status, and what was printed."""
+    result = CliRunner().invoke(APP, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+def _write(folder: Path, triton: EmbeddedTriton, **fields: Any) -> Path:  # noqa: ANN401 - as a file has them
+    addresses = {"grpc": triton.grpc_address, "http": triton.http_address, "metrics": triton.metrics_address}
+    path = folder / "tidegate.yaml"
+    path.write_text(yaml.safe_dump({"tritons": [addresses], **fields}))
+    return path
+
+
+def _findings(*arguments: object) -> dict[str, tuple[str, str]]:
+    """Severity and sentence, by the place and the rule."""
+    status, out = _run(*arguments, "--json")
+    document = json.loads(out)
+    assert status == (0 if document["ok"] else 1)
+    return {
+        f"{finding['where']} {finding['rule']}": (finding["severity"], finding["what"])
+        for finding in document["findings"]
+    }
+
+
+def test_every_model_has_a_line_however_long(triton: EmbeddedTriton, tmp_path: Path) -> None:
+    status, out = _run(_write(tmp_path, triton, models={"echo": {"slo_ms": 500, "late": "serve"}}))
+    lines = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    assert status == 0
+    assert lines["echo"].split()[1:6] == ["merged", "4", "500", "ms", "answered"]
+    assert lines["echo"].endswith("tidegate_batch of its config says so")
+    assert lines["flat"].split()[1:3] == ["passed", "on"]
+    assert lines["chain"].endswith("ensemble: its steps are scheduled by Triton")
+    assert "sequence_batching: requests of one sequence belong to one instance, in order" in lines["counter"]
+    assert all(line == line.rstrip() for line in out.splitlines())
+
+
+def test_an_slo_that_no_request_can_keep_is_found_by_a_profile(triton: EmbeddedTriton, tmp_path: Path) -> None:
+    point = {"rows": 1, "median_ms": 30, "p95_ms": 40, "samples": 9}
+    profile = {"model": "echo", "alpha_ms": 0, "beta_ms": 1, "points": [point]}
+    (tmp_path / "profiles.json").write_text(json.dumps({"profiles": [profile]}))
+    path = _write(tmp_path, triton, models={"echo": {"slo_ms": 5}}, profiles="profiles.json")
+    severity, what = _findings(path)["models.echo.slo_ms slo-too-short"]
+    assert severity == "error"
+    assert what.startswith("5 ms are less than the 30 ms that one row takes")
+
+
+def test_a_request_is_timed_if_asked_for(triton: EmbeddedTriton, tmp_path: Path) -> None:
+    path = _write(tmp_path, triton, models={"echo": {"slo_ms": 1e-4}})
+    assert "models.echo.slo_ms slo-too-short" not in _findings(path), "nobody knows"
+    severity, what = _findings(path, "--measure")["models.echo.slo_ms slo-too-short"]
+    assert severity == "error"
+    assert "timed now, with every open dimension 1" in what
+
+
+def test_strict_minds_warnings(triton: EmbeddedTriton, tmp_path: Path) -> None:
+    path = _write(tmp_path, triton, models={"echo": {"slo_ms": 500}})
+    assert _findings(path)["models echo, patient no-profile"][0] == "warning"
+    assert _run(path)[0] == 0
+    assert _run(path, "--strict")[0] == 1
+
+
+def test_a_misspelt_model_has_a_neighbour(triton: EmbeddedTriton, tmp_path: Path) -> None:
+    status, out = _run(_write(tmp_path, triton, models={"ecoh": {"slo_ms": 5}}))
+    assert status == 1
+    assert "error: models.ecoh: no Triton has a model of this name, so that `serve` does not start; did you mean" in out
+    assert "'echo'?" in out
+
+
+@pytest.mark.parametrize(
+    ("service", "says"),
+    [("http", "that is its HTTP port"), ("metrics", "that is its metrics port"), ("nobody", "nobody listens there")],
+)
+def test_another_port_than_that_of_grpc(triton: EmbeddedTriton, service: str, says: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nobody = f"127.0.0.1:{server.getsockname()[1]}"
+    address = {"http": triton.http_address, "metrics": triton.metrics_address, "nobody": nobody}[service]
+    status, out = _run("--triton", address)
+    assert status == 1
+    assert f"tritons.0.grpc: no Triton is ready at {address}: {says}" in out
+
+
+def test_somebody_who_says_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        status, out = _run("--triton", address)
+    assert status == 1
+    assert "somebody listens there who does not speak gRPC as a Triton does" in out
+
+
+def test_a_host_that_there_is_not() -> None:
+    assert "there is no host 'nobody.invalid'" in _run("--triton", "nobody.invalid:1")[1]
+
+
+def test_a_configuration_that_is_none_and_one_that_names_nothing(tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text("tritons: [a:1]\noops: 1\n")
+    status, out = _run(tmp_path / "wrong.yaml", "--json")
+    assert status == 1
+    assert [finding["where"] for finding in json.loads(out)["findings"]] == ["oops"]
+    assert _run()[0] == 2
+
+
+def test_tls_where_one_of_both_does_not_speak_it(
+    tmp_path: Path, start_triton: Callable[..., EmbeddedTriton], triton: EmbeddedTriton
+) -> None:
+    authority, stranger = trustme.CA(), trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    (tmp_path / "cert").write_bytes(issued.cert_chain_pems[0].bytes())
+    (tmp_path / "key").write_bytes(issued.private_key_pem.bytes())
+    (tmp_path / "ca").write_bytes(authority.cert_pem.bytes())
+    (tmp_path / "other").write_bytes(stranger.cert_pem.bytes())
+    (tmp_path / "models").mkdir()
+    options = ["--model-control-mode=explicit", "--grpc-use-ssl=1"]
+    options += [f"--grpc-server-cert={tmp_path / 'cert'}", f"--grpc-server-key={tmp_path / 'key'}"]
+    secure = start_triton([tmp_path / "models"], options=options)
+
+    def said(grpc: str, tls: dict[str, str] | None) -> str:
+        (tmp_path / "t.yaml").write_text(
+            yaml.safe_dump({"tritons": [{"grpc": grpc, "tls": tls}], "listen": "127.0.0.1:0"})
+        )
+        return _run(tmp_path / "t.yaml")[1]
+
+    assert "TLS is spoken there: say so in tritons.N.tls" in said(secure.grpc_address, None)
+    assert "its certificate is not trusted" in said(secure.grpc_address, {"ca": "other"})
+    assert "TLS is not spoken there" in said(triton.grpc_address, {"ca": "ca"})
+    assert "nothing needs attention" in said(secure.grpc_address, {"ca": "ca"})
+    secure.stop()
+
+
+def test_two_tritons_a_model_that_does_not_load_and_a_start_that_says_so(
+    tmp_path: Path,
+    start_triton: Callable[..., EmbeddedTriton],
+    add_model: Callable[..., Path],
+    start_tidegate: Callable[..., Any],
+) -> None:
+    tritons = []
+    for number, config in enumerate(("max_batch_size: 4", "max_batch_size: 8")):
+        repository = tmp_path / f"models{number}"
+        add_model(repository, "shared", config)
+        add_model(repository, "sad", config).joinpath("model.py").write_text("raise ImportError('no torch')")
+        lenient = ["--exit-on-error=false", "--strict-readiness=false"]
+        tritons.append(start_triton([repository], options=lenient))
+    path = tmp_path / "tidegate.yaml"
+    path.write_text(yaml.safe_dump({"tritons": [each.grpc_address for each in tritons], "listen": "127.0.0.1:0"}))
+    found = _findings(path)
+    severity, what = found["model shared disagreement"]
+    assert severity == "warning"
+    assert "batches are no larger than all of them take" in what
+    severity, what = found["model sad not-loaded"]
+    assert severity == "error"
+    assert "no torch" in what
+    tidegate = start_tidegate(tritons)
+    assert "WARNING model sad: Triton at" in tidegate.log
+    for each in tritons:
+        each.stop()
