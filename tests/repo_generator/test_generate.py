@@ -166,8 +166,8 @@ def test_models_with_a_batch_of_one_are_said_not_to_batch(path: Path, repository
     assert list(config.input[0].dims) == [1, 3, 224, 224]
     (notice,) = generated.notices
     assert notice == (
-        f"Not batched: the first dimension of input '{config.input[0].name}' is fixed at 1. To batch it, export the "
-        "model with a dynamic first dimension in every input and output."
+        f"Not batched: the first dimension of input '{config.input[0].name}' is fixed at 1. To batch it, free its "
+        "batch of 1 with --batch-dim, or export the model with a dynamic first dimension in every input and output."
     )
 
 

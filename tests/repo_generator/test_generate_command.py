@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
 import typer
 from onnx import TensorProto, helper
@@ -55,7 +57,37 @@ def test_a_notice_goes_to_stderr(run_generate: RunGenerate, save_onnx: Callable[
     result = run_generate(path, "-o", tmp_path / "models")
     assert result.exit_code == 0
     assert "notice: Not batched: the first dimension of input 'x' is fixed at 1." in result.stderr
+    assert "To batch it, free its batch of 1 with --batch-dim" in result.stderr
     assert "none: one request at a time" in result.stdout
+
+
+def test_a_fixed_batch_of_one_is_freed(
+    run_generate: RunGenerate, save_onnx: Callable[..., Path], tmp_path: Path
+) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy")
+    path = save_onnx([helper.make_node("Relu", ["x"], ["y"])], [x], [y])
+    result = run_generate(path, "-o", tmp_path / "models", "--batch-dim", "--name", "freed")
+    assert result.exit_code == 0, result.stderr
+    assert "up to 32 rows" in result.stdout
+    session = onnxruntime.InferenceSession(tmp_path / "models/freed/1/model.onnx", providers=["CPUExecutionProvider"])
+    rows = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_array_equal(session.run(None, {"x": rows})[0], np.maximum(rows, 0))
+    text = (tmp_path / "models/freed/config.pbtxt").read_text()
+    assert f"Written by `tidegate generate` from {path.name!r}" in text
+    assert "max_batch_size: 32" in text
+
+
+def test_a_batch_that_is_built_in_is_not_freed(
+    run_generate: RunGenerate, save_onnx: Callable[..., Path], tmp_path: Path
+) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy")
+    path = save_onnx([helper.make_node("Softmax", ["x"], ["y"], axis=0)], [x], [y])
+    result = run_generate(path, "-o", tmp_path / "models", "--batch-dim")
+    assert result.exit_code == 1
+    assert "error: --batch-dim: with two rows, output 'y' [2, 4] is not that of each row alone" in result.stderr
+    both = run_generate(path, "-o", tmp_path / "models", "--batch-dim", "--max-batch", 0)
+    assert "leave one of them out" in both.stderr
+    assert not (tmp_path / "models").exists()
 
 
 def test_an_error_is_one_line_on_stderr(run_generate: RunGenerate, tmp_path: Path) -> None:

@@ -59,6 +59,14 @@ def generate(
             rich_help_panel=_FOR_MODELS,
         ),
     ] = None,
+    batch_dim: Annotated[
+        bool,
+        typer.Option(
+            "--batch-dim",
+            help="Make a fixed batch of 1 dynamic first, where the graph allows.",
+            rich_help_panel=_FOR_MODELS,
+        ),
+    ] = False,
     slo_ms: Annotated[
         float | None,
         typer.Option(
@@ -201,6 +209,7 @@ def generate(
                 name=name,
                 instances=instances,
                 max_batch=max_batch,
+                batch_dim=batch_dim,
                 slo_ms=slo_ms,
                 flavour=flavour,
                 precision=precision,

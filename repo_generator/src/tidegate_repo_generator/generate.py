@@ -4,6 +4,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -11,6 +12,7 @@ from tidegate_repo_generator.batching import judge_batching
 from tidegate_repo_generator.config import config_text, model_config
 from tidegate_repo_generator.model import Flavour, GeneratedModel, GenerateError, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile, read_onnx
+from tidegate_repo_generator.splitting.batch_dim import batch_freed
 from tidegate_repo_generator.tensorrt.engine import ENGINE_FILE, PLAN_FILE, SCRIPT, engine_of
 from tidegate_repo_generator.writing import CONFIG_FILE, check_target, write_model
 from tidegate_triton_models import model_source
@@ -21,6 +23,7 @@ DEFAULT_MAX_BATCH: Final = 32
 _VERSION: Final = PurePosixPath("1")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _REMEDY: Final = "export the model with a dynamic first dimension in every input and output"
+_FREE: Final = "free its batch of 1 with --batch-dim, or "
 
 
 def generate_model(
@@ -30,6 +33,7 @@ def generate_model(
     name: str | None = None,
     instances: int = 1,
     max_batch: int | None = None,
+    batch_dim: bool = False,
     slo_ms: float | None = None,
     flavour: Flavour = Flavour.EMBEDDED,
     precision: Precision | None = None,
@@ -42,6 +46,7 @@ def generate_model(
     `instances`: how many batches Triton runs at once (per device, where it picks devices).
     `max_batch`: the largest batch, in rows. None: `DEFAULT_MAX_BATCH` for a model shown to batch, else no batching. A
     number says that the model does batch, so it is an error where that is shown to be wrong. 0: do not batch.
+    `batch_dim`: make a fixed batch of 1 dynamic first, where the graph allows.
     `slo_ms`: how long after its arrival, in milliseconds, a request may be answered.
     `precision`: of TensorRT's arithmetic, for the flavours that have it; None: FP32. `shapes`: of requests, each
     input's sizes without the rows, the usual ones first: TensorRT is made ready for what lies between their extremes.
@@ -60,6 +65,35 @@ def generate_model(
     name = _checked_name(path) if name is None else valid_name(name)
     target = Path(repository, name)
     check_target(target, force=force)
+    if batch_dim and max_batch == 0:
+        raise GenerateError("--batch-dim has a model batch, and --max-batch 0 has it not: leave one of them out")
+    with batch_freed(path) if batch_dim else nullcontext(path) as readable:
+        return _generated(
+            readable,
+            target,
+            name=name,
+            instances=instances,
+            max_batch=max_batch,
+            slo_ms=slo_ms,
+            flavour=flavour,
+            precision=precision,
+            shapes=shapes,
+        )
+
+
+def _generated(
+    path: Path,
+    target: Path,
+    *,
+    name: str,
+    instances: int,
+    max_batch: int | None,
+    slo_ms: float | None,
+    flavour: Flavour,
+    precision: Precision | None,
+    shapes: Sequence[Mapping[str, Sequence[int]]],
+) -> GeneratedModel:
+    """Write the model from a file that is as it is to be served."""
     onnx_file = read_onnx(path)
     max_batch_size, notices = _batching(onnx_file, max_batch)
     config = model_config(
@@ -145,7 +179,8 @@ def _batching(model: OnnxFile, max_batch: int | None) -> tuple[int, tuple[str, .
             f"{_REMEDY}"
         )
     if verdict.batches is False:
-        return 0, (f"Not batched: {verdict.reason}. To batch it, {_REMEDY}.",)
+        freeable = all(tensor.shape[:1] == (1,) for tensor in model.inputs)
+        return 0, (f"Not batched: {verdict.reason}. To batch it, {_FREE * freeable}{_REMEDY}.",)
     if max_batch is None:
         return 0, (f"Not batched, for it is not clear that it can: {verdict.reason}. If it can, say --max-batch N.",)
     return max_batch, (f"Batched on your word: {verdict.reason}.",)

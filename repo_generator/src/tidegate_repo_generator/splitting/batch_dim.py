@@ -1,5 +1,8 @@
 """Making a fixed batch of 1 symbolic, where the graph allows."""
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,22 @@ from tidegate_repo_generator.model import Tensor
 from tidegate_repo_generator.onnx_file import load_proto, read_onnx, with_inferred_shapes
 from tidegate_repo_generator.splitting.graph import SplitError
 from tidegate_repo_generator.splitting.inputs import accepted_sizes, open_session, part, run
+from tidegate_repo_generator.splitting.source import open_source
 from tidegate_repo_generator.splitting.symbols import BATCH
 from tidegate_repo_generator.trial import differs, first_line, random_rows
+
+
+@contextmanager
+def batch_freed(path: Path) -> Iterator[Path]:
+    """The model with its batch of 1 made symbolic, as a file of the same name in a folder that goes with the block.
+
+    Raises SplitError.
+    """
+    source = open_source(with_symbolic_batch(path), path.parent)
+    with tempfile.TemporaryDirectory(prefix="tidegate-batch-") as folder:
+        freed = Path(folder, path.name)
+        source.save(source.proto, freed)
+        yield freed
 
 
 def with_symbolic_batch(path: Path) -> Any:  # noqa: ANN401
