@@ -4,6 +4,7 @@ from tidegate.api import CommandSpec, hookimpl
 from tidegate_proxy.commands.check import check
 from tidegate_proxy.commands.doctor import doctor
 from tidegate_proxy.commands.down import down
+from tidegate_proxy.commands.init import init
 from tidegate_proxy.commands.mig import mig
 from tidegate_proxy.commands.serve import serve
 from tidegate_proxy.commands.triton import triton
@@ -12,11 +13,12 @@ from tidegate_proxy.commands.up import up
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `serve`, `check`, `doctor`, `triton`, `up`, `down` and `mig`."""
+    """Offer `serve`, `check`, `doctor`, `init`, `triton`, `up`, `down` and `mig`."""
     return [
         CommandSpec("serve", serve),
         CommandSpec("check", check),
         CommandSpec("doctor", doctor),
+        CommandSpec("init", init),
         CommandSpec("triton", triton),
         CommandSpec("up", up),
         CommandSpec("down", down),

@@ -23,10 +23,15 @@ log = logging.getLogger(__name__)
 
 
 def serve(
-    config: Annotated[
+    file: Annotated[
         Path | None,
-        typer.Option(help="Configuration file (YAML); flags win over it. SIGHUP reads it again. Try `tidegate check`."),
+        typer.Argument(
+            metavar="[CONFIG]",
+            help="Configuration file (YAML); flags win over it. SIGHUP reads it again. Try `tidegate check`.",
+            show_default=False,
+        ),
     ] = None,
+    config: Annotated[Path | None, typer.Option(help="The same, as an option.")] = None,
     triton: TritonFlags = None,
     policy: Annotated[
         str | None, typer.Option(help="Scheduling policy by name; `tidegate plugins` lists them. [default: symphony]")
@@ -80,6 +85,9 @@ def serve(
 
     tidegate serve --triton localhost:8001 --policy symphony --slo resnet50=25 --profiles profiles.json
     """
+    if file is not None and config is not None:
+        raise typer.BadParameter(f"{file} is given, too: one configuration is enough", param_hint="--config")
+    config = file or config
     import os
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors come to us as exceptions; read when it is imported

@@ -1,0 +1,78 @@
+"""`tidegate init`: a first configuration, from what Tritons serve."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegate_proxy.commands.triton_flags import TritonFlags, tritons_of
+
+
+def init(
+    triton: TritonFlags = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; - prints it.")
+    ] = Path("tidegate.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write a configuration of `tidegate serve`, with comments, from what Tritons serve.
+
+    It is ready to be served: nothing is refused that Triton would answer. What happens to each model stands there in a
+    line, and what can be said of it in comments. Example:
+
+    tidegate init --triton localhost:8001 && tidegate serve tidegate.yaml
+    """
+    import asyncio
+    import os
+
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors come to us as exceptions; read when it is imported
+
+    from rich.console import Console
+    from rich.markup import escape
+
+    from tidegate.host import Plugins
+    from tidegate_proxy.configuration.config_file import ConfigError, read_config
+    from tidegate_proxy.configuration.initial import initial_configuration
+    from tidegate_proxy.doctor.examination import examine
+    from tidegate_proxy.doctor.page import verdict
+
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+    def fail(words: str) -> typer.Exit:
+        errors.print(f"[red]error:[/] {escape(words)}")
+        return typer.Exit(1)
+
+    if not triton:
+        raise typer.BadParameter("which Triton? Its gRPC address, e.g. localhost:8001", param_hint="--triton")
+    to_file = output != Path("-")
+    if to_file and output.exists() and not force:
+        raise fail(f"{output} is there already: replace it with --force, or write another with -o FILE")
+    try:
+        settings = read_config(None, {"tritons": tritons_of(triton)})
+    except ConfigError as error:
+        raise fail("; ".join(f"--triton: {problem.what}" for problem in error.problems)) from error
+    examination = asyncio.run(examine(settings, Plugins.installed()))
+    if unusable := [what for report in examination.tritons for where, what in report.problems if where == "grpc"]:
+        raise fail("; ".join(unusable))
+    silent = {
+        report.address: frozenset(where for where, _ in report.problems if where != "grpc")
+        for report in examination.tritons
+    }
+    text = initial_configuration(examination.facts, output.name if to_file else "tidegate.yaml", silent)
+    if not to_file:
+        typer.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise fail(f"{output}: {error.strerror}") from error
+    console = Console(soft_wrap=True, highlight=False)
+    scheduled = sum(service.model is not None for service in examination.facts.services.values())
+    console.print(
+        f"{escape(str(output))}: {len(examination.facts.services)} models, {scheduled} of which are scheduled, the "
+        "others passed on as they come"
+    )
+    serious = [each for each in examination.findings if each.severity != "advice" and each.rule != "unreachable"]
+    if serious:
+        console.print(f"{verdict(serious)}: [bold]tidegate doctor {escape(str(output))}[/]")
+    console.print(f"[bold]tidegate serve {escape(str(output))}[/]")

@@ -1,0 +1,104 @@
+"""The configuration that `tidegate init` writes: what serves there, and what to say of it, in comments."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from tidegate_proxy.configuration.config import VERSION, ServeConfig, TritonAddress
+from tidegate_proxy.doctor.facts import Facts, Service
+
+EXAMPLE_SLO_MS: Final = 100
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_WORDS_OF_YAML: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+_WORDS: Final = {"merge": "merged", "alone": "run alone", "pass": "passed straight to a Triton"}
+
+
+def initial_configuration(facts: Facts, file: str, silent: Mapping[str, frozenset[str]]) -> str:
+    """A configuration, YAML with comments, that serves what was found as Triton itself would.
+
+    `file`: what it will be called. `silent`: services, `http` or `metrics`, at which nobody listens, by Triton.
+    """
+    config = facts.config
+    address = config.tritons[0].grpc
+    models = "\n".join(_model_lines(facts))
+    return f"""\
+# Tidegate before {len(config.tritons)} Triton{"s" * (len(config.tritons) > 1)}, written by `tidegate init`.
+#
+#   tidegate doctor {file}     what happens to every model, and what deserves attention
+#   tidegate serve {file}      SIGHUP has it read again
+#
+# `tidegate check {file}` prints every field with its default.
+version: {VERSION}
+
+# A string is a gRPC address. On port 8001 HTTP is on 8000 and metrics on 8002; null stands for a Triton without.
+tritons:
+{chr(10).join(_triton_line(triton, silent.get(triton.grpc, frozenset())) for triton in config.tritons)}
+
+# Where clients find Tidegate, as they found Triton. The default:
+# listen: {_listen(config)}
+
+# Who decides which requests run together; `tidegate plugins` lists them. The default:
+# policy: {config.policy.name}
+
+# How long batches take, which Tidegate else learns while it serves. `tidegate profile` measures all models:
+#   tidegate profile --triton {address} -o profiles.json
+# profiles: profiles.json
+
+# What serves there. Without an SLO nothing is refused, and requests run as soon as they can, as in Triton. With one a
+# request that cannot be answered in time is refused at once; `late: serve` has it answered all the same. The numbers
+# are examples, none of them is in force.
+{models}
+"""
+
+
+def _model_lines(facts: Facts) -> Iterator[str]:
+    if not facts.services:
+        yield "# No model is ready there."
+        return
+    yield "# models:"
+    entries = {name: _entry(service) for name, service in facts.services.items()}
+    width = max(map(len, entries.values()))
+    for name, service in facts.services.items():
+        yield f"#   {entries[name]:<{width}}  # {_fate(service)}"
+
+
+def _entry(service: Service) -> str:
+    said = f"{{slo_ms: {EXAMPLE_SLO_MS}}}" if service.model is not None else "{}"
+    return f"{_key(service.name)}: {said}"
+
+
+def _fate(service: Service) -> str:
+    """What happens to the requests of a model, in a line."""
+    model = service.model
+    words = _WORDS[service.consent.batch]
+    if model is not None and model.merges:
+        words += f" up to {model.merged_rows} rows"
+    slo = "" if service.slo_ms is None else f"; SLO of {service.slo_ms:g} ms in its config.pbtxt"
+    return f"{words}: {' '.join(service.consent.why.split())}{slo}"
+
+
+def _triton_line(triton: TritonAddress, silent: frozenset[str]) -> str:
+    usual = TritonAddress.model_validate({"grpc": triton.grpc})
+    given: dict[str, str | None] = {
+        name: None if name in silent else address
+        for name, address in (("http", triton.http), ("metrics", triton.metrics))
+        if address is not None and (name in silent or address != getattr(usual, name))
+    }
+    if not given:
+        return f"  - {_text(triton.grpc)}"
+    others = ", ".join(f"{name}: {'null' if address is None else _text(address)}" for name, address in given.items())
+    return f"  - {{grpc: {_text(triton.grpc)}, {others}}}"
+
+
+def _listen(config: ServeConfig) -> str:
+    listen = config.listen
+    return f"{{grpc: {listen.grpc}, http: {listen.http}, metrics: {listen.metrics}}}"
+
+
+def _key(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) and name.lower() not in _WORDS_OF_YAML else json.dumps(name)
+
+
+def _text(address: str) -> str:
+    return json.dumps(address) if "[" in address else address

@@ -1,0 +1,129 @@
+"""`tidegate init`: what it writes is checked, served, and not written over."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from tidegate_proxy.commands.check import check
+from tidegate_proxy.commands.init import init
+from tidegate_proxy.commands.serve import serve
+from tidegate_proxy.configuration.config_file import read_config
+from tidegate_proxy.embedded import EmbeddedTriton
+
+APP = typer.Typer()
+APP.command()(init)
+APP.command()(check)
+
+
+def _run(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(APP, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+def _flag(triton: EmbeddedTriton) -> str:
+    return f"{triton.grpc_address},http={triton.http_address},metrics={triton.metrics_address}"
+
+
+def test_what_it_writes_is_right_and_says_something_of_every_model(triton: EmbeddedTriton, tmp_path: Path) -> None:
+    path = tmp_path / "new.yaml"
+    status, out = _run("init", "--triton", _flag(triton), "-o", path)
+    assert status == 0, out
+    assert f"tidegate serve {path}" in out
+    text = path.read_text()
+    assert set(yaml.safe_load(text)) == {"version", "tritons"}, "all else is the default, as comments"
+    lines = {line.split()[1]: line for line in text.splitlines() if line.startswith("#   ")}
+    assert lines["echo:"].split("#")[1].split() == ["echo:", "{slo_ms:", "100}"]
+    assert lines["echo:"].endswith("merged up to 4 rows: tidegate_batch of its config says so")
+    assert lines["patient:"].endswith("; SLO of 600000 ms in its config.pbtxt")
+    assert lines["chain:"].endswith("passed straight to a Triton: ensemble: its steps are scheduled by Triton")
+    status, out = _run("check", path, "--online")
+    assert status == 0, out
+
+
+def test_its_comments_are_configuration_once_they_are_none_any_more(triton: EmbeddedTriton, tmp_path: Path) -> None:
+    path = tmp_path / "new.yaml"
+    assert _run("init", "--triton", _flag(triton), "-o", path)[0] == 0
+    text = path.read_text()
+    head, models = text.split("# models:\n")
+    path.write_text(head + "models:\n" + models.replace("#   ", "  "))
+    config = read_config(path)
+    assert config.models["echo"].slo_ms == 100
+    assert config.models["chain"].slo_ms is None
+    assert _run("check", path, "--online")[0] == 0
+    fields = ("listen", "policy")
+    path.write_text("\n".join(line.removeprefix("# ") for line in text.splitlines() if _is_field(line, fields)))
+    assert yaml.safe_load(path.read_text()) == {
+        "listen": {"grpc": "0.0.0.0:8101", "http": "0.0.0.0:8100", "metrics": "0.0.0.0:8102"},
+        "policy": "symphony",
+    }
+
+
+def _is_field(line: str, fields: tuple[str, ...]) -> bool:
+    return any(line.startswith(f"# {field}:") for field in fields)
+
+
+def test_a_file_that_is_there_stays_unless_it_is_to_go(triton: EmbeddedTriton, tmp_path: Path) -> None:
+    path = tmp_path / "old.yaml"
+    path.write_text("mine")
+    status, out = _run("init", "--triton", _flag(triton), "-o", path)
+    assert status == 1
+    assert "is there already: replace it with --force" in out
+    assert path.read_text() == "mine"
+    assert _run("init", "--triton", _flag(triton), "-o", path, "--force")[0] == 0
+    assert path.read_text() != "mine"
+
+
+def test_it_is_printed_if_asked_for(triton: EmbeddedTriton) -> None:
+    status, out = _run("init", "--triton", _flag(triton), "-o", "-")
+    assert status == 0
+    assert yaml.safe_load(out)["tritons"][0]["grpc"] == triton.grpc_address
+
+
+def test_a_triton_that_cannot_be_asked(triton: EmbeddedTriton, tmp_path: Path) -> None:
+    path = tmp_path / "new.yaml"
+    status, out = _run("init", "--triton", triton.http_address, "-o", path)
+    assert status == 1
+    assert "that is its HTTP port" in out
+    assert not path.exists()
+    assert "is not HOST:PORT" in _run("init", "--triton", "nowhere", "-o", path)[1]
+    assert _run("init", "-o", path)[0] == 2
+    assert "No such file" in _run("init", "--triton", _flag(triton), "-o", tmp_path / "absent" / "new.yaml")[1]
+
+
+def test_a_service_at_which_nobody_listens_is_left_out(triton: EmbeddedTriton, tmp_path: Path) -> None:
+    path = tmp_path / "new.yaml"
+    assert _run("init", "--triton", f"{triton.grpc_address},http=127.0.0.1:1", "-o", path)[0] == 0
+    assert read_config(path).tritons[0].http is None
+
+
+def test_it_is_served_as_it_is(
+    triton: EmbeddedTriton,
+    tmp_path: Path,
+    start_tidegate: Callable[..., Any],
+    connect: Callable[..., Any],
+    tensors: Callable[..., Any],
+) -> None:
+    path = tmp_path / "new.yaml"
+    assert _run("init", "--triton", _flag(triton), "-o", path)[0] == 0
+    tidegate = start_tidegate([], config=path)
+    row = np.ones((1, 3), np.float32)
+    answer = connect(tidegate).infer("echo", tensors({"X": row}))
+    np.testing.assert_array_equal(answer.as_numpy("Y"), row)
+
+
+def test_a_configuration_is_an_argument_of_serve_or_an_option_of_it_and_not_both(tmp_path: Path) -> None:
+    app = typer.Typer()
+    app.command()(serve)
+    (tmp_path / "a.yaml").write_text("tritons: [a:1]\noops: 1\n")
+    runner, path = CliRunner(), str(tmp_path / "a.yaml")
+    outputs = {runner.invoke(app, arguments).output for arguments in ([path], ["--config", path])}
+    assert len(outputs) == 1
+    assert "oops: there is no such field" in outputs.pop()
+    both = runner.invoke(app, [path, "--config", path])
+    assert both.exit_code == 2
