@@ -52,7 +52,7 @@ def test_it_finds_what_the_model_was_given(triton: str, tmp_path: Path) -> None:
     code, output = run(*arguments, "--kind", "T4")
     assert code == 0, output
     written = read_profiles(file)
-    assert json.loads(output.splitlines()[-1]) == written.model_dump()
+    assert json.loads(output.splitlines()[-1]) == written.model_dump(mode="json")
     (measured,) = written.profiles
     assert measured.key == ("gpu", "T4", "INPUT0:4")
     assert [point.rows for point in measured.points] == [1, 2, 4, 8]

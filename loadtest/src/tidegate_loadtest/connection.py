@@ -58,12 +58,7 @@ class Connection:
         self._channels = [grpc.aio.insecure_channel(self.target, options) for _ in range(self._channel_count)]
         self.stubs = [GRPCInferenceServiceStub(channel) for channel in self._channels]
         try:
-            for stub in self.stubs:
-                await stub.ServerLive(pb.ServerLiveRequest(), timeout=ANSWER_WITHIN_S)
-        except grpc.aio.AioRpcError as error:
-            await self._close()
-            why = f"does it run, and is this its gRPC port? ({_said(error)})"
-            raise LoadTestError(f"{self.target}: no Triton and no Tidegate answers: {why}") from error
+            await self.require_live()
         except BaseException:
             await self._close()
             raise
@@ -71,6 +66,21 @@ class Connection:
 
     async def __aexit__(self, *_exception: object) -> None:
         await self._close()
+
+    async def require_live(self) -> None:
+        """Raises LoadTestError where the server does not answer."""
+        try:
+            for stub in self.stubs:
+                await stub.ServerLive(pb.ServerLiveRequest(), timeout=ANSWER_WITHIN_S)
+        except grpc.aio.AioRpcError as error:
+            why = f"does it run, and is this its gRPC port? ({_said(error)})"
+            raise LoadTestError(f"{self.target}: no Triton and no Tidegate answers: {why}") from error
+
+    async def ready_models(self) -> list[str]:
+        """The names of all models that are ready, sorted. Raises LoadTestError where the server does not tell."""
+        request = pb.RepositoryIndexRequest(ready=True)
+        answer = await self.ask(self.stubs[0].RepositoryIndex(request, timeout=ANSWER_WITHIN_S))
+        return sorted({model.name for model in answer.models})
 
     async def model_metadata(self, model: str) -> pb.ModelMetadataResponse:
         """Names, types and shapes of a model's tensors. Raises LoadTestError for an unknown model."""

@@ -19,6 +19,8 @@ from tidegate_loadtest.model_inputs import DISTINCT_REQUESTS, RandomRequests
 Progress = Callable[[int, str], None]
 """Called with (requests measured so far, what is measured now)."""
 
+ANSWER_WITHIN_S = 600.0
+"""A request that takes longer has failed: nobody wants to wait for 40 of them."""
 TURNS = 5
 """How often each shape and size has its turn."""
 WARM_UP_SHARE = 0.2
@@ -105,7 +107,7 @@ async def measure_profiles(
             )
             for index in range(-warm_up, wanted):
                 start_ns = time.perf_counter_ns()
-                await connection.ask(connection.stubs[0].ModelInfer(requests(index)))
+                await connection.ask(connection.stubs[0].ModelInfer(requests(index), timeout=ANSWER_WITHIN_S))
                 if index >= 0:
                     taken_ms.append((time.perf_counter_ns() - start_ns) / 1e6)
                     done += 1

@@ -3,7 +3,7 @@
 document       JSON or YAML in, JSON out
 layout         what is loaded where: planners make it, the generator, the simulator and the proxy read it
 deployment     what the generator wrote: model repositories and the processes that serve them
-profile_file   how long models run, as measured
+profile_file   how long models run, as measured; hardware: on what
 interference   what models take on shares of one GPU, and by how much neighbours there make that longer
 struct_field   nouns of the contract as fields of a document
 from_file      documents as fields of options, given as they are or by their paths
@@ -35,6 +35,7 @@ from tidegate.documents.deployment import (
 from tidegate.documents.did_you_mean import did_you_mean
 from tidegate.documents.document import DocumentError, read_document, write_document
 from tidegate.documents.from_file import FromFile
+from tidegate.documents.hardware import Hardware
 from tidegate.documents.interference import (
     Alone,
     HeldOut,
@@ -77,6 +78,7 @@ __all__ = [
     "Device",
     "DocumentError",
     "FromFile",
+    "Hardware",
     "HeldOut",
     "Interference",
     "InterferenceModel",

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from tidegate.api import Profile, ProfileKey
 from tidegate.api.device import DEFAULT_KIND
+from tidegate.documents.hardware import Hardware
 from tidegate.documents.shape_text import read_shape, shape_text
 from tidegate.documents.wrong_fields import wrong_fields
 
@@ -45,6 +46,8 @@ class ModelProfile(BaseModel):
     beta_ms: float
     """The height of the same line at 0: milliseconds per batch."""
     points: list[Point] = Field(min_length=1)
+    hardware: Hardware | None = None
+    """What it was measured on, where that is known: a server elsewhere does not tell."""
 
     @field_validator("shape")
     @classmethod
@@ -125,4 +128,6 @@ def write_profile(path: Path, profile: ModelProfile) -> None:
     others = read_profiles(path).profiles if path.exists() else []
     kept = [other for other in others if other.key != profile.key]
     document = ProfileFile(profiles=sorted([*kept, profile], key=lambda entry: entry.key))
-    path.write_text(document.model_dump_json(indent=2) + "\n")
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(document.model_dump_json(indent=2) + "\n")
+    new.replace(path)  # whole or not at all, whoever interrupts it

@@ -1,6 +1,7 @@
-"""`tidegate profile`: measure a model, write the file that `tidegate serve --profiles` starts from."""
+"""`tidegate profile`: measure models, write the file that `tidegate serve --profiles` starts from."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +15,20 @@ if TYPE_CHECKING:
 
     from tidegate.documents import ModelProfile
     from tidegate_loadtest.asked_shapes import AskedShape
+    from tidegate_loadtest.campaign import Campaign, Job
 
 
 def profile(
-    model: Annotated[str, typer.Argument(help="The model to measure.")],
-    triton: Annotated[str, typer.Option(help="gRPC address (HOST:PORT) of the Triton that serves it.")],
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="The models to measure; without any all that Tidegate could schedule.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    triton: Annotated[str, typer.Option(help="gRPC address (HOST:PORT) of the Triton that serves them.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Profile file; what else is in it is kept.")],
     rows: Annotated[
         str | None, typer.Option(help="Batch sizes, e.g. 1,2,4,8. Default: powers of two up to max_batch_size.")
@@ -47,13 +57,17 @@ def profile(
             help="The kind of its workers, as `tritons[].kind` of a configuration has it; `default`: of all others."
         ),
     ] = DEFAULT_KIND,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where it was interrupted: what the file has already stays.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profiles as JSON, and no table.")] = False,
 ) -> None:
-    """Measure a model's latency against the shape and the rows of a batch, through its Triton.
+    """Measure the latency of models against the shape and the rows of a batch, through their Triton.
 
-    Run it while nothing else loads the Triton. Examples:
+    Run it while nothing else loads the Triton. Each model is written to the file as soon as it is measured, with the
+    hardware of this machine if the Triton is on it. Examples:
 
-    tidegate profile resnet50 --triton localhost:8001 -o profiles.json
+    tidegate profile --triton localhost:8001 -o profiles.json
 
     tidegate profile recognizer --triton localhost:8001 -o profiles.json --shape x:3,48,320 --shape x:3,48,640
 
@@ -62,58 +76,151 @@ def profile(
     import asyncio
 
     from rich.console import Console
-    from rich.markup import escape
 
-    from tidegate.documents import ProfileFile, ProfileFileError, read_profiles, write_profile
+    from tidegate.documents import ProfileFileError, read_profiles
     from tidegate_loadtest.asked_shapes import parse_asked
+    from tidegate_loadtest.campaign import Campaign, carry_out, plan_campaign, skip_known
     from tidegate_loadtest.connection import Connection, LoadTestError
-    from tidegate_loadtest.profile_table import print_profiles
-    from tidegate_loadtest.profiler import measure_profiles, shapes_to_measure, sizes_to_measure
+    from tidegate_loadtest.hardware import hardware_here, is_here
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    names = list(dict.fromkeys(models or ()))
     asked, asked_sizes = parse_asked(shape or ()), _sizes(rows)
+    recorded: dict[str, Sequence[AskedShape]] = {}
     if not kind:
         raise typer.BadParameter("give it a name, e.g. A100, or leave it out", param_hint="--kind")
+    if asked and len(names) != 1:
+        raise typer.BadParameter("is for one model: name it, or have --shapes-from tell of all", param_hint="--shape")
+    hardware = hardware_here() if is_here(triton) else None
+    campaign = Campaign()
 
-    async def measure() -> list["ModelProfile"]:
+    def shapes_of(model: str, is_open: bool) -> list["AskedShape"]:
+        if shapes_from is None or not (is_open or len(names) == 1):
+            return asked
+        recorded[model] = _recorded(errors, shapes_from, model, most_shapes)
+        return [*asked, *recorded[model]]
+
+    async def measure() -> None:
         async with Connection(triton) as connection:
-            sizes = await sizes_to_measure(connection, model, asked_sizes)
-            shapes = [each.dimensions for each in (await shapes_to_measure(connection, model, asked)).values()]
-            with _progress(errors) as bar:
-                task = bar.add_task(model, total=len(shapes) * len(sizes) * samples)
-
-                def advance(done: int, what: str) -> None:
-                    bar.update(task, completed=done, description=f"{model}: {what}")
-
-                return await measure_profiles(
-                    connection, model, sizes, shapes, samples=samples, kind=kind, progress=advance
+            await plan_campaign(campaign, connection, names, shapes_of, asked_sizes)
+            if resume and output.exists():
+                skip_known(campaign, read_profiles(output).profiles, kind, samples, hardware)
+            with _shown(errors, campaign, samples, output) as (keep, advance):
+                await carry_out(
+                    connection,
+                    campaign,
+                    samples=samples,
+                    kind=kind,
+                    hardware=hardware,
+                    keep=keep,
+                    progress=advance,
                 )
 
+    status, stopped = 0, ""
     try:
         if output.exists():
             read_profiles(output)  # what is wrong with it should not have to wait for the measurements
         elif not output.parent.is_dir():
             raise LoadTestError(f"--output {output}: there is no folder {output.parent}")
-        if shapes_from:
-            asked += _recorded(errors, shapes_from, model, most_shapes)
-        measured = asyncio.run(measure())
-        for each in measured:
-            write_profile(output, each)
+        asyncio.run(measure())
+    except KeyboardInterrupt:
+        status, stopped = 130, "interrupted"
     except (LoadTestError, ProfileFileError, OSError) as error:
-        errors.print(f"[red]error:[/] {escape(str(error))}")
-        raise typer.Exit(1) from error
+        status, stopped = 1, str(error)
+    _print_measured(campaign, output, asked, recorded, as_json=as_json)
+    _tell(errors, campaign, stopped, output)
+    if status or campaign.failed:
+        raise typer.Exit(status or 1)
+
+
+@contextmanager
+def _shown(
+    errors: "Console", campaign: "Campaign", samples: int, output: Path
+) -> "Iterator[tuple[Callable[[Job, list[ModelProfile]], None], Callable[[Job, int, str], None]]]":
+    """Gives what keeps the profiles of a model, and what shows how far the campaign is: a bar, or a line each."""
+    from tidegate.documents import write_profile
+
+    count = len(campaign.jobs)
+    begins, total = {}, 0
+    for job in campaign.jobs:
+        begins[job.model] = total
+        total += job.requests(samples)
+    with _progress(errors) as bar:
+        task = bar.add_task("", total=total)
+
+        def keep(job: "Job", measured: "list[ModelProfile]") -> None:
+            for each in measured:
+                write_profile(output, each)
+            if count > 1 and not errors.is_terminal:
+                errors.print(f"{job.model}: measured, {campaign.jobs.index(job) + 1} of {count}", markup=False)
+
+        def advance(job: "Job", done: int, what: str) -> None:
+            of_all = f"{campaign.jobs.index(job) + 1}/{count} " if count > 1 else ""
+            bar.update(task, completed=begins[job.model] + done, description=f"{of_all}{job.model}: {what}")
+
+        yield keep, advance
+
+
+def _print_measured(
+    campaign: "Campaign",
+    output: Path,
+    asked: "Sequence[AskedShape]",
+    recorded: "Mapping[str, Sequence[AskedShape]]",
+    *,
+    as_json: bool,
+) -> None:
+    """`recorded`: the shapes of recorded requests, by model."""
+    from tidegate.documents import ProfileFile
+    from tidegate_loadtest.profile_table import print_profiles
+
+    if not campaign.measured:
+        return
     if as_json:
-        typer.echo(ProfileFile(profiles=measured).model_dump_json())
-    else:
-        print_profiles(measured, {each.text: each.requests for each in asked})
-        typer.echo(f"written to {output}")
+        typer.echo(ProfileFile(profiles=campaign.measured).model_dump_json())
+        return
+    for model in dict.fromkeys(profile.model for profile in campaign.measured):
+        requests = {each.text: each.requests for each in [*asked, *recorded.get(model, ())]}
+        print_profiles([profile for profile in campaign.measured if profile.model == model], requests)
+    if hardware := campaign.measured[0].hardware:
+        typer.echo(f"on {hardware}")
+    typer.echo(f"written to {output}")
+
+
+def _tell(errors: "Console", campaign: "Campaign", stopped: str, output: Path) -> None:
+    """What was not measured, and why, a line each. `stopped`: why there is no more; empty: nothing was in the way."""
+    from rich.markup import escape
+
+    if campaign.known:
+        errors.print(f"measured before: {', '.join(campaign.known)}", markup=False)
+    for model, why in campaign.left_out.items():
+        errors.print(f"left out: {model}: {why}", markup=False)
+    for model, why in campaign.failed.items():
+        errors.print(f"[red]error:[/] {escape(model)}: {escape(why)}")
+    if stopped:
+        done = len({profile.model for profile in campaign.measured})
+        how = f"; {done} of {len(campaign.jobs)} models are in {output}, and --resume goes on from there"
+        errors.print(f"[red]error:[/] {escape(stopped)}{escape(how) if campaign.jobs else ''}")
 
 
 def _progress(console: "Console") -> "Progress":
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("still about"),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _recorded(console: "Console", path: Path, model: str, most: int) -> list["AskedShape"]:

@@ -1,0 +1,125 @@
+"""Measuring several models, one after the other: what is to be measured, what failed, what is known already."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from tidegate.documents import Hardware, ModelProfile
+from tidegate_loadtest.asked_shapes import AskedShape, Dimensions
+from tidegate_loadtest.connection import Connection, LoadTestError
+from tidegate_loadtest.measurable import why_not_measurable
+from tidegate_loadtest.profiler import measure_profiles, shapes_to_measure, sizes_to_measure
+
+Asked = Callable[[str, bool], Sequence[AskedShape]]
+"""The shapes that somebody wants of a model, by (name, whether its config leaves dimensions open). May raise
+LoadTestError."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model that is to be measured."""
+
+    model: str
+    sizes: Sequence[int]
+    """Batch sizes in rows."""
+    shapes: dict[str, Dimensions]
+    """By how requests have them."""
+
+    def requests(self, samples: int) -> int:
+        """How many requests are measured."""
+        return len(self.sizes) * len(self.shapes) * samples
+
+    def is_known(self, profiles: Collection[ModelProfile], kind: str, samples: int, hardware: Hardware | None) -> bool:
+        """Whether these profiles say all that measuring would, of the same hardware."""
+        known = {
+            profile.shape: {point.rows for point in profile.points if point.samples >= samples}
+            for profile in profiles
+            if (profile.model, profile.kind, profile.hardware) == (self.model, kind, hardware)
+        }
+        return all(known.get(shape, set()).issuperset(self.sizes) for shape in self.shapes)
+
+
+@dataclass
+class Campaign:
+    """What is to be measured, and what has become of it."""
+
+    jobs: list[Job] = field(default_factory=list)
+    """The models that are to be measured, in this order."""
+    known: list[str] = field(default_factory=list)
+    """The models that had been measured before."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """The models that cannot be measured, which nobody has asked for by name, with the reason."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """The models that should have been measured and were not, with the reason."""
+    measured: list[ModelProfile] = field(default_factory=list)
+
+
+async def plan_campaign(
+    campaign: Campaign, connection: Connection, models: Sequence[str], asked: Asked, sizes: Sequence[int] | None
+) -> None:
+    """Add what measuring these models means; without any all that can be measured. Raises LoadTestError."""
+    for model in models or await connection.ready_models():
+        if not models and (why := why_not_measurable(await connection.model_config(model))):
+            campaign.left_out[model] = why
+            continue
+        try:
+            campaign.jobs.append(await _job(connection, model, asked, sizes, alone=len(models) == 1))
+        except LoadTestError as error:
+            campaign.failed[model] = str(error)
+
+
+async def _job(connection: Connection, model: str, asked: Asked, sizes: Sequence[int] | None, *, alone: bool) -> Job:
+    config = await connection.model_config(model)
+    if sizes and not alone:  # those of several models need not suit each of them
+        sizes = [rows for rows in sizes if rows <= config.max_batch_size]
+    rows = await sizes_to_measure(connection, model, sizes)
+    declared = (await connection.model_metadata(model)).inputs
+    is_open = any(size < 0 for tensor in declared for size in tensor.shape[1:])
+    shapes = await shapes_to_measure(connection, model, asked(model, is_open))
+    return Job(model, rows, {text: each.dimensions for text, each in shapes.items()})
+
+
+def skip_known(
+    campaign: Campaign, profiles: Collection[ModelProfile], kind: str, samples: int, hardware: Hardware | None
+) -> None:
+    """Measure nothing again that a campaign before this one has measured."""
+    campaign.known = [job.model for job in campaign.jobs if job.is_known(profiles, kind, samples, hardware)]
+    campaign.jobs = [job for job in campaign.jobs if job.model not in campaign.known]
+
+
+async def carry_out(
+    connection: Connection,
+    campaign: Campaign,
+    *,
+    samples: int,
+    kind: str,
+    hardware: Hardware | None,
+    keep: Callable[[Job, list[ModelProfile]], None],
+    progress: Callable[[Job, int, str], None],
+) -> None:
+    """Measure one model after the other; one that fails hinders no other, but where the server is gone, all is over.
+
+    `keep` is called with what was measured of a model, `progress` with (job, its requests so far, what is measured
+    now). Raises LoadTestError for a server that does not answer any more, and what `keep` raises.
+    """
+    for job in campaign.jobs:
+
+        def advance(done: int, what: str, job: Job = job) -> None:
+            progress(job, done, what)
+
+        try:
+            measured = await measure_profiles(
+                connection,
+                job.model,
+                job.sizes,
+                list(job.shapes.values()),
+                samples=samples,
+                kind=kind,
+                progress=advance,
+            )
+        except LoadTestError as error:
+            campaign.failed[job.model] = str(error)
+            await connection.require_live()
+            continue
+        measured = [profile.model_copy(update={"hardware": hardware}) for profile in measured]
+        campaign.measured += measured
+        keep(job, measured)

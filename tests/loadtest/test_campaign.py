@@ -1,0 +1,182 @@
+"""`tidegate profile` of several models: all of a server, on through failures, resumed after an interruption."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tidegate.documents import Hardware, ModelProfile, read_profiles
+from tidegate_loadtest.commands.profile import profile
+from tidegate_loadtest.hardware import hardware_here, is_here
+from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_triton_models import model_source
+
+CONFIG = """
+backend: "python"
+max_batch_size: {max_batch}
+input {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ {dims} ] }}
+output {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ {dims} ] }}
+instance_group {{ count: 1 kind: KIND_CPU }}
+parameters {{ key: "alpha_ms" value: {{ string_value: "0" }} }}
+parameters {{ key: "beta_ms" value: {{ string_value: "1" }} }}
+"""
+FAILS = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        raise ValueError("never today")
+"""
+
+
+@pytest.fixture(scope="module")
+def triton(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest.TempPathFactory) -> str:
+    repository = tmp_path_factory.mktemp("models")
+    source = model_source("emulated_gpu").read_text()
+    models = {"a": (4, 4, source), "b": (2, 4, source), "failing": (2, 4, FAILS), "flat": (0, 4, source)}
+    for name, (max_batch, dims, code) in (models | {"open": (2, -1, source)}).items():
+        version = repository / name / "1"
+        version.mkdir(parents=True)
+        (version.parent / "config.pbtxt").write_text(CONFIG.format(max_batch=max_batch, dims=dims))
+        (version / "model.py").write_text(code)
+    return start_triton([repository]).grpc_address
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    app = typer.Typer()
+    app.command()(profile)
+    result = CliRunner().invoke(app, arguments)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def _known(file: Path) -> dict[str, ModelProfile]:
+    return {each.model: each for each in read_profiles(file).profiles}
+
+
+def test_without_names_all_are_measured_and_the_end_says_which_were_not(triton: str, tmp_path: Path) -> None:
+    file = tmp_path / "profiles.json"
+    status, out, errors = run("--triton", triton, "-o", str(file), "--samples", "3")
+    assert status == 1, "two of them should have been measured and were not"
+    measured = _known(file)
+    assert {name: [point.rows for point in each.points] for name, each in measured.items()} == {
+        "a": [1, 2, 4],
+        "b": [1, 2],
+    }
+    assert measured["a"].hardware == hardware_here()
+    assert f"on {hardware_here()}" in out
+    assert "left out: flat: max_batch_size 0" in errors
+    failures = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert len(failures) == 2
+    assert failures[0].startswith("error: open: input 'INPUT0' is -1: give its -1 a size")
+    assert failures[1].startswith("error: failing: ")
+    assert "never today" in failures[1]
+
+
+def test_what_is_known_is_not_measured_again_if_that_is_said(triton: str, tmp_path: Path) -> None:
+    file = tmp_path / "profiles.json"
+    arguments = ("a", "b", "--triton", triton, "-o", str(file), "--samples", "3", "--rows", "1,2,4")
+    assert run(*arguments)[0] == 0
+    before = _known(file)
+    assert [point.rows for point in before["b"].points] == [1, 2], "four are more than it takes"
+    status, _, errors = run(*arguments, "--resume")
+    assert status == 0
+    assert "measured before: a, b" in errors
+    assert _known(file) == before
+    of_another = before["a"].model_copy(update={"hardware": Hardware(cpu="another", cores=1)})
+    file.write_text(json.dumps({"profiles": [of_another.model_dump(), before["b"].model_dump()]}))
+    status, _, errors = run(*arguments, "--resume")
+    assert "measured before: b" in errors
+    assert _known(file)["a"].hardware == hardware_here(), "what another machine took says nothing"
+
+
+def test_more_samples_than_are_known_are_taken(triton: str, tmp_path: Path) -> None:
+    file = tmp_path / "profiles.json"
+    assert run("b", "--triton", triton, "-o", str(file), "--samples", "3")[0] == 0
+    assert run("b", "--triton", triton, "-o", str(file), "--samples", "4", "--resume")[0] == 0
+    assert {point.samples for point in _known(file)["b"].points} == {4}
+
+
+def test_shapes_are_of_one_model(triton: str, tmp_path: Path) -> None:
+    status, _, errors = run("--triton", triton, "-o", str(tmp_path / "p.json"), "--shape", "INPUT0:4")
+    assert status == 2
+    assert "is for one model" in errors
+
+
+def test_what_was_measured_before_an_interruption_is_kept(
+    triton: str, tmp_path: Path, eventually: Callable[..., Any]
+) -> None:
+    file = tmp_path / "profiles.json"
+    code = "import sys; from tidegate.cli import main; sys.argv = ['tidegate', *sys.argv[1:]]; main()"
+    command = [sys.executable, "-c", code, "profile", "b", "a", "--triton", triton, "-o", str(file)]
+    # That of the second model takes as long as anybody wants it to.
+    running = subprocess.Popen([*command, "--samples", "500"], stderr=subprocess.PIPE, text=True)
+    try:
+        eventually(lambda: file.exists() or running.poll() is not None, "the first model to be measured")
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 130
+    assert f"error: interrupted; 1 of 2 models are in {file}, and --resume goes on from there" in errors
+    assert set(_known(file)) == {"b"}
+
+
+def test_a_server_that_is_gone_ends_it(start_triton: Callable[..., EmbeddedTriton], tmp_path: Path) -> None:
+    dies = "import os\n\nclass TritonPythonModel:\n    def execute(self, requests):\n        os.kill(os.getppid(), 9)\n"
+    for name in ("a", "b"):
+        version = tmp_path / "models" / name / "1"
+        version.mkdir(parents=True)
+        (version.parent / "config.pbtxt").write_text(CONFIG.format(max_batch=2, dims=4))
+        (version / "model.py").write_text(dies)
+    server = start_triton([tmp_path / "models"])
+    status, _, errors = run("--triton", server.grpc_address, "-o", str(tmp_path / "profiles.json"), "--samples", "3")
+    assert status == 1
+    assert "error: a: " in errors
+    assert "error: b: " not in errors
+    assert "0 of 2 models are in" in errors
+    server.stop()
+
+
+def test_the_hardware_of_this_machine(tmp_path: Path) -> None:
+    class NoDriver(Exception):
+        """What NVML raises."""
+
+    def names(index: int) -> bytes:
+        return [b"NVIDIA H100 80GB HBM3", b"Tesla T4"][index]
+
+    def fail() -> None:
+        raise NoDriver
+
+    (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name\t: AMD EPYC 7763\nmodel name\t: AMD EPYC 7763\n")
+    nvml = SimpleNamespace(
+        NVMLError=NoDriver,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=names,
+        nvmlSystemGetDriverVersion=lambda: "550.54",
+    )
+    found = hardware_here(tmp_path / "cpuinfo", nvml)
+    cores = len(os.sched_getaffinity(0))
+    assert found == Hardware(
+        cpu="AMD EPYC 7763", cores=cores, gpus=("NVIDIA H100 80GB HBM3", "Tesla T4"), driver="550.54"
+    )
+    assert str(found).startswith("NVIDIA H100 80GB HBM3, Tesla T4 (driver 550.54), ")
+    nvml.nvmlInit = fail
+    assert hardware_here(tmp_path / "absent", nvml).gpus == ()
+    assert hardware_here(tmp_path / "absent", nvml).cpu
+
+
+@pytest.mark.parametrize(("target", "here"), [("localhost:1", True), ("[::1]:1", True), ("gpu-1:8001", False)])
+def test_hardware_is_that_of_the_server_only_where_it_is_here(target: str, here: bool) -> None:
+    assert is_here(target) is here
