@@ -11,9 +11,9 @@ from tidegate_proxy.signature import Signature, TensorSpec
 from tidegate_proxy.starting_profiles import misfits, said_of_others, starting_profiles
 
 
-def _measured(model: str, ms: float, **key: str) -> ModelProfile:
+def _measured(model: str, ms: float, kind: str = "default", shape: str = "") -> ModelProfile:
     points = [Point(rows=1, median_ms=ms, p95_ms=ms, samples=9)]
-    return ModelProfile(model=model, alpha_ms=0, beta_ms=ms, points=points, **key)
+    return ModelProfile(model=model, alpha_ms=0, beta_ms=ms, points=points, kind=kind, shape=shape)
 
 
 def _catalog(*kinds: str) -> Catalog:

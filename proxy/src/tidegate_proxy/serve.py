@@ -24,12 +24,13 @@ from tidegate_proxy.applications import Applications
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory, discover
-from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
 from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.doctor.asking import executions, not_ready
 from tidegate_proxy.doctor.diagnosis import AT_START, diagnose
 from tidegate_proxy.doctor.facts import facts_of
+from tidegate_proxy.doctor.reach import why_not_ready
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.front import Front
 from tidegate_proxy.fronts.home import Home
@@ -253,20 +254,24 @@ async def _regions_with(backends: Sequence[Backend], in_force: InForce) -> Regio
     return regions
 
 
-async def _await_ready(backend: Backend, wait_s: float) -> None:
+async def _await_ready(backend: Backend, triton: TritonAddress, wait_s: float) -> None:
     deadline = asyncio.get_running_loop().time() + wait_s
     while not await backend.is_ready():
         await of_tritons.require_key(backend)
         if asyncio.get_running_loop().time() > deadline:
-            raise BackendError(
-                f"no Triton is ready at {backend.address} after {wait_s:g} s: does it run, and is this its gRPC port?"
-            )
+            why = await why_not_ready(backend, triton)
+            raise BackendError(f"no Triton is ready at {backend.address} after {wait_s:g} s: {why}")
         await asyncio.sleep(0.1)
 
 
 async def _await_tritons(config: ServeConfig, backends: Sequence[Backend]) -> None:
     """Until all are ready. Raises BackendError, and RestrictionError where they restrict what Tidegate would open."""
-    await asyncio.gather(*(_await_ready(backend, config.wait_s) for backend in backends))
+    await asyncio.gather(
+        *(
+            _await_ready(backend, triton, config.wait_s)
+            for backend, triton in zip(backends, config.tritons, strict=True)
+        )
+    )
     await of_tritons.require_consent(backends, config.restricted, over_http=config.listen.http is not None)
 
 

@@ -59,9 +59,9 @@ def test_whatever_was_measured_there_is_a_profile_of_the_empty_shape_first(
             assert unknown.planned_ns(rows) == max(other.planned_ns(rows) for other in others)
 
 
-def _measured(ms: float, *, rows: int = 1, **key: str) -> ModelProfile:
+def _measured(ms: float, *, rows: int = 1, kind: str = "default", shape: str = "") -> ModelProfile:
     points = [Point(rows=at, median_ms=ms * at, p95_ms=2 * ms * at, samples=9) for at in {1, rows}]
-    return ModelProfile(model="m", alpha_ms=ms, beta_ms=0, points=points, **key)
+    return ModelProfile(model="m", alpha_ms=ms, beta_ms=0, points=points, kind=kind, shape=shape)
 
 
 def test_what_was_measured_of_a_kind_goes_before_what_was_measured_of_any() -> None:

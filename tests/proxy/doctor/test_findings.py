@@ -28,7 +28,7 @@ from tidegate_proxy.doctor.loading import models_that_do_not_load
 from tidegate_proxy.doctor.names import models_that_nobody_has, remedy_for
 from tidegate_proxy.doctor.one_row import ENOUGH_EXECUTIONS
 from tidegate_proxy.doctor.profiles import measured_in_vain, not_measured, shapes_in_vain
-from tidegate_proxy.doctor.slos import slos_in_vain, slos_too_short
+from tidegate_proxy.doctor.slos import requests_not_timed, slos_in_vain, slos_too_short
 
 XY = """
 input { name: "X" data_type: TYPE_FP32 dims: [ 3 ] }
@@ -128,6 +128,9 @@ def test_without_a_profile_what_was_timed_counts_and_then_what_triton_counted() 
     assert "timed now, with every open dimension 1" in finding.what
     unanswered = replace(facts, timed={"m": Timed(None, "no")}, executions={})
     assert _said(slos_too_short(unanswered)) == []
+    assert _said(requests_not_timed(unanswered)) == [("warning", "not-timed")]
+    of_zero_size = replace(unanswered, timed={"m": Timed(None, "no", open_dimensions=True)})
+    assert _said(requests_not_timed(of_zero_size)) == [("advice", "not-timed")], "another size may do"
 
 
 def test_slos_of_models_that_are_not_scheduled() -> None:

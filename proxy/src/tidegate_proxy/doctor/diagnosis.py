@@ -11,7 +11,7 @@ from tidegate_proxy.doctor.installation import broken_plugins, unseen_gpus
 from tidegate_proxy.doctor.loading import models_that_do_not_load
 from tidegate_proxy.doctor.names import models_that_nobody_has
 from tidegate_proxy.doctor.profiles import measured_in_vain, not_measured, shapes_in_vain
-from tidegate_proxy.doctor.slos import slos_in_vain, slos_too_short
+from tidegate_proxy.doctor.slos import requests_not_timed, slos_in_vain, slos_too_short
 
 Rule = Callable[[Facts], Iterator[Finding]]
 
@@ -27,6 +27,7 @@ ALL: Final[tuple[Rule, ...]] = (
     measured_in_vain,
     broken_plugins,
     *AT_START,
+    requests_not_timed,
     merged_by_nobody,
     batches_of_one,
     unseen_gpus,

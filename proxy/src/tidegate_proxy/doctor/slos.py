@@ -64,6 +64,22 @@ def _enough_ms(rows: list[OneRow]) -> int:
     return ceil(max(row.planned_ms for row in rows) / (1 - LARGEST_SHARE))
 
 
+def requests_not_timed(facts: Facts) -> Iterator[Finding]:
+    """Models that do not answer the request that was to be timed: their SLO is held against nothing."""
+    for name, timed in facts.timed.items():
+        if timed.took_ms is None:
+            sizes = ", with every open dimension 1," if timed.open_dimensions else ""
+            yield Finding(
+                "advice" if timed.open_dimensions else "warning",
+                "not-timed",
+                f"model {name}",
+                f"it does not answer one row of zeros{sizes} so that nobody knows how long it takes: {timed.why_not}",
+                "have `tidegate profile` measure it with a shape that it takes"
+                if timed.open_dimensions
+                else "see why in the log of its Triton",
+            )
+
+
 def slos_in_vain(facts: Facts) -> Iterator[Finding]:
     """SLOs, and words on late requests, of models whose requests are not scheduled: nobody reads them."""
     for service in facts.services.values():
