@@ -22,7 +22,7 @@ class Job:
     sizes: Sequence[int]
     """Batch sizes in rows."""
     shapes: dict[str, Dimensions]
-    """By how requests have them."""
+    """The dimensions of each input, by how requests have them."""
 
     def requests(self, samples: int) -> int:
         """How many requests are measured."""
