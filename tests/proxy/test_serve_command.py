@@ -43,7 +43,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
     [
         (["--policy", "nope"], 1, "error: no policy named 'nope' is installed; installed: "),
         (["--policy", "[/nope]"], 1, "error: no policy named '[/nope]' is installed"),
-        ([], 1, f"error: no Triton is ready at {NO_TRITON} after 0.2 s: nobody listens there: does it run, and"),
+        ([], 1, f"error: no Triton is ready at {NO_TRITON} after 0.2 s: does it run, and is this its gRPC port?"),
         (["--profiles", "/nope.json"], 1, "error: command line: profiles: there is no file /nope.json"),
         (["--listen", "nonsense"], 1, "listen.grpc: 'nonsense' is not HOST:PORT"),
         (["--config", "/nope.yaml"], 1, "error: /nope.yaml: No such file"),

@@ -17,9 +17,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+import typer
 from tritonclient.utils import InferenceServerException
+from typer.testing import CliRunner
 
 from tests.proxy.split_model import infer, write_config
+from tidegate_proxy.commands.doctor import doctor
 from tidegate_proxy.embedded import EmbeddedTriton
 
 HEAD = """
@@ -165,6 +168,24 @@ def test_many_clients_share_batches(
     with ThreadPoolExecutor(24) as pool:
         list(pool.map(ask, (number for number in range(72) if number - 30 != 26)))
     assert executions() - before < 60, "nothing was merged"
+
+
+def test_the_doctor_sees_one_model_and_holds_its_slo_against_the_layout(
+    tritons: dict[str, EmbeddedTriton], tmp_path: Path
+) -> None:
+    app = typer.Typer()
+    app.command()(doctor)
+    said = {}
+    for slo_ms in (500, 2.5):
+        path = write_config(tmp_path, tritons, LAYOUT, models={"m": {"slo_ms": slo_ms}})
+        said[slo_ms] = json.loads(CliRunner().invoke(app, [str(path), "--json"]).stdout)
+    (model,) = said[500]["models"]
+    assert (model["name"], model["batch"], model["workers"], model["kinds"]) == ("m", "merge", 3, ["fast", "slow"])
+    assert [row["expected_ms"] for row in model["one_row"]] == [3.0]
+    assert said[500]["findings"] == []
+    (finding,) = said[2.5]["findings"]
+    assert finding["severity"] == "error"
+    assert "2.5 ms are less than the 3 ms that one row takes (the layout, without links)" in finding["what"]
 
 
 def test_clients_see_one_model(tidegate: Any, connect: Make) -> None:  # noqa: ANN401

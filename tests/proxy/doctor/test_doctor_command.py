@@ -90,7 +90,11 @@ def test_a_misspelt_model_has_a_neighbour(triton: EmbeddedTriton, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("service", "says"),
-    [("http", "that is its HTTP port"), ("metrics", "that is its metrics port"), ("nobody", "nobody listens there")],
+    [
+        ("http", "that is its HTTP port"),
+        ("metrics", "that is its metrics port"),
+        ("nobody", "does it run, and is this its gRPC port?"),
+    ],
 )
 def test_another_port_than_that_of_grpc(triton: EmbeddedTriton, service: str, says: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:

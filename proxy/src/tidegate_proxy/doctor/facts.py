@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.api import Model
+from tidegate.api import Model, Profile
 from tidegate.documents import ProfileFile
 from tidegate_proxy.catalog import Catalog
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
@@ -87,6 +87,8 @@ class Facts:
     services: Mapping[str, Service] = field(default_factory=dict)
     """Every model that some Triton has ready, by name."""
     measured: ProfileFile = field(default_factory=lambda: ProfileFile(profiles=[]))
+    planned: Sequence[Profile] = ()
+    """How long the partitions of a layout run, as it says."""
     misfits: Sequence[str] = ()
     """What the profile file says of shapes that no request runs in (`starting_profiles.misfits`)."""
     unpadded: Mapping[str, str] = field(default_factory=dict)
@@ -117,6 +119,7 @@ def facts_of(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> Fa
         config,
         services={name: _service(catalog, name) for name in sorted(catalog.consents)},
         measured=measured,
+        planned=catalog.layout.contract()[2] if catalog.layout else (),
         misfits=misfits(catalog, measured),
         unpadded=catalog.unpadded,
     )

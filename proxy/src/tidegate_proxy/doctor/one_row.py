@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from tidegate.api import Model, Profile
 from tidegate_proxy.doctor.facts import Facts, Service
 
 ENOUGH_EXECUTIONS: Final = 100
@@ -25,8 +26,10 @@ class OneRow:
 def one_row(facts: Facts, service: Service) -> list[OneRow]:
     """What is known of each shape; empty where nothing is. A profile counts more than a request that was timed, that
     more than a mean since Triton's start."""
-    if service.model is None or service.model.pipelines:
+    if service.model is None:
         return []
+    if facts.has_layout:
+        return _by_layout(facts, service.model)
     profiled = _by_profile(facts, service)
     if profiled:
         return profiled
@@ -39,6 +42,26 @@ def one_row(facts: Facts, service: Service) -> list[OneRow]:
         source = f"the mean of {executions.count:,} executions, by its Triton's statistics"
         return [OneRow(executions.mean_ms, executions.mean_ms, source)]
     return []
+
+
+def _by_layout(facts: Facts, model: Model) -> list[OneRow]:
+    """What the quickest way through the partitions takes, without the links between them; none that the layout does not
+    tell of."""
+    quickest: dict[str, Profile] = {}
+    for profile in facts.planned:
+        known = quickest.get(profile.partition)
+        if known is None or profile.expected_ns(1) < known.expected_ns(1):
+            quickest[profile.partition] = profile
+    ways = [path.partitions for path in model.paths if quickest.keys() >= set(path.partitions)]
+    rows = [
+        OneRow(
+            sum(quickest[name].expected_ns(1) for name in way) / 1e6,
+            sum(quickest[name].planned_ns(1) for name in way) / 1e6,
+            "the layout, without links",
+        )
+        for way in ways
+    ]
+    return [min(rows, key=lambda row: row.expected_ms)] if rows else []
 
 
 def _by_profile(facts: Facts, service: Service) -> list[OneRow]:

@@ -50,7 +50,7 @@ async def _why_not_connected(address: str) -> str:
     except TimeoutError:
         return f"nothing there answers within {CONNECT_TIMEOUT_S:g} s: does the machine run, and may it be reached?"
     except OSError:
-        return "nobody listens there: does it run, and is this its gRPC port?"
+        return "does it run, and is this its gRPC port?"
     writer.close()
     return ""
 
