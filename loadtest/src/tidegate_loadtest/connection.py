@@ -104,20 +104,14 @@ class Connection:
         try:
             return await self.ask(call)
         except LoadTestError as error:
-            names = await self._models()
+            try:
+                names = await self.ready_models()
+            except LoadTestError:
+                names = []
             if not names or model in names:
                 raise
             known = did_you_mean(model, names, "its models are")
             raise LoadTestError(f"{self.target}: it has no model {model!r}{known}") from error
-
-    async def _models(self) -> list[str]:
-        """What the server has ready; nothing where it does not tell."""
-        request = pb.RepositoryIndexRequest(ready=True)
-        try:
-            index = await self.ask(self.stubs[0].RepositoryIndex(request, timeout=ANSWER_WITHIN_S))
-        except LoadTestError:
-            return []
-        return [entry.name for entry in index.models]
 
     async def _close(self) -> None:
         for channel in self._channels:
