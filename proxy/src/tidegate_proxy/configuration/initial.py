@@ -79,7 +79,7 @@ def _fate(service: Service) -> str:
 
 
 def _triton_line(triton: TritonAddress, silent: frozenset[str]) -> str:
-    usual = TritonAddress.model_validate({"grpc": triton.grpc})
+    usual = TritonAddress(grpc=triton.grpc)
     given: dict[str, str | None] = {
         name: None if name in silent else address
         for name, address in (("http", triton.http), ("metrics", triton.metrics))
