@@ -3,6 +3,7 @@
 import pytest
 
 from tests.core.engine.script import (
+    M_PIPELINES,
     MODELS,
     PROFILES,
     WORKERS,
@@ -328,6 +329,26 @@ def test_a_batch_whose_next_worker_is_lost_is_not_saved_by_another_end() -> None
     assert engine.tally.ended + engine.queued == 2
     assert [event.batch_id for event in policy.told if isinstance(event, BatchFailed)] == [0, 1]
     assert engine.in_flight == 0
+
+
+def test_a_batch_that_is_doomed_begins_nothing_though_its_next_worker_is_free() -> None:
+    """Told of the end of its leg, the policy leads another batch elsewhere, which was before it on the next worker."""
+    pipelines = (*M_PIPELINES, Pipeline(("m", "tail", "n"), max_rows=4))
+    setup = Setup(
+        (Model("m", max_rows=4, pipelines=pipelines), MODELS[1]),
+        (Worker(0, "w0", ("m",)), Worker(1, "w1", ("tail",)), Worker(2, "w2", ("n",))),
+        PROFILES,
+    )
+    doomed = Dispatch(Batch(0, "m", (0,), (Leg(0, "m", 0, 10), tail(1, 10), Leg(2, "n", 20, 10))))
+    behind = Dispatch(Batch(1, "m", (1,), (Leg(0, "m", 20, 10), tail(1, 40))))
+    policy = Script([doomed], [behind], [], [Reroute(1, (tail(1, 45),))], setup=setup)
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    engine.handle(arrived(1, 1))
+    engine.handle(WorkerLost(3, 2))
+    assert not any(isinstance(effect, StartLeg) for effect in engine.handle(finished(10)))
+    engine.validate()
+    assert engine.in_flight == 1
 
 
 @pytest.mark.parametrize(

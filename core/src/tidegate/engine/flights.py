@@ -164,8 +164,8 @@ class Flights:
         """
         leg = flight.batch.legs[flight.leg]
         booked = self._fleet.bookings.get(leg.worker_id)
-        if flight.running or booked is None or not booked.legs:
-            return
+        if flight.running or flight.doomed or booked is None or not booked.legs:
+            return  # what is doomed begins nothing more, whoever frees its next worker before it has failed
         is_first = booked.legs[0] is leg
         if not is_first and not booked.may_follow(now_ns, leg):
             return
