@@ -1,8 +1,11 @@
 """What commands that run scenarios share: their errors, their progress bar, where their results go."""
 
 import os
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,12 +16,14 @@ from rich.markup import escape
 from tidegate.terminal import console_for_tables
 
 if TYPE_CHECKING:
+    from tidegate.report import Origin
     from tidegate.workload import Scenario
 
 __all__ = [
     "console_for_tables",
     "errors_explained",
     "in_ms",
+    "origin",
     "said_of",
     "title_of",
     "with_progress",
@@ -26,7 +31,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-EXTRA = {"numpy", "joblib", "plotly", "yaml"}
+EXTRA = {"numpy", "joblib", "yaml"}
 """What the extra `sim` brings."""
 
 
@@ -97,6 +102,17 @@ def write_results(
     if html_file is not None:
         html_file.write_text(page(), encoding="utf-8")
         console.print(f"[dim]report: {escape(str(html_file))}[/]")
+
+
+def origin() -> "Origin":
+    """Where a page that is written now comes from."""
+    from datetime import UTC, datetime
+
+    from tidegate.report import Origin
+
+    now = datetime.now(UTC)  # noqa: TID251 - a page is dated by the day on which a person had it made; nothing goes by it
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return Origin(metadata.version("tidegate"), f"{now:%Y-%m-%d %H:%M} UTC", command)
 
 
 def title_of(scenario: "Scenario") -> str:

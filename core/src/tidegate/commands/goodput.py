@@ -32,21 +32,28 @@ def goodput(
     """
     from rich.table import Table
 
-    from tidegate.commands.common import console_for_tables, errors_explained, title_of, with_progress, write_results
+    from tidegate.commands.common import (
+        console_for_tables,
+        errors_explained,
+        origin,
+        title_of,
+        with_progress,
+        write_results,
+    )
 
     console = console_for_tables()
     with errors_explained():
         from tidegate.sim.document import goodput_document
         from tidegate.sim.goodput import Question, search_goodput, summarise_searches
+        from tidegate.sim.goodput_report import goodput_page
         from tidegate.sim.parallel import run_parallel
-        from tidegate.sim.report import goodput_page
         from tidegate.sim.run import Run, choose_policies
         from tidegate.sim.sweep import parse_changes
         from tidegate.workload import read_scenario
 
         document = read_scenario(scenario, parse_changes(changes or ()))
         questions = [
-            Question(Run(document, choice, number), limit, precision)
+            Question(Run(document, choice, number), limit, precision, whole=bool(html_file or json_file))
             for choice in choose_policies(document, policy or ())
             for number in seed or range(document.seed, document.seed + 5)
         ]
@@ -68,10 +75,11 @@ def goodput(
                 str(len(goodput.searches)),
             )
         console.print(table)
+        written = goodput_document(document, found, limit=limit, precision=precision)
         write_results(
             console,
-            goodput_document(document, found, limit=limit, precision=precision),
+            written,
             json_file,
             html_file,
-            lambda: goodput_page(title_of(document), found, limit),
+            lambda: goodput_page(title_of(document), found, limit, written, origin()),
         )

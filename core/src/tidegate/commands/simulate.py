@@ -33,6 +33,7 @@ def simulate(
         console_for_tables,
         errors_explained,
         in_ms,
+        origin,
         title_of,
         with_progress,
         write_results,
@@ -79,12 +80,13 @@ def simulate(
         for result in results:
             for change in result.changes:
                 console.print(f"{result.total.policy}, seed {result.total.seed}: {_in_words(change)}", markup=False)
+        found = simulate_document(document, results)
         write_results(
             console,
-            simulate_document(document, results),
+            found,
             json_file,
             html_file,
-            lambda: simulate_page(title_of(document), results),
+            lambda: simulate_page(title_of(document), document, results, found, origin()),
         )
 
 

@@ -39,6 +39,7 @@ def sweep(
         console_for_tables,
         errors_explained,
         in_ms,
+        origin,
         title_of,
         with_progress,
         write_results,
@@ -48,9 +49,9 @@ def sweep(
     with errors_explained():
         from tidegate.sim.document import sweep_document
         from tidegate.sim.parallel import run_parallel
-        from tidegate.sim.report import sweep_page
         from tidegate.sim.run import simulate
         from tidegate.sim.sweep import parse_grid, sweep_runs
+        from tidegate.sim.sweep_report import sweep_page
         from tidegate.workload import read_scenario
 
         grid = parse_grid(changes)
@@ -74,10 +75,11 @@ def sweep(
                 str(row.touched_workers),
             )
         console.print(table)
+        written = sweep_document(document, runs, results)
         write_results(
             console,
-            sweep_document(document, runs, results),
+            written,
             json_file,
             html_file,
-            lambda: sweep_page(title_of(document), runs, results),
+            lambda: sweep_page(title_of(document), runs, results, written, origin()),
         )

@@ -1,214 +1,253 @@
-"""The charts of the reports, as Plotly draws them: plain dictionaries of `data` and `layout`."""
+"""The charts of a run, simulated or live: each answers the question that its title asks."""
 
 from collections.abc import Callable, Iterable, Sequence
-from statistics import median
-from typing import Any
 
-from tidegate.sim.goodput import Goodput
+from tidegate.report import (
+    OUTCOMES,
+    Axis,
+    Chart,
+    Colours,
+    Columns,
+    Entry,
+    Line,
+    Part,
+    Plot,
+    Rule,
+    StackedBar,
+    chart_of,
+    facets,
+    stacked_bars,
+)
+from tidegate.report.colours import EXECUTING, INK, WAITING
+from tidegate.report.words import share
+from tidegate.sim.detail import ModelDetail
 from tidegate.sim.result import Row, RunResult
-from tidegate.sim.run import Run
+from tidegate.sim.verdicts import by_policy
 
-Chart = dict[str, Any]
-COLOURS = ("#1b6ca8", "#e07b39", "#3a9278", "#b0436b", "#7a6fb8", "#8a7a3d", "#4aa3c7", "#a65e4e", "#5f8f3f", "#777777")
-MOST_BARS = 4000
-"""The most bars of a Gantt chart: more make a browser slow, and cannot be told apart."""
+MOST_BARS = 24
+"""So many models have a bar each: those that missed most."""
+MOST_RATIO, LEAST_RATIO = 2.0, 1.2
+"""How far the axis of latency / SLO goes."""
+Bars = list[StackedBar]
 
 
-def goodput_bars(results: Sequence[RunResult]) -> Chart:
-    """Goodput and attainment by policy: the median over the seeds, whiskers from the least to the most."""
-    by_policy = _by_policy(results)
-    attainment = _spread_bar(by_policy, lambda row: row.attainment, "attainment", COLOURS[1])
-    return chart(
-        [
-            {**_spread_bar(by_policy, lambda row: row.goodput_rps, "goodput", COLOURS[0]), "offsetgroup": "goodput"},
-            {**attainment, "yaxis": "y2", "offsetgroup": "attainment"},
-        ],
-        barmode="group",
-        yaxis=axis("requests/s in time", rangemode="tozero"),
-        yaxis2=axis("share in time", overlaying="y", side="right", range=[0, 1.02], tickformat=".0%", showgrid=False),
+def outcomes(results: Sequence[RunResult], contender: str = "policy") -> Chart:
+    """How requests ended, in shares: a bar for each model under each contender."""
+    axis = Axis.shares([], "share of the requests", from_zero=True)
+    legend = [Entry(name, colour) for name, colour in OUTCOMES.items()]
+    title = (
+        f"How did requests end under each {contender}?" if _single(results) else "How did each model's requests end?"
+    )
+    return _bars(results, title, axis, legend, _outcomes_of)
+
+
+def waiting_and_executing(results: Sequence[RunResult], slos_ms: dict[str, float | None]) -> Chart | None:
+    """What the answered waited and ran, as shares of their SLOs. None where it is not known."""
+
+    def bar(name: str, rows: Sequence[Row]) -> StackedBar | None:
+        slo_ms = slos_ms.get(rows[0].model)
+        known = [row for row in rows if row.mean_waiting_ms is not None and row.mean_executing_ms is not None]
+        answered = sum(row.answered for row in known)
+        if not answered or slo_ms is None:
+            return None
+        waiting_ms = sum((row.mean_waiting_ms or 0) * row.answered for row in known) / answered
+        executing_ms = sum((row.mean_executing_ms or 0) * row.answered for row in known) / answered
+        parts = [
+            Part(waiting_ms / slo_ms, WAITING, f"waiting {waiting_ms:.1f} ms"),
+            Part(executing_ms / slo_ms, EXECUTING, f"executing {executing_ms:.1f} ms"),
+        ]
+        return StackedBar(name, parts, f"{waiting_ms:.1f} + {executing_ms:.1f} of {slo_ms:g} ms", mark=1.0)
+
+    if not any(bar("", [row]) for result in results for row in result.rows[1:]):
+        return None
+    axis = Axis.over([], "mean time of the answered, of the SLO", least=0.0, most=125.0, unit=" %")
+    shares = Axis(axis.label, 0.0, 1.25, tuple(tick / 100 for tick in axis.ticks), lambda value: f"{100 * value:.0f} %")
+    legend = [Entry("waiting (queue and way)", WAITING), Entry("executing", EXECUTING)]
+    return _bars(results, "Where does the time go: waiting or executing?", shares, legend, bar)
+
+
+def latency_curves(results: Sequence[RunResult], colours: Colours) -> Chart | None:
+    """Which share of the requests is answered within which share of the SLO. None where no model has one."""
+    of_policy = {policy: _details(own) for policy, own in by_policy(results).items()}
+    curves = {
+        policy: {model: _curve(own) for model, own in details.items() if own[0].slo_ms is not None and own[0].accepted}
+        for policy, details in of_policy.items()
+    }
+    ratios = [curve[-1][0] for own in curves.values() for curve in own.values() if curve]
+    if not ratios:
+        return None
+    x = Axis.over([], "latency / SLO", least=0.0, most=min(MOST_RATIO, max(LEAST_RATIO, *ratios)))
+    y = Axis.shares([], "share of the requests", from_zero=True)
+    title = "What share of the requests is answered within which share of the SLO?"
+    note = "What is missing to 100 % at the right was answered later, or not at all."
+    rule = Rule(1.0, "SLO", down=True)
+    if _single(results):
+        lines = [
+            Line(curve, colours.of_contender(policy), policy, colours.dash_of(policy))
+            for policy, own in curves.items()
+            for curve in own.values()
+        ]
+        return chart_of(title, Plot([rule, *lines], x, y), legend=_contenders(curves, colours), note=note)
+    plots = [
+        (policy, Plot([rule, *(Line(curve, colours.of_model(model), model) for model, curve in own.items())], x, y))
+        for policy, own in curves.items()
+    ]
+    return facets(title, plots, legend=_models(of_policy, colours), note=note)
+
+
+def attainment_over_time(results: Sequence[RunResult], colours: Colours) -> Chart | None:
+    """When requests were missed: a line for each contender, or, where there is one, for each model."""
+    of_policy = {policy: _details(own) for policy, own in by_policy(results).items()}
+    spans = [result.detail.span_s for result in results if result.detail]
+    if not spans:
+        return None
+    lines, legend = [], []
+    if len(of_policy) == 1 and not _single(results):
+        (details,) = of_policy.values()
+        legend = _models(of_policy, colours)
+        lines = [Line(_over_time(own, spans[0]), colours.of_model(model), model) for model, own in details.items()]
+        every = [each for own in details.values() for each in own]
+        lines.append(Line(_over_time(every, spans[0]), INK, "all models", width=3))
+        legend.append(Entry("all models", INK, shape="line"))
+    else:
+        legend = _contenders(of_policy, colours)
+        for policy, details in of_policy.items():
+            every = [each for own in details.values() for each in own]
+            colour, dash = colours.of_contender(policy), colours.dash_of(policy)
+            lines.append(Line(_over_time(every, spans[0]), colour, policy, dash))
+    shares = [point[1] for line in lines for point in line.points if point]
+    x = Axis.over([], "s of the measured window", least=0.0, most=spans[0] * len(lines[0].points))
+    note = "Of the requests that arrived in each fortieth of the window, those that were answered in time."
+    return chart_of(
+        "When were requests missed?", Plot(lines, x, Axis.shares(shares, "in time")), legend=legend, note=note
     )
 
 
-def latency_bars(results: Sequence[RunResult]) -> Chart:
-    """Percentiles by policy: the median over the seeds."""
-    by_policy = _by_policy(results)
-    shown: list[tuple[str, Callable[[Row], float | None]]] = [
-        ("p50", lambda row: row.p50_ms),
-        ("p95", lambda row: row.p95_ms),
-        ("p99", lambda row: row.p99_ms),
-    ]
-    data = [_spread_bar(by_policy, figure, name, COLOURS[number]) for number, (name, figure) in enumerate(shown)]
-    return chart(data, barmode="group", yaxis=axis("ms", rangemode="tozero"))
-
-
-def bad_rate_by_model(results: Sequence[RunResult]) -> Chart:
-    """Bad rate of every model, by policy: the median over the seeds."""
-    data = []
-    for policy, own in _by_policy(results).items():
-        by_model: dict[str, list[float]] = {}
-        for result in own:
-            for row in result.rows[1:]:
-                by_model.setdefault(row.model, []).append(row.bad_rate)
-        values = [median(rates) for rates in by_model.values()]
-        data.append({"type": "bar", "name": policy, "x": list(by_model), "y": values})
-    return chart(data, barmode="group", yaxis=axis("share", rangemode="tozero", tickformat=".1%"))
-
-
-def batch_sizes(results: Sequence[RunResult]) -> Chart:
-    """How many batches had so many rows, by policy, all seeds together."""
-    data = []
-    for policy, own in _by_policy(results).items():
+def batch_sizes(results: Sequence[RunResult]) -> Chart | None:
+    """How many batches had so many rows: a plot for each contender, over the same axes. None where nothing ran."""
+    shares: dict[str, dict[int, float]] = {}
+    for policy, own in by_policy(results).items():
         counts: dict[int, int] = {}
         for result in own:
             for rows, count in result.total.batch_rows.items():
                 counts[int(rows)] = counts.get(int(rows), 0) + count
         total = sum(counts.values())
-        sizes = sorted(counts)
-        shares = [counts[size] / total for size in sizes]
-        data.append({"type": "scatter", "mode": "lines+markers", "name": policy, "x": sizes, "y": shares})
-    return chart(data, xaxis=axis("rows"), yaxis=axis("share of the batches", rangemode="tozero", tickformat=".0%"))
+        if total:
+            shares[policy] = {size: counts[size] / total for size in sorted(counts)}
+    if not shares:
+        return None
+    largest = max(size for own in shares.values() for size in own)
+    most = max(value for own in shares.values() for value in own.values())
+    x = Axis.over([largest], "rows of a batch", least=0.0, most=largest + 0.6)
+    y = Axis.over([100 * most], "share of the batches", least=0.0, unit=" %")
+    plots = []
+    for policy, by_size in shares.items():
+        bars = [(size - 0.42, size + 0.42, 100 * value) for size, value in by_size.items()]
+        says = [f"{size} rows: {share(value)} of the batches" for size, value in by_size.items()]
+        plots.append((policy, Plot([Columns(bars, EXECUTING, says)], x, y, height=130)))
+    return facets("How large are the batches?", plots)
 
 
-def busy_shares(results: Sequence[RunResult]) -> Chart:
-    """Busy share of every worker, by policy: the first seed."""
-    data = [
-        {
-            "type": "bar",
-            "name": policy,
-            "x": list(own[0].total.busy_shares),
-            "y": list(own[0].total.busy_shares.values()),
-        }
-        for policy, own in _by_policy(results).items()
-    ]
-    return chart(data, barmode="group", yaxis=axis("share", range=[0, 1.02], tickformat=".0%"))
+def busy_workers(results: Sequence[RunResult]) -> Chart | None:
+    """For how much of the window each worker ran something: a plot for each contender. None where it is not known."""
+    plots = []
+    for policy, own in by_policy(results).items():
+        if own[0].total.touched_workers is None:
+            continue
+        totals: dict[str, list[float]] = {}
+        for result in own:
+            for worker, busy in result.total.busy_shares.items():
+                totals.setdefault(worker, []).append(busy)
+        means = {worker: sum(values) / len(values) for worker, values in totals.items()}
+        bars = [(number + 0.1, number + 0.9, value) for number, value in enumerate(means.values())]
+        says = [f"{worker}: {share(value)} busy" for worker, value in means.items()]
+        x = Axis(f"{len(means)} workers", 0.0, float(len(means)), (), str)
+        y = Axis.shares([], "busy", from_zero=True)
+        plots.append((policy, Plot([Columns(bars, EXECUTING, says)], x, y, height=110)))
+    return facets("How busy was each worker?", plots) if plots else None
 
 
-def gantt(result: RunResult) -> Chart:
-    """What ran where in the first moments of the window: one bar for each leg."""
-    bars = result.gantt[:MOST_BARS]
-    workers = sorted({bar.worker for bar in bars}, key=list(result.total.busy_shares).index)
-    data = []
-    for number, model in enumerate(sorted({bar.model for bar in bars})):
-        own = [bar for bar in bars if bar.model == model]
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": model,
-                "base": [bar.start_s for bar in own],
-                "x": [bar.end_s - bar.start_s for bar in own],
-                "y": [bar.worker for bar in own],
-                "text": [str(bar.rows) for bar in own],
-                "textposition": "inside",
-                "hovertemplate": "%{y}: %{text} rows, from %{base:.4f} s<extra>"
-                + model.replace("<", "&lt;")
-                + "</extra>",
-                "marker": {"color": COLOURS[number % len(COLOURS)], "line": {"color": "white", "width": 1}},
-            }
-        )
-    return chart(
-        data,
-        barmode="overlay",
-        height=160 + 24 * len(workers),
-        xaxis=axis("s", range=[0, min(0.25, max((bar.end_s for bar in bars), default=1.0))]),
-        yaxis={"categoryorder": "array", "categoryarray": workers[::-1], "automargin": True},
-    )
+def _single(results: Sequence[RunResult]) -> bool:
+    """Whether there is one model only, so that contenders can share a plot."""
+    return len(results[0].rows) == 2
 
 
-def goodput_found(goodputs: Sequence[Goodput]) -> Chart:
-    """The goodput of each policy."""
-    values = [goodput.median_rps for goodput in goodputs]
-    error = {
-        "type": "data",
-        "symmetric": False,
-        "array": [goodput.max_rps - goodput.median_rps for goodput in goodputs],
-        "arrayminus": [goodput.median_rps - goodput.min_rps for goodput in goodputs],
-    }
-    bar = {
-        "type": "bar",
-        "x": [goodput.policy for goodput in goodputs],
-        "y": values,
-        "error_y": error,
-        "text": [f"{value:,.0f}" for value in values],
-        "marker": {"color": COLOURS[0]},
-    }
-    return chart([bar], yaxis=axis("requests/s", rangemode="tozero"))
-
-
-def probes(goodputs: Sequence[Goodput], limit: float) -> Chart:
-    """Every rate that was tried to its end, by policy."""
-    data: list[Chart] = []
-    for goodput in goodputs:
-        tried = sorted(
-            (probe.rate_rps, probe.worst_bad_rate)
-            for search in goodput.searches
-            for probe in search.probes
-            if probe.worst_bad_rate is not None
-        )
-        x, y = [rate for rate, _ in tried], [bad for _, bad in tried]
-        data.append({"type": "scatter", "mode": "markers", "name": goodput.policy, "x": x, "y": y})
-    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": limit, "y1": limit, "line": {"dash": "dot"}}
-    return chart(
-        data,
-        shapes=[line],
-        xaxis=axis("requests/s"),
-        yaxis=axis("bad rate of the worst model", tickformat=".1%", rangemode="tozero"),
-    )
-
-
-def curves(runs: Sequence[Run], results: Sequence[RunResult], figure: str, unit: str) -> Chart:
-    """A figure over the first field that was changed: the median over the seeds."""
-    first = next(iter(runs[0].changes))
-    lines: dict[str, dict[Any, list[float]]] = {}
-    for run, result in zip(runs, results, strict=True):
-        others = ", ".join(f"{field}={value}" for field, value in run.changes.items() if field != first)
-        line = lines.setdefault(f"{run.policy.title} {others}".strip(), {})
-        x = run.changes[first]
-        value = getattr(result.total, figure)
-        line.setdefault(x if isinstance(x, int | float | str) else str(x), []).extend([] if value is None else [value])
-    data = []
-    for name, points in lines.items():
-        y = [median(values) if values else None for values in points.values()]
-        data.append({"type": "scatter", "mode": "lines+markers", "name": name, "x": list(points), "y": y})
-    return chart(data, xaxis=axis(first), yaxis=axis(unit, rangemode="tozero"))
-
-
-def _by_policy(results: Iterable[RunResult]) -> dict[str, list[RunResult]]:
-    grouped: dict[str, list[RunResult]] = {}
-    for result in results:
-        grouped.setdefault(result.total.policy, []).append(result)
-    return grouped
-
-
-def _spread_bar(
-    by_policy: dict[str, list[RunResult]], figure: Callable[[Row], float | None], name: str, colour: str
+def _bars(
+    results: Sequence[RunResult],
+    title: str,
+    axis: Axis,
+    legend: Sequence[Entry],
+    bar: Callable[[str, Sequence[Row]], StackedBar | None],
 ) -> Chart:
-    policies, middle, above, below = [], [], [], []
-    for policy, own in by_policy.items():
-        values = [value for result in own if (value := figure(result.total)) is not None]
-        if values:
-            policies.append(policy)
-            middle.append(median(values))
-            above.append(max(values) - middle[-1])
-            below.append(middle[-1] - min(values))
-    error = {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "visible": any(above + below)}
-    return {"type": "bar", "name": name, "x": policies, "y": middle, "error_y": error, "marker": {"color": colour}}
+    """A bar for each model under each contender: contenders under each other where there is one model only."""
+    found = by_policy(results)
+    if _single(results):
+        bars = [bar(policy, [result.rows[1] for result in own]) for policy, own in found.items()]
+        return Chart(title, stacked_bars([each for each in bars if each], axis, title), legend)
+    groups, left_out = [], 0
+    for policy, own in found.items():
+        rows = [[result.rows[number] for result in own] for number in range(1, len(own[0].rows))]
+        rows.sort(key=lambda of_model: sum(row.attainment for row in of_model))
+        left_out = max(0, len(rows) - MOST_BARS)
+        bars = [bar(of_model[0].model, of_model) for of_model in rows[:MOST_BARS]]
+        groups.append((policy, stacked_bars([each for each in bars if each], axis, f"{title} {policy}")))
+    note = f"The {MOST_BARS} models that missed most; {left_out} more are in the data." if left_out else ""
+    return facets(title, groups, legend=legend, note=note)
 
 
-def axis(title: str, **options: object) -> Chart:
-    """An axis with a title."""
-    return {"title": {"text": title}, **options}
-
-
-def chart(data: list[Chart], **layout: object) -> Chart:
-    """What is to be drawn, in the look of all charts; `layout` adds to it."""
-    return {
-        "data": data,
-        "layout": {
-            "template": "plotly_white",
-            "colorway": list(COLOURS),
-            "margin": {"t": 20, "r": 60},
-            "legend": {"orientation": "h", "y": -0.25},
-            **layout,
-        },
+def _outcomes_of(name: str, rows: Sequence[Row]) -> StackedBar:
+    accepted = sum(row.accepted for row in rows)
+    counts = {
+        "in time": sum(row.answered - row.late for row in rows),
+        "late": sum(row.late for row in rows),
+        "dropped": sum(sum(row.dropped.values()) for row in rows),
+        "failed": sum(row.failed + row.stranded for row in rows),
     }
+    of_all = {outcome: count / (accepted or 1) for outcome, count in counts.items()}
+    parts = [
+        Part(of_all[outcome], OUTCOMES[outcome], f"{outcome}: {count:,} ({share(of_all[outcome])})")
+        for outcome, count in counts.items()
+    ]
+    return StackedBar(name, parts, f"{share(of_all['in time'])} in time" if accepted else "none came")
+
+
+def _details(own: Sequence[RunResult]) -> dict[str, list[ModelDetail]]:
+    """The details of one contender's seeds, by model."""
+    found: dict[str, list[ModelDetail]] = {}
+    for result in own:
+        for each in result.detail.models if result.detail else ():
+            found.setdefault(each.model, []).append(each)
+    return found
+
+
+def _curve(own: Sequence[ModelDetail]) -> list[tuple[float, float]]:
+    """(latency / SLO, share of the requests answered within it), all seeds together."""
+    accepted = sum(each.accepted for each in own)
+    steps = sorted(
+        (latency_ms / (each.slo_ms or 1.0), each.answered / len(each.latencies_ms))
+        for each in own
+        for latency_ms in each.latencies_ms
+    )
+    curve, answered = [], 0.0
+    for ratio, count in steps:
+        answered += count
+        curve.append((round(ratio, 4), round(answered / accepted, 4)))
+    return curve
+
+
+def _over_time(own: Sequence[ModelDetail], span_s: float) -> list[tuple[float, float] | None]:
+    """The share in time of those that arrived in each span, drawn in its middle; None where nobody came."""
+    came = [sum(counts) for counts in zip(*(each.accepted_over_time for each in own), strict=True)]
+    kept = [sum(counts) for counts in zip(*(each.in_time_over_time for each in own), strict=True)]
+    return [((number + 0.5) * span_s, kept[number] / count) if count else None for number, count in enumerate(came)]
+
+
+def _contenders(names: Iterable[str], colours: Colours) -> list[Entry]:
+    return [Entry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in names]
+
+
+def _models(of_policy: dict[str, dict[str, list[ModelDetail]]], colours: Colours) -> list[Entry]:
+    names = {model: None for details in of_policy.values() for model in details}
+    entries = [Entry(name, colours.of_model(name), shape="line") for name in names]
+    own = [entry for entry in entries if entry.colour != "other"]
+    return own if len(own) == len(entries) else [*own, Entry("other models", "other", shape="line")]

@@ -1,8 +1,10 @@
 """The JSON that the commands write: versioned, byte-identical for the same scenario and seeds, on any machine."""
 
+import csv
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ VERSION = 1
 """Raised whenever a field changes its meaning or goes away."""
 
 Document = dict[str, Any]
+NOT_SINGLE = {"dropped", "batch_rows", "busy_shares", "advice"}
+"""The figures of a row that are several numbers."""
 
 
 def simulate_document(scenario: Scenario, results: Sequence[RunResult]) -> Document:
@@ -70,7 +74,22 @@ def sweep_document(scenario: Scenario, runs: Sequence[Run], results: Sequence[Ru
 
 def write_document(path: Path, document: Document) -> None:
     """Write it, for people to read and diff. Raises OSError."""
-    path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(as_json(document), encoding="utf-8")
+
+
+def as_json(document: Document) -> str:
+    """Its text."""
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def rows_csv(rows: Sequence[Row]) -> str:
+    """Rows for a spreadsheet: the figures that are single numbers or words, and all that was dropped together."""
+    names = [each.name for each in fields(Row) if each.name not in NOT_SINGLE]
+    text = StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow([*names, "dropped"])
+    lines.writerows([*(getattr(row, name) for name in names), sum(row.dropped.values())] for row in rows)
+    return text.getvalue()
 
 
 def _head(command: str, scenario: Scenario) -> Document:

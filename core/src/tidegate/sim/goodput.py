@@ -13,6 +13,8 @@ PRECISION = 0.005
 """The rate found and the lowest one seen to fail differ by at most this share."""
 FIRST_STEP = 1.1
 """The rate is first changed by this factor; each further step squares it, until one rate is good and one is not."""
+AROUND = (0.8, 1.1, 1.25)
+"""Times the rate that was found: a chart shows what happens there, too."""
 LARGEST_LOAD, SMALLEST_LOAD = 32.0, 1e-3
 """Times the scenario's own rate: beyond these the search ends."""
 
@@ -64,15 +66,18 @@ class Question:
     run: Run
     limit: float = LIMIT
     precision: float = PRECISION
+    whole: bool = False
+    """For a chart: run what fails to its end, too, so that its bad rate is known, and try rates AROUND what was found,
+    which stays the same."""
 
 
 def search_goodput(question: Question) -> Search:
     """Bisect on the load. Raises what `simulate` raises; SimulationError where no model has an SLO or one gets nothing.
 
     The same seed draws the same arrivals at every load, compressed in time, so that loads differ in nothing else. A run
-    is ended as soon as its bad rate is certain to exceed the limit. That good rates lie below bad ones is an
-    assumption; where it does not hold, the result is one of the borders. A rate at which some model gets no request in
-    the window is not good: its bad rate is unknown.
+    is ended as soon as its bad rate is certain to exceed the limit, unless the question is a `whole` one. That good
+    rates lie below bad ones is an assumption; where it does not hold, the result is one of the borders. A rate at which
+    some model gets no request in the window is not good: its bad rate is unknown.
     """
     run, limit = question.run, question.limit
     if all(model.slo_ms is None for model in run.scenario.models):
@@ -83,14 +88,14 @@ def search_goodput(question: Question) -> Search:
 
     def is_good(load: float) -> bool:
         nonlocal best
-        result = simulate(replace(run, load=load, bad_limit=limit))
+        result = simulate(replace(run, load=load, bad_limit=None if question.whole else limit))
         bad_rate = result.total.worst_bad_rate
         unseen = [row.model for row in result.rows[1:] if not row.accepted and row.model in loaded]
         if unseen and not probes:
             raise SimulationError(f"no request of model {unseen[0]!r} falls into the window: lengthen duration_s")
         good = not (result.stopped_early or unseen) and bad_rate <= limit
         probes.append(Probe(result.total.rate_rps, good, None if result.stopped_early else bad_rate))
-        if good:
+        if good and (best is None or result.total.rate_rps > best.total.rate_rps):
             best = result
         return good
 
@@ -101,8 +106,12 @@ def search_goodput(question: Question) -> Search:
             good = middle
         else:
             bad = middle
-    rate_rps = best.total.rate_rps if best else 0.0
-    return Search(run.policy.title, run.seed, rate_rps, bad is not None, probes, best)
+    found = best
+    if question.whole and good is not None:
+        for factor in AROUND:
+            is_good(factor * good)
+    rate_rps = found.total.rate_rps if found else 0.0
+    return Search(run.policy.title, run.seed, rate_rps, bad is not None, probes, found)
 
 
 def summarise_searches(searches: list[Search]) -> list[Goodput]:

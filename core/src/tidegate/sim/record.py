@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tidegate.api import Advise, Batch, Request
 from tidegate.observation import ChangeProgressed, Reader, StartLeg
@@ -12,6 +13,15 @@ WAITING, ANSWERED, LATE, FAILED, FIRST_DROP = 0, 1, 2, 3, 4
 MAX_REASONS = 250
 OTHER_REASONS = "other"
 """What drops are counted as once a policy has given too many reasons to count."""
+
+
+@dataclass
+class Waited:
+    """Sums over the requests of one model that arrived in the window and were answered."""
+
+    count: int = 0
+    waiting_ns: int = 0
+    executing_ns: int = 0
 
 
 class Record(Reader):
@@ -44,6 +54,10 @@ class Record(Reader):
         self.enough = None if limits is None else lambda: self.hopeless
         """Whether to go on would change nothing; None where that is not asked for."""
         self._bad = [0] * len(requests.models)
+        self.waited = [Waited() for _ in requests.models]
+        """What the answered of each model waited and ran."""
+        self._ran_ns: dict[int, int] = {}
+        """For how long the legs of a batch that have ended ran, by its id."""
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         """The last leg of a batch has finished."""
@@ -55,6 +69,16 @@ class Record(Reader):
             else:
                 outcome[request.id] = LATE
                 self._went_wrong(request.id)
+        self.note_waits(batch, [request.arrival_ns for request in requests], ended_ns)
+
+    def note_waits(self, batch: Batch, arrivals_ns: Sequence[int], ended_ns: int) -> None:
+        """A batch was answered: for how long its requests, of these arrivals, ran, and for how long they waited."""
+        ran_ns, waited = self._ran_ns.pop(batch.id, 0), self.waited[self._positions[batch.model]]
+        for at_ns in arrivals_ns:
+            if at_ns >= self._measured_from_ns:
+                waited.count += 1
+                waited.executing_ns += ran_ns
+                waited.waiting_ns += ended_ns - at_ns - ran_ns
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
         """The policy gave a request up."""
@@ -97,6 +121,7 @@ class Record(Reader):
         self.leg_rows.append(effect.rows)
         self.leg_started_ns.append(started_ns)
         self.leg_ended_ns.append(ended_ns)
+        self._ran_ns[batch.id] = self._ran_ns.get(batch.id, 0) + ended_ns - started_ns
 
     def _went_wrong(self, request_id: int) -> None:
         if self._limits is None or self._at_ns[request_id] < self._measured_from_ns:

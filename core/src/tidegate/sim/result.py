@@ -1,6 +1,7 @@
 """What a run measured: a row of figures for each model, and one for all of them together."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from tidegate.api import NS_PER_MS, Setup
 from tidegate.observation import ChangeProgressed
+from tidegate.sim.detail import Detail, Requests, detail_of
 from tidegate.sim.record import ANSWERED, FAILED, FIRST_DROP, LATE, WAITING, Record
 from tidegate.workload import RequestSequence
 from tidegate.workload.arrivals import NS_PER_S
@@ -52,6 +54,10 @@ class Row:
     """Latency of the answered; None where there are none."""
     p95_ms: float | None
     p99_ms: float | None
+    mean_waiting_ms: float | None
+    """What the answered waited, on average: their latency but for the time that their batches ran. None: not known."""
+    mean_executing_ms: float | None
+    """For how long their batches ran, on average."""
     batches: int
     """Legs that started in the window: as many as batches, where no model is split."""
     batch_rows: dict[str, int]
@@ -123,6 +129,8 @@ class RunResult:
     """What the policies advised in the window, in order."""
     changes: list[LayoutChange] = field(default_factory=list)
     """What became of the changes of the layout, from the warm-up on, in order."""
+    detail: Detail | None = None
+    """What charts need beyond the figures, where it was asked for."""
     stopped_early: bool = False
     """The run was ended once more requests had gone wrong than may: the counts are a part of the whole."""
 
@@ -145,7 +153,7 @@ def summarise(
     gantt_s: float = 0.0,
     gpus: float | None = None,
 ) -> RunResult:
-    """The rows of a run, and the legs of the first `gantt_s` seconds.
+    """The rows of a run; with `gantt_s` its detail, too, and the legs of so many seconds.
 
     `gpus`: how many the layout took at the start; None: that is not known.
     """
@@ -168,7 +176,8 @@ def summarise(
         )
         for name, figure in zip(names, figures, strict=True)
     ]
-    return RunResult(rows, books.gantt(gantt_s), advice, books.changes(), stopped_early=record.hopeless)
+    detail = books.detail(gantt_s, requests.slos_ns) if gantt_s else None
+    return RunResult(rows, books.gantt(gantt_s), advice, books.changes(), detail, stopped_early=record.hopeless)
 
 
 class _Books:
@@ -189,6 +198,7 @@ class _Books:
         measured = at_ns >= start_ns
         self._model = _numbers(requests.model)[measured]
         self._outcome = np.frombuffer(record.outcome, dtype=np.uint8)[measured]
+        self._at_ns = at_ns[measured] - start_ns
         self._latency_ns = (_numbers(record.ended_ns) - at_ns)[measured]
         self._leg_worker, self._leg_model = _numbers(record.leg_worker), _numbers(record.leg_model)
         self._leg_rows = _numbers(record.leg_rows)
@@ -220,7 +230,18 @@ class _Books:
             "offered_rps": round(accepted / window_s, DIGITS),
             "goodput_rps": round(in_time / window_s, DIGITS),
             **dict(zip(("p50_ms", "p95_ms", "p99_ms"), map(_rounded, quantiles), strict=True)),
+            **self._waits(model),
             **self._legs(model, window_s),
+        }
+
+    def _waits(self, model: int | None) -> dict[str, float | None]:
+        """The time of the answered, in two parts."""
+        mine = self._record.waited if model is None else [self._record.waited[model]]
+        count = sum(each.count for each in mine) or None
+        waiting_ns, executing_ns = sum(each.waiting_ns for each in mine), sum(each.executing_ns for each in mine)
+        return {
+            "mean_waiting_ms": count and _rounded(waiting_ns / NS_PER_MS / count),
+            "mean_executing_ms": count and _rounded(executing_ns / NS_PER_MS / count),
         }
 
     def _legs(self, model: int | None, window_s: float) -> dict[str, Any]:
@@ -287,6 +308,14 @@ class _Books:
         """The mean over the window of what began with `first` and grew at instants by so much."""
         window_ns = self._end_ns - self._start_ns
         return first + sum(more * min(window_ns, max(0, self._end_ns - at_ns)) / window_ns for at_ns, more in steps)
+
+    def detail(self, seconds: float, slos_ns: Sequence[int]) -> Detail:
+        """The distributions, and the requests of the first seconds of the window."""
+        requests = Requests(self._models, slos_ns, self._model, self._outcome, self._at_ns, self._latency_ns)
+        window_ns = self._end_ns - self._start_ns
+        return detail_of(
+            requests, list(self._workers.values()), window_ns=window_ns, until_ns=round(seconds * NS_PER_S)
+        )
 
     def gantt(self, seconds: float) -> list[Bar]:
         """The legs that ran in the first seconds of the window, in the order of their end."""

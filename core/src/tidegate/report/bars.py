@@ -1,0 +1,70 @@
+"""Horizontal bars in parts, a line each, with names before and numbers behind them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from tidegate.report.axis import Axis
+from tidegate.report.colours import css
+from tidegate.report.marks import percent
+
+THICK, LINE = 16, 24
+"""Pixels of a bar, and from one to the next."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a bar."""
+
+    value: float
+    colour: str
+    says: str
+
+
+@dataclass(frozen=True)
+class StackedBar:
+    """One bar."""
+
+    name: str
+    parts: Sequence[Part]
+    says: str
+    """The number behind it."""
+    mark: float | None = None
+    """Where a line crosses it: an SLO."""
+
+
+def stacked_bars(bars: Sequence[StackedBar], axis: Axis, label: str) -> str:
+    """Bars over one axis, as HTML; `label` tells those who do not see it what they show."""
+    rows = "".join(
+        f'<tr><th scope="row" title="{escape(bar.name)}">{escape(bar.name)}</th>'
+        f'<td class="bar">{_drawn(bar, axis)}</td><td>{escape(bar.says)}</td></tr>'
+        for bar in bars
+    )
+    ticks = "".join(
+        f'<text x="{percent(axis.place(tick))}" y="12" text-anchor="middle"{" class=second" if number % 2 else ""}>'
+        f"{escape(axis.written(tick))}</text>"
+        for number, tick in enumerate(axis.ticks)
+    )
+    foot = (
+        f'<tr><td></td><td class="bar"><svg width="100%" height="32">{ticks}<text x="50%" y="28" text-anchor="middle">'
+    )
+    foot += f"{escape(axis.label)}</text></svg></td><td></td></tr>"
+    return f'<table class="bars" aria-label="{escape(label)}">{rows}{foot}</table>'
+
+
+def _drawn(bar: StackedBar, axis: Axis) -> str:
+    drawn, begun = [], 0.0
+    top = (LINE - THICK) / 2
+    for part in bar.parts:
+        start, end = min(1.0, axis.place(begun)), min(1.0, axis.place(begun + part.value))
+        begun += part.value
+        if end > start:
+            drawn.append(
+                f'<rect x="{percent(start)}" width="{percent(end - start)}" y="{top:g}" height="{THICK}" '
+                f'fill="{css(part.colour)}"><title>{escape(part.says)}</title></rect>'
+            )
+    if bar.mark is not None and axis.holds(bar.mark):
+        at = percent(axis.place(bar.mark))
+        drawn.append(f'<line class="mark" x1="{at}" x2="{at}" y1="0" y2="{LINE}"/>')
+    empty = f'<rect class="empty" width="100%" y="{top:g}" height="{THICK}"/>'
+    return f'<svg width="100%" height="{LINE}">{empty}{"".join(drawn)}</svg>'

@@ -1,0 +1,82 @@
+"""A chart of a report: a title that asks a question, and what answers it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from tidegate.report.colours import css
+from tidegate.report.plot import Plot
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a legend."""
+
+    name: str
+    colour: str
+    dash: str = ""
+    shape: str = "box"
+    """`box` or `line`"""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What stands under one title."""
+
+    title: str
+    """A question."""
+    body: str
+    """HTML."""
+    legend: Sequence[Entry] = ()
+    note: str = ""
+    """What a reader must know to read it."""
+    wide: bool = False
+    """It takes the whole width of the page."""
+
+    def html(self) -> str:
+        """For a page."""
+        note = f'<p class="note">{escape(self.note)}</p>' if self.note else ""
+        kind = ' class="wide"' if self.wide else ""
+        return (
+            f"<figure{kind}><figcaption><h2>{escape(self.title)}</h2>{note}</figcaption>"
+            f"{legend(self.legend)}{self.body}</figure>"
+        )
+
+
+def chart_of(title: str, plot: Plot, *, legend: Sequence[Entry] = (), note: str = "", wide: bool = False) -> Chart:
+    """The chart of one plot."""
+    return Chart(title, plot.html(title), legend, note, wide)
+
+
+def facets(
+    title: str,
+    parts: Iterable[tuple[str, Plot | str]],
+    *,
+    legend: Sequence[Entry] = (),
+    note: str = "",
+    wide: bool = True,
+) -> Chart:
+    """The chart of several plots (or HTML) side by side, each under its name; one alone needs no name."""
+    drawn = [(name, part if isinstance(part, str) else part.html(f"{title} {name}")) for name, part in parts]
+    if len(drawn) == 1:
+        return Chart(title, drawn[0][1], legend, note)
+    inner = "".join(f"<div><h3>{escape(name)}</h3>{body}</div>" for name, body in drawn)
+    return Chart(title, f'<div class="facets">{inner}</div>', legend, note, wide)
+
+
+def legend(entries: Sequence[Entry]) -> str:
+    """Which colour means what; nothing where there is nothing to tell apart."""
+    if not entries:
+        return ""
+    items = "".join(f"<li>{_key(entry)}{escape(entry.name)}</li>" for entry in dict.fromkeys(entries))
+    return f'<ul class="legend">{items}</ul>'
+
+
+def _key(entry: Entry) -> str:
+    colour, wide = css(entry.colour), 22 if entry.shape == "line" else 12
+    dash = f' stroke-dasharray="{entry.dash}"' if entry.dash else ""
+    drawn = {
+        "line": f'<line x1="0" x2="22" y1="6" y2="6" stroke="{colour}" stroke-width="2.5"{dash}/>',
+        "box": f'<rect width="12" height="12" rx="2" fill="{colour}"/>',
+    }[entry.shape]
+    return f'<svg width="{wide}" height="12" aria-hidden="true">{drawn}</svg>'

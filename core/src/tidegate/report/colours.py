@@ -1,0 +1,43 @@
+"""Which colour means what: the same on every page. What they look like by day and by night stands in `style.css`."""
+
+from collections.abc import Iterable, Mapping
+
+OUTCOMES: Mapping[str, str] = {
+    "in time": "in-time",
+    "late": "late",
+    "dropped": "dropped",
+    "failed": "failed",
+}
+"""How requests end, best first, and the colour of each."""
+WAITING, EXECUTING = "waiting", "executing"
+INK, MUTED = "ink", "muted"
+MODELS, CONTENDERS = 10, 8
+"""So many models, policies or servers have colours of their own; the others of a page share one."""
+DASHES = ("", "7 3", "2 3")
+
+
+class Colours:
+    """The colours of a page: those of models and of contenders (policies, servers) are of different palettes."""
+
+    def __init__(self, models: Iterable[str], contenders: Iterable[str]) -> None:
+        self._models = {name: number for number, name in enumerate(dict.fromkeys(models))}
+        self._contenders = {name: number for number, name in enumerate(dict.fromkeys(contenders))}
+
+    def of_model(self, name: str) -> str:
+        """The colour of a model, by its name in `style.css`."""
+        number = self._models[name]
+        return f"model-{number}" if number < MODELS else "other"
+
+    def of_contender(self, name: str) -> str:
+        """The colour of a policy or of a server."""
+        number = self._contenders[name]
+        return f"contender-{number}" if number < CONTENDERS else "other"
+
+    def dash_of(self, name: str) -> str:
+        """How the line of a policy or of a server is dashed, so that two are told apart without their colours, too."""
+        return DASHES[self._contenders[name] % len(DASHES)]
+
+
+def css(colour: str) -> str:
+    """A colour as CSS and SVG write it."""
+    return f"var(--{colour})"

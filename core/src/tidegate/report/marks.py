@@ -1,0 +1,136 @@
+"""What is drawn between two axes. Each mark writes itself as SVG, into a space of 100 % by `height` pixels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Protocol
+
+from tidegate.report.axis import Axis
+from tidegate.report.colours import INK, css
+
+WIDE = 1000
+"""The units in which lines are drawn across: they are stretched to the width that there is."""
+Point = tuple[float, float]
+
+
+class Mark(Protocol):
+    """One thing that is drawn."""
+
+    def svg(self, x: Axis, y: Axis, height: float) -> str:
+        """The mark as SVG."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line through points, in their order; None interrupts it."""
+
+    points: Sequence[Point | None]
+    colour: str
+    name: str = ""
+    dash: str = ""
+    width: float = 2
+
+    def svg(self, x: Axis, y: Axis, height: float) -> str:
+        """A path that keeps its width however far it is stretched."""
+        path, pen = [], "M"
+        for point in self.points:
+            if point is None:
+                pen = "M"
+                continue
+            path.append(f"{pen}{WIDE * x.place(point[0]):.2f} {height * (1 - y.place(point[1])):.2f}")
+            pen = "L"
+        dash = f' stroke-dasharray="{self.dash}"' if self.dash else ""
+        return stretched(
+            f'<path d="{"".join(path)}" fill="none" stroke="{css(self.colour)}" stroke-width="{self.width:g}"{dash} '
+            f'stroke-linejoin="round" vector-effect="non-scaling-stroke">{titled(self.name)}</path>',
+            height,
+        )
+
+
+@dataclass(frozen=True)
+class Points:
+    """Dots, each with what it says when it is pointed at."""
+
+    points: Sequence[Point]
+    colour: str
+    says: Sequence[str] = ()
+    radius: float = 4
+    hollow: bool = False
+
+    def svg(self, x: Axis, y: Axis, height: float) -> str:
+        """A circle each."""
+        fill = "none" if self.hollow else css(self.colour)
+        says = self.says or [""] * len(self.points)
+        return "".join(
+            f'<circle cx="{percent(x.place(at))}" cy="{height * (1 - y.place(value)):.1f}" r="{self.radius:g}" '
+            f'fill="{fill}" fill-opacity=".75" stroke="{css(self.colour)}">{titled(said)}</circle>'
+            for (at, value), said in zip(self.points, says, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A dotted line right across (`down`: from top to bottom) at a value, with what it means."""
+
+    at: float
+    says: str
+    down: bool = False
+    colour: str = INK
+
+    def svg(self, x: Axis, y: Axis, height: float) -> str:
+        """The line, its words at the end where they disturb the least."""
+        stroke = f'stroke="{css(self.colour)}" stroke-dasharray="3 4"'
+        if self.down:
+            at = percent(x.place(self.at))
+            anchor, shift = ("end", -5) if x.place(self.at) > 0.6 else ("start", 5)
+            return (
+                f'<line x1="{at}" x2="{at}" y1="0" y2="{height:g}" {stroke}/>'
+                f'<text x="{at}" dx="{shift}" y="{height - 6:g}" text-anchor="{anchor}" class="said">'
+                f"{escape(self.says)}</text>"
+            )
+        at_y = height * (1 - y.place(self.at))
+        above = at_y > 18
+        return (
+            f'<line x1="0" x2="100%" y1="{at_y:.1f}" y2="{at_y:.1f}" {stroke}/>'
+            f'<text x="0" dx="4" y="{at_y + (-5 if above else 15):.1f}" class="said">{escape(self.says)}</text>'
+        )
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Upright bars, each from `start` to `end` on the x axis and from zero to its value."""
+
+    bars: Sequence[tuple[float, float, float]]
+    """(start, end, value)"""
+    colour: str
+    says: Sequence[str] = ()
+
+    def svg(self, x: Axis, y: Axis, height: float) -> str:
+        """A rectangle each."""
+        says = self.says or [""] * len(self.bars)
+        drawn = []
+        for (start, end, value), said in zip(self.bars, says, strict=True):
+            top = height * (1 - y.place(value))
+            drawn.append(
+                f'<rect x="{percent(x.place(start))}" width="{percent(x.place(end) - x.place(start))}" y="{top:.1f}" '
+                f'height="{height - top:.1f}" fill="{css(self.colour)}">{titled(said)}</rect>'
+            )
+        return "".join(drawn)
+
+
+def stretched(drawn: str, height: float) -> str:
+    """What is drawn WIDE units wide and `height` pixels high, stretched to the width that there is."""
+    return (
+        f'<svg width="100%" height="{height:g}" viewBox="0 0 {WIDE} {height:g}" preserveAspectRatio="none" '
+        f'class="cut" overflow="hidden">{drawn}</svg>'
+    )
+
+
+def percent(share: float) -> str:
+    """A share as SVG's lengths write it."""
+    return f"{100 * share:.2f}%"
+
+
+def titled(said: str) -> str:
+    """What is said when a mark is pointed at, and to those who hear the page."""
+    return f"<title>{escape(said)}</title>" if said else ""

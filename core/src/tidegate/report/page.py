@@ -1,0 +1,113 @@
+"""The frame of a report: one HTML file that needs no network, with the data that it shows to take along."""
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib.resources import files
+
+from tidegate.report.chart import Chart
+
+WORD, WORDS = ("", "policy", "target", "model", "state"), ("reason", "starts", "stops", "batching")
+"""Columns of a word and of several, which begin at the left; numbers end at the right."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a page comes from."""
+
+    version: str
+    """Of Tidegate."""
+    date: str
+    command: str
+
+    def facts(self) -> dict[str, str]:
+        """For the page's head."""
+        return {"Tidegate": self.version, "Date": self.date, "Command": self.command}
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file that is in the page."""
+
+    name: str
+    kind: str
+    """Its media type."""
+    content: str
+
+    def html(self) -> str:
+        """A link that saves it."""
+        data = b64encode(self.content.encode()).decode("ascii")
+        return f'<a download="{escape(self.name)}" href="data:{self.kind};base64,{data}">{escape(self.name)}</a>'
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading over a table, or over other HTML."""
+
+    title: str
+    body: str
+    note: str = ""
+    folded: bool = False
+    """It is long: only its title is shown until somebody asks for it."""
+
+    def html(self) -> str:
+        """For a page."""
+        note = f'<p class="note">{escape(self.note)}</p>' if self.note else ""
+        body = f"<details><summary>show</summary>{self.body}</details>" if self.folded else self.body
+        return f"<section><h2>{escape(self.title)}</h2>{note}{body}</section>"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report."""
+
+    title: str
+    verdicts: Sequence[str]
+    """What may be concluded, the first sentence before all else."""
+    origin: Origin
+    facts: Mapping[str, str]
+    """What else was asked: seeds, servers."""
+    scenario: Mapping[str, object]
+    """The scenario, as JSON has it."""
+    parts: Sequence[Chart | Section]
+    warnings: Sequence[str] = ()
+    downloads: Sequence[Download] = field(default_factory=tuple)
+
+    def html(self) -> str:
+        """The page."""
+        style, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("style.css", "zoom.js"))
+        zoomed = any('class="gantt"' in part.body for part in self.parts)
+        verdicts = "".join(f"<p>{escape(said)}</p>" for said in self.verdicts)
+        warnings = "".join(f'<p class="warning">{escape(said)}</p>' for said in self.warnings)
+        facts = "".join(
+            f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+            for name, value in {**self.origin.facts(), **self.facts}.items()
+        )
+        links = " ".join(download.html() for download in self.downloads)
+        data = f"<div><dt>Data</dt><dd>{links}</dd></div>" if links else ""
+        scenario = escape(json.dumps(self.scenario, indent=1, ensure_ascii=False))
+        scenario = f"<details><summary>Scenario</summary><pre>{scenario}</pre></details>"
+        return (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{escape(self.title)}</title><style>{style}</style></head>\n"
+            f'<body><header><h1>{escape(self.title)}</h1><div class="verdict">{verdicts}</div>{warnings}</header>\n'
+            "<main>"
+            + "\n".join(part.html() for part in self.parts)
+            + f"</main>\n<footer><dl>{facts}{data}</dl>{scenario}</footer>"
+            f"{f'<script>{script}</script>' if zoomed else ''}</body></html>\n"
+        )
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
+    """Cells as text, escaped; where it is wider than the page it can be moved by itself."""
+    classes = [' class="word"' if name in WORD else ' class="words"' if name in WORDS else "" for name in head]
+
+    def row(cells: Sequence[object], kind: str) -> str:
+        return "".join(f"<{kind}{its}>{escape(str(cell))}</{kind}>" for cell, its in zip(cells, classes, strict=True))
+
+    rows = "".join(f"<tr>{row(line, 'td')}</tr>" for line in lines)
+    body = f"<thead><tr>{row(head, 'th')}</tr></thead><tbody>{rows}</tbody>"
+    return f'<div class="scroll"><table class="figures">{body}</table></div>'

@@ -1,0 +1,49 @@
+"""A chart as an SVG file by itself, for a README: by day and by night, as the page that shows it is."""
+
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+
+from tidegate.report.chart import Entry
+from tidegate.report.colours import css
+from tidegate.report.plot import BELOW, CHARACTER, RIGHT, Plot
+
+TITLE, LEGEND, UNIT, GAP = 34, 24, 22, 26
+"""Pixels of the heading, of the legend, of what the y axis counts, and between two plots."""
+
+
+def picture(title: str, plots: Sequence[Plot], legend: Sequence[Entry], *, width: int = 820, note: str = "") -> str:
+    """Plots one under the other, over one legend."""
+    style = files(__package__).joinpath("style.css").read_text("utf-8")
+    left = max(plot.left for plot in plots)
+    wide = width - left - RIGHT
+    drawn = [f'<text class="title" x="16" y="26">{escape(title)}</text>', _legend(legend, TITLE + 14)]
+    top: float = TITLE + LEGEND
+    for plot in plots:
+        top += UNIT
+        drawn.append(f'<text x="16" y="{top - 8:g}">{escape(plot.y.label)}</text>')
+        drawn.append(
+            f'<svg x="{left:g}" y="{top + 4:g}" width="{wide:g}" height="{plot.height:g}" overflow="visible">'
+            f"{plot.svg()}</svg>"
+        )
+        top += plot.height + BELOW + GAP - UNIT
+    if note:
+        drawn.append(f'<text class="said" x="16" y="{top + 6:g}">{escape(note)}</text>')
+        top += 18
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" width="{width}" height="{top:g}" '
+        f'viewBox="0 0 {width} {top:g}" role="img" aria-label="{escape(title)}"><style>{style}</style>'
+        f'<rect class="paper" width="100%" height="100%"/>{"".join(drawn)}</svg>\n'
+    )
+
+
+def _legend(entries: Sequence[Entry], top: float) -> str:
+    drawn, at = [], 16.0
+    for entry in entries:
+        dash = f' stroke-dasharray="{entry.dash}"' if entry.dash else ""
+        drawn.append(
+            f'<line x1="{at:g}" x2="{at + 22:g}" y1="{top - 4:g}" y2="{top - 4:g}" stroke="{css(entry.colour)}" '
+            f'stroke-width="2.5"{dash}/><text x="{at + 28:g}" y="{top:g}">{escape(entry.name)}</text>'
+        )
+        at += 28 + CHARACTER * len(entry.name) + 24
+    return "".join(drawn)

@@ -1,0 +1,69 @@
+"""Two axes and the marks between them.
+
+Heights are pixels, and across everything is a share of the width that there is: text keeps its size on a telephone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from tidegate.report.axis import Axis
+from tidegate.report.marks import Mark, percent
+
+ABOVE, BELOW, RIGHT = 24, 40, 18
+"""Pixels around the space of the marks: for what sticks out, for the x axis, for its last number."""
+CHARACTER, LEAST_LEFT = 7.2, 36
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Marks over two axes."""
+
+    marks: Sequence[Mark]
+    x: Axis
+    y: Axis
+    height: float = 220
+
+    @property
+    def left(self) -> float:
+        """Pixels left of the marks: for the numbers of the y axis."""
+        longest = max((len(self.y.written(tick)) for tick in self.y.ticks), default=0)
+        return max(LEAST_LEFT, CHARACTER * longest + 14)
+
+    def svg(self) -> str:
+        """Axes and marks, for a space of 100 % by `height` pixels out of which they may stick."""
+        return self._grid() + "".join(mark.svg(self.x, self.y, self.height) for mark in self.marks)
+
+    def html(self, label: str) -> str:
+        """For a page; `label` tells those who do not see it what it shows."""
+        return (
+            f'<div class="plot" style="padding:{ABOVE}px {RIGHT}px {BELOW}px {self.left:.0f}px">'
+            f'<p class="unit">{escape(self.y.label)}</p>'
+            f'<svg role="img" aria-label="{escape(label)}" width="100%" height="{self.height:g}">{self.svg()}</svg>'
+            "</div>"
+        )
+
+    def _grid(self) -> str:
+        height = self.height
+        drawn = []
+        for tick in self.y.ticks:
+            at = height * (1 - self.y.place(tick))
+            drawn.append(
+                f'<line class="grid" x1="0" x2="100%" y1="{at:.1f}" y2="{at:.1f}"/>'
+                f'<text x="-8" y="{at + 4:.1f}" text-anchor="end">{escape(self.y.written(tick))}</text>'
+            )
+        every = max(map(len, map(self.x.written, self.x.ticks)), default=0) * len(self.x.ticks) > MOST_CHARACTERS
+        for number, tick in enumerate(self.x.ticks):
+            at_x = percent(self.x.place(tick))
+            kind = ' class="second"' if number % 2 and every else ""
+            drawn.append(
+                f'<line class="tick" x1="{at_x}" x2="{at_x}" y1="{height:g}" y2="{height + 5:g}"/>'
+                f'<text{kind} x="{at_x}" y="{height + 18:g}" text-anchor="middle">{escape(self.x.written(tick))}</text>'
+            )
+        drawn.append(f'<line class="edge" x1="0" x2="100%" y1="{height:g}" y2="{height:g}"/>')
+        drawn.append(f'<text x="50%" y="{height + 35:g}" text-anchor="middle">{escape(self.x.label)}</text>')
+        return "".join(drawn)
+
+
+MOST_CHARACTERS = 30
+"""Of the numbers under a narrow chart: where there are more every other one is left out there."""

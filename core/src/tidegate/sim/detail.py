@@ -1,0 +1,113 @@
+"""What charts need of a run beyond its figures: how latencies are distributed, when requests came and were missed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.api import NEVER, NS_PER_MS
+from tidegate.sim.record import ANSWERED, FIRST_DROP, LATE
+from tidegate.workload.arrivals import NS_PER_S
+
+QUANTILES = 200
+"""The points of a latency curve."""
+SPANS = 40
+"""Into so many spans the window is cut, to show what happened when."""
+IN_TIME, ANSWERED_LATE, DROPPED, FAILED_OUTRIGHT = "in time", "late", "dropped", "failed"
+
+
+@dataclass(frozen=True)
+class ModelDetail:
+    """One model; all counts are of requests that arrived in the window."""
+
+    model: str
+    slo_ms: float | None
+    accepted: int
+    answered: int
+    latencies_ms: list[float]
+    """Quantiles of the latency of those that were answered, from the least to the greatest, at equal distances."""
+    accepted_over_time: list[int]
+    """How many arrived in each span of the window."""
+    in_time_over_time: list[int]
+    """How many of these were answered in time."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One request of the first moments, in ns of the measured window."""
+
+    model: str
+    at_ns: int
+    due_ns: int | None
+    """None: its model has no SLO."""
+    ended_ns: int
+    outcome: str
+    """`in time`, `late`, `dropped` or `failed`"""
+
+
+@dataclass(frozen=True)
+class Detail:
+    """One run."""
+
+    span_s: float
+    """The length of a span of the window."""
+    workers: list[str]
+    """All of them, whether they ran anything or not."""
+    models: list[ModelDetail]
+    arrivals: list[Arrival]
+    """Of the first moments, by their arrival."""
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The requests that arrived in the window, as arrays; instants in ns of the window."""
+
+    models: Sequence[str]
+    slos_ns: Sequence[int]
+    model: NDArray[np.int64]
+    outcome: NDArray[np.uint8]
+    at_ns: NDArray[np.int64]
+    latency_ns: NDArray[np.int64]
+
+
+def detail_of(requests: Requests, workers: Sequence[str], *, window_ns: int, until_ns: int) -> Detail:
+    """The detail of a run; arrivals of the window's first `until_ns` are kept one by one."""
+    span_ns = window_ns / SPANS
+    models = [_model(requests, position, span_ns) for position in range(len(requests.models))]
+    return Detail(span_ns / NS_PER_S, list(workers), models, _arrivals(requests, until_ns))
+
+
+def _model(requests: Requests, position: int, span_ns: float) -> ModelDetail:
+    mine = requests.model == position
+    outcome, at_ns = requests.outcome[mine], requests.at_ns[mine]
+    answered_ns = requests.latency_ns[mine][(outcome == ANSWERED) | (outcome == LATE)]
+    quantiles = np.quantile(answered_ns, np.linspace(0, 1, QUANTILES + 1)) / NS_PER_MS if len(answered_ns) else []
+    spans = np.minimum((at_ns / span_ns).astype(np.int64), SPANS - 1)
+    slo_ns = requests.slos_ns[position]
+    return ModelDetail(
+        model=requests.models[position],
+        slo_ms=None if slo_ns == NEVER else slo_ns / NS_PER_MS,
+        accepted=len(outcome),
+        answered=len(answered_ns),
+        latencies_ms=[round(float(value), 4) for value in quantiles],
+        accepted_over_time=np.bincount(spans, minlength=SPANS).tolist(),
+        in_time_over_time=np.bincount(spans[outcome == ANSWERED], minlength=SPANS).tolist(),
+    )
+
+
+def _arrivals(requests: Requests, until_ns: int) -> list[Arrival]:
+    first = int(np.searchsorted(requests.at_ns, until_ns))
+    columns = (requests.model, requests.outcome, requests.at_ns, requests.latency_ns)
+    arrivals = []
+    for model, outcome, at_ns, latency_ns in zip(*(column[:first].tolist() for column in columns), strict=True):
+        slo_ns = requests.slos_ns[model]
+        due_ns = None if slo_ns == NEVER else at_ns + slo_ns
+        arrivals.append(Arrival(requests.models[model], at_ns, due_ns, at_ns + latency_ns, _in_words(outcome)))
+    return arrivals
+
+
+def _in_words(outcome: int) -> str:
+    if outcome >= FIRST_DROP:
+        return DROPPED
+    return {ANSWERED: IN_TIME, LATE: ANSWERED_LATE}.get(outcome, FAILED_OUTRIGHT)

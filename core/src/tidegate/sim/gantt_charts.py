@@ -1,0 +1,102 @@
+"""What ran where in the first moments of the window: a chart for each policy, all over the same stretch of time."""
+
+from collections.abc import Sequence
+
+from tidegate.report import Chart, Colours, Entry, Lane, Span, Strip, gantt
+from tidegate.report.colours import OUTCOMES
+from tidegate.report.words import plural
+from tidegate.sim.detail import DROPPED, IN_TIME, Arrival
+from tidegate.sim.result import RunResult
+from tidegate.workload.arrivals import NS_PER_S
+
+MOST_MARKS = 4000
+"""Bars and arrivals on one page: more make it large, and cannot be told apart."""
+MOST_LANES = 64
+LEAST_S = 0.02
+
+
+def gantt_charts(results: Sequence[RunResult], colours: Colours) -> list[Chart]:
+    """The first seed of each policy, where its legs are known."""
+    shown: dict[str, RunResult] = {}
+    for result in results:
+        if result.gantt and result.detail:
+            shown.setdefault(result.total.policy, result)
+    if not shown:
+        return []
+    until_ns = min(_until_ns(result, MOST_MARKS // len(shown)) for result in shown.values())
+    return [_chart(result, until_ns, colours) for result in shown.values()]
+
+
+def _until_ns(result: RunResult, marks: int) -> int:
+    """When so many bars and arrivals have begun; else when the last of them has ended."""
+    assert result.detail is not None
+    starts_ns = [round(bar.start_s * NS_PER_S) for bar in result.gantt]
+    begun = sorted([*starts_ns, *(each.at_ns for each in result.detail.arrivals)])
+    if len(begun) > marks:
+        return max(begun[marks], round(LEAST_S * NS_PER_S))
+    return round(max(bar.end_s for bar in result.gantt) * NS_PER_S)
+
+
+def _chart(result: RunResult, until_ns: int, colours: Colours) -> Chart:
+    assert result.detail is not None
+    arrivals = [each for each in result.detail.arrivals if each.at_ns < until_ns]
+    models = sorted(
+        {each.model for each in arrivals} | {bar.model for bar in result.gantt},
+        key=[row.model for row in result.rows].index,
+    )
+    strips = [
+        Strip("arrivals", _by_model(models, colours, [(each.model, each.at_ns) for each in arrivals])),
+        Strip(
+            "deadlines",
+            _by_model(models, colours, [(each.model, each.due_ns) for each in arrivals if each.due_ns is not None]),
+        ),
+        Strip("missed", _missed(arrivals)),
+    ]
+    workers = result.detail.workers
+    lanes = [Lane(worker, _spans(result, worker, until_ns, colours)) for worker in workers[:MOST_LANES]]
+    legend = [Entry(model, colours.of_model(model)) for model in models]
+    legend += [Entry(outcome, colour) for outcome, colour in OUTCOMES.items() if outcome != IN_TIME]
+    title = f"What ran where at the start of the window under {result.total.policy}, seed {result.total.seed}?"
+    left = len(workers) - MOST_LANES
+    note = (
+        "Grey is idle. Marked as missed: when a request was dropped; of one that was late or failed, when it came. "
+        "Buttons, + and -, or Ctrl and the wheel zoom all these charts at once; drag to move."
+    ) + (f" {plural(left, 'more worker')} not shown." if left > 0 else "")
+    return Chart(title, gantt(title, strips, lanes, until_ns), legend, note, wide=True)
+
+
+def _by_model(
+    models: Sequence[str], colours: Colours, instants: Sequence[tuple[str, int]]
+) -> list[tuple[str, list[int]]]:
+    return [
+        (colours.of_model(model), own)
+        for model in models
+        if (own := [at_ns for name, at_ns in instants if name == model])
+    ]
+
+
+def _missed(arrivals: Sequence[Arrival]) -> list[tuple[str, list[int]]]:
+    """By outcome: when what was given up was given up, when what came late had arrived."""
+    return [
+        (OUTCOMES[outcome], own)
+        for outcome in OUTCOMES
+        if outcome != IN_TIME
+        and (
+            own := [
+                max(each.at_ns, each.ended_ns) if outcome == DROPPED else each.at_ns
+                for each in arrivals
+                if each.outcome == outcome
+            ]
+        )
+    ]
+
+
+def _spans(result: RunResult, worker: str, until_ns: int, colours: Colours) -> list[Span]:
+    spans = []
+    for bar in result.gantt:
+        start_ns, end_ns = (round(instant_s * NS_PER_S) for instant_s in (bar.start_s, bar.end_s))
+        if bar.worker == worker and start_ns < until_ns:
+            start_ns, end_ns = max(0, start_ns), min(until_ns, end_ns)
+            says = f"{bar.model}: {plural(bar.rows, 'row')}, {1000 * bar.start_s:.1f} to {1000 * bar.end_s:.1f} ms"
+            spans.append(Span(start_ns, end_ns, colours.of_model(bar.model), says))
+    return spans

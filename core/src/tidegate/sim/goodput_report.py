@@ -1,0 +1,64 @@
+"""The page of a search for goodput: what was found, with its spread, and every rate that was tried."""
+
+from collections.abc import Sequence
+
+from tidegate.report import Chart, Colours, Origin, Page, Section, table, words
+from tidegate.report.words import rate, share
+from tidegate.sim import charts
+from tidegate.sim.document import Document
+from tidegate.sim.goodput import Goodput
+from tidegate.sim.over_load import LoadCurve, Tried, over_load
+from tidegate.sim.tables import downloads, figures_table
+from tidegate.sim.verdicts import goodput_verdicts
+
+
+def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float, document: Document, origin: Origin) -> str:
+    """The page of `tidegate goodput`: what was found, with its spread, and the rates that were tried."""
+    best = [search.best for goodput in goodputs for search in goodput.searches if search.best]
+    colours = Colours((), (goodput.policy for goodput in goodputs))
+    curves = [load_curve(goodput) for goodput in goodputs]
+    parts: list[Chart | Section] = []
+    if any(curve.tried for curve in curves):
+        parts.append(over_load(curves, limit, colours))
+    head = ["policy", "median /s", "least", "most", "of the best", "seeds"]
+    most = max(goodput.median_rps for goodput in goodputs) or 1.0
+    lines = [
+        [
+            goodput.policy,
+            ("" if all(search.bounded for search in goodput.searches) else "≥ ") + rate(goodput.median_rps),
+            rate(goodput.min_rps),
+            rate(goodput.max_rps),
+            share(goodput.median_rps / most),
+            len(goodput.searches),
+        ]
+        for goodput in goodputs
+    ]
+    note = (
+        f"The highest rate at which at most {words.limit(limit)} of every model's requests are late, dropped or failed."
+    )
+    parts.append(Section("Goodput", table(head, lines), note))
+    if best:
+        parts.append(Section("At the goodput: the figures", figures_table(best)))
+        parts += [each for each in (charts.batch_sizes(best),) if each]
+    seeds = dict.fromkeys(str(search.seed) for goodput in goodputs for search in goodput.searches)
+    facts = {"Seeds": ", ".join(seeds), "Limit": words.limit(limit), "Precision": words.limit(document["precision"])}
+    return Page(
+        title,
+        goodput_verdicts(goodputs, limit),
+        origin,
+        facts,
+        document["scenario"],
+        parts,
+        downloads=downloads(document, best),
+    ).html()
+
+
+def load_curve(goodput: Goodput) -> LoadCurve:
+    """Every rate that was tried to its end."""
+    tried = [
+        Tried(probe.rate_rps, 1 - probe.worst_bad_rate, search.seed)
+        for search in goodput.searches
+        for probe in search.probes
+        if probe.worst_bad_rate is not None
+    ]
+    return LoadCurve(goodput.policy, tried, goodput.median_rps or None)

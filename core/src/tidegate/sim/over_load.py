@@ -1,0 +1,78 @@
+"""Attainment over load: every rate that was tried, those that failed too, through the limit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidegate.report import Axis, Chart, Colours, Entry, Line, Plot, Points, Rule, chart_of, words
+from tidegate.report.words import rate, share
+
+TITLE = "How much load does each bear before its worst model misses too much?"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One run."""
+
+    rate_rps: float
+    attainment: float
+    """Of the worst model."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class LoadCurve:
+    """What a policy, or a server, was tried with."""
+
+    name: str
+    tried: Sequence[Tried]
+    found_rps: float | None
+    """The highest rate that it bears; None: that was not found."""
+
+
+def over_load(curves: Sequence[LoadCurve], limit: float, colours: Colours) -> Chart:
+    """The chart of attainment over load; `limit`: the share that may go wrong."""
+    return chart_of(
+        TITLE,
+        load_plot(curves, limit, colours),
+        legend=load_legend(curves, colours),
+        note="Each dot is one run of one seed; the line is the decreasing one that fits them best. "
+        "The number is the highest rate within the limit: the median of the seeds.",
+        wide=True,
+    )
+
+
+def load_legend(curves: Sequence[LoadCurve], colours: Colours) -> list[Entry]:
+    """The colour of each."""
+    return [Entry(each.name, colours.of_contender(each.name), colours.dash_of(each.name), "line") for each in curves]
+
+
+def load_plot(curves: Sequence[LoadCurve], limit: float, colours: Colours, *, height: float = 300) -> Plot:
+    """The plot of it: rates across, attainment of the worst model up."""
+    marks: list[Line | Points | Rule] = [Rule(1 - limit, f"{words.limit(1 - limit)} in time")]
+    for curve in curves:
+        colour = colours.of_contender(curve.name)
+        if curve.found_rps:
+            marks.append(Rule(curve.found_rps, rate(curve.found_rps), down=True, colour=colour))
+        says = [
+            f"{curve.name}, seed {each.seed}: {share(each.attainment)} at {rate(each.rate_rps)}/s"
+            for each in curve.tried
+        ]
+        marks.append(Line(decreasing(curve.tried), colour, curve.name, colours.dash_of(curve.name)))
+        marks.append(Points([(each.rate_rps, each.attainment) for each in curve.tried], colour, says, 3.5))
+    tried = [each for curve in curves for each in curve.tried]
+    x = Axis.over([each.rate_rps for each in tried], "requests/s")
+    y = Axis.shares([*(each.attainment for each in tried), 1 - 2 * limit], "in time, worst model")
+    return Plot(marks, x, y, height)
+
+
+def decreasing(tried: Sequence[Tried]) -> list[tuple[float, float]]:
+    """The decreasing line that is nearest to the runs (least squares: pool adjacent violators)."""
+    blocks: list[tuple[float, int, list[float]]] = []  # sum of the attainments, how many, rates
+    for rate_rps in sorted({each.rate_rps for each in tried}):
+        own = [each.attainment for each in tried if each.rate_rps == rate_rps]
+        blocks.append((sum(own), len(own), [rate_rps]))
+        while len(blocks) > 1 and blocks[-1][0] / blocks[-1][1] > blocks[-2][0] / blocks[-2][1]:
+            total, count, rates = blocks.pop()
+            before = blocks.pop()
+            blocks.append((before[0] + total, before[1] + count, before[2] + rates))
+    return [(rate_rps, total / count) for total, count, rates in blocks for rate_rps in rates]

@@ -1,0 +1,125 @@
+"""The page of a sweep: curves over the first changed field, one for each combination of the others."""
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from tidegate.report import (
+    Axis,
+    Chart,
+    Colours,
+    Entry,
+    Line,
+    Origin,
+    Page,
+    Plot,
+    Points,
+    Rule,
+    Section,
+    chart_of,
+    table,
+    words,
+)
+from tidegate.sim.document import Document
+from tidegate.sim.goodput import LIMIT
+from tidegate.sim.result import Row, RunResult
+from tidegate.sim.run import Run
+from tidegate.sim.tables import columns_of, downloads
+from tidegate.sim.verdicts import sweep_verdicts
+
+
+def sweep_page(
+    title: str, runs: Sequence[Run], results: Sequence[RunResult], document: Document, origin: Origin
+) -> str:
+    """The page of `tidegate sweep`: curves over the first changed field, one for each combination of the others."""
+    field = next(iter(runs[0].changes))
+    names = _names(runs)
+    colours = Colours((), names)
+    shown: list[tuple[str, Callable[[Row], float | None], str]] = [
+        (f"How does the worst model's attainment change with {field}?", lambda row: 1 - row.worst_bad_rate, "%"),
+        (f"How does goodput change with {field}?", lambda row: row.goodput_rps, "requests/s in time"),
+        (f"How does the 99th percentile of latency change with {field}?", lambda row: row.p99_ms, "ms"),
+        (f"How does the workers' busy share change with {field}?", lambda row: row.busy_share, "%"),
+        (
+            f"How does the number of workers that are used change with {field}?",
+            lambda row: row.touched_workers,
+            "workers",
+        ),
+    ]
+    parts: list[Chart | Section] = [
+        _curves(heading, runs, results, figure, unit, colours) for heading, figure, unit in shown
+    ]
+    columns = columns_of(results)
+    head = [*runs[0].changes, *columns]
+    lines = [
+        [*map(str, run.changes.values()), *(show(result.total) for show in columns.values())]
+        for run, result in zip(runs, results, strict=True)
+    ]
+    parts.append(Section("The figures", table(head, lines)))
+    bad: dict[str, dict[str, list[float]]] = {name: {} for name in names}
+    for name, run, result in zip(names, runs, results, strict=True):
+        rates = bad[name].setdefault(str(run.changes[field]), [])
+        rates.append(result.total.worst_bad_rate)
+    facts = {
+        "Changed": "; ".join(f"{name} = {', '.join(values)}" for name, values in _values(runs).items()),
+        "Seeds": ", ".join(dict.fromkeys(str(run.seed) for run in runs)),
+    }
+    return Page(
+        title,
+        sweep_verdicts(field, bad, LIMIT),
+        origin,
+        facts,
+        document["scenario"],
+        parts,
+        downloads=downloads(document, results),
+    ).html()
+
+
+def _values(runs: Sequence[Run]) -> dict[str, list[str]]:
+    return {name: list(dict.fromkeys(str(run.changes[name]) for run in runs)) for name in runs[0].changes}
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """What the line of each run is called: its policy, and what else differs between lines."""
+    _field, *others = runs[0].changes
+    telling = [name for name in others if len(_values(runs)[name]) > 1]
+    return [
+        " ".join([run.policy.title, ", ".join(f"{name}={run.changes[name]}" for name in telling)]).strip()
+        for run in runs
+    ]
+
+
+def _curves(
+    title: str,
+    runs: Sequence[Run],
+    results: Sequence[RunResult],
+    figure: Callable[[Row], float | None],
+    unit: str,
+    colours: Colours,
+) -> Chart:
+    """A figure over the first field that was changed: a dot for each seed, a line through the medians."""
+    field = next(iter(runs[0].changes))
+    values = list(dict.fromkeys(str(run.changes[field]) for run in runs))
+    by_size = all(isinstance(run.changes[field], int | float) for run in runs)
+    lines: dict[str, dict[float, list[tuple[float, str]]]] = {}
+    for name, run, result in zip(_names(runs), runs, results, strict=True):
+        value = figure(result.total)
+        at = float(run.changes[field]) if by_size else float(values.index(str(run.changes[field])))
+        points = lines.setdefault(name, {}).setdefault(at, [])
+        if value is not None:
+            points.append((value, f"{name}, {field}={run.changes[field]}, seed {run.seed}: {value:,.4g}"))
+    known = [value for points in lines.values() for own in points.values() for value, _ in own]
+    if by_size:
+        x = Axis.over([at for points in lines.values() for at in points], field)
+    else:
+        ticks = tuple(float(number) for number in range(len(values)))
+        x = Axis(field, -0.5, len(values) - 0.5, ticks, lambda at: values[round(at)])
+    y = Axis.shares(known, "share") if unit == "%" else Axis.over(known, unit, least=0.0)
+    marks: list[Line | Points | Rule] = [Rule(1 - LIMIT, words.limit(1 - LIMIT))] if "attainment" in title else []
+    for name, by_value in lines.items():
+        colour = colours.of_contender(name)
+        middle = [(at, median([value for value, _ in own])) for at, own in sorted(by_value.items()) if own]
+        marks.append(Line(middle, colour, name, colours.dash_of(name)))
+        dots = [(at, value) for at, own in by_value.items() for value, _ in own]
+        marks.append(Points(dots, colour, [said for own in by_value.values() for _, said in own], 3.5))
+    legend = [Entry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in lines]
+    return chart_of(title, Plot(marks, x, y), legend=legend if len(lines) > 1 else ())

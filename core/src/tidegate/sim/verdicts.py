@@ -1,0 +1,117 @@
+"""The sentences with which a report begins: what may be concluded, best first, in figures of the results."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from tidegate.report import words
+from tidegate.report.words import listed, plural, rate, share
+from tidegate.sim.goodput import Goodput
+from tidegate.sim.result import RunResult
+from tidegate.workload import Scenario
+
+MOST_OTHERS = 9
+"""So many others are named behind the best one."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a policy made of a scenario, over the seeds."""
+
+    policy: str
+    attainment: float
+    """The mean over the seeds."""
+    least: float
+    most: float
+    seeds: int
+    offered_rps: float
+    worst_model: str
+    worst_attainment: float
+
+
+def standings(results: Sequence[RunResult]) -> list[Standing]:
+    """Policies, the best first."""
+    found = []
+    for policy, own in by_policy(results).items():
+        attained = [result.total.attainment for result in own]
+        of_model: dict[str, list[float]] = {}
+        for result in own:
+            for row in result.rows[1:]:
+                if row.accepted:
+                    of_model.setdefault(row.model, []).append(row.attainment)
+        means = {model: fmean(values) for model, values in of_model.items()} or {"": 1.0}
+        worst = min(means, key=lambda model: means[model])
+        offered = fmean(result.total.offered_rps for result in own)
+        found.append(
+            Standing(policy, fmean(attained), min(attained), max(attained), len(own), offered, worst, means[worst])
+        )
+    return sorted(found, key=lambda each: -each.attainment)
+
+
+def simulate_verdicts(scenario: Scenario, results: Sequence[RunResult], *, workers: int | None) -> list[str]:
+    """Of a simulation or of a live run. `workers`: how many there were; None: a server's own."""
+    best, *others = standings(results)
+    promised = any(model.slo_ms is not None for model in scenario.models)
+    kept = "within their SLOs" if promised else "answered (no model has an SLO)"
+    where = "" if workers is None else f" on {plural(workers, 'worker')}"
+    first = f"{best.policy} keeps {share(best.attainment)} of {rate(best.offered_rps)} requests/s {kept}{where}"
+    if share(best.least) != share(best.most):
+        first += f" ({share(best.least)} to {share(best.most)} by seed)"
+    if len(scenario.models) > 1:
+        first += f"; {best.worst_model} is the worst, {share(best.worst_attainment)}"
+    said = [f"{first}."]
+    if others:
+        named = [f"{each.policy} {share(each.attainment)}" for each in others[:MOST_OTHERS]]
+        left = len(others) - len(named)
+        said.append(f"Then {listed([*named, f'{left} more'] if left else named)}.")
+    return said
+
+
+def goodput_verdicts(goodputs: Sequence[Goodput], limit: float) -> list[str]:
+    """Of a search: who carries most, and how many times what the others carry."""
+    best, *others = sorted(goodputs, key=lambda each: -each.median_rps)
+    kept = f"at most {words.limit(limit)} of every model's requests late, dropped or failed"
+    if not best.median_rps:
+        return [f"Nobody carries any rate that was tried with {kept}."]
+    spread = f" ({rate(best.min_rps)} to {rate(best.max_rps)} by seed)" if len(best.searches) > 1 else ""
+    least = "" if all(search.bounded for search in best.searches) else "at least "
+    said = [f"{best.policy} carries {least}{rate(best.median_rps)} requests/s with {kept}{spread}."]
+    if others:
+        named = [
+            f"{each.policy} {rate(each.median_rps)}" + (f" ({share(each.median_rps / best.median_rps)} of that)")
+            for each in others[:MOST_OTHERS]
+        ]
+        left = len(others) - len(named)
+        said.append(f"Then {listed([*named, f'{left} more'] if left else named)}.")
+    return said
+
+
+def sweep_verdicts(field: str, lines: Mapping[str, Mapping[str, Sequence[float]]], limit: float) -> list[str]:
+    """Of a sweep: for each line, at which values of the first field its worst model is within the limit.
+
+    `lines`: by line and value the bad rates of the worst model, one for each seed.
+    """
+    kept_of_all = f"keeps {words.limit(1 - limit)} of every model's requests in time"
+    said = []
+    for name, points in lines.items():
+        kept = [value for value, rates in points.items() if fmean(rates) <= limit]
+        if len(kept) == len(points):
+            said.append(f"{name} {kept_of_all} at all values of {field}.")
+        elif kept:
+            said.append(f"{name} {kept_of_all} at {field} = {listed(kept)}.")
+        else:
+            said.append(f"{name} {kept_of_all} at no value of {field}.")
+    return said
+
+
+def by_policy(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
+    """Results by policy, in the order in which they come."""
+    return grouped(results, lambda result: result.total.policy)
+
+
+def grouped(results: Sequence[RunResult], key: Callable[[RunResult], str]) -> dict[str, list[RunResult]]:
+    """Results by what the key says of them."""
+    found: dict[str, list[RunResult]] = {}
+    for result in results:
+        found.setdefault(key(result), []).append(result)
+    return found
