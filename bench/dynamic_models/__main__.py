@@ -23,6 +23,8 @@ from bench.dynamic_models.case import Case
 from bench.dynamic_models.contenders import DELAYS, contenders, running, write_repository
 from bench.dynamic_models.loads import Load, run_load
 from bench.dynamic_models.measuring import SIZES, Alone, SingleCaller, ask_in_turn, measure_alone
+from tidegate.commands.common import origin
+from tidegate_loadtest.comparison.document import comparison_document
 from tidegate_loadtest.comparison.page import comparison_page
 from tidegate_loadtest.comparison.table import print_comparison
 from tidegate_loadtest.comparison.targets import Target
@@ -123,7 +125,7 @@ def _show_load(console: Console, case: Case, load: Load, arguments: argparse.Nam
     if arguments.pages:
         arguments.pages.mkdir(parents=True, exist_ok=True)
         page = arguments.pages / f"{case.model}_{round(100 * load.share)}.html"
-        page.write_text(comparison_page(title, load.comparison))
+        page.write_text(comparison_page(title, load.comparison, comparison_document(load.comparison), origin()))
 
 
 def _named_file(text: str) -> tuple[str, Path]:

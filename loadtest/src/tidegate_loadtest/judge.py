@@ -1,12 +1,12 @@
 """What a live run measured, in the columns of a simulated one: the same record, summarised by the same code."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from tidegate.api import NS_PER_MS, Advise
+from tidegate.api import NS_PER_MS, Advise, Batch, Request
 from tidegate.observation import Reader, Reducer, StartLeg, read_log
 from tidegate.sim import result as figures
 from tidegate.sim.build import setup_of
@@ -28,15 +28,18 @@ def judge(
     seed: int,
     event_log: Path | None,
     gantt_s: float = 0.0,
+    load: float = 1.0,
 ) -> figures.RunResult:
     """The rows of a run. A request is good if its answer was back in time by the client's clock, from its schedule.
 
     Batches come from the proxy's event log; where there is none, from the server's statistics, which know their sizes
-    but not on which worker each ran. A request that the client gave up waiting for is `stranded`.
+    but not on which worker each ran. A request that the client gave up waiting for is `stranded`. `load`: by which the
+    scenario's rate was multiplied.
     """
-    record = Record(requests)
-    origin_ns = seen.run.began_ns - round(scenario.warmup_s * NS_PER_S)
-    _note_ends(record, requests, seen, round(scenario.warmup_s * NS_PER_S))
+    warmup_ns = round(scenario.warmup_s * NS_PER_S)
+    record = Record(requests, measured_from_ns=warmup_ns)
+    origin_ns = seen.run.began_ns - warmup_ns
+    _note_ends(record, requests, seen, warmup_ns)
     if event_log is not None:
         _note_legs(record, event_log, origin_ns)
     result = figures.summarise(
@@ -45,7 +48,7 @@ def judge(
         setup_of(scenario, seed),
         policy=policy,
         seed=seed,
-        rate_rps=mean_rate_rps(scenario),
+        rate_rps=mean_rate_rps(scenario, load),
         warmup_s=scenario.warmup_s,
         duration_s=scenario.duration_s,
         gantt_s=gantt_s,
@@ -53,7 +56,7 @@ def judge(
     rows = [_with_lateness(row, requests, seen) for row in result.rows]
     if event_log is None:
         workers = len(layout_of(scenario).workers)
-        rows = [_with_usage(row, seen, workers, scenario.duration_s) for row in rows]
+        rows = [_with_usage(row, requests, seen, workers, scenario.duration_s) for row in rows]
     return replace(result, rows=rows)
 
 
@@ -95,6 +98,10 @@ class _Legs(Reader):
     def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
         self._record.leg_ran(effect, started_ns - self._origin_ns, ended_ns - self._origin_ns)
 
+    def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
+        arrivals_ns = [request.arrival_ns - self._origin_ns for request in requests]
+        self._record.note_waits(batch, arrivals_ns, ended_ns - self._origin_ns)
+
     def advised(self, now_ns: int, advice: Advise) -> None:
         self._record.advised(now_ns - self._origin_ns, advice)
 
@@ -110,8 +117,11 @@ def _with_lateness(row: Row, requests: RequestSequence, seen: Seen) -> Row:
     return replace(row, lateness_p50_ms=p50_ms, lateness_p99_ms=p99_ms)
 
 
-def _with_usage(row: Row, seen: Seen, workers: int, window_s: float) -> Row:
-    """The batches as the server counted them; its busy share is that of the scenario's workers together."""
+def _with_usage(row: Row, requests: RequestSequence, seen: Seen, workers: int, window_s: float) -> Row:
+    """The batches as the server counted them; its busy share is that of the scenario's workers together.
+
+    What its requests did not execute they waited, or were on their way.
+    """
     usages = [usage for model, usage in seen.usage.items() if row.model in (ALL_MODELS, model)]
     sizes = _sizes(usages)
     if not len(sizes):
@@ -128,7 +138,28 @@ def _with_usage(row: Row, seen: Seen, workers: int, window_s: float) -> Row:
         busy_shares={"all workers": share},
         busy_share=share,
         touched_workers=None,
+        **_waits(row, requests, seen),
     )
+
+
+def _waits(row: Row, requests: RequestSequence, seen: Seen) -> dict[str, float | None]:
+    """The time of the answered in two parts: executing by the server's word, and the rest of what clients saw."""
+    of_model = np.array(requests.model[seen.first :])
+    latency_ms = executing_ms = 0.0
+    answered = 0
+    for model, usage in seen.usage.items():
+        if row.model in (ALL_MODELS, model) and usage.mean_executing_ms is not None:
+            mine = seen.run.ok & (of_model == requests.models.index(model))
+            count = int(np.count_nonzero(mine))
+            answered += count
+            latency_ms += float(np.sum(seen.run.latency_ns[mine])) / NS_PER_MS
+            executing_ms += usage.mean_executing_ms * count
+    if not answered:
+        return {"mean_waiting_ms": None, "mean_executing_ms": None}
+    return {
+        "mean_waiting_ms": round(max(0.0, latency_ms - executing_ms) / answered, DIGITS),
+        "mean_executing_ms": round(executing_ms / answered, DIGITS),
+    }
 
 
 def _sizes(usages: Iterable[ServerUsage]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

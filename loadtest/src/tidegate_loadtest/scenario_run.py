@@ -13,7 +13,7 @@ from tidegate.sim.build import setup_of
 from tidegate.sim.document import simulate_document
 from tidegate.sim.result import RunResult
 from tidegate.sim.run import choose_policies
-from tidegate.workload import PolicyChoice, Scenario, draw_requests
+from tidegate.workload import PolicyChoice, Scenario, draw_requests, mean_rate_rps
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.judge import judge
 from tidegate_loadtest.live import Seen, Sending, send_scenario
@@ -31,12 +31,15 @@ class LiveRun:
     target: str | None = None
     """Where the server is; None: emulate the cluster, under the policy."""
     gantt_s: float = 0.0
-    """Keep the legs of so many seconds for a chart."""
+    """For charts: keep the run's detail, and the requests and legs of so many seconds one by one."""
+    load: float = 1.0
+    """Multiplies the rate of the arrivals."""
 
     @property
     def name(self) -> str:
         """What messages call it."""
-        return f"{self.policy.title}, seed {self.seed}"
+        at_rate = "" if self.load == 1 else f", {mean_rate_rps(self.scenario, self.load):,.4g}/s"
+        return f"{self.policy.title}, seed {self.seed}{at_rate}"
 
 
 @dataclass(frozen=True)
@@ -98,14 +101,23 @@ def run_live(
     `work`: an empty folder to leave an emulated cluster's files in (models, profiles, logs, Tidegate's event log).
     """
     scenario, seed = run.scenario, run.seed
-    requests = draw_requests(scenario, seed)
+    requests = draw_requests(scenario, seed, run.load)
 
     def send(target: str) -> Seen:
         return uvloop.run(send_scenario(target, scenario, requests, run.sending, seed=seed, progress=progress))
 
     def judged(seen: Seen, event_log: Path | None) -> LiveResult:
         title = run.policy.title
-        result = judge(scenario, requests, seen, policy=title, seed=seed, event_log=event_log, gantt_s=run.gantt_s)
+        result = judge(
+            scenario,
+            requests,
+            seen,
+            policy=title,
+            seed=seed,
+            event_log=event_log,
+            gantt_s=run.gantt_s,
+            load=run.load,
+        )
         return LiveResult(run, result, seen)
 
     if run.target is not None:

@@ -33,6 +33,8 @@ class StatsSnapshot:
     """Executions by their rows."""
     requests_ns: int
     """What those that succeeded took in the server, queueing included, all together."""
+    executing_ns: int
+    """What their executions took, added up over the requests."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class ServerUsage:
     """Requests per execution."""
     mean_request_ms: float | None
     """What a request took in the server, queueing included."""
+    mean_executing_ms: float | None
+    """For how long the execution of a request's batch ran."""
     busy_share: float
     """Compute time / (time that passed * instances)."""
     busy_ns: int
@@ -64,6 +68,7 @@ class ServerUsage:
             mean_rows=(after.rows - before.rows) / executions if executions else None,
             mean_requests=requests / executions if executions else None,
             mean_request_ms=(after.requests_ns - before.requests_ns) / NS_PER_MS / requests if requests else None,
+            mean_executing_ms=(after.executing_ns - before.executing_ns) / NS_PER_MS / requests if requests else None,
             busy_share=(after.busy_ns - before.busy_ns) / ((after.at_ns - before.at_ns) * instances),
             busy_ns=after.busy_ns - before.busy_ns,
             executions_of={rows: count for rows, count in sorted(grown.items()) if count},
@@ -94,6 +99,12 @@ def snapshot_of(answer: pb.ModelStatisticsResponse) -> StatsSnapshot:
         ),
         executions_of=executions_of,
         requests_ns=sum(version.inference_stats.success.ns for version in versions),
+        executing_ns=sum(
+            version.inference_stats.compute_input.ns
+            + version.inference_stats.compute_infer.ns
+            + version.inference_stats.compute_output.ns
+            for version in versions
+        ),
     )
 
 

@@ -115,15 +115,16 @@ def origin() -> "Origin":
     return Origin(metadata.version("tidegate"), f"{now:%Y-%m-%d %H:%M} UTC", command)
 
 
-def title_of(scenario: "Scenario") -> str:
-    """The scenario in a line."""
+def title_of(scenario: "Scenario", *, rate: bool = True) -> str:
+    """The scenario in a line; `rate`: with its rate."""
     from tidegate.workload import layout_of, mean_rate_rps
 
     workers = len(layout_of(scenario).workers)
     models = len(scenario.models)
     return (
         f"{scenario.name}: {models} model{'s' * (models > 1)}, {workers} worker{'s' * (workers > 1)}, "
-        f"{mean_rate_rps(scenario):,.0f} requests/s, {scenario.duration_s:g} s"
+        + (f"{mean_rate_rps(scenario):,.0f} requests/s, " if rate else "")
+        + f"{scenario.duration_s:g} s"
     )
 
 

@@ -6,6 +6,8 @@ from math import ceil, floor, isclose, log10
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 ABOUT_TICKS = 5
+LEAST_SPAN = 0.98
+"""An axis of shares begins here at the latest, so that noise among what is nearly all does not look like much."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +30,19 @@ class Axis:
         least: float | None = None,
         most: float | None = None,
         unit: str = "",
+        whole: bool = False,
     ) -> "Axis":
-        """An axis that holds these values, its ends round numbers unless they are given; `unit` follows each tick."""
+        """An axis that holds these values, its ends round numbers unless they are given.
+
+        `unit` follows each tick; `whole`: ticks are at whole numbers only.
+        """
         known = [*values, *(end for end in (least, most) if end is not None)] or [0.0, 1.0]
         low, high = min(known) if least is None else least, max(known) if most is None else most
         if high <= low:
             high = low + (abs(low) or 1.0)
         step = _step((high - low) / ABOUT_TICKS)
+        if whole:
+            step = float(max(1, ceil(step)))
         first = floor(low / step + 1e-9) if least is None else ceil(low / step - 1e-9)
         last = ceil(high / step - 1e-9) if most is None else floor(high / step + 1e-9)
         ticks = tuple(number * step for number in range(first, last + 1))
@@ -46,7 +54,7 @@ class Axis:
     @classmethod
     def shares(cls, values: Iterable[float], label: str, *, from_zero: bool = False) -> "Axis":
         """An axis of shares: up to 100 %, down to a round number below the least of them."""
-        lowest = 0.0 if from_zero else max(0.0, min(values, default=0.0))
+        lowest = 0.0 if from_zero else max(0.0, min([*values, LEAST_SPAN]))
         percents = cls.over([100 * lowest], label, least=0.0 if from_zero else None, most=100.0, unit=" %")
         least = max(0.0, percents.least)
         ticks = tuple(tick / 100 for tick in percents.ticks if tick / 100 >= least / 100)

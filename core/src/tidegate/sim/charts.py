@@ -138,7 +138,7 @@ def batch_sizes(results: Sequence[RunResult]) -> Chart | None:
         return None
     largest = max(size for own in shares.values() for size in own)
     most = max(value for own in shares.values() for value in own.values())
-    x = Axis.over([largest], "rows of a batch", least=0.0, most=largest + 0.6)
+    x = Axis.over([largest], "rows of a batch", least=0.0, most=largest + 0.6, whole=True)
     y = Axis.over([100 * most], "share of the batches", least=0.0, unit=" %")
     plots = []
     for policy, by_size in shares.items():
@@ -164,7 +164,11 @@ def busy_workers(results: Sequence[RunResult]) -> Chart | None:
         x = Axis(f"{len(means)} workers", 0.0, float(len(means)), (), str)
         y = Axis.shares([], "busy", from_zero=True)
         plots.append((policy, Plot([Columns(bars, EXECUTING, says)], x, y, height=110)))
-    return facets("How busy was each worker?", plots) if plots else None
+    if not plots:
+        return None
+    several = len({result.total.policy for result in results}) > 1
+    of_whom = f" under {plots[0][0]}" if several and len(plots) == 1 else ""
+    return facets(f"How busy was each worker{of_whom}?", plots)
 
 
 def _single(results: Sequence[RunResult]) -> bool:

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from io import StringIO
 from pathlib import Path
@@ -82,13 +82,26 @@ def as_json(document: Document) -> str:
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-def rows_csv(rows: Sequence[Row]) -> str:
-    """Rows for a spreadsheet: the figures that are single numbers or words, and all that was dropped together."""
+def rows_csv(rows: Sequence[Row], labels: Sequence[Mapping[str, object]] = ()) -> str:
+    """Rows for a spreadsheet: the figures that are single numbers or words, and all that was dropped together.
+
+    `labels`: what stands before each row, such as what a sweep changed.
+    """
     names = [each.name for each in fields(Row) if each.name not in NOT_SINGLE]
+    before = labels or [{}] * len(rows)
+    lines = [
+        [*label.values(), *(getattr(row, name) for name in names), sum(row.dropped.values())]
+        for label, row in zip(before, rows, strict=True)
+    ]
+    return as_csv([*next(iter(before), {}), *names, "dropped"], lines)
+
+
+def as_csv(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """Lines for a spreadsheet."""
     text = StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow([*names, "dropped"])
-    lines.writerows([*(getattr(row, name) for name in names), sum(row.dropped.values())] for row in rows)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(lines)
     return text.getvalue()
 
 

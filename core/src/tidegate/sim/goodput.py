@@ -27,6 +27,8 @@ class Probe:
     good: bool
     worst_bad_rate: float | None
     """The bad rate of the worst model; None where the run was stopped early, since more had gone wrong than may."""
+    p99_ms: float | None = None
+    """Latency of the answered; None as before, or where none was answered."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ def search_goodput(question: Question) -> Search:
         if unseen and not probes:
             raise SimulationError(f"no request of model {unseen[0]!r} falls into the window: lengthen duration_s")
         good = not (result.stopped_early or unseen) and bad_rate <= limit
-        probes.append(Probe(result.total.rate_rps, good, None if result.stopped_early else bad_rate))
+        known = (None, None) if result.stopped_early else (bad_rate, result.total.p99_ms)
+        probes.append(Probe(result.total.rate_rps, good, *known))
         if good and (best is None or result.total.rate_rps > best.total.rate_rps):
             best = result
         return good

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from tidegate.report import Chart, Colours, Origin, Page, Section, table, words
 from tidegate.report.words import rate, share
 from tidegate.sim import charts
-from tidegate.sim.document import Document
+from tidegate.sim.document import Document, as_csv
 from tidegate.sim.goodput import Goodput
-from tidegate.sim.over_load import LoadCurve, Tried, over_load
+from tidegate.sim.over_load import LoadCurve, Tried, latency_over_load, over_load
 from tidegate.sim.tables import downloads, figures_table
 from tidegate.sim.verdicts import goodput_verdicts
 
@@ -19,7 +19,7 @@ def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float, document
     curves = [load_curve(goodput) for goodput in goodputs]
     parts: list[Chart | Section] = []
     if any(curve.tried for curve in curves):
-        parts.append(over_load(curves, limit, colours))
+        parts += [over_load(curves, limit, colours), latency_over_load(curves, colours)]
     head = ["policy", "median /s", "least", "most", "of the best", "seeds"]
     most = max(goodput.median_rps for goodput in goodputs) or 1.0
     lines = [
@@ -49,14 +49,25 @@ def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float, document
         facts,
         document["scenario"],
         parts,
-        downloads=downloads(document, best),
+        downloads=downloads(document, _csv(goodputs)),
     ).html()
+
+
+def _csv(goodputs: Sequence[Goodput]) -> str:
+    head = ["policy", "seed", "rate_rps", "good", "worst_bad_rate", "p99_ms"]
+    lines = [
+        [goodput.policy, search.seed, probe.rate_rps, probe.good, probe.worst_bad_rate, probe.p99_ms]
+        for goodput in goodputs
+        for search in goodput.searches
+        for probe in search.probes
+    ]
+    return as_csv(head, lines)
 
 
 def load_curve(goodput: Goodput) -> LoadCurve:
     """Every rate that was tried to its end."""
     tried = [
-        Tried(probe.rate_rps, 1 - probe.worst_bad_rate, search.seed)
+        Tried(probe.rate_rps, 1 - probe.worst_bad_rate, search.seed, probe.p99_ms)
         for search in goodput.searches
         for probe in search.probes
         if probe.worst_bad_rate is not None

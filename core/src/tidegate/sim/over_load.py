@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from tidegate.report import Axis, Chart, Colours, Entry, Line, Plot, Points, Rule, chart_of, words
 from tidegate.report.words import rate, share
@@ -17,6 +18,8 @@ class Tried:
     attainment: float
     """Of the worst model."""
     seed: int
+    p99_ms: float | None = None
+    """Latency of the answered, all models together."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,33 @@ def over_load(curves: Sequence[LoadCurve], limit: float, colours: Colours) -> Ch
         "The number is the highest rate within the limit: the median of the seeds.",
         wide=True,
     )
+
+
+def latency_over_load(curves: Sequence[LoadCurve], colours: Colours) -> Chart:
+    """The chart of latency over load."""
+    title = "How does latency grow with the load?"
+    note = "99th percentile of the answered: who gives requests up looks quicker by it."
+    return chart_of(title, latency_plot(curves, colours), legend=load_legend(curves, colours), note=note, wide=True)
+
+
+def latency_plot(
+    curves: Sequence[LoadCurve], colours: Colours, *, slo_ms: float | None = None, height: float = 220
+) -> Plot:
+    """The plot of it: the median of the seeds at each rate; `slo_ms`: where a line shows the SLO."""
+    marks: list[Line | Points | Rule] = [] if slo_ms is None else [Rule(slo_ms, f"SLO {slo_ms:g} ms")]
+    known: list[float] = [] if slo_ms is None else [slo_ms]
+    for curve in curves:
+        of_rate: dict[float, list[float]] = {}
+        for each in curve.tried:
+            if each.p99_ms is not None:
+                of_rate.setdefault(each.rate_rps, []).append(each.p99_ms)
+        line = [(rate_rps, median(values)) for rate_rps, values in sorted(of_rate.items())]
+        colour = colours.of_contender(curve.name)
+        says = [f"{curve.name}: {value:,.1f} ms at {rate(rate_rps)}/s" for rate_rps, value in line]
+        marks += [Line(line, colour, curve.name, colours.dash_of(curve.name)), Points(line, colour, says, 3)]
+        known += [value for _, value in line]
+    x = Axis.over([each.rate_rps for curve in curves for each in curve.tried], "requests/s")
+    return Plot(marks, x, Axis.over(known, "99th percentile of latency", least=0.0, unit=" ms"), height)
 
 
 def load_legend(curves: Sequence[LoadCurve], colours: Colours) -> list[Entry]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from tidegate.report import Colours, Origin, Page, Section
 from tidegate.sim import charts
-from tidegate.sim.document import Document
+from tidegate.sim.document import Document, rows_csv
 from tidegate.sim.gantt_charts import gantt_charts
 from tidegate.sim.result import RunResult
 from tidegate.sim.tables import advice_section, changes_section, downloads, figures_table, models_section
@@ -56,5 +56,5 @@ def simulate_page(
         document["scenario"],
         [each for each in found if each],
         warnings,
-        downloads(document, results),
+        downloads(document, rows_csv([row for result in results for row in result.rows])),
     ).html()

@@ -19,7 +19,7 @@ from tidegate.report import (
     table,
     words,
 )
-from tidegate.sim.document import Document
+from tidegate.sim.document import Document, rows_csv
 from tidegate.sim.goodput import LIMIT
 from tidegate.sim.result import Row, RunResult
 from tidegate.sim.run import Run
@@ -70,8 +70,13 @@ def sweep_page(
         facts,
         document["scenario"],
         parts,
-        downloads=downloads(document, results),
+        downloads=downloads(document, _csv(runs, results)),
     ).html()
+
+
+def _csv(runs: Sequence[Run], results: Sequence[RunResult]) -> str:
+    pairs = [(run.changes, row) for run, result in zip(runs, results, strict=True) for row in result.rows]
+    return rows_csv([row for _, row in pairs], [changes for changes, _ in pairs])
 
 
 def _values(runs: Sequence[Run]) -> dict[str, list[str]]:

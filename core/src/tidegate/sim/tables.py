@@ -5,7 +5,7 @@ from typing import Any
 
 from tidegate.report import Download, Section, table
 from tidegate.report.words import rate, share
-from tidegate.sim.document import Document, as_json, rows_csv
+from tidegate.sim.document import Document, as_json
 from tidegate.sim.result import Row, RunResult
 
 MOST_ADVICE = 50
@@ -42,9 +42,11 @@ def columns_of(results: Sequence[RunResult]) -> dict[str, Callable[[Row], Any]]:
     return columns
 
 
-def figures_table(results: Sequence[RunResult]) -> str:
-    """A line for each run."""
+def figures_table(results: Sequence[RunResult], *, by_rate: bool = False) -> str:
+    """A line for each run; `by_rate`: with the rate that it had."""
     columns = columns_of(results)
+    if by_rate:
+        columns = {"rate /s": lambda row: rate(row.rate_rps), **columns}
     return table(list(columns), [[show(result.total) for show in columns.values()] for result in results])
 
 
@@ -117,10 +119,10 @@ def changes_section(result: RunResult) -> Section | None:
     return Section(heading, table(head, lines))
 
 
-def downloads(document: Document, results: Sequence[RunResult]) -> list[Download]:
-    """The document of `--json`, and the rows of the runs for a spreadsheet."""
+def downloads(document: Document, spreadsheet: str) -> list[Download]:
+    """The document of `--json`, and its rows as CSV."""
     name = document["command"]
     return [
         Download(f"{name}.json", "application/json", as_json(document)),
-        Download(f"{name}.csv", "text/csv", rows_csv([row for result in results for row in result.rows])),
+        Download(f"{name}.csv", "text/csv", spreadsheet),
     ]

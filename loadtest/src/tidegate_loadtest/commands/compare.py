@@ -59,8 +59,9 @@ def compare(
     """Put the same load on several servers in turn, round after round; say which is better, and how sure that is.
 
     In each round every target gets the same requests at the same instants, and another one is first; round number i has
-    the seed of the first plus i. Differences are taken within the rounds, with 95 % confidence intervals (Student's t).
-    Everything is checked before any load is sent. Exit status 1: it could not begin, or ended before its last round.
+    the seed of the first plus i. Differences are taken within the rounds, with 95 % confidence intervals (Student's t,
+    cut to what the figure can be). Everything is checked before any load is sent. Exit status 1: it could not begin, or
+    ended before its last round.
 
     Without --targets each policy of the scenario gets a cluster of emulated GPUs on this machine, as in `tidegate
     loadtest`. Examples:
@@ -71,7 +72,7 @@ def compare(
     """
     from rich.console import Console
 
-    from tidegate.commands.common import console_for_tables, errors_explained, title_of, write_results
+    from tidegate.commands.common import console_for_tables, errors_explained, origin, title_of, write_results
     from tidegate_loadtest.commands.loadtest import own_errors_explained
 
     console = console_for_tables()
@@ -105,12 +106,9 @@ def compare(
         count = len(compared.complete)
         title = f"{title_of(document)}, {count} round{'s' * (count != 1)}{where}"
         print_comparison(console, compared, title)
+        written = comparison_document(compared)
         write_results(
-            console,
-            comparison_document(compared),
-            json_file,
-            html_file,
-            lambda: comparison_page(title, compared),
+            console, written, json_file, html_file, lambda: comparison_page(title, compared, written, origin())
         )
         if compared.stopped:
             raise typer.Exit(1)

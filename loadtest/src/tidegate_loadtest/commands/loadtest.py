@@ -31,6 +31,15 @@ def loadtest(
             help="gRPC of a Triton or Tidegate that runs, and what the results call it. Default: emulate the cluster.",
         ),
     ] = None,
+    rates: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RPS,RPS,...", help="Run at each of these rates instead of the scenario's: how much load is borne?"
+        ),
+    ] = None,
+    limit: Annotated[
+        float, typer.Option(min=0, max=1, help="With --rates: bad requests per request that a model may have.")
+    ] = 0.01,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
     shape: Annotated[
@@ -57,10 +66,12 @@ def loadtest(
     tidegate loadtest scenario.yaml --policy symphony --policy triton --html live.html
 
     tidegate loadtest scenario.yaml --target tidegate=localhost:8101 --json live.json
+
+    tidegate loadtest scenario.yaml --target localhost:8101 --rates 100,200,300,400 --seed 1 --seed 2 --html load.html
     """
     from rich.console import Console
 
-    from tidegate.commands.common import console_for_tables, errors_explained, title_of, write_results
+    from tidegate.commands.common import console_for_tables, errors_explained, origin, title_of, write_results
 
     console = console_for_tables()
     with errors_explained(), own_errors_explained():
@@ -69,6 +80,8 @@ def loadtest(
         from tidegate_loadtest.input_files import parse_inputs
         from tidegate_loadtest.live import Sending
         from tidegate_loadtest.progress_bar import progress_bar
+        from tidegate_loadtest.rate_sweep import load_verdicts, parse_rates, run_rate_sweep
+        from tidegate_loadtest.rate_sweep_report import rate_sweep_page
         from tidegate_loadtest.scenario_run import live_document, plan_runs, run_live
         from tidegate_loadtest.shapes import parse_shapes
 
@@ -79,6 +92,28 @@ def loadtest(
         seeds, gantt_s = seed or [document.seed], 2.0 if html_file else 0.0
         runs = plan_runs(document, policy or (), seeds, sending, target=target, gantt_s=gantt_s)
         each_s = document.warmup_s + document.duration_s
+        where = f"live on {target or 'emulated GPUs'}"
+        if rates is not None:
+            tried = parse_rates(rates)
+            with progress_bar(Console(stderr=True), each_s * len(runs) * len(tried)) as show_rate:
+
+                def at_rate(done: int, what: str, progress: "Progress | None") -> None:
+                    show_rate(done * each_s + (min(progress.elapsed_ns / 1e9, each_s) if progress else 0.0), what)
+
+                sweep = run_rate_sweep(document, runs, tried, limit, at_rate)
+            heading = f"{title_of(document, rate=False)}, {len(tried)} rates, {where}"
+            behind = print_lives(console, heading, sweep.lives)
+            for verdict in load_verdicts(sweep):
+                console.print(verdict, style="bold", markup=False)
+            written = sweep.document()
+            write_results(
+                console,
+                written,
+                json_file,
+                html_file,
+                lambda: rate_sweep_page(heading, sweep, written, origin(), target=target, warnings=behind),
+            )
+            return
         lives = []
         with progress_bar(Console(stderr=True), each_s * len(runs)) as show:
             for done, run in enumerate(runs):
@@ -88,14 +123,23 @@ def loadtest(
                     show(done * each_s + min(progress.elapsed_ns / 1e9, each_s), f"{name}: {progress}")
 
                 lives.append(run_live(run, progress=shown))
-        title = f"{title_of(document)}, live on {target or 'emulated GPUs'}"
+        title = f"{title_of(document)}, {where}"
         behind = print_lives(console, title, lives)
+        written = live_document(document, lives)
         write_results(
             console,
-            live_document(document, lives),
+            written,
             json_file,
             html_file,
-            lambda: simulate_page(". ".join([title, *behind]), [live.result for live in lives]),
+            lambda: simulate_page(
+                title,
+                document,
+                [live.result for live in lives],
+                written,
+                origin(),
+                target=target,
+                warnings=behind,
+            ),
         )
 
 

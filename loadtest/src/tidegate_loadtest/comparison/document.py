@@ -19,6 +19,7 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
         "command": "compare",
         "scenario": comparison.scenario.model_dump(mode="json", exclude_defaults=True),
         "targets": [asdict(target) for target in comparison.targets],
+        "settings": {name: asdict(settings) for name, settings in comparison.settings.items()},
         "rounds": len(comparison.seeds),
         "complete_rounds": [of_seed[seed] for seed in comparison.complete],
         "confidence": CONFIDENCE,

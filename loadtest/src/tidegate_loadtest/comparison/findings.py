@@ -1,8 +1,11 @@
 """What a comparison found: figures over the rounds, what they are against another target's, and the verdict."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
+from statistics import fmean
 
+from tidegate.report.words import share
 from tidegate.sim.result import Row
 from tidegate_loadtest.comparison.intervals import Interval, difference_of, mean_of, ratio_of
 from tidegate_loadtest.comparison.runs import Comparison
@@ -20,6 +23,13 @@ class Figure:
     value: Callable[[Row], float | None]
     shown: Callable[[float], str]
     apart: Callable[[float], str]
+    most: Callable[[Row], float] = lambda row: inf
+    """The greatest value that it can have; the least is zero."""
+
+    @property
+    def widest(self) -> float:
+        """The greatest difference that two values of it can have."""
+        return 1.0 if self is ATTAINMENT else inf
 
 
 def _share(name: str, heading: str, value: Callable[[Row], float | None]) -> Figure:
@@ -30,8 +40,10 @@ def _number(name: str, heading: str, value: Callable[[Row], float | None], digit
     return Figure(name, heading, value, lambda x: f"{x:,.{digits}f}", lambda x: f"{x:+,.{digits}f}{unit}")
 
 
-GOODPUT = _number("goodput_rps", "goodput /s", lambda row: row.goodput_rps, 1, "/s")
-ATTAINMENT = _share("attainment", "attainment", lambda row: row.attainment)
+GOODPUT = replace(
+    _number("goodput_rps", "goodput /s", lambda row: row.goodput_rps, 1, "/s"), most=lambda row: row.offered_rps
+)
+ATTAINMENT = replace(_share("attainment", "attainment", lambda row: row.attainment), most=lambda row: 1.0)
 FIGURES = (
     GOODPUT,
     ATTAINMENT,
@@ -75,8 +87,9 @@ class Contrast:
 
 def interval_of(comparison: Comparison, target: Target, figure: Figure) -> Interval | None:
     """Over the complete rounds. None where the figure was never there."""
-    values = [figure.value(live.result.total) for live in comparison.of(target)]
-    return mean_of([value for value in values if value is not None])
+    rows = [live.result.total for live in comparison.of(target)]
+    found = mean_of([value for row in rows if (value := figure.value(row)) is not None])
+    return None if found is None else found.within(0.0, fmean(map(figure.most, rows)))
 
 
 def contrast_of(comparison: Comparison, target: Target, base: Target, figure: Figure) -> Contrast | None:
@@ -85,25 +98,36 @@ def contrast_of(comparison: Comparison, target: Target, base: Target, figure: Fi
     values = [(figure.value(own.result.total), figure.value(other.result.total)) for own, other in runs]
     pairs = [(own, other) for own, other in values if own is not None and other is not None]
     difference = difference_of(pairs)
-    return None if difference is None else Contrast(figure, target, base, difference, ratio_of(pairs))
+    if difference is None:
+        return None
+    ratio = ratio_of(pairs)
+    if ratio is not None:
+        best = fmean(figure.most(live.result.total) for live in comparison.of(base))
+        ratio = ratio.within(0.0, best / fmean(other for _, other in pairs))
+    return Contrast(figure, target, base, difference.within(-figure.widest, figure.widest), ratio)
 
 
-def verdict_of(contrast: Contrast) -> str:
-    """A line: by how much the target's goodput is another, or that the rounds do not show that it is."""
-    name, base = contrast.target.name, contrast.base.name
-    interval, _, same = contrast.shown_by
+def verdict_of(contrast: Contrast, of_target: Interval, of_base: Interval) -> str:
+    """A sentence: which share each has in time, and whether the rounds show that these are different."""
+    name, base, interval = contrast.target.name, contrast.base.name, contrast.difference
+    both = f"{name} has {share(of_target.mean)} in time, {base} {share(of_base.mean)}"
     if interval.low is None:
-        return f"{name}: {contrast} goodput against {base} in one round: chance is not ruled out, ask for more"
-    if interval.excludes(same):
-        return f"{name}: {contrast} goodput against {base}"
-    return f"{name}: no difference in goodput against {base} that {interval.count} rounds show: {contrast}"
+        return f"{both}: {contrast} in one round; chance is not ruled out, ask for more."
+    if interval.excludes(0.0):
+        return f"{both}: {contrast}."
+    return f"{both}: no difference that {interval.count} rounds show, {contrast}."
 
 
 def verdicts(comparison: Comparison) -> list[str]:
     """What may be concluded of every other target against the first."""
     base, *others = comparison.targets
-    contrasts = [contrast_of(comparison, target, base, GOODPUT) for target in others]
-    return [verdict_of(contrast) for contrast in contrasts if contrast]
+    said = []
+    for target in others:
+        contrast = contrast_of(comparison, target, base, ATTAINMENT)
+        own, of_base = (interval_of(comparison, each, ATTAINMENT) for each in (target, base))
+        if contrast and own and of_base:
+            said.append(verdict_of(contrast, own, of_base))
+    return said
 
 
 def warnings(comparison: Comparison) -> list[str]:

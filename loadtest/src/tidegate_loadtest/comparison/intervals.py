@@ -1,4 +1,5 @@
-"""What a handful of rounds says about a figure: its mean, and the 95 % confidence interval of Student's t."""
+"""What a handful of rounds says about a figure: its mean, and the 95 % confidence interval of Student's t, cut to what
+the figure can be."""
 
 import math
 from collections.abc import Sequence
@@ -19,10 +20,12 @@ class Interval:
     count: int
     """Values that it was made of."""
 
-    @property
-    def half_width(self) -> float | None:
-        """Half of its length; of a ratio's interval, which is not symmetric, half of that."""
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+    def within(self, least: float, most: float) -> "Interval":
+        """The same without what cannot be, which takes nothing from its confidence: the truth does not lie there."""
+        if self.low is None or self.high is None:
+            return self
+        low, high = max(self.low, min(least, self.mean)), min(self.high, max(most, self.mean))
+        return Interval(self.mean, low, high, self.count)
 
     def excludes(self, value: float) -> bool:
         """Whether the rounds show that the mean is not `value`. One round shows nothing."""

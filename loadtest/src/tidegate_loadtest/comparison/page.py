@@ -1,136 +1,154 @@
 """A comparison as one HTML page that needs no network."""
 
-from html import escape
+from collections.abc import Sequence
 
-import numpy as np
-
+from tidegate.report import (
+    Axis,
+    Chart,
+    Colours,
+    Entry,
+    Line,
+    Origin,
+    Page,
+    Plot,
+    Points,
+    Rule,
+    Section,
+    chart_of,
+    table,
+)
 from tidegate.sim import charts
-from tidegate.sim.charts import COLOURS, Chart, axis, chart
-from tidegate.sim.report import html_table, page
-from tidegate_loadtest.comparison.findings import ATTAINMENT, FIGURES, GOODPUT, Figure, contrast_of, verdicts, warnings
+from tidegate.sim.document import Document, rows_csv
+from tidegate.sim.tables import downloads
+from tidegate_loadtest.comparison.findings import (
+    ATTAINMENT,
+    FIGURES,
+    GOODPUT,
+    Contrast,
+    Figure,
+    contrast_of,
+    verdicts,
+    warnings,
+)
 from tidegate_loadtest.comparison.intervals import CONFIDENCE
 from tidegate_loadtest.comparison.runs import Comparison
 from tidegate_loadtest.comparison.table import difference_cell, figure_cells
 
-CURVE_POINTS = 200
-"""The quantiles of a target's latency curve."""
 
-
-def comparison_page(title: str, comparison: Comparison) -> str:
-    """Verdicts, figures and differences as tables; rounds, differences, latencies and batches as charts."""
+def comparison_page(title: str, comparison: Comparison, document: Document, origin: Origin) -> str:
+    """The verdicts, what speaks for them, how each target batches, all figures."""
     rounds = len(comparison.complete)
-    parts = [f"<p><strong>{escape(verdict)}</strong></p>" for verdict in verdicts(comparison)]
-    parts += [f'<p style="color:#b02020">{escape(warning)}</p>' for warning in warnings(comparison)]
-    if not rounds:
-        return page(title, [], "".join(parts))
+    rows = [row for live in comparison.lives for row in live.result.rows]
+    return Page(
+        title,
+        verdicts(comparison) or ["No round is complete: nothing can be compared."],
+        origin,
+        {
+            "Rounds": f"{rounds} of {len(comparison.seeds)}",
+            "Seeds": ", ".join(map(str, comparison.seeds)),
+            "Targets": ", ".join(f"{target.name} ({target.address})" for target in comparison.targets),
+        },
+        document["scenario"],
+        [*(_parts(comparison) if rounds else ()), _settings(comparison)],
+        warnings(comparison),
+        downloads(document, rows_csv(rows)),
+    ).html()
+
+
+def _parts(comparison: Comparison) -> list[Chart | Section]:
     base, *others = comparison.targets
+    colours = Colours(
+        (model.name for model in comparison.scenario.models), (target.name for target in comparison.targets)
+    )
+    results = [live.result for target in comparison.targets for live in comparison.of(target)]
+    slos_ms = {model.name: model.slo_ms for model in comparison.scenario.models}
     headings = [figure.heading for figure in FIGURES]
-    parts.append(_table([*headings, "late p99 ms"], figure_cells(comparison)))
-    if rounds > 1:
-        parts.append(
-            f"<p>Means of {rounds} rounds ± half of the {CONFIDENCE:.0%} confidence interval (Student's t). "
-            "<em>late</em>: how late the load generator was, in the worst round.</p>"
-        )
-    parts.append(f"<h2>Against {escape(base.name)}, in the same rounds</h2>")
-    cells = [
+    figures = [_in_one_line(cells) for cells in figure_cells(comparison)]
+    differences = [
         [target.name, *(difference_cell(comparison, target, base, figure) for figure in FIGURES)] for target in others
     ]
-    parts.append(_table(headings, cells))
-    sections = [
-        ("Goodput of each round", _rounds(comparison, GOODPUT)),
-        ("Attainment of each round", _rounds(comparison, ATTAINMENT)),
-        (f"Goodput against {base.name}: mean and {CONFIDENCE:.0%} confidence interval", _against(comparison)),
-        ("Latency: share of the requests that were answered within so long", _latencies(comparison)),
-        (
-            "Batch sizes",
-            charts.batch_sizes([live.result for target in comparison.targets for live in comparison.of(target)]),
+    found = [
+        _rounds(comparison, ATTAINMENT, "How much does each target have in time, round by round?", colours),
+        _against(comparison, colours),
+        charts.outcomes(results, "target"),
+        charts.latency_curves(results, colours),
+        charts.attainment_over_time(results, colours),
+        charts.waiting_and_executing(results, slos_ms),
+        charts.batch_sizes(results),
+        _rounds(comparison, GOODPUT, "How large is the goodput of each, round by round?", colours),
+        Section(
+            "The figures",
+            table(["target", *headings, "late p99 ms"], figures),
+            f"Means of the rounds (and their {CONFIDENCE:.0%} confidence intervals: Student's t, cut to what the "
+            "figure can be). The last column: how late the load generator was, in the worst round.",
         ),
+        Section(f"Against {base.name}, in the same rounds", table(["target", *headings], differences)),
     ]
-    return page(title, sections, "\n".join(parts))
+    return [each for each in found if each]
 
 
-def _table(headings: list[str], lines: list[list[str]]) -> str:
-    """Cells break before an interval in parentheses, and nowhere else."""
-    kept = [[name, *(cell.replace(" ", "\u00a0").replace("\u00a0(", " (") for cell in cells)] for name, *cells in lines]
-    return f'<div style="overflow-x: auto">{html_table(["", *headings], kept)}</div>'
+def _in_one_line(cells: Sequence[str]) -> list[str]:
+    """`mean (low .. high)`"""
+    return [f"{mean} ({ends})" if ends else mean for mean, _, ends in (cell.partition("\n") for cell in cells)]
 
 
-def _rounds(comparison: Comparison, figure: Figure) -> Chart:
+def _settings(comparison: Comparison) -> Section:
+    lines = [
+        [target.name, target.address, settings.server, model, how, target.started_with or "as it was"]
+        for target in comparison.targets
+        if (settings := comparison.settings.get(target.name))
+        for model, how in settings.models.items()
+    ]
+    head = ["target", "address", "server", "model", "batching", "started with"]
+    return Section("How does each target batch?", table(head, lines), "By the word of the servers themselves.")
+
+
+def _rounds(comparison: Comparison, figure: Figure, title: str, colours: Colours) -> Chart:
     """A line for each target over the rounds."""
     numbers = [comparison.seeds.index(seed) + 1 for seed in comparison.complete]
-    data: list[Chart] = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "name": target.name,
-            "x": numbers,
-            "y": [figure.value(live.result.total) for live in comparison.of(target)],
-        }
-        for target in comparison.targets
-    ]
-    form = {"tickformat": ".0%"} if figure is ATTAINMENT else {}
-    return chart(data, xaxis=axis("round", dtick=1), yaxis=axis(figure.heading, rangemode="tozero", **form))
-
-
-def _against(comparison: Comparison) -> Chart:
-    """A dot with whiskers for each target but the first, by ratio where there is one in all."""
-    base, *others = comparison.targets
-    found = [contrast for target in others if (contrast := contrast_of(comparison, target, base, GOODPUT))]
-    by_ratio = all(contrast.ratio for contrast in found)
-    names, means, above, below = [], [], [], []
-    for contrast in found:
-        interval = contrast.ratio if by_ratio and contrast.ratio else contrast.difference
-        ends = [interval.mean if end is None else end for end in (interval.low, interval.high)]
-        names.append(contrast.target.name)
-        means.append(interval.mean - 1 if by_ratio else interval.mean)
-        below.append(interval.mean - ends[0])
-        above.append(ends[1] - interval.mean)
-    dots: Chart = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": means,
-        "y": names,
-        "error_x": {"type": "data", "symmetric": False, "array": above, "arrayminus": below},
-        "marker": {"size": 10, "color": COLOURS[0]},
-    }
-    none = {"type": "line", "yref": "paper", "x0": 0, "x1": 0, "y0": 0, "y1": 1, "line": {"dash": "dot"}}
-    form = {"tickformat": "+.0%"} if by_ratio else {}
-    return chart(
-        [dots],
-        height=160 + 40 * len(names),
-        shapes=[none],
-        xaxis=axis(f"goodput against {base.name}" + ("" if by_ratio else ", requests/s"), **form),
-        yaxis={"automargin": True, "autorange": "reversed"},
-    )
-
-
-def _latencies(comparison: Comparison) -> Chart:
-    """How many requests of each target were answered within x, all rounds together; lines at the SLOs."""
-    data: list[Chart] = []
+    marks: list[Line | Points] = []
+    known = []
     for target in comparison.targets:
-        runs = [live.seen.run for live in comparison.of(target)]
-        answered_ms = np.concatenate([run.latency_ns[run.ok] for run in runs]) / 1e6
-        if not len(answered_ms):
-            continue
-        share = len(answered_ms) / sum(len(run.ok) for run in runs)
-        quantiles = np.linspace(0, 1, CURVE_POINTS)
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": target.name,
-                "x": np.quantile(answered_ms, quantiles).round(3).tolist(),
-                "y": (quantiles * share).round(4).tolist(),
-            }
-        )
-    slos_ms = {model.slo_ms for model in comparison.scenario.models if model.slo_ms is not None}
-    lines = [
-        {"type": "line", "yref": "paper", "x0": slo_ms, "x1": slo_ms, "y0": 0, "y1": 1, "line": {"dash": "dot"}}
-        for slo_ms in sorted(slos_ms)
+        values = [figure.value(live.result.total) for live in comparison.of(target)]
+        points = [(float(number), value) for number, value in zip(numbers, values, strict=True) if value is not None]
+        known += [value for _, value in points]
+        says = [f"{target.name}, round {number:g}: {figure.shown(value)}" for number, value in points]
+        colour = colours.of_contender(target.name)
+        marks += [Line(points, colour, target.name, colours.dash_of(target.name)), Points(points, colour, says)]
+    ticks = tuple(map(float, numbers))
+    x = Axis("round", min(ticks) - 0.5, max(ticks) + 0.5, ticks, lambda number: f"{number:g}")
+    y = Axis.shares(known, "in time") if figure is ATTAINMENT else Axis.over(known, figure.heading, least=0.0)
+    names = [target.name for target in comparison.targets]
+    legend = [Entry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in names]
+    return chart_of(title, Plot(marks, x, y), legend=legend)
+
+
+def _against(comparison: Comparison, colours: Colours) -> Chart | None:
+    """The difference of each target to the first in points of attainment, which cannot be more than 100."""
+    base, *others = comparison.targets
+    found = [
+        contrast for target in others if (contrast := contrast_of(comparison, target, base, ATTAINMENT)) is not None
     ]
-    return chart(
-        data,
-        shapes=lines,
-        xaxis=axis("ms (dotted: the SLO)", rangemode="tozero"),
-        yaxis=axis("share of the requests", range=[0, 1.02], tickformat=".0%"),
-    )
+    if not found:
+        return None
+    marks: list[Line | Points | Rule] = [Rule(0.0, f"{base.name}", down=True)]
+    ends = [0.0]
+    for row, contrast in enumerate(found):
+        at, (mean, low, high) = len(found) - row - 0.5, _points(contrast)
+        colour = colours.of_contender(contrast.target.name)
+        marks += [Line([(low, at), (high, at)], colour, width=3), Points([(mean, at)], colour, [str(contrast)], 6)]
+        ends += [low, high]
+    names = [contrast.target.name for contrast in found][::-1]
+    y = Axis("", 0.0, float(len(found)), tuple(row + 0.5 for row in range(len(found))), lambda at: names[int(at)])
+    x = Axis.over(ends, f"points of attainment against {base.name}")
+    title = f"Is the difference to {base.name} more than chance?"
+    note = f"Mean and {CONFIDENCE:.0%} confidence interval: chance is ruled out where the line does not reach zero."
+    if len(comparison.complete) == 1:
+        note = "One round rules out no chance: there is no interval."
+    return chart_of(title, Plot(marks, x, y, height=40 + 46 * len(found)), note=note)
+
+
+def _points(contrast: Contrast) -> tuple[float, float, float]:
+    interval = contrast.difference
+    low, high = (interval.mean if end is None else end for end in (interval.low, interval.high))
+    return 100 * interval.mean, 100 * low, 100 * high

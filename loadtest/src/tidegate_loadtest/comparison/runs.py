@@ -1,11 +1,12 @@
 """The runs of a comparison: A B, then B A, and so on, so that what drifts in between falls on all alike."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import uvloop
 
 from tidegate.workload import PolicyChoice, Scenario, draw_requests
+from tidegate_loadtest.comparison.settings import Settings, read_settings
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.connection import Connection, LoadTestError
 from tidegate_loadtest.live import Sending
@@ -13,6 +14,8 @@ from tidegate_loadtest.recorder import Progress
 from tidegate_loadtest.scenario_requests import ScenarioRequests
 from tidegate_loadtest.scenario_run import LiveResult, LiveRun, run_live
 
+DETAIL_S = 0.001
+"""Detail is kept of every run; requests one by one are not shown."""
 Shown = Callable[[int, str, Progress], None]
 """Called with (runs that are done, what the present one is called, how far it is)."""
 
@@ -29,6 +32,8 @@ class Comparison:
     """The runs, in the order in which they ran."""
     stopped: str | None = None
     """Why the comparison ended before its last round: a server was not there any more."""
+    settings: Mapping[str, Settings] = field(default_factory=dict)
+    """How each target batches, by its name."""
 
     def of(self, target: Target) -> list[LiveResult]:
         """The runs against a target, by round: those rounds only in which every target had its run."""
@@ -42,23 +47,26 @@ class Comparison:
         return [seed for seed in self.seeds if ran.count(seed) == len(self.targets)]
 
 
-def check_targets(scenario: Scenario, targets: Sequence[Target], sending: Sending, *, seed: int) -> None:
-    """Ask every server for all that the first round needs of it; no inference request is sent.
+def check_targets(scenario: Scenario, targets: Sequence[Target], sending: Sending, *, seed: int) -> dict[str, Settings]:
+    """Ask every server for all that the first round needs of it, and how it batches; no inference request is sent.
 
     Raises LoadTestError, naming the target, for what would make its runs fail: nobody there, a model that is missing or
     takes fewer rows, inputs that cannot be made.
     """
     requests = draw_requests(scenario, seed)
 
-    async def check(target: Target) -> None:
+    async def check(target: Target) -> Settings:
         async with Connection(target.address) as connection:
             await ScenarioRequests.drawn(connection, requests, shapes=sending.shapes, seed=seed, inputs=sending.inputs)
+            return await read_settings(connection, requests.models)
 
+    settings = {}
     for target in targets:
         try:
-            uvloop.run(check(target))
+            settings[target.name] = uvloop.run(check(target))
         except LoadTestError as error:
             raise LoadTestError(f"{target.name}: {error}") from error
+    return settings
 
 
 def compare(
@@ -76,7 +84,7 @@ def compare(
     before any load where `check_targets` does. A server that goes away is no error: its requests fail, and the
     comparison ends where it would have had to be asked again.
     """
-    check_targets(scenario, targets, sending, seed=seed)
+    settings = check_targets(scenario, targets, sending, seed=seed)
     seeds = [seed + number for number in range(rounds)]
     lives: list[LiveResult] = []
     for number, own_seed in enumerate(seeds):
@@ -88,12 +96,12 @@ def compare(
                     shown(len(lives), name, progress)
 
             choice = PolicyChoice(name=target.name)
-            run = LiveRun(scenario, choice, own_seed, sending, target.address)
+            run = LiveRun(scenario, choice, own_seed, sending, target.address, gantt_s=DETAIL_S)
             try:
                 lives.append(run_live(run, progress=report))
             except LoadTestError as error:
-                return Comparison(scenario, targets, seeds, lives, stopped=f"{name}: {error}")
-    return Comparison(scenario, targets, seeds, lives)
+                return Comparison(scenario, targets, seeds, lives, f"{name}: {error}", settings)
+    return Comparison(scenario, targets, seeds, lives, settings=settings)
 
 
 def _in_turn(targets: Sequence[Target], number: int) -> list[Target]:

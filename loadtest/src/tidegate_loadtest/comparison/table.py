@@ -44,7 +44,7 @@ def print_figures(console: Console, comparison: Comparison, title: str, names: C
             table.add_row(*map(escape, cells))
         console.print(table)
     if rounds > 1:
-        console.print(f"Means of {rounds} rounds ± half of the {CONFIDENCE:.0%} confidence interval.", style="dim")
+        console.print(f"Means of {rounds} rounds, and their {CONFIDENCE:.0%} confidence intervals.", style="dim")
     for warning in warnings(comparison):
         console.print(warning, style="bold red", markup=False)
 
@@ -60,12 +60,13 @@ def figure_cells(comparison: Comparison, figures: Sequence[Figure] = FIGURES) ->
 
 
 def with_spread(interval: Interval | None, figure: Figure) -> str:
-    """`98.3 +- 0.4`."""
+    """`98.3`, and under it `97.9 .. 98.7`."""
     if interval is None:
         return "-"
-    half = interval.half_width
     shown = figure.shown(interval.mean)
-    return shown if half is None else f"{shown} ± {figure.shown(half)}"
+    if interval.low is None or interval.high is None:
+        return shown
+    return f"{shown}\n{figure.shown(interval.low)} .. {figure.shown(interval.high)}"
 
 
 def difference_cell(comparison: Comparison, target: Target, base: Target, figure: Figure) -> str:

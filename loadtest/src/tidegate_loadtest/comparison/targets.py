@@ -17,6 +17,8 @@ class Target:
     """What the results call it."""
     address: str
     """HOST:PORT of its gRPC."""
+    started_with: str = ""
+    """The policy and its options, where it was started for the comparison."""
 
 
 def parse_targets(texts: Iterable[str]) -> list[Target]:
@@ -74,5 +76,6 @@ def emulated_targets(
             own = work / str(number)
             own.mkdir()
             cluster = running.enter_context(emulated_cluster(scenario, choice, seed, own))
-            targets.append(Target(choice.title, cluster.address))
+            options = ", ".join(f"{name}={value}" for name, value in choice.options.items())
+            targets.append(Target(choice.title, cluster.address, f"policy {choice.name} ({options or 'its defaults'})"))
         yield targets

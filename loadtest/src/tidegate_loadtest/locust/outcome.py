@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from tidegate.api import NS_PER_MS
-from tidegate.commands.common import title_of, write_results
+from tidegate.commands.common import origin, title_of, write_results
 from tidegate.sim.report import simulate_page
 from tidegate.workload import RequestSequence
 from tidegate.workload.arrivals import NS_PER_S
@@ -116,16 +116,27 @@ def report(conductor: Conductor, console: Console) -> None:
     scenario = load.scenario.model_copy(update={"duration_s": run.window_ns / NS_PER_S})
     seen = Seen(run, first, conductor.usage)
     (planned,) = plan_runs(scenario, options.policies, [load.seed], options.sending(), target=conductor.target)
-    result = judge(scenario, requests, seen, policy=planned.policy.title, seed=load.seed, event_log=None)
+    result = judge(
+        scenario,
+        requests,
+        seen,
+        policy=planned.policy.title,
+        seed=load.seed,
+        event_log=None,
+        gantt_s=1.0 if options.results_html else 0.0,
+    )
     live = LiveResult(planned, result, seen)
     title = f"{title_of(scenario)}, live on {conductor.target}"
     behind = print_lives(console, title, [live])
+    written = live_document(scenario, [live])
     write_results(
         console,
-        live_document(scenario, [live]),
+        written,
         _path(options.results_json),
         _path(options.results_html),
-        lambda: simulate_page(". ".join([title, *behind]), [live.result]),
+        lambda: simulate_page(
+            title, scenario, [live.result], written, origin(), target=conductor.target, warnings=behind
+        ),
     )
 
 

@@ -1,0 +1,126 @@
+"""A scenario at several rates, on servers that run all the while: how much load each bears."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from tidegate.report import words
+from tidegate.sim.document import Document
+from tidegate.sim.over_load import LoadCurve, Tried
+from tidegate.workload import Scenario, mean_rate_rps
+from tidegate_loadtest.connection import LoadTestError
+from tidegate_loadtest.recorder import Progress
+from tidegate_loadtest.scenario_run import LiveResult, LiveRun, live_document, run_live
+
+Shown = Callable[[int, str, Progress | None], None]
+"""Called with (runs that are done, what goes on, how far the run is)."""
+
+
+@dataclass(frozen=True)
+class RateSweep:
+    """What was measured."""
+
+    scenario: Scenario
+    rates_rps: Sequence[float]
+    limit: float
+    """The share of every model's requests that may go wrong."""
+    lives: Sequence[LiveResult]
+
+    def curves(self) -> list[LoadCurve]:
+        """For each policy, or the server as it is: all rates that were tried, and the highest within the limit."""
+        curves = []
+        for policy in dict.fromkeys(live.run.policy.title for live in self.lives):
+            rows = [(live.run.seed, live.result.total) for live in self.lives if live.run.policy.title == policy]
+            tried = [Tried(row.rate_rps, 1 - row.worst_bad_rate, seed, row.p99_ms) for seed, row in rows]
+            curves.append(LoadCurve(policy, tried, highest_within(tried, self.limit)))
+        return curves
+
+    def document(self) -> Document:
+        """The document of `tidegate loadtest`: rows for each run, with their `rate_rps`, and the rates found."""
+        found = [{"policy": curve.name, "highest_rps": curve.found_rps} for curve in self.curves()]
+        return {**live_document(self.scenario, self.lives), "limit": self.limit, "highest": found}
+
+
+def parse_rates(text: str) -> list[float]:
+    """`100,200,400`, in requests per second; given in ascending order. Raises LoadTestError."""
+    try:
+        rates = [float(part) for part in text.split(",")]
+    except ValueError:
+        rates = []
+    if not rates or any(not isfinite(each) or each <= 0 for each in rates):
+        raise LoadTestError(f"--rates {text!r}: write requests per second with commas, such as --rates 100,200,400")
+    return sorted(set(rates))
+
+
+def highest_within(tried: Sequence[Tried], limit: float) -> float | None:
+    """The highest rate at which the median of the seeds is within the limit, and at every lower one that was tried."""
+    found = None
+    for rate_rps in sorted({each.rate_rps for each in tried}):
+        if median(each.attainment for each in tried if each.rate_rps == rate_rps) < 1 - limit:
+            break
+        found = rate_rps
+    return found
+
+
+def run_rate_sweep(
+    scenario: Scenario, runs: Sequence[LiveRun], rates_rps: Sequence[float], limit: float, shown: Shown
+) -> RateSweep:
+    """Each of the runs at each of the rates, from the lowest on; servers are started once.
+
+    Raises what `run_live` raises.
+    """
+    scenario_rps = mean_rate_rps(scenario)
+    lives: list[LiveResult] = []
+    for policy in dict.fromkeys(run.policy.title for run in runs):
+        own = [run for run in runs if run.policy.title == policy]
+        shown(len(lives), f"{policy}: starting", None)
+        with _target(own[0]) as target:
+            for rate_rps in rates_rps:
+                for run in own:
+                    at_rate = replace(run, target=target, load=rate_rps / scenario_rps)
+
+                    def report(progress: Progress, done: int = len(lives), name: str = at_rate.name) -> None:
+                        shown(done, f"{name}: {progress}", progress)
+
+                    lives.append(run_live(at_rate, progress=report))
+    return RateSweep(scenario, rates_rps, limit, lives)
+
+
+@contextmanager
+def _target(run: LiveRun) -> Iterator[str]:
+    """The address that is asked: the server's that runs, or that of a cluster emulated until the block is left."""
+    if run.target is not None:
+        yield run.target
+        return
+    from tidegate_loadtest.emulated import emulated_cluster  # noqa: PLC0415 - of the extra `emulated`
+
+    with (
+        TemporaryDirectory(prefix="tidegate-loadtest-") as folder,
+        emulated_cluster(run.scenario, run.policy, run.seed, Path(folder)) as cluster,
+    ):
+        yield cluster.address
+
+
+def load_verdicts(sweep: RateSweep) -> list[str]:
+    """Of each, the best first: up to which rate it keeps its promises, and at which it does not any more."""
+    said = []
+    for curve in sorted(sweep.curves(), key=lambda each: -(each.found_rps or 0)):
+        kept = f"{words.limit(1 - sweep.limit)} of every model's requests in time"
+        above = [rate_rps for rate_rps in sweep.rates_rps if rate_rps > (curve.found_rps or 0) + 1e-6]
+        if curve.found_rps is None:
+            said.append(f"{curve.name} keeps {kept} not even at {words.rate(sweep.rates_rps[0])} requests/s.")
+        elif above:
+            said.append(
+                f"{curve.name} keeps {kept} up to {words.rate(curve.found_rps)} requests/s, and not at "
+                f"{words.rate(above[0])}."
+            )
+        else:
+            said.append(
+                f"{curve.name} keeps {kept} at all rates, up to {words.rate(curve.found_rps)} requests/s: more was not "
+                "tried."
+            )
+    return said
