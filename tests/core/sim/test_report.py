@@ -1,53 +1,206 @@
-"""The report: complete, offline, and safe with what people call their policies."""
+"""The reports: what they say and draw is what was measured."""
 
-import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tidegate.sim.document import simulate_document
-from tidegate.sim.goodput import Question, search_goodput, summarise_searches
-from tidegate.sim.report import MOST_ADVICE, goodput_page, simulate_page, sweep_page
-from tidegate.sim.result import Advice
+from tests.pages import bars, chart, check_alone, document, dots, downloads, facets, headings, lines, verdicts
+from tidegate.report import Colours, Origin
+from tidegate.report.words import rate, share
+from tidegate.sim.detail import QUANTILES
+from tidegate.sim.document import goodput_document, simulate_document, sweep_document
+from tidegate.sim.gantt_charts import MOST_MARKS, gantt_charts
+from tidegate.sim.goodput import Question, Search, search_goodput, summarise_searches
+from tidegate.sim.goodput_report import goodput_page
+from tidegate.sim.report import simulate_page
+from tidegate.sim.result import Advice, RunResult
 from tidegate.sim.run import Run, simulate
 from tidegate.sim.sweep import parse_grid, sweep_runs
-from tidegate.workload import PolicyChoice, Scenario
+from tidegate.sim.sweep_report import sweep_page
+from tidegate.sim.tables import MOST_ADVICE
+from tidegate.workload import PolicyChoice, Scenario, read_scenario
 
 MakeScenario = Callable[..., Scenario]
 ODD = PolicyChoice(name="fifs", label="<b>fast</b>")
+BUSY = {"arrivals": {"rate_rps": 700}, "duration_s": 2}
+"""More than the small world bears: some requests are late."""
+ORIGIN = Origin("1.2.3", "2026-01-31 12:00 UTC", "tidegate simulate small.yaml")
+ENDED = "How did each model's requests end?"
+CURVES = "What share of the requests is answered within which share of the SLO?"
+OVER_TIME = "When were requests missed?"
+WHERE = "Where does the time go: waiting or executing?"
 
 
-def headings(page: str) -> list[str]:
-    return re.findall(r"<h2>(.*?)</h2>", page)
+def simulated(scenario: Scenario, *choices: PolicyChoice, seeds: tuple[int, ...] = (1,)) -> list[RunResult]:
+    return [simulate(Run(scenario, choice, seed, gantt_s=0.2)) for choice in choices for seed in seeds]
 
 
-def check_offline(page: str) -> None:
-    """One copy of the library inside, every chart drawn, nothing loaded from elsewhere."""
-    assert page.startswith("<!doctype html>")
-    assert page.count("plotly.js v") == 1
-    assert page.count("Plotly.newPlot(") >= len(headings(page))
-    assert not re.search(r"<(script|link)[^>]+(src|href)=", page)
+def page_of(scenario: Scenario, results: list[RunResult]) -> str:
+    return simulate_page("small & simple", scenario, results, simulate_document(scenario, results), ORIGIN)
 
 
-def test_a_simulation_shows_every_policy_and_its_workers(make_scenario: MakeScenario) -> None:
+def test_a_simulation_answers_its_questions_for_every_policy(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(duration_s=1)
-    results = [simulate(Run(scenario, choice, 1, gantt_s=0.2)) for choice in (*scenario.policies, ODD)]
-    page = simulate_page("small & simple", results)
-    check_offline(page)
+    page = page_of(scenario, simulated(scenario, *scenario.policies, ODD))
+    check_alone(page)
     assert "<title>small &amp; simple</title>" in page
     assert headings(page) == [
-        "Goodput and attainment",
-        "Latency of the answered",
-        "Bad rate of each model",
-        "Batch sizes",
-        "Busy share of the workers",
-        "Workers at the start of the window: fifs, seed 1",
-        "Workers at the start of the window: one by one, seed 1",
-        "Workers at the start of the window: &lt;b&gt;fast&lt;/b&gt;, seed 1",
+        ENDED,
+        CURVES,
+        OVER_TIME,
+        WHERE,
+        "The figures",
+        "The figures of each model",
+        "How large are the batches?",
+        "How busy was each worker?",
+        "What ran where at the start of the window under fifs, seed 1?",
+        "What ran where at the start of the window under one by one, seed 1?",
+        "What ran where at the start of the window under <b>fast</b>, seed 1?",
     ]
-    assert "<td><b>fast" not in page
+    assert "<b>fast" not in page
+    assert "None" not in page
+
+
+def test_the_verdict_is_in_figures_of_the_results(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(**BUSY)
+    results = simulated(scenario, *scenario.policies, seeds=(1, 2))
+    first, second = verdicts(page_of(scenario, results))
+    best, other = results[:2], results[2:]
+    mean = sum(result.total.attainment for result in best) / 2
+    assert mean > sum(result.total.attainment for result in other) / 2
+    offered = sum(result.total.offered_rps for result in best) / 2
+    assert first.startswith(f"fifs keeps {share(mean)} of {rate(offered)} requests/s within their SLOs on 2 workers")
+    worst = min((sum(result.rows[at].attainment for result in best) / 2, best[0].rows[at].model) for at in (1, 2))
+    assert first.endswith(f"; {worst[1]} is the worst, {share(worst[0])}.")
+    least, most = sorted(result.total.attainment for result in best)
+    assert f"({share(least)} to {share(most)} by seed)" in first
+    assert second == f"Then one by one {share(sum(result.total.attainment for result in other) / 2)}."
+
+
+def test_outcomes_are_the_counts(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(**BUSY)
+    results = simulated(scenario, *scenario.policies)
+    drawn = facets(chart(page_of(scenario, results), ENDED))
+    for result in results:
+        for row in result.rows[1:]:
+            parts = [row.answered - row.late, row.late, sum(row.dropped.values()), row.failed + row.stranded]
+            shares = [100 * part / row.accepted for part in parts if part]
+            assert bars(drawn[row.policy])[row.model] == pytest.approx(shares, abs=0.011)
+    assert any(row.late for result in results for row in result.rows)
+
+
+def test_the_curve_crosses_the_slo_at_the_attainment(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(**BUSY)
+    (result,) = simulated(scenario, ODD)
+    page = page_of(scenario, [result])
+    most = float(re.findall(r'x="100.00%"[^>]*>([\d.]+)</text>', chart(page, CURVES))[-1])
+    for row in result.rows[1:]:
+        points = lines(chart(page, CURVES))[row.model]
+        within = max(up for right, up in points if right * most <= 1 + 1e-3)
+        assert within == pytest.approx(row.attainment, abs=1.5 / QUANTILES)
+        assert max(up for _, up in points) == pytest.approx(row.answered / row.accepted, abs=1e-3)
+
+
+def test_what_is_missed_when_adds_up(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(**BUSY)
+    (result,) = simulated(scenario, ODD)
+    assert result.detail is not None
+    for each, row in zip(result.detail.models, result.rows[1:], strict=True):
+        assert (sum(each.accepted_over_time), each.accepted) == (row.accepted, row.accepted)
+        assert sum(each.in_time_over_time) == row.answered - row.late
+    came, kept = (
+        [sum(counts) for counts in zip(*(getattr(each, name) for each in result.detail.models), strict=True)]
+        for name in ("accepted_over_time", "in_time_over_time")
+    )
+    drawn = chart(page_of(scenario, [result]), OVER_TIME)
+    least = 1 - float(re.findall(r'x="-8"[^>]*>([\d.]+) %<', drawn)[0]) / 100
+    points = lines(drawn)["all models"]
+    assert [1 - least * (1 - up) for _, up in points] == pytest.approx(
+        [part / whole for part, whole in zip(kept, came, strict=True) if whole], abs=2e-3
+    )
+
+
+def test_waiting_and_executing_are_the_latency(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(**BUSY)
+    (result,) = simulated(scenario, ODD)
+    parts = bars(chart(page_of(scenario, [result]), WHERE))
+    assert result.detail is not None
+    for row, slo_ms, each in zip(result.rows[1:], (25, 60), result.detail.models, strict=True):
+        assert row.mean_waiting_ms is not None
+        assert row.mean_executing_ms is not None
+        mean_ms = sum(each.latencies_ms) / len(each.latencies_ms)
+        assert row.mean_waiting_ms + row.mean_executing_ms == pytest.approx(mean_ms, rel=0.02)
+        whole = 100 * row.mean_executing_ms / slo_ms / 1.25
+        assert parts[row.model][1] == pytest.approx(min(whole, 100 - parts[row.model][0]), abs=0.02)
+    everyone = result.total
+    assert everyone.mean_executing_ms == pytest.approx(
+        sum(row.answered * (row.mean_executing_ms or 0) for row in result.rows[1:]) / everyone.answered, rel=1e-5
+    )
+
+
+def test_one_request_at_a_time_waits_for_nothing(make_scenario: MakeScenario) -> None:
+    models = [{"name": "m", "slo_ms": 100, "profile": {"alpha_ms": 2, "beta_ms": 5, "max_batch": 1}}]
+    scenario = make_scenario(models=models, arrivals={"process": "uniform", "rate_rps": 10})
+    total = simulate(Run(scenario, ODD, 1)).total
+    assert (total.mean_waiting_ms, total.mean_executing_ms) == (0, 7)
+
+
+def test_the_gantt_has_a_lane_for_every_worker_and_every_bar(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(workers=[{"count": 9}], arrivals={"rate_rps": 40})
+    results = simulated(scenario, *scenario.policies)
+    charts = gantt_charts(results, Colours(["resnet", "bert"], ["fifs", "one by one"]))
+    untils = set()
+    for drawn, result in zip(charts, results, strict=True):
+        assert result.detail is not None
+        until_us = float(re.findall(r'data-until="([\d.]+)"', drawn.body)[0])
+        untils.add(until_us)
+        lanes = re.findall(r'<g transform="[^"]*"><rect class="idle"[^>]*/>(.*?)</g>', drawn.body)
+        assert len(lanes) == 9
+        idle = [worker for worker, busy in result.total.busy_shares.items() if not busy]
+        assert all(worker in drawn.body for worker in idle)
+        said = Counter(re.findall(r"<title>(\w+: \d+ rows?, [^<]*)</title>", "".join(lanes)))
+        assert said.total() == sum(1e6 * bar.start_s < until_us for bar in result.gantt)
+        strip = re.findall(r'<path d="([^"]*)"', drawn.body)
+        came = [each for each in result.detail.arrivals if each.at_ns < 1000 * until_us]
+        assert sum(path.count("M") for path in strip) == 2 * len(came)
+        assert all(each.outcome == "in time" for each in came)
+    assert len(untils) == 1, "all of a page show the same stretch"
+
+
+def test_what_is_missed_is_marked_in_the_colour_of_how(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(**BUSY)
+    (result,) = simulated(scenario, PolicyChoice(name="symphony"))
+    (drawn,) = gantt_charts([result], Colours(["resnet", "bert"], ["symphony"]))
+    assert result.detail is not None
+    until_us = float(re.findall(r'data-until="([\d.]+)"', drawn.body)[0])
+    ended = Counter(each.outcome for each in result.detail.arrivals if each.at_ns < 1000 * until_us)
+    assert ended["dropped"] > 0
+    (marks,) = re.findall(r'<path d="([^"]*)" stroke="var\(--dropped\)"', drawn.body)
+    assert marks.count("M") == ended["dropped"]
+
+
+def test_many_requests_make_no_large_page() -> None:
+    scenario = read_scenario(
+        Path(__file__).parents[3] / "scenarios" / "resnet50.yaml", {"duration_s": 1, "warmup_s": 0.1}
+    )
+    results = simulated(scenario, *(PolicyChoice(name=name) for name in ("symphony", "triton", "nexus")))
+    page = page_of(scenario, results)
+    check_alone(page, most=350_000)
+    assert page.count("<rect") < MOST_MARKS
+
+
+def test_the_data_are_in_the_page(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(duration_s=1)
+    results = simulated(scenario, ODD)
+    page = page_of(scenario, results)
+    assert document(page, "simulate.json")["rows"] == simulate_document(scenario, results)["rows"]
+    head, *rows = downloads(page)["simulate.csv"].splitlines()
+    assert [row.split(",")[2] for row in rows] == ["*", "resnet", "bert"]
+    assert head.split(",")[:3] == ["policy", "seed", "model"]
+    assert {len(row.split(",")) for row in rows} == {len(head.split(","))}
 
 
 def test_advice_is_a_table_of_each_run_in_page_and_document(make_scenario: MakeScenario) -> None:
@@ -58,57 +211,142 @@ def test_advice_is_a_table_of_each_run_in_page_and_document(make_scenario: MakeS
     assert {(each["policy"], each["seed"]) for each in said} == {("<i>advised</i>", 1)}
     assert len(said) == results[0].total.advice["count"] >= 2  # type: ignore[index]
     assert min(each["workers"] for each in said) == -1, "the load needs one of the two"
-    page = simulate_page("small", results)
+    page = page_of(scenario, results)
     (heading,) = [each for each in headings(page) if each.startswith("Advice")]
-    assert heading == "Advice on the number of workers: &lt;i&gt;advised&lt;/i&gt;, seed 1"
+    assert heading == "Advice on the number of workers: <i>advised</i>, seed 1"
     for each in said:
-        assert f"<td>{each['at_s']:.3f}</td><td>{each['workers']:+d}</td><td>{each['reason']}</td>" in page
+        assert (
+            f'<td>{each["at_s"]:.3f}</td><td>{each["workers"]:+d}</td><td class="words">{each["reason"]}</td>' in page
+        )
 
 
 def test_of_much_advice_the_page_shows_the_first(make_scenario: MakeScenario) -> None:
-    result = simulate(Run(make_scenario(duration_s=1), ODD, 1))
+    scenario = make_scenario(duration_s=1)
+    result = simulate(Run(scenario, ODD, 1))
     result.advice.extend(Advice(number / 1000, 1, "more") for number in range(MOST_ADVICE + 1234))
-    page = simulate_page("small", [result])
-    assert page.count("<td>more</td>") == MOST_ADVICE
+    page = page_of(scenario, [result])
+    assert page.count('<td class="words">more</td>') == MOST_ADVICE
     assert "and 1,234 more" in page
 
 
 def test_equal_results_give_equal_pages(make_scenario: MakeScenario) -> None:
-    pages = {simulate_page("small", [simulate(Run(make_scenario(duration_s=1), ODD, 1))]) for _ in range(2)}
-    assert len(pages) == 1
+    scenario = make_scenario(duration_s=1)
+    assert len({page_of(scenario, simulated(scenario, ODD)) for _ in range(2)}) == 1
 
 
-def test_a_search_shows_what_was_found_and_tried(make_scenario: MakeScenario) -> None:
-    question = Question(Run(make_scenario(duration_s=1), ODD, 1), limit=0.1, precision=0.2)
-    page = goodput_page("small", summarise_searches([search_goodput(question)]), 0.1)
-    check_offline(page)
-    assert headings(page)[:2] == [
-        "Goodput at a bad rate of at most 0.1: median, least and most",
-        "Bad rate over the rate",
-    ]
+def searched(scenario: Scenario, *, whole: bool) -> list[Search]:
+    runs = [Run(scenario, choice, seed) for choice in (*scenario.policies, ODD) for seed in (1, 2)]
+    return [search_goodput(Question(run, limit=0.1, precision=0.2, whole=whole)) for run in runs]
+
+
+def goodput_shown(scenario: Scenario, searches: list[Search], limit: float = 0.1) -> str:
+    found = summarise_searches(searches)
+    written = goodput_document(scenario, found, limit=limit, precision=0.2)
+    return goodput_page("small", found, limit, written, ORIGIN)
+
+
+def test_a_search_shows_all_rates_that_were_tried_through_the_limit(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(duration_s=1)
+    searches = searched(scenario, whole=True)
+    page = goodput_shown(scenario, searches)
+    check_alone(page)
+    drawn = dots(chart(page, "How much load does each bear before its worst model misses too much?"))
+    probes = [probe for search in searches for probe in search.probes]
+    assert len(drawn) == len(probes)
+    assert all(probe.worst_bad_rate is not None for probe in probes)
+    for search in searches:
+        assert any(probe.good for probe in search.probes)
+        assert any(not probe.good for probe in search.probes), "every one is seen to fail"
+    assert len(downloads(page)["goodput.csv"].splitlines()) == 1 + len(probes)
+
+
+def test_the_verdict_of_a_search_is_what_was_found(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(duration_s=1)
+    searches = searched(scenario, whole=False)
+    best, *others = sorted(summarise_searches(searches), key=lambda each: -each.median_rps)
+    first, second = verdicts(goodput_shown(scenario, searches))
+    assert first.startswith(
+        f"{best.policy} carries {rate(best.median_rps)} requests/s with at most 10 % of every model's"
+    )
+    assert f"({rate(best.min_rps)} to {rate(best.max_rps)} by seed)" in first
+    for other in others:
+        assert (
+            f"{other.policy} {rate(other.median_rps)} ({share(other.median_rps / best.median_rps)} of that)" in second
+        )
+
+
+def test_to_run_failures_to_their_end_finds_the_same(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(duration_s=1)
+    for quick, whole in zip(searched(scenario, whole=False), searched(scenario, whole=True), strict=True):
+        assert (whole.rate_rps, whole.bounded, whole.best and whole.best.rows) == (
+            quick.rate_rps,
+            quick.bounded,
+            quick.best and quick.best.rows,
+        )
+        assert [probe.rate_rps for probe in whole.probes][: len(quick.probes)] == [
+            probe.rate_rps for probe in quick.probes
+        ]
 
 
 def test_a_search_that_found_nothing_has_a_page_too(make_scenario: MakeScenario) -> None:
     models = [{"name": "m", "slo_ms": 1, "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 1}}]
-    search = search_goodput(Question(Run(make_scenario(models=models, arrivals={"rate_rps": 5}), ODD, 1)))
-    check_offline(goodput_page("small", summarise_searches([search]), 0.01))
+    scenario = make_scenario(models=models, arrivals={"rate_rps": 5})
+    page = goodput_shown(scenario, [search_goodput(Question(Run(scenario, ODD, 1)))], 0.01)
+    check_alone(page)
+    assert verdicts(page)[0].startswith("Nobody carries any rate that was tried with at most 1 % of")
+
+
+def sweep_shown(path: Path, *grid: str) -> tuple[list[Run], list[RunResult], str]:
+    runs = sweep_runs(path, parse_grid(grid), policies=["fifs"])
+    results = [simulate(run) for run in runs]
+    return runs, results, sweep_page("small", runs, results, sweep_document(read_scenario(path), runs, results), ORIGIN)
 
 
 def test_a_sweep_draws_a_curve_for_every_other_combination(scenario_file: Path) -> None:
-    grid = parse_grid(["arrivals.rate_rps=50,100", "workers.0.count=1,2", "duration_s=1"])
-    runs = sweep_runs(scenario_file, grid, policies=["fifs"])
-    page = sweep_page("small", runs, [simulate(run) for run in runs])
-    check_offline(page)
-    assert headings(page)[0] == "Goodput over arrivals.rate_rps"
-    names = set(re.findall(r'"name":("fifs[^"]*")', page))
-    assert {json.loads(name) for name in names} == {f"fifs workers.0.count={count}, duration_s=1" for count in (1, 2)}
+    runs, results, page = sweep_shown(scenario_file, "arrivals.rate_rps=50,100", "workers.0.count=1,2", "duration_s=1")
+    check_alone(page)
+    title = "How does goodput change with arrivals.rate_rps?"
+    drawn = lines(chart(page, title))
+    assert set(drawn) == {f"fifs workers.0.count={count}" for count in (1, 2)}, "what is the same in all names none"
+    by_point = {(run.changes["workers.0.count"], run.changes["arrivals.rate_rps"]): result.total.goodput_rps
+                for run, result in zip(runs, results, strict=True)}  # fmt: skip
+    top = float(re.findall(r'x="-8"[^>]*>([\d.,]+)<', chart(page, title))[-1])
+    for count in (1, 2):
+        assert [up * top for _, up in drawn[f"fifs workers.0.count={count}"]] == pytest.approx(
+            [by_point[count, 50], by_point[count, 100]], rel=0.01
+        )
+    head, *rows = downloads(page)["sweep.csv"].splitlines()
+    assert head.startswith("arrivals.rate_rps,workers.0.count,duration_s,policy,seed,model")
+    assert len(rows) == len(runs) * 3
+
+
+def test_a_sweep_says_at_which_values_the_promise_is_kept(scenario_file: Path) -> None:
+    _runs, results, page = sweep_shown(scenario_file, "arrivals.rate_rps=50,900", "duration_s=1")
+    assert [result.total.worst_bad_rate <= 0.01 for result in results] == [True, False]
+    assert verdicts(page) == ["fifs keeps 99 % of every model's requests in time at arrivals.rate_rps = 50."]
+
+
+def test_values_that_are_no_numbers_are_named(scenario_file: Path) -> None:
+    *_, page = sweep_shown(scenario_file, "policies.0.options={max_rows: 1},{max_rows: 4}", "duration_s=1")
+    drawn = chart(page, "How does goodput change with policies.0.options?")
+    assert "{&#x27;max_rows&#x27;: 4}" in drawn
 
 
 @pytest.mark.parametrize("policy", ["drops everything"])
 def test_no_answers_are_no_error(make_scenario: MakeScenario, policy: str) -> None:
     models = [{"name": "m", "slo_ms": 1, "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 1}}]
     scenario = make_scenario(models=models, duration_s=1, simulation={"learn": False})  # or it would be tried
-    result = simulate(Run(scenario, PolicyChoice(name="symphony", label=policy), 1))
-    assert result.total.answered == 0
-    assert result.total.p50_ms is None
-    check_offline(simulate_page("small", [result]))
+    results = simulated(scenario, PolicyChoice(name="symphony", label=policy))
+    assert results[0].total.answered == 0
+    assert results[0].total.p50_ms is None
+    page = page_of(scenario, results)
+    check_alone(page)
+    assert verdicts(page)[0].startswith("drops everything keeps 0.0 % of")
+
+
+def test_without_slos_nothing_is_promised(make_scenario: MakeScenario) -> None:
+    models = [{"name": "m", "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 4}}]
+    scenario = make_scenario(models=models, duration_s=1)
+    page = page_of(scenario, simulated(scenario, ODD))
+    assert "answered (no model has an SLO)" in verdicts(page)[0]
+    assert CURVES not in headings(page)

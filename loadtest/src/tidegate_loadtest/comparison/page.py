@@ -1,7 +1,5 @@
 """A comparison as one HTML page that needs no network."""
 
-from collections.abc import Sequence
-
 from tidegate.report import (
     Axis,
     Chart,
@@ -63,9 +61,9 @@ def _parts(comparison: Comparison) -> list[Chart | Section]:
     results = [live.result for target in comparison.targets for live in comparison.of(target)]
     slos_ms = {model.name: model.slo_ms for model in comparison.scenario.models}
     headings = [figure.heading for figure in FIGURES]
-    figures = [_in_one_line(cells) for cells in figure_cells(comparison)]
     differences = [
-        [target.name, *(difference_cell(comparison, target, base, figure) for figure in FIGURES)] for target in others
+        [target.name, *(difference_cell(comparison, target, base, figure).replace(" (", "\n(") for figure in FIGURES)]
+        for target in others
     ]
     found = [
         _rounds(comparison, ATTAINMENT, "How much does each target have in time, round by round?", colours),
@@ -78,18 +76,13 @@ def _parts(comparison: Comparison) -> list[Chart | Section]:
         _rounds(comparison, GOODPUT, "How large is the goodput of each, round by round?", colours),
         Section(
             "The figures",
-            table(["target", *headings, "late p99 ms"], figures),
+            table(["target", *headings, "late p99 ms"], figure_cells(comparison)),
             f"Means of the rounds (and their {CONFIDENCE:.0%} confidence intervals: Student's t, cut to what the "
             "figure can be). The last column: how late the load generator was, in the worst round.",
         ),
         Section(f"Against {base.name}, in the same rounds", table(["target", *headings], differences)),
     ]
     return [each for each in found if each]
-
-
-def _in_one_line(cells: Sequence[str]) -> list[str]:
-    """`mean (low .. high)`"""
-    return [f"{mean} ({ends})" if ends else mean for mean, _, ends in (cell.partition("\n") for cell in cells)]
 
 
 def _settings(comparison: Comparison) -> Section:
