@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.pages import verdicts
 from tidegate.cli import build_app
 from tidegate.host import Plugins
 
@@ -53,9 +54,13 @@ def test_rounds_are_interleaved_and_alike(triton: "FakeTriton", tmp_path: Path) 
     assert sent[0] == sent[1] != sent[2] == sent[3]
     assert read["complete_rounds"] == [1, 2]
     assert read["stopped"] is None
-    assert read["verdicts"] == ["b: no difference in goodput against a that 2 rounds show: +0.0 % (+0.0 .. +0.0)"]
+    assert read["verdicts"] == [
+        "b has 100.0 % in time, a 100.0 %: no difference that 2 rounds show, +0.0 points (+0.0 .. +0.0)."
+    ]
     assert read["verdicts"][0] in done.stdout
-    assert read["verdicts"][0] in page.read_text()
+    assert verdicts(page.read_text()) == read["verdicts"]
+    assert read["settings"]["a"]["models"] == {"echo": read["settings"]["b"]["models"]["echo"]}
+    assert "no dynamic_batching" in page.read_text()
 
 
 @pytest.mark.parametrize(
@@ -64,7 +69,7 @@ def test_rounds_are_interleaved_and_alike(triton: "FakeTriton", tmp_path: Path) 
 def test_targets_can_be_given_in_several_ways(triton: "FakeTriton", tmp_path: Path, form: tuple[str, ...]) -> None:
     done = compare(scenario(tmp_path), *(word.format(triton.target) for word in form), "--rounds", 1)
     assert done.exit_code == 0, done.output
-    assert "b: +0.0 % goodput against a in one round" in done.stdout
+    assert "b has 100.0 % in time, a 100.0 %: +0.0 points in one round; chance is not ruled out" in done.stdout
 
 
 def test_inputs_come_from_files(triton: "FakeTriton", tmp_path: Path) -> None:
@@ -82,7 +87,7 @@ def test_requests_that_fail_are_reported(triton: "FakeTriton", tmp_path: Path) -
     done = compare(scenario(tmp_path, "failing"), *targets)
     assert done.exit_code == 0, done.output
     assert "a: 80 of 80 requests failed; first UNAVAILABLE: no worker left" in done.stdout
-    assert "b: no difference in goodput against a that 2 rounds show: +0.0/s (+0.0 .. +0.0)" in done.stdout
+    assert "b has 0.0 % in time, a 0.0 %: no difference that 2 rounds show, +0.0 points (+0.0 .. +0.0)." in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.documents import Device, Layout, Mps, Whole, read_deployment, read_document
+from tidegate.report import Colours
 from tidegate.sim.build import setup_of
-from tidegate.sim.charts import gantt
+from tidegate.sim.gantt_charts import gantt_charts
 from tidegate.sim.result import RunResult
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario, layout_of
@@ -218,7 +219,8 @@ def test_live_on_emulated_gpus_of_two_kinds(tmp_path: Path) -> None:
         assert row.attainment > 0.7
     assert live.total.busy_shares.keys() == simulated.total.busy_shares.keys()
     assert {bar.worker for bar in live.gantt} == set(live.total.busy_shares)
-    assert len(gantt(live)["data"]) == 2
+    (drawn,) = gantt_charts([live], Colours([model.name for model in document.models], [live.total.policy]))
+    assert all(f">{worker}<" in drawn.body or worker in drawn.body for worker in live.total.busy_shares)
     ended = [path for path in (tmp_path / "deployment" / "run").iterdir() if path.name == "state.json"]
     assert ended == []
 

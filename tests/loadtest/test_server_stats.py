@@ -24,7 +24,14 @@ MS = 1_000_000
 
 def test_usage_is_the_difference_of_two_snapshots() -> None:
     before = StatsSnapshot(
-        at_ns=0, rows=10, requests=5, executions=5, busy_ns=7 * MS, executions_of={2: 5}, requests_ns=MS
+        at_ns=0,
+        rows=10,
+        requests=5,
+        executions=5,
+        busy_ns=7 * MS,
+        executions_of={2: 5},
+        requests_ns=MS,
+        executing_ns=MS,
     )
     after = StatsSnapshot(
         at_ns=100 * MS,
@@ -34,12 +41,14 @@ def test_usage_is_the_difference_of_two_snapshots() -> None:
         busy_ns=107 * MS,
         executions_of={8: 2, 2: 5, 3: 8},
         requests_ns=201 * MS,
+        executing_ns=81 * MS,
     )
     assert ServerUsage.between(before, after, instances=2) == ServerUsage(
         executions=10,
         mean_rows=4.0,
         mean_requests=2.0,
         mean_request_ms=10.0,
+        mean_executing_ms=4.0,
         busy_share=0.5,
         busy_ns=100 * MS,
         executions_of={3: 8, 8: 2},
@@ -47,13 +56,18 @@ def test_usage_is_the_difference_of_two_snapshots() -> None:
 
 
 def test_a_model_that_did_not_run_has_no_batch_size() -> None:
-    before = StatsSnapshot(0, rows=10, requests=5, executions=5, busy_ns=7, executions_of={2: 5}, requests_ns=9)
-    after = StatsSnapshot(100, rows=10, requests=5, executions=5, busy_ns=7, executions_of={2: 5}, requests_ns=9)
+    before = StatsSnapshot(
+        0, rows=10, requests=5, executions=5, busy_ns=7, executions_of={2: 5}, requests_ns=9, executing_ns=4
+    )
+    after = StatsSnapshot(
+        100, rows=10, requests=5, executions=5, busy_ns=7, executions_of={2: 5}, requests_ns=9, executing_ns=4
+    )
     assert ServerUsage.between(before, after, instances=1) == ServerUsage(
         executions=0,
         mean_rows=None,
         mean_requests=None,
         mean_request_ms=None,
+        mean_executing_ms=None,
         busy_share=0.0,
         busy_ns=0,
         executions_of={},

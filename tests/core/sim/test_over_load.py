@@ -1,5 +1,7 @@
 """The curve through what was tried."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +30,7 @@ def test_what_rises_is_levelled() -> None:
 def test_it_never_rises_and_keeps_the_mean(runs: list[Tried]) -> None:
     line = decreasing(runs)
     assert [rate for rate, _ in line] == sorted({each.rate_rps for each in runs})
-    assert all(before >= after - 1e-9 for (_, before), (_, after) in zip(line, line[1:], strict=False))
+    assert all(before >= after - 1e-9 for (_, before), (_, after) in pairwise(line))
     of_rate = dict(line)
     assert sum(of_rate[each.rate_rps] for each in runs) == pytest.approx(sum(each.attainment for each in runs))
 

@@ -28,14 +28,16 @@ SCENARIO = Scenario.model_validate(
 )
 
 
-def live_result(target: Target, seed: int, goodput_rps: float, status: Sequence[str], lateness_ms: float) -> LiveResult:
+def live_result(
+    target: Target, seed: int, goodput_rps: float, attainment: float, status: Sequence[str], lateness_ms: float
+) -> LiveResult:
     choice = PolicyChoice(name=target.name)
-    simulated = simulate(Run(SCENARIO, SCENARIO.policies[0], seed))
+    simulated = simulate(Run(SCENARIO, SCENARIO.policies[0], seed, gantt_s=0.001))
     total = replace(
         simulated.total,
         policy=target.name,
         goodput_rps=goodput_rps,
-        attainment=goodput_rps / 1000,
+        attainment=attainment,
         lateness_p99_ms=lateness_ms,
         failed=sum(one not in ("OK", "timeout") for one in status),
     )
@@ -44,7 +46,8 @@ def live_result(target: Target, seed: int, goodput_rps: float, status: Sequence[
     messages = {one: f"said of {one}" for one in status if one != "OK"}
     run = RunResult(500_000_000, 0, at_ns, issued_ns, at_ns + 9_000_000, np.array(status), messages)
     what = LiveRun(SCENARIO, choice, seed, Sending({}), target.address)
-    return LiveResult(what, replace(simulated, rows=[total, *simulated.rows[1:]]), Seen(run, 0, {}))
+    rows = [total, *(replace(row, policy=target.name) for row in simulated.rows[1:])]
+    return LiveResult(what, replace(simulated, rows=rows), Seen(run, 0, {}))
 
 
 @pytest.fixture
@@ -58,6 +61,7 @@ def make_comparison() -> MakeComparison:
         stopped: str | None = None,
         status: Mapping[str, Sequence[str]] | None = None,
         lateness_ms: Mapping[str, float] | None = None,
+        attainment: Callable[[float], float] = lambda goodput: goodput / 1000,
     ) -> Comparison:
         targets = [Target(name, f"localhost:{8001 + number}") for number, name in enumerate(goodputs)]
         lives = [
@@ -65,6 +69,7 @@ def make_comparison() -> MakeComparison:
                 target,
                 seed,
                 goodputs[target.name][seed],
+                attainment(goodputs[target.name][seed]),
                 (status or {}).get(target.name, ["OK"] * 10),
                 (lateness_ms or {}).get(target.name, 0.5),
             )

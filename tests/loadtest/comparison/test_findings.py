@@ -4,7 +4,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tidegate_loadtest.comparison.findings import FIGURES, GOODPUT, contrast_of, interval_of, verdicts, warnings
+from tidegate_loadtest.comparison.findings import (
+    ATTAINMENT,
+    FIGURES,
+    GOODPUT,
+    contrast_of,
+    interval_of,
+    verdicts,
+    warnings,
+)
 
 if TYPE_CHECKING:
     from tests.loadtest.comparison.conftest import MakeComparison
@@ -13,33 +21,60 @@ if TYPE_CHECKING:
 def test_a_clear_difference_has_its_interval(make_comparison: "MakeComparison") -> None:
     compared = make_comparison({"direct": [100, 110, 105], "tidegate": [112, 125, 117]})
     (verdict,) = verdicts(compared)
-    assert verdict.startswith("tidegate: +12.4 % (+")
-    assert verdict.endswith(" goodput against direct")
+    assert verdict.startswith("tidegate has 11.8 % in time, direct 10.5 %: +1.3 points (+0.")
+    assert verdict.endswith(").")
+    contrast = contrast_of(compared, compared.targets[1], compared.targets[0], GOODPUT)
+    assert str(contrast).startswith("+12.4 % (+")
 
 
 def test_a_loss_is_said_as_plainly(make_comparison: "MakeComparison") -> None:
     (verdict,) = verdicts(make_comparison({"a": [200, 202, 201], "b": [100, 101, 100.5]}))
-    assert verdict == "b: -50.0 % (-50.0 .. -50.0) goodput against a"
+    assert verdict == "b has 10.0 % in time, a 20.1 %: -10.0 points (-10.2 .. -9.9)."
 
 
 def test_what_the_rounds_do_not_show_is_no_difference(make_comparison: "MakeComparison") -> None:
     (verdict,) = verdicts(make_comparison({"a": [100, 110, 105], "b": [104, 103, 111]}))
-    assert verdict.startswith("b: no difference in goodput against a that 3 rounds show: +")
+    assert verdict.startswith("b has 10.6 % in time, a 10.5 %: no difference that 3 rounds show, +")
 
 
 def test_one_round_rules_out_no_chance(make_comparison: "MakeComparison") -> None:
     (verdict,) = verdicts(make_comparison({"a": [100], "b": [200]}))
-    assert verdict == "b: +100.0 % goodput against a in one round: chance is not ruled out, ask for more"
+    assert verdict == (
+        "b has 20.0 % in time, a 10.0 %: +10.0 points in one round; chance is not ruled out, ask for more."
+    )
 
 
 def test_every_other_is_compared_with_the_first(make_comparison: "MakeComparison") -> None:
     said = verdicts(make_comparison({"a": [10, 10.1], "b": [20, 20.2], "c": [5, 5.05]}))
-    assert [line.partition(":")[0] for line in said] == ["b", "c"]
+    assert [line.partition(" has ")[0] for line in said] == ["b", "c"]
 
 
 def test_without_any_goodput_it_is_a_difference(make_comparison: "MakeComparison") -> None:
-    (verdict,) = verdicts(make_comparison({"a": [0, 0, 0], "b": [50, 51, 49]}))
-    assert verdict.startswith("b: +50.0/s (+47.5 .. +52.5) goodput against a")
+    compared = make_comparison({"a": [0, 0, 0], "b": [50, 51, 49]})
+    contrast = contrast_of(compared, compared.targets[1], compared.targets[0], GOODPUT)
+    assert str(contrast) == "+50.0/s (+47.5 .. +52.5)"
+
+
+def test_no_interval_says_what_cannot_be(make_comparison: "MakeComparison") -> None:
+    """Two rounds that are far apart: Student's t alone would say 44.9 % ± 570, and ratios of thousands."""
+    compared = make_comparison({"a": [0.1, 95], "b": [95, 0.1]}, attainment=lambda goodput: goodput / 100)
+    for target in compared.targets:
+        for figure in FIGURES:
+            found = interval_of(compared, target, figure)
+            assert found is not None
+            assert found.low is not None
+            assert found.high is not None
+            assert 0 <= found.low <= found.mean <= found.high
+            if figure in (ATTAINMENT, GOODPUT):
+                assert found.high <= max(figure.most(live.result.total) for live in compared.lives)
+    one, other = compared.targets
+    difference, ratio = (contrast_of(compared, other, one, figure) for figure in (ATTAINMENT, GOODPUT))
+    assert difference is not None
+    assert (difference.difference.low, difference.difference.high) == (-1, 1)
+    assert ratio is not None
+    assert ratio.ratio is not None
+    assert ratio.ratio.high is not None
+    assert ratio.ratio.high * 47.55 <= max(live.result.total.offered_rps for live in compared.lives) * 1.001
 
 
 def test_what_is_missing_in_a_round_is_left_out(make_comparison: "MakeComparison") -> None:

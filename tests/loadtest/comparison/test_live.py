@@ -57,9 +57,13 @@ def test_who_batches_wins_whatever_its_place(start_triton: StartTriton, tmp_path
     batched = Target("batched", serve(start_triton, scenario, tmp_path / "batched", batching=True).grpc_address)
     compared = compare(scenario, [alone, batched], Sending({}), rounds=3, seed=1)
     (verdict,) = verdicts(compared)
-    assert verdict.startswith("batched: +")
+    assert verdict.startswith("batched has ")
+    assert ": +" in verdict
     (verdict,) = verdicts(replace(compared, targets=[batched, alone]))
-    assert verdict.startswith("alone: -")
+    assert verdict.startswith("alone has ")
+    assert ": -" in verdict
+    assert "no dynamic_batching" in compared.settings["alone"].models[scenario.models[0].name]
+    assert "dynamic_batching (delay 0 ms" in compared.settings["batched"].models[scenario.models[0].name]
     assert mean_of(compared, alone, "mean_batch_rows") == 1
     assert mean_of(compared, batched, "mean_batch_rows") > 1.5
 

@@ -2,13 +2,20 @@
 
 import json
 import re
+from dataclasses import replace
+from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING
 
+import pytest
 from rich.console import Console
 
+from tests.pages import chart, check_alone, dots, headings, lines, verdicts
+from tidegate.report import Origin
+from tidegate_loadtest.comparison import findings
 from tidegate_loadtest.comparison.document import comparison_document
 from tidegate_loadtest.comparison.page import comparison_page
+from tidegate_loadtest.comparison.settings import Settings
 from tidegate_loadtest.comparison.table import print_comparison
 
 if TYPE_CHECKING:
@@ -16,6 +23,7 @@ if TYPE_CHECKING:
     from tidegate_loadtest.comparison.runs import Comparison
 
 ODD = "<b>odd</b> [red]"
+ROUNDS = "How much does each target have in time, round by round?"
 
 
 def printed(compared: "Comparison") -> str:
@@ -25,37 +33,66 @@ def printed(compared: "Comparison") -> str:
     return console.file.getvalue()
 
 
-def test_the_page_needs_no_network_and_is_safe_with_names(make_comparison: "MakeComparison") -> None:
-    page = comparison_page("a & b", make_comparison({ODD: [100, 101], "b": [50, 51], "c": [0, 60]}))
-    assert page.startswith("<!doctype html>")
-    assert page.count("plotly.js v") == 1
-    assert page.count("Plotly.newPlot(") >= 5
-    assert not re.search(r"<(script|link)[^>]+(src|href)=", page)
+def page_of(title: str, compared: "Comparison") -> str:
+    origin = Origin("1.2.3", "2026-01-31 12:00 UTC", "tidegate compare small.yaml")
+    return comparison_page(title, compared, comparison_document(compared), origin)
+
+
+def test_the_page_stands_alone_and_is_safe_with_names(make_comparison: "MakeComparison") -> None:
+    compared = make_comparison({ODD: [100, 101], "b": [50, 51], "c": [0, 60]})
+    settings = {target.name: Settings("triton 2.51.0", {"m": f"as {target.name} does"}) for target in compared.targets}
+    page = page_of("a & b", replace(compared, settings=settings))
+    check_alone(page)
     assert "<title>a &amp; b</title>" in page
-    head = page.partition("<script")[0]
-    assert "<b>odd" not in head
-    assert "b: -49.8 % (" in head
+    assert "<b>odd" not in page
+    assert verdicts(page) == findings.verdicts(compared)
+    assert headings(page)[:2] == [ROUNDS, f"Is the difference to {ODD} more than chance?"]
+    for target in compared.targets:
+        assert f"as {escape(target.name)} does" in page
+        assert escape(target.address) in page
+
+
+def test_rounds_and_differences_are_drawn_where_they_are(make_comparison: "MakeComparison") -> None:
+    compared = make_comparison({"a": [100, 101], "b": [50, 52]}, attainment=lambda goodput: goodput / 101)
+    page = page_of("t", compared)
+    assert [said for _, said in dots(chart(page, ROUNDS))] == [
+        "a, round 1: 99.0%",
+        "a, round 2: 100.0%",
+        "b, round 1: 49.5%",
+        "b, round 2: 51.5%",
+    ]
+    apart = chart(page, "Is the difference to a more than chance?")
+    ((mean, said),) = dots(apart)
+    assert said.startswith("-49.0 points (")
+    (line,) = [points for points in lines(apart).values() if len(points) == 2]
+    assert line[0][0] < mean < line[1][0]
+    labels = re.findall(r'x="([\d.]+)%" y="\d+" text-anchor="middle">(-?\d+)<', apart)
+    at = {int(value): float(place) / 100 for place, value in labels}
+    (one, other) = sorted(at)[0], sorted(at)[-1]
+    assert one + (mean - at[one]) / (at[other] - at[one]) * (other - one) == pytest.approx(-49.0, abs=0.1)
+    assert one >= -100
 
 
 def test_the_table_shows_figures_differences_and_verdict(make_comparison: "MakeComparison") -> None:
     text = printed(make_comparison({ODD: [100, 101, 102], "b": [50, 51, 50]}, lateness_ms={"b": 7}))
-    assert "101.0 ± 2.5" in text
+    assert "98.5 .. 103.5" in text
     assert "Against <b>odd</b> [red], in the same rounds" in text
     assert "Means of 3 rounds" in text
     assert "do not measure the server: b 3 of 3" in text
-    assert "b: -50.2 % (-52" in text
+    assert "b has 5.0 % in time, a" not in text
+    assert "b has 5.0 % in time, <b>odd</b> [red] 10.1 %: -5.1 points (" in text
 
 
 def test_one_round_is_shown_without_intervals(make_comparison: "MakeComparison") -> None:
     text = printed(make_comparison({"a": [100], "b": [50]}))
-    assert "±" not in text
+    assert " .. " not in text
     assert "-50.0 %" in text
 
 
 def test_where_nothing_is_complete_the_reason_is_shown(make_comparison: "MakeComparison") -> None:
     compared = make_comparison({"a": [100], "b": []}, rounds=2, stopped="round 1 of 2, b: gone")
     assert "ended early: round 1 of 2, b: gone" in printed(compared)
-    assert "ended early: round 1 of 2, b: gone" in comparison_page("t", compared)
+    assert "ended early: round 1 of 2, b: gone" in page_of("t", compared)
     assert comparison_document(compared)["complete_rounds"] == []
 
 
@@ -64,8 +101,8 @@ def test_the_document_says_all(make_comparison: "MakeComparison") -> None:
     document = json.loads(json.dumps(comparison_document(compared), allow_nan=False))
     assert document["command"] == "compare"
     assert document["targets"] == [
-        {"name": "a", "address": "localhost:8001"},
-        {"name": "b", "address": "localhost:8002"},
+        {"name": "a", "address": "localhost:8001", "started_with": ""},
+        {"name": "b", "address": "localhost:8002", "started_with": ""},
     ]
     assert [(row["round"], row["target"], row["model"]) for row in document["rows"][:4]] == [
         (1, "a", "*"),
@@ -79,4 +116,4 @@ def test_the_document_says_all(make_comparison: "MakeComparison") -> None:
     assert contrast["difference"]["mean"] == -50.5
     assert abs(contrast["ratio"]["mean"] - 0.5) < 1e-12
     assert document["failures"][0] == {"target": "b", "round": 1, "first": {"UNAVAILABLE": "said of UNAVAILABLE"}}
-    assert document["verdicts"] == ["b: -50.0 % (-50.0 .. -50.0) goodput against a"]
+    assert document["verdicts"] == ["b has 5.1 % in time, a 10.1 %: -5.1 points (-5.7 .. -4.4)."]

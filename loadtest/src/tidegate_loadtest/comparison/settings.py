@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc import service_pb2 as pb
 
-from tidegate_loadtest.connection import ANSWER_WITHIN_S, Connection
+from tidegate_loadtest.connection import ANSWER_WITHIN_S, Connection, LoadTestError
 from tidegate_loadtest.server_stats import count_instances
 
 
@@ -22,9 +22,12 @@ class Settings:
 
 async def read_settings(connection: Connection, models: Iterable[str]) -> Settings:
     """Ask a server. Raises LoadTestError for an unknown model."""
-    request = pb.ServerMetadataRequest()
-    server = await connection.ask(connection.stubs[0].ServerMetadata(request, timeout=ANSWER_WITHIN_S))
     found = {name: in_words(await connection.model_config(name)) for name in models}
+    request = pb.ServerMetadataRequest()
+    try:
+        server = await connection.ask(connection.stubs[0].ServerMetadata(request, timeout=ANSWER_WITHIN_S))
+    except LoadTestError:  # it does not tell everybody: no reason not to measure it
+        return Settings("unknown", found)
     return Settings(f"{server.name} {server.version}".strip(), found)
 
 
