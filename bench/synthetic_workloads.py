@@ -11,21 +11,34 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from itertools import pairwise, product
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plotly.io
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tidegate.commands.common import origin
+from tidegate.report import (
+    Axis,
+    Chart,
+    Colours,
+    Download,
+    Entry,
+    Line,
+    Page,
+    Plot,
+    Points,
+    Rule,
+    Section,
+    chart_of,
+    table,
+)
 from tidegate.sim.goodput import Question, Search, search_goodput
 from tidegate.sim.parallel import run_parallel
-from tidegate.sim.report import STYLE
 from tidegate.sim.run import Run
 from tidegate.workload import PolicyChoice, Scenario, stream
 
@@ -220,17 +233,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def page(groups: dict[str, list[dict[str, Any]]]) -> str:
     """The distributions as one HTML page that needs no network."""
-    body = []
-    for number, (name, rows) in enumerate(groups.items()):
-        chart = plotly.io.to_html(
-            _distribution(rows), full_html=False, include_plotlyjs=number == 0, div_id=f"chart{number}"
-        )
-        body.append(f"<h2>{escape(f'{len(rows)} workloads, {name}')}</h2>\n{_html_table(rows)}\n{chart}")
+    ratio = next(iter(RATIOS))
+    colours = Colours((), RATIOS)
+    parts: list[Chart | Section] = []
+    verdicts = []
+    for name, rows in groups.items():
+        title = f"{len(rows)} workloads, {name}"
+        summary = summarise(rows, ratio)
+        verdicts.append(f"{title}: {ratio} is {summary['median']:.2f} in the median, {summary['least']:.2f} at least.")
+        headers, cells = zip(*_columns(rows), strict=True)
+        parts.append(Section(title, table(headers, list(zip(*cells, strict=True)))))
+        parts.append(_distribution(f"How are the ratios of goodputs distributed over the {title}?", rows, colours))
     title = "Goodput of deferred over eager batching, synthetic workloads"
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{STYLE}</style></head>\n<body><h1>{title}</h1>\n" + "\n".join(body) + "\n</body></html>\n"
-    )
+    data = Download("workloads.json", "application/json", json.dumps(groups))
+    return Page(title, verdicts, origin(), {}, {}, parts, downloads=[data]).html()
 
 
 def _profiles() -> list[dict[str, str]]:
@@ -288,44 +304,24 @@ def _print(console: Console, title: str, rows: Sequence[dict[str, Any]]) -> None
     console.print(table)
 
 
-def _html_table(rows: Sequence[dict[str, Any]]) -> str:
-    headers, cells = zip(*_columns(rows), strict=True)
-    head = "".join(f"<th>{escape(header)}</th>" for header in headers)
-    lines = ("".join(f"<td>{escape(cell)}</td>" for cell in line) for line in zip(*cells, strict=True))
-    return f"<table><tr>{head}</tr>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
-
-
-def _distribution(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _distribution(title: str, rows: Sequence[dict[str, Any]], colours: Colours) -> Chart:
     """Share of the workloads with at most a ratio, for each of the ratios."""
-    data = []
+    marks: list[Line | Points | Rule] = [Rule(1.0, "equal", down=True)]
+    known = []
     for ratio in RATIOS:
         shown = sorted((row for row in rows if row["ratios"][ratio] is not None), key=lambda row: row["ratios"][ratio])
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "line": {"shape": "hv"},
-                "name": ratio,
-                "x": [row["ratios"][ratio] for row in shown],
-                "y": [(index + 1) / len(shown) for index in range(len(shown))],
-                "text": [
-                    f"{row['model']}, {row['slo_ms'] or 'own'} ms, Γ({row['shape']}), "
-                    f"{row['models']} models, {row['workers']} workers"
-                    for row in shown
-                ],
-            }
-        )
-    line = {"type": "line", "yref": "paper", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "line": {"dash": "dot"}}
-    return {
-        "data": data,
-        "layout": {
-            "template": "plotly_white",
-            "shapes": [line],
-            "xaxis": {"title": {"text": "ratio of goodputs"}},
-            "yaxis": {"title": {"text": "share of the workloads"}, "tickformat": ".0%", "range": [0, 1.01]},
-            "legend": {"orientation": "h", "y": -0.25},
-        },
-    }
+        points = [(row["ratios"][ratio], (index + 1) / len(shown)) for index, row in enumerate(shown)]
+        says = [
+            f"{row['model']}, {row['slo_ms'] or 'own'} ms, Γ({row['shape']}), {row['models']} models, "
+            f"{row['workers']} workers: {row['ratios'][ratio]:.3f}"
+            for row in shown
+        ]
+        colour = colours.of_contender(ratio)
+        marks += [Line(points, colour, ratio, colours.dash_of(ratio)), Points(points, colour, says, 2)]
+        known += [value for value, _ in points]
+    plot = Plot(marks, Axis.over(known, "ratio of goodputs"), Axis.shares([], "of the workloads", from_zero=True), 320)
+    legend = [Entry(ratio, colours.of_contender(ratio), colours.dash_of(ratio), "line") for ratio in RATIOS]
+    return chart_of(title, plot, legend=legend, wide=True)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ class Page:
         links = " ".join(download.html() for download in self.downloads)
         data = f"<div><dt>Data</dt><dd>{links}</dd></div>" if links else ""
         scenario = escape(json.dumps(self.scenario, indent=1, ensure_ascii=False))
-        scenario = f"<details><summary>Scenario</summary><pre>{scenario}</pre></details>"
+        scenario = f"<details><summary>Scenario</summary><pre>{scenario}</pre></details>" if self.scenario else ""
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -28,8 +28,8 @@ def picture(title: str, plots: Sequence[Plot], legend: Sequence[Entry], *, width
         )
         top += plot.height + BELOW + GAP - UNIT
     if note:
-        drawn.append(f'<text class="said" x="16" y="{top + 6:g}">{escape(note)}</text>')
-        top += 18
+        drawn.append(f'<text class="said" x="16" y="{top + 16:g}">{escape(note)}</text>')
+        top += 30
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" width="{width}" height="{top:g}" '
         f'viewBox="0 0 {width} {top:g}" role="img" aria-label="{escape(title)}"><style>{style}</style>'

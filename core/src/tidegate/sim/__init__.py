@@ -7,7 +7,9 @@ cluster      workers as a scenario describes them: truth says how long they take
 control      brings about what a controller wants: workers join after a start-up time, and leave by draining
 build        from a scenario to a simulation; run: one run of it; record, result: what it measured
 goodput      the highest rate that is carried; sweep: a grid of changes; parallel: many runs at once
-document     the results as JSON; report, charts: as a page
+detail       what charts need of a run beyond its figures
+document     the results as JSON; report, goodput_report, sweep_report: as pages, made of
+verdicts     the sentences at the top; charts, gantt_charts, over_load: what is drawn; tables: what is listed
 replay       a recorded run again, simulated or live: the same events give the same commands
 
 What is exported here needs nothing beyond the core; `result` and all that uses it need the extra `sim`.
