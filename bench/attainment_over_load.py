@@ -2,9 +2,9 @@
 
     python -m bench.attainment_over_load --output docs/pictures/attainment_over_load.svg
 
-ResNet50 on eight GPUs (scenarios/resnet50.yaml, Table 2 of the Symphony paper), at rates of our choice. Triton's batcher
-is drawn as it comes, and with the delay that carries most there (of 0 to 5 ms; a timeout for what waits makes it no
-better). The same command gives the same bytes; some two minutes of one core.
+ResNet50 on eight GPUs (scenarios/resnet50.yaml, Table 2 of the Symphony paper), at rates of our choice. Triton's
+batcher is drawn as it comes, and with the delay that carries most there (of 0 to 5 ms; a timeout makes it no better).
+The same command gives the same bytes; some two minutes of one core.
 """
 
 import argparse

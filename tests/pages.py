@@ -25,7 +25,8 @@ def headings(page: str) -> list[str]:
 
 def chart(page: str, title: str) -> str:
     """The markup of the chart of this title."""
-    (found,) = [each for each in re.findall(r"<figure.*?</figure>", page, re.DOTALL) if headings(each) == [title]]
+    figures: list[str] = re.findall(r"<figure.*?</figure>", page, re.DOTALL)
+    (found,) = [each for each in figures if headings(each) == [title]]
     return found
 
 

@@ -124,6 +124,7 @@ def _with_usage(row: Row, requests: RequestSequence, seen: Seen, workers: int, w
     """
     usages = [usage for model, usage in seen.usage.items() if row.model in (ALL_MODELS, model)]
     sizes = _sizes(usages)
+    waiting_ms, executing_ms = _waits(row, requests, seen)
     if not len(sizes):
         return replace(row, busy_shares={}, touched_workers=None)
     busy_ns = sum(usage.busy_ns for usage in usages)
@@ -138,12 +139,13 @@ def _with_usage(row: Row, requests: RequestSequence, seen: Seen, workers: int, w
         busy_shares={"all workers": share},
         busy_share=share,
         touched_workers=None,
-        **_waits(row, requests, seen),
+        mean_waiting_ms=waiting_ms,
+        mean_executing_ms=executing_ms,
     )
 
 
-def _waits(row: Row, requests: RequestSequence, seen: Seen) -> dict[str, float | None]:
-    """The time of the answered in two parts: executing by the server's word, and the rest of what clients saw."""
+def _waits(row: Row, requests: RequestSequence, seen: Seen) -> tuple[float | None, float | None]:
+    """The time of the answered in two parts: the rest of what clients saw, and executing by the server's word."""
     of_model = np.array(requests.model[seen.first :])
     latency_ms = executing_ms = 0.0
     answered = 0
@@ -155,11 +157,9 @@ def _waits(row: Row, requests: RequestSequence, seen: Seen) -> dict[str, float |
             latency_ms += float(np.sum(seen.run.latency_ns[mine])) / NS_PER_MS
             executing_ms += usage.mean_executing_ms * count
     if not answered:
-        return {"mean_waiting_ms": None, "mean_executing_ms": None}
-    return {
-        "mean_waiting_ms": round(max(0.0, latency_ms - executing_ms) / answered, DIGITS),
-        "mean_executing_ms": round(executing_ms / answered, DIGITS),
-    }
+        return None, None
+    waiting_ms = max(0.0, latency_ms - executing_ms)
+    return round(waiting_ms / answered, DIGITS), round(executing_ms / answered, DIGITS)
 
 
 def _sizes(usages: Iterable[ServerUsage]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
