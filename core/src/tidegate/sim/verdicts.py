@@ -73,7 +73,7 @@ def goodput_verdicts(goodputs: Sequence[Goodput], limit: float) -> list[str]:
     kept = f"at most {words.limit(limit)} of every model's requests late, dropped or failed"
     if not best.median_rps:
         return [f"Nobody carries any rate that was tried with {kept}."]
-    spread = f" ({rate(best.min_rps)} to {rate(best.max_rps)} by seed)" if len(best.searches) > 1 else ""
+    spread = f" ({rate(best.min_rps)} to {rate(best.max_rps)} by seed)" if best.min_rps < best.max_rps else ""
     least = "" if all(search.bounded for search in best.searches) else "at least "
     said = [f"{best.policy} carries {least}{rate(best.median_rps)} requests/s with {kept}{spread}."]
     if others:
