@@ -13,6 +13,7 @@ The map of the house (arrows of import point down):
     observation  what one who watches an engine sees; the fold of it that all figures are read from
     toolkit      what policies are built from: queues, idle workers, gathering
     documents    the files that distributions hand each other: layout, deployment, profiles
+    report       the parts that pages are made of: charts, tables, the frame
     api          the contract: what a plugin has to know
 
 Beside this distribution: `tidegate-proxy` (drives the same engine live, in front of Triton), `tidegate-baselines`,

@@ -7,6 +7,7 @@ scenario_run       a scenario run live: BEGIN HERE
   live               its requests, sent when the simulator has them arrive; scenario_requests: as tensors
   emulated           its cluster on this machine, of emulated GPUs; emulated_layout: of unlike ones
                      processes: what that takes
+  rate_sweep         it at several rates, through what is borne; rate_sweep_report: as a page
   judge              what was measured, in the columns of a simulated run
 comparison/        several targets, the same load in turn, and what may be concluded
 locust/            the same load from Locust: in its web page, closed loops of users, many processes, HTTP too;

@@ -106,7 +106,7 @@ def _target(run: LiveRun) -> Iterator[str]:
 
 
 def load_verdicts(sweep: RateSweep) -> list[str]:
-    """Of each, the best first: up to which rate it keeps its promises, and at which it does not any more."""
+    """Sentences, the best first: up to which rate each keeps its promises, and at which it does not any more."""
     said = []
     for curve in sorted(sweep.curves(), key=lambda each: -(each.found_rps or 0)):
         kept = f"{words.limit(1 - sweep.limit)} of every model's requests in time"

@@ -9,6 +9,7 @@ bars      horizontal bars in parts, a line each: outcomes, queue and execution
 gantt     what ran where, with arrivals, deadlines and drops: to be zoomed, all at once
 colours   which colour means what
 picture   a chart as an SVG file by itself
+words     numbers as sentences write them
 
 `style.css` and `zoom.js` go into every page.
 """

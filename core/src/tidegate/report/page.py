@@ -18,7 +18,7 @@ class Origin:
     """Where a page comes from."""
 
     version: str
-    """Of Tidegate."""
+    """Tidegate's."""
     date: str
     command: str
 

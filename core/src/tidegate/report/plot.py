@@ -66,4 +66,4 @@ class Plot:
 
 
 MOST_CHARACTERS = 30
-"""Of the numbers under a narrow chart: where there are more every other one is left out there."""
+"""So many characters fit under a narrow chart: where there are more, every other number is left out there."""

@@ -56,7 +56,7 @@ class Detail:
     """All of them, whether they ran anything or not."""
     models: list[ModelDetail]
     arrivals: list[Arrival]
-    """Of the first moments, by their arrival."""
+    """The requests of the first moments, by their arrival."""
 
 
 @dataclass(frozen=True)

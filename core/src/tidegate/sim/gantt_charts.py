@@ -76,7 +76,7 @@ def _by_model(
 
 
 def _missed(arrivals: Sequence[Arrival]) -> list[tuple[str, list[int]]]:
-    """By outcome: when what was given up was given up, when what came late had arrived."""
+    """Instants by outcome: when what was given up was given up, when what came late had arrived."""
     return [
         (OUTCOMES[outcome], own)
         for outcome in OUTCOMES

@@ -16,7 +16,7 @@ class Tried:
 
     rate_rps: float
     attainment: float
-    """Of the worst model."""
+    """The worst model's."""
     seed: int
     p99_ms: float | None = None
     """Latency of the answered, all models together."""

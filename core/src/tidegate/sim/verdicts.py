@@ -49,7 +49,7 @@ def standings(results: Sequence[RunResult]) -> list[Standing]:
 
 
 def simulate_verdicts(scenario: Scenario, results: Sequence[RunResult], *, workers: int | None) -> list[str]:
-    """Of a simulation or of a live run. `workers`: how many there were; None: a server's own."""
+    """Sentences on a simulation or a live run. `workers`: how many there were; None: a server's own."""
     best, *others = standings(results)
     promised = any(model.slo_ms is not None for model in scenario.models)
     kept = "within their SLOs" if promised else "answered (no model has an SLO)"
@@ -68,7 +68,7 @@ def simulate_verdicts(scenario: Scenario, results: Sequence[RunResult], *, worke
 
 
 def goodput_verdicts(goodputs: Sequence[Goodput], limit: float) -> list[str]:
-    """Of a search: who carries most, and how many times what the others carry."""
+    """Sentences on a search: who carries most, and how many times what the others carry."""
     best, *others = sorted(goodputs, key=lambda each: -each.median_rps)
     kept = f"at most {words.limit(limit)} of every model's requests late, dropped or failed"
     if not best.median_rps:
@@ -87,7 +87,7 @@ def goodput_verdicts(goodputs: Sequence[Goodput], limit: float) -> list[str]:
 
 
 def sweep_verdicts(field: str, lines: Mapping[str, Mapping[str, Sequence[float]]], limit: float) -> list[str]:
-    """Of a sweep: for each line, at which values of the first field its worst model is within the limit.
+    """Sentences on a sweep: for each line, at which values of the first field its worst model is within the limit.
 
     `lines`: by line and value the bad rates of the worst model, one for each seed.
     """
