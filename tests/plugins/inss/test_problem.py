@@ -44,6 +44,15 @@ def test_a_model_twice_is_refused() -> None:
         problem(CALM, CALM)
 
 
+def test_a_copy_with_other_fields_goes_by_these() -> None:
+    asked = problem(CALM)
+    assert (asked.measured, asked.units_per_gpu, len(asked.devices)) == (INTERFERENCE, 40, 1)
+    other = INTERFERENCE.model_copy(update={"gpu": "A100"})
+    pools = (GpuPool(product="A100", count=2),)
+    copied = asked.model_copy(update={"interference": other, "gpus": pools})
+    assert (copied.measured, copied.units_per_gpu, len(copied.devices)) == (other, 54, 2)
+
+
 def test_the_interference_file_may_be_a_path(tmp_path: Path) -> None:
     write_document(tmp_path / "v100.json", INTERFERENCE)
     assert problem(CALM, interference=str(tmp_path / "v100.json")).measured == INTERFERENCE

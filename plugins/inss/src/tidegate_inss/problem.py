@@ -1,8 +1,9 @@
 """The problem of the planners of MPS shares: which GPUs there are, which models they serve, how often and how soon."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -13,6 +14,8 @@ Positive = Annotated[float, Field(gt=0, lt=1e9)]
 Memory = Annotated[float, Field(ge=0, lt=1e9)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
+_DERIVED = {"measured": {"interference"}, "units_per_gpu": {"interference", "units"}, "devices": {"gpus"}}
+"""Properties that a problem keeps once they are known, and the fields that they follow from."""
 UNITS = {"V100": 40, "A100": 54, "A30": 28, "H100": 66, "H200": 66}
 """Pairs of multiprocessors by product: what MPS shares are rounded down to."""
 
@@ -67,6 +70,14 @@ class ShareProblem(Document):
         if doubles := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"models: {doubles[0]!r} is listed twice: give each a name of its own")
         return self
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """The same problem with other fields; what was derived from those is derived anew."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name, fields in _DERIVED.items():
+            if fields & set(update or ()):
+                copied.__dict__.pop(name, None)
+        return copied
 
     @cached_property
     def measured(self) -> InterferenceModel:
