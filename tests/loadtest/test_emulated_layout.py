@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.documents import Device, Layout, Mps, Whole, read_deployment, read_document
+from tidegate.documents import Device, InterferenceModel, Layout, Mps, Whole, read_deployment, read_document
 from tidegate.report import Colours
 from tidegate.sim.build import setup_of
 from tidegate.sim.gantt_charts import gantt_charts
@@ -179,24 +179,25 @@ def test_emulated_gpus_are_told_who_slows_whom(tmp_path: Path) -> None:
         json.loads(config_of(folder / str(number), name).parameters["neighbours"].string_value)
         for number, name in enumerate("ab")
     ]
-    board = folder / "gpu0.board"
-    assert [each["board"] for each in told] == [str(board)] * 2
-    assert [each["line"] for each in told] == [0, 1]
+    assert [each["board"] for each in told] == [str(folder / "boards" / "node0-0")] * 2
     assert [each["uses"] for each in told] == [
         {"1": pytest.approx([50, 0, 3 / 4])},
         {"1": pytest.approx([100, 0, 2 / 3])},
     ]
     assert [each["minds"] for each in told] == [[0.004, 0, 0.2]] * 2
-    assert board.read_bytes() == bytes(2 * 3 * 8)
+    assert read_document(folder / "interference.json", InterferenceModel) == shared.simulation.interference
 
 
-def test_gpus_that_nobody_shares_have_no_board(tmp_path: Path) -> None:
+def test_each_gpu_has_a_board_of_its_own(tmp_path: Path) -> None:
     apart = [{**worker, "device": number} for number, worker in enumerate(SHARED["workers"])]
     document = Scenario.model_validate({**SHARED, "workers": apart})
     folder = tmp_path / "deployment"
     write_emulated_deployment(folder, document, PolicyChoice(name="fifs"), 3, tmp_path / "events.jsonl")
-    assert "neighbours" not in config_of(folder / "0", "a").parameters
-    assert not [*folder.glob("*.board")]
+    told = [
+        json.loads(config_of(folder / n, name).parameters["neighbours"].string_value)
+        for n, name in (("0", "a"), ("1", "b"))
+    ]
+    assert [Path(each["board"]).name for each in told] == ["node0-0", "node0-1"]
 
 
 def test_triton_by_itself_runs_no_pipelines() -> None:

@@ -4,6 +4,7 @@ import http.client
 import importlib.util
 import json
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -147,7 +148,7 @@ class Clock:
 
 def told(at: Path, **changes: object) -> dict[str, str]:
     """Half of what it takes is computing, which a neighbour's 50 % of the cache make three times as long."""
-    document = {"board": str(at), "line": 0, "uses": {"1": [8, 9, 0.5]}, "minds": [0.04, 0.0, 0.0], **changes}
+    document = {"board": str(at), "uses": {"1": [8, 9, 0.5]}, "minds": [0.04, 0.0, 0.0], **changes}
     return {"neighbours": json.dumps(document)}
 
 
@@ -173,12 +174,11 @@ def test_while_it_is_busy_its_neighbours_see_what_it_uses(
     emulated: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board = tmp_path / "board"
-    board.write_bytes(bytes(24))
     seen = []
 
     class Watched(Clock):
         def sleep(self, seconds: float) -> None:
-            until_s, cache, dram = np.fromfile(board)
+            until_s, cache, dram = np.fromfile(board)[:3]
             seen.append((until_s > self.now_ns / 1e9 + seconds, cache, dram))
             super().sleep(seconds)
 
@@ -190,7 +190,6 @@ def test_while_it_is_busy_its_neighbours_see_what_it_uses(
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"line": 2}, "has 1 lines, and none numbered 2"),
         ({"board": "/nowhere/gpu0"}, "/nowhere/gpu0: No such file"),
         ({"minds": [1, 2]}, "expected JSON with board"),
         ({"uses": {}}, "expected JSON with board"),
@@ -201,11 +200,58 @@ def test_while_it_is_busy_its_neighbours_see_what_it_uses(
 def test_neighbours_that_make_no_sense_are_refused(
     emulated: ModuleType, tmp_path: Path, changes: dict[str, object], what: str
 ) -> None:
-    board = tmp_path / "board"
-    board.write_bytes(bytes(24))
     with pytest.raises(ValueError, match=what):
-        emulated.neighbours(told(board, **changes))
+        emulated.neighbours(told(tmp_path / "board", **changes))
     assert emulated.neighbours({}) is None
+
+
+HOLDS_A_LINE = """
+import importlib.util, sys
+from types import ModuleType
+sys.modules["triton_python_backend_utils"] = ModuleType("pb_utils")
+spec = importlib.util.spec_from_file_location("model", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+try:
+    mine = module.neighbours({"neighbours": sys.argv[2]})
+except ValueError as error:
+    print(error, flush=True)
+else:
+    mine._board[mine._line, 1] = 7
+    print(mine._line, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_line_is_free_again_once_its_process_is_killed(
+    emulated: ModuleType, tmp_path: Path, at_the_end: Callable[..., None]
+) -> None:
+    board = tmp_path / "board"
+
+    def start() -> tuple["subprocess.Popen[str]", str]:
+        command = [sys.executable, "-c", HOLDS_A_LINE, str(model_source("emulated_gpu")), told(board)["neighbours"]]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        at_the_end(process.communicate)
+        at_the_end(process.kill)
+        assert process.stdout is not None
+        return process, process.stdout.readline().strip()
+
+    (first, line), (_, other) = start(), start()
+    assert (line, other) == ("0", "1")
+    first.kill()
+    first.wait()
+    assert start()[1] == "0"
+    assert start()[1] == "2"
+    assert np.fromfile(board).reshape(-1, 3)[:4, 1].tolist() == [7, 7, 7, 0]
+
+
+def test_a_board_that_is_full_is_named(emulated: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(*_: object) -> None:
+        raise BlockingIOError
+
+    monkeypatch.setattr(emulated.fcntl, "lockf", taken)
+    with pytest.raises(ValueError, match=r"all 64 lines of the board .*/board are taken: no more instances"):
+        emulated.neighbours(told(tmp_path / "board"))
 
 
 def test_holds_for_the_promised_time_and_echoes(server: EmbeddedTriton) -> None:

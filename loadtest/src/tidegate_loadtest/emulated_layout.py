@@ -15,23 +15,20 @@ from tritonclient.grpc import model_config_pb2
 from tidegate.api import NS_PER_MS, Profile
 from tidegate.documents import (
     DEPLOYMENT_FILE,
+    INTERFERENCE_FILE,
     LAYOUT_FILE,
+    NEIGHBOURS,
     PROXY_FILE,
     DeployedPartition,
     DeployedWorker,
     Deployment,
-    Device,
     InterferenceModel,
     Layout,
     LayoutPartition,
-    LayoutWorker,
-    Slice,
-    Tenant,
-    Whole,
-    compute_percent,
-    mig_instance,
+    neighbours_parameter,
     write_document,
 )
+from tidegate.host import Plugins
 from tidegate.sim.build import true_profiles
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate_loadtest.connection import LoadTestError
@@ -41,8 +38,6 @@ MOST_TRITONS: Final = 32
 """Each is a server of its own, with a process for each model."""
 _INPUT_FLOATS: Final = 8
 _ANSWER_BYTES: Final = 32
-BOARD_LINE_BYTES: Final = 24
-"""An instance's part of what emulated GPUs tell their neighbours."""
 _FIRST_PORT: Final = 20_000
 """A configuration has to name some; it is started on free ones."""
 
@@ -58,10 +53,10 @@ class _Step:
 
 
 def needs_layout(scenario: Scenario) -> bool:
-    """Whether one Triton for each entry of `workers` will not do: models are split, or who shares a GPU matters."""
+    """Whether one Triton for each entry of `workers` will not do: models are split, who shares a GPU matters, or changes."""
     if scenario.layout is not None or any(model.pipelines for model in scenario.models):
         return True
-    if isinstance(scenario.simulation.interference, InterferenceModel):
+    if isinstance(scenario.simulation.interference, InterferenceModel) or scenario.controller is not None:
         return True
     return len({pool.kind for pool in scenario.workers}) > 1
 
@@ -84,15 +79,19 @@ def write_emulated_deployment(folder: Path, scenario: Scenario, choice: PolicyCh
     parts = {part.name: part for part in layout.partitions}
     folder.mkdir()
     write_document(folder / LAYOUT_FILE, layout)
-    neighbours = _neighbours(folder, scenario, layout)
+    interference = scenario.simulation.interference
+    if isinstance(interference, InterferenceModel):
+        write_document(folder / INTERFERENCE_FILE, interference)
     workers = []
     for number, worker in enumerate(layout.workers):
         repository = folder / str(number)
         for name in worker.hosts:
             config = _config_of(parts[name], steps[name], times[name, worker.speed])
             _set_parameters(config, scenario, parts[name].model, seed=seed * MOST_TRITONS + number)
-            if told := neighbours.get((worker.name, name)):
-                config.parameters["neighbours"].string_value = told
+            if isinstance(interference, InterferenceModel):
+                config.parameters[NEIGHBOURS].string_value = neighbours_parameter(
+                    interference, folder, worker.device, worker.slice, name, config.max_batch_size
+                )
             _write_model(repository / name, config)
         workers.append(
             DeployedWorker(
@@ -124,6 +123,12 @@ def write_emulated_deployment(folder: Path, scenario: Scenario, choice: PolicyCh
             for number, worker in enumerate(layout.workers)
         ],
     }
+    if scenario.controller is not None:
+        # Validated, so that documents which options name by their paths are in it.
+        options = Plugins.installed().make_controller(scenario.controller, layout, seed=seed).options
+        config["controller"] = scenario.controller.model_dump(mode="json") | {
+            "options": options.model_dump(mode="json")
+        }
     (folder / PROXY_FILE).write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
@@ -152,34 +157,6 @@ def _set_parameters(config: model_config_pb2.ModelConfig, scenario: Scenario, mo
     parameters = {"tidegate_batch": scenario.model(model).batch, **disturbances(scenario, seed)}
     for key, value in parameters.items():
         config.parameters[key].string_value = value
-
-
-def _neighbours(folder: Path, scenario: Scenario, layout: Layout) -> dict[tuple[str, str], str]:
-    """What says who slows down whom, by (worker, partition); each GPU that is shared gets a board in the folder."""
-    model = scenario.simulation.interference
-    if not isinstance(model, InterferenceModel):
-        return {}
-    sharing: dict[tuple[Device, Slice], list[tuple[LayoutWorker, str]]] = {}
-    for worker in layout.workers:
-        here = sharing.setdefault((worker.device, mig_instance(worker.slice) or Whole()), [])
-        here.extend((worker, name) for name in worker.hosts)
-    most = {part.name: max(map(len, part.latency_ms.values())) for part in layout.partitions}
-    told = {}
-    for number, hosted in enumerate(sharing.values()):
-        if len({worker.name for worker, _ in hosted}) < 2:
-            continue
-        board = folder.absolute() / f"gpu{number}.board"
-        board.write_bytes(bytes(BOARD_LINE_BYTES * len(hosted)))
-        for line, (worker, name) in enumerate(hosted):
-            tenants = [Tenant(name, rows, compute_percent(worker.slice)) for rows in range(1, most[name] + 1)]
-            alone = {str(tenant.rows): model.alone(tenant) for tenant in tenants}
-            uses = {
-                rows: (each.cache_percent, each.dram_percent, each.gpu_ms / each.taken_ms)
-                for rows, each in alone.items()
-            }
-            minds = [*model.models[name].sensitivity.model_dump().values()]
-            told[worker.name, name] = json.dumps({"board": str(board), "line": line, "uses": uses, "minds": minds})
-    return told
 
 
 def disturbances(scenario: Scenario, seed: int) -> dict[str, str]:

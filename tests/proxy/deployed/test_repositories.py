@@ -1,5 +1,6 @@
 """Repositories of workers that a deployment did not begin with."""
 
+import json
 from pathlib import Path
 
 import onnx
@@ -11,13 +12,21 @@ from tests.proxy.actuation.deployment import layout, write_deployment
 from tests.proxy.actuation.split import of_blocks, write_blocks
 from tidegate.documents import (
     Device,
+    InterferenceModel,
     Layout,
     LayoutNetwork,
+    Line,
+    Sensitivity,
+    ShareTable,
+    SharingModel,
     write_document,
 )
 from tidegate_proxy.deployed.folder import DeploymentError
 from tidegate_proxy.deployed.repositories import EMULATED_TIMES, Repositories
 from tidegate_repo_generator.deploying.deploy import deploy
+
+EMULATED = 'parameters { key: "%s" value: { string_value: "{}" } }\n'
+"""A parameter of an emulated GPU in a model's configuration, of such a name."""
 
 
 def config_in(repository: Path) -> model_config_pb2.ModelConfig:
@@ -51,8 +60,7 @@ def test_an_emulated_gpu_of_another_kind_takes_the_time_of_the_layout(tmp_path: 
     first = layout(0)
     folder = write_deployment(tmp_path / "deployment", first)
     path = folder / "workers/gpu0/m/config.pbtxt"
-    emulated = 'parameters { key: "%s" value: { string_value: "{}" } }\n'
-    path.write_text(path.read_text() + emulated % EMULATED_TIMES + emulated % "neighbours")
+    path.write_text(path.read_text() + EMULATED % EMULATED_TIMES + EMULATED % "neighbours")
     wanted = on_another(first, "slow")
     parameters = config_in(Repositories(folder).write(1, wanted.workers[0], wanted)).parameters
     assert parameters[EMULATED_TIMES].string_value == '{"1": 9.0, "2": 9.0, "3": 9.0, "4": 9.0}'
@@ -61,6 +69,41 @@ def test_an_emulated_gpu_of_another_kind_takes_the_time_of_the_layout(tmp_path: 
     assert (
         config_in(Repositories(folder).write(2, same.workers[0], same)).parameters[EMULATED_TIMES].string_value == "{}"
     )
+
+
+def emulated_deployment(folder: Path, names: tuple[str, ...]) -> Path:
+    """A worker with 40 % of an emulated GPU, and a file that says what neighbours cost these partitions."""
+    write_deployment(folder, layout(0, percent=40))
+    path = folder / "workers/gpu0/m/config.pbtxt"
+    path.write_text(path.read_text() + EMULATED % EMULATED_TIMES)
+    table = ShareTable(rows=(1, 4), percents=(20, 40), taken_ms=((20, 10), (40, 20)))
+    model = SharingModel(gpu_ms=table, cache_percent=Line(slope=0.1), sensitivity=Sensitivity(cache=0.5))
+    write_document(folder / "interference.json", InterferenceModel(gpu="any", models=dict.fromkeys(names, model)))
+    return folder
+
+
+def test_an_emulated_gpu_feels_who_is_where_it_moved_with_the_share_that_it_has_there(tmp_path: Path) -> None:
+    folder = emulated_deployment(tmp_path / "deployment", ("m",))
+    repositories = Repositories(folder)
+    told = []
+    for number, (gpu, percent) in enumerate([(1, 40), (1, 20), (2, 20)]):
+        wanted = layout(gpu, percent=percent)
+        config = config_in(repositories.write(number, wanted.workers[0], wanted))
+        told.append(json.loads(config.parameters["neighbours"].string_value))
+    assert [Path(each["board"]).relative_to(folder).as_posix() for each in told] == [
+        "boards/here-1",
+        "boards/here-1",
+        "boards/here-2",
+    ]
+    assert [each["uses"]["1"] for each in told] == [pytest.approx([cache, 0, 1]) for cache in (10, 5, 5)]
+    assert [each["minds"] for each in told] == [[0.5, 0, 0]] * 3
+
+
+def test_a_partition_that_the_interference_file_does_not_know_is_named(tmp_path: Path) -> None:
+    folder = emulated_deployment(tmp_path / "deployment", ("n",))
+    wanted = layout(1, percent=40)
+    with pytest.raises(DeploymentError, match=r"interference.json knows nothing of partition 'm'.*it has n"):
+        Repositories(folder).write(1, wanted.workers[0], wanted)
 
 
 def test_a_partition_that_the_folder_does_not_have_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ layout         what is loaded where: planners make it, the generator, the simula
 deployment     what the generator wrote: model repositories and the processes that serve them
 profile_file   how long models run, as measured; hardware: on what
 interference   what models take on shares of one GPU, and by how much neighbours there make that longer
+emulated_neighbours  what emulated GPUs of a deployment are told of it
 struct_field   nouns of the contract as fields of a document
 from_file      documents as fields of options, given as they are or by their paths
 no_yaml        what is wrong with a text that is no YAML
@@ -34,6 +35,7 @@ from tidegate.documents.deployment import (
 )
 from tidegate.documents.did_you_mean import did_you_mean
 from tidegate.documents.document import DocumentError, read_document, write_document
+from tidegate.documents.emulated_neighbours import INTERFERENCE_FILE, NEIGHBOURS, neighbours_parameter
 from tidegate.documents.from_file import FromFile
 from tidegate.documents.hardware import Hardware
 from tidegate.documents.interference import (
@@ -63,8 +65,10 @@ from tidegate.documents.wrong_value import in_our_words
 __all__ = [
     "DEFAULT_KIND",
     "DEPLOYMENT_FILE",
+    "INTERFERENCE_FILE",
     "LAYOUT_FILE",
     "MIG_GEOMETRIES",
+    "NEIGHBOURS",
     "PROXY_FILE",
     "RUN_FOLDER",
     "STATE_FILE",
@@ -112,6 +116,7 @@ __all__ = [
     "in_our_words",
     "mig_geometries",
     "mig_instance",
+    "neighbours_parameter",
     "no_yaml",
     "read_deployment",
     "read_document",

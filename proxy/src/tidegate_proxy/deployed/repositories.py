@@ -6,18 +6,22 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.documents import (
+    INTERFERENCE_FILE,
     LAYOUT_FILE,
+    NEIGHBOURS,
     RUN_FOLDER,
     DeployedWorker,
+    InterferenceModel,
     Layout,
+    LayoutPartition,
     LayoutWorker,
+    neighbours_parameter,
     read_deployment,
     read_document,
     write_document,
@@ -29,7 +33,6 @@ _FOLDER, _GENERATED = "workers", "generated"
 _GENERATE_S = 600.0
 EMULATED_TIMES = "table_ms"
 """The parameter of an emulated GPU that says how long its batches take: {rows: milliseconds}, as JSON."""
-_EMULATED_NEIGHBOURS = "neighbours"
 
 
 class Repositories:
@@ -44,6 +47,9 @@ class Repositories:
         for worker in self._deployment.workers:
             for name in worker.hosts:
                 self._hosts.setdefault(name, []).append((worker, kinds.get(worker.name, "")))
+        path = folder / INTERFERENCE_FILE
+        self._interference = read_document(path, InterferenceModel) if path.exists() else None
+        """What emulated GPUs slow each other down by; None: they do not."""
         self._generated: tuple[Layout, Path] | None = None
         """The layout for which partitions were made last, and the deployment that has them."""
         for left in (_FOLDER, _GENERATED):  # of a deployment that was killed
@@ -61,9 +67,40 @@ class Repositories:
             model, is_of_its_kind = self._model(name, worker, layout)
             _copy(model, target / name)
             (part,) = (part for part in layout.partitions if part.name == name)
-            emulated_ms = None if is_of_its_kind else part.latency_ms[worker.speed]
-            _adapt(target / name / _CONFIG, batches.get(name, 0), emulated_ms)
+            config = text_format.Parse((target / name / _CONFIG).read_text("utf-8"), model_config_pb2.ModelConfig())
+            before = config.SerializeToString(deterministic=True)
+            _take_batches(config, batches.get(name, 0))
+            if EMULATED_TIMES in config.parameters:
+                self._emulate(config, worker, part, is_of_its_kind=is_of_its_kind)
+            if config.SerializeToString(deterministic=True) != before:
+                (target / name / _CONFIG).unlink()  # it is a link to another worker's
+                (target / name / _CONFIG).write_text(text_format.MessageToString(config), encoding="utf-8")
         return target
+
+    def _emulate(
+        self,
+        config: model_config_pb2.ModelConfig,
+        worker: LayoutWorker,
+        part: LayoutPartition,
+        *,
+        is_of_its_kind: bool,
+    ) -> None:
+        """Have an emulated GPU take the time of this worker, and feel its neighbours. Raises DeploymentError."""
+        latency_ms, parameters = part.latency_ms[worker.speed], config.parameters
+        if not is_of_its_kind:
+            parameters[EMULATED_TIMES].string_value = json.dumps(dict(enumerate(latency_ms, 1)))
+        parameters.pop(NEIGHBOURS, None)  # what it says is of the worker that was there before
+        if (interference := self._interference) is None:
+            return
+        file = self._folder / INTERFERENCE_FILE
+        if interference.lacks([part.name]):
+            raise DeploymentError(
+                f"{file} knows nothing of partition {part.name!r}, which worker {worker.name!r} is to host on an "
+                f"emulated GPU; it has {', '.join(sorted(interference.models))}: put one there that has it, or none"
+            )
+        parameters[NEIGHBOURS].string_value = neighbours_parameter(
+            interference, self._folder, worker.device, worker.slice, part.name, len(latency_ms)
+        )
 
     def _model(self, name: str, worker: LayoutWorker, layout: Layout) -> tuple[Path, bool]:
         """The folder of a partition in the repository of a worker that hosts it, and whether that is of its kind."""
@@ -136,22 +173,10 @@ def _copy(model: Path, target: Path) -> None:
     shutil.copytree(model, target, copy_function=link)
 
 
-def _adapt(path: Path, batch: int, emulated_ms: Sequence[float] | None) -> None:
-    """Have a model take batches as the layout has them; 0: as before.
-
-    `emulated_ms`: what they take from now on on an emulated GPU, that of 1, 2, ... rows; None: as before.
-    """
-    config = text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
-    before = config.SerializeToString(deterministic=True)
+def _take_batches(config: model_config_pb2.ModelConfig, batch: int) -> None:
+    """Have a model take batches of so many rows; 0: as before."""
     if batch:
         config.max_batch_size = batch
         preferred = [size for size in config.dynamic_batching.preferred_batch_size if size <= batch]
         if config.HasField("dynamic_batching"):
             config.dynamic_batching.preferred_batch_size[:] = preferred
-    if EMULATED_TIMES in config.parameters:
-        config.parameters.pop(_EMULATED_NEIGHBOURS, None)  # what it says is of the worker that was there before
-        if emulated_ms is not None:
-            config.parameters[EMULATED_TIMES].string_value = json.dumps(dict(enumerate(emulated_ms, 1)))
-    if config.SerializeToString(deterministic=True) != before:
-        path.unlink()  # it is a link to another worker's
-        path.write_text(text_format.MessageToString(config), encoding="utf-8")

@@ -6,9 +6,12 @@ parameters and an example of a configuration are in the README of tidegate-trito
 """
 
 import ctypes
+import fcntl
 import itertools
 import json
 import math
+import mmap
+import os
 import time
 import zlib
 from collections.abc import Callable
@@ -129,19 +132,38 @@ class _Neighbours:
     """Who else is busy on the same emulated GPU, in other processes: all write on one board, a file that they map.
 
     A line of the board is one instance's: until when it is busy, in seconds of the monotonic clock, and the percentages
-    of cache and DRAM that it uses meanwhile. One that is killed is no neighbour for longer than two steps.
+    of cache and DRAM that it uses meanwhile. Each takes a line that nobody has when it starts, and has it by a lock of
+    the file: whatever ends the process, the kernel frees it. One that is killed is no neighbour for longer than two
+    steps.
     """
 
     STEP_NS = 1_000_000
     """How often an instance looks at the board while it is busy."""
+    LINES, LINE_BYTES = 64, 24
 
-    def __init__(self, board: str, line: int, uses: dict[int, tuple[float, float, float]], minds: list[float]) -> None:
+    def __init__(self, board: str, uses: dict[int, tuple[float, float, float]], minds: list[float]) -> None:
         """`uses`: by rows, its own percentages of cache and DRAM, and the share of its time that is not the bus's."""
-        self._board = np.memmap(board, np.float64, mode="r+").reshape(-1, 3)
-        if line >= len(self._board):
-            raise ValueError(f"parameter neighbours: the board has {len(self._board)} lines, and none numbered {line}")
-        self._line, self._uses, self._minds = line, uses, minds
-        self._others = np.arange(len(self._board)) != line
+        # Open for as long as the process lives: with the first of its descriptors that is closed the lock would go.
+        self._file = os.open(board, os.O_RDWR | os.O_CREAT, 0o666)
+        if os.fstat(self._file).st_size < self.LINES * self.LINE_BYTES:
+            os.ftruncate(self._file, self.LINES * self.LINE_BYTES)
+        self._board = np.frombuffer(mmap.mmap(self._file, self.LINES * self.LINE_BYTES), np.float64).reshape(-1, 3)
+        self._line = self._take_line(board)
+        self._board[self._line] = 0
+        self._uses, self._minds = uses, minds
+        self._others = np.arange(self.LINES) != self._line
+
+    def _take_line(self, board: str) -> int:
+        for line in range(self.LINES):
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, self.LINE_BYTES, self.LINE_BYTES * line)
+            except (BlockingIOError, PermissionError):  # somebody's; which of the two POSIX leaves open
+                continue
+            return line
+        raise ValueError(
+            f"parameter neighbours: all {self.LINES} lines of the board {board} are taken: no more instances can share "
+            "one emulated GPU"
+        )
 
     def hold(self, start_ns: int, work_ns: int, rows: int) -> int:
         """Sleep for as long as work takes beside those that are busy meanwhile; return when it should have ended."""
@@ -178,16 +200,16 @@ def neighbours(parameters: dict[str, str]) -> _Neighbours | None:
         for rows, (cache, dram, computing) in told["uses"].items():
             uses[int(rows)] = float(cache), float(dram), float(computing)
         minds = [float(value) for value in told["minds"]]
-        board, line = str(told["board"]), int(told["line"])
+        board = str(told["board"])
         if not uses or len(minds) != 3 or min(*minds, *(value for mine in uses.values() for value in mine)) < 0:
             raise ValueError("nothing may be negative")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"parameter neighbours is '{text}': expected JSON with board, line, uses {{rows: [cache, dram, part]}} "
+            f"parameter neighbours is '{text}': expected JSON with board, uses {{rows: [cache, dram, part]}} "
             "and minds [cache, dram, neighbour], nothing negative"
         ) from error
     try:
-        return _Neighbours(board, line, uses, minds)
+        return _Neighbours(board, uses, minds)
     except OSError as error:
         raise ValueError(f"parameter neighbours: {board}: {error.strerror}") from error
 
