@@ -5,15 +5,25 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import wait_until
 from tests.proxy.actuation.deployment import Told, layout
 from tests.proxy.actuation.live import Live, Load
 from tests.proxy.actuation.split import of_blocks, write_blocks
 from tidegate.documents import write_document
+from tidegate_proxy.deployed import slice_environment
+from tidegate_proxy.deployed.folder import DeploymentError
 from tidegate_repo_generator.deploying.deploy import deploy
 
 Start = Callable[..., Live]
 StartLoad = Callable[[Live], Load]
+
+
+def told(pid: int) -> dict[str, str]:
+    """The environment that a process was started with."""
+    variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return dict(variable.split("=", 1) for variable in variables if variable)
 
 
 def test_a_worker_moves_and_no_request_is_lost(start_live: Start, start_load: StartLoad) -> None:
@@ -29,6 +39,31 @@ def test_a_worker_moves_and_no_request_is_lost(start_live: Start, start_load: St
     load.goes_on()
     assert live.serving == ["gpu3", "gpu4"]
     assert load.end() == []
+
+
+def test_first_workers_and_new_ones_are_told_of_their_shares(
+    start_live: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(slice_environment, "_DRIVER", tmp_path / "nvidiactl")  # which there is not
+    live = start_live(layout(0, percent=40))
+    first = told(live.pid("gpu0"))
+    Told.wants = layout(0, percent=60).model_copy(
+        update={"workers": (layout(0, percent=60).workers[0].model_copy(update={"name": "gpu0-60"}),)}
+    )
+    live.wait_for("done")
+    second = told(live.pid("gpu0-60"))
+    assert [each["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] for each in (first, second)] == ["40", "60"]
+    assert [Path(each["CUDA_MPS_PIPE_DIRECTORY"]).name for each in (first, second)] == ["gpu-0"] * 2
+
+
+def test_a_deployment_whose_shares_have_no_daemon_does_not_start(
+    start_live: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "nvidiactl").touch()
+    monkeypatch.setattr(slice_environment, "_DRIVER", tmp_path / "nvidiactl")
+    monkeypatch.setattr(slice_environment, "which", lambda name: None)
+    with pytest.raises(DeploymentError, match=r"worker 'gpu1' has a share of GPU 1, and no MPS daemon answers at"):
+        start_live(layout(1, 2, percent=40))
 
 
 def test_a_shadow_that_is_never_ready_is_undone(start_live: Start, start_load: StartLoad) -> None:

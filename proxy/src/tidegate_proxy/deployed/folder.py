@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate.documents import PROXY_FILE, RUN_FOLDER, read_deployment
+from tidegate.documents import PROXY_FILE, RUN_FOLDER, DeployedWorker, read_deployment
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import Listen, ServeConfig, TritonAddress
 from tidegate_proxy.configuration.config_file import read_config
@@ -20,12 +20,17 @@ class DeploymentError(Exception):
 class WorkerPlan:
     """One worker that is to be started. Ports are 0 where any free one will do."""
 
-    name: str
+    worker: DeployedWorker
     repository: Path
     log: Path
     grpc_port: int
     http_port: int
     metrics_port: int
+
+    @property
+    def name(self) -> str:
+        """The worker's."""
+        return self.worker.name
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ def read_plan(folder: Path, *, free_ports: bool = False) -> DeploymentPlan:
             raise DeploymentError(f"worker {name!r} has no repository: {repository} is gone; generate {folder} again")
         plans.append(
             WorkerPlan(
-                name,
+                known[name],
                 repository,
                 folder / RUN_FOLDER / f"{Path(known[name].repository).name}.log",
                 *((0, 0, 0) if free_ports else _ports(triton)),

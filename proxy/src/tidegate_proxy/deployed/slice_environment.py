@@ -7,7 +7,7 @@ from pathlib import Path
 from shutil import which
 from typing import Final
 
-from tidegate.documents import LayoutWorker, Mps
+from tidegate.documents import DeployedWorker, LayoutWorker, Mps
 from tidegate_proxy.deployed.folder import DeploymentError
 
 PIPES: Final = "TIDEGATE_MPS"
@@ -17,7 +17,7 @@ _DRIVER: Final = Path("/dev/nvidiactl")
 _ASK_S: Final = 10.0
 
 
-def environment_of(worker: LayoutWorker) -> dict[str, str]:
+def environment_of(worker: LayoutWorker | DeployedWorker) -> dict[str, str]:
     """The variables that limit a process to its share; none for a worker without a share.
 
     The share is of the life of the process: another one needs another process. Raises DeploymentError where there are
@@ -41,7 +41,7 @@ def environment_of(worker: LayoutWorker) -> dict[str, str]:
     return told
 
 
-def _domain(worker: LayoutWorker) -> str:
+def _domain(worker: LayoutWorker | DeployedWorker) -> str:
     """The name of the daemon's folder, as the scripts of a deployment call it."""
     device, part = worker.device, worker.slice
     assert isinstance(part, Mps)

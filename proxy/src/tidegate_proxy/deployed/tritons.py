@@ -59,12 +59,14 @@ class RunningTritons:
     def start_all(self, plans: Sequence[WorkerPlan], ready: Callable[[str, EmbeddedTriton], None]) -> None:
         """Start those that the deployment begins with; `ready` is called as each becomes so.
 
-        Raises DeploymentError for the first that does not start.
+        Raises DeploymentError for the first that does not start, and before any does where a share has no MPS daemon.
         """
-        for plan in plans:
+        environments = [environment_of(plan.worker) for plan in plans]  # raises before anything is there to be ended
+        for plan, environment in zip(plans, environments, strict=True):
             triton = EmbeddedTriton(
                 [plan.repository],
                 log=plan.log,
+                environment=environment,
                 grpc_port=plan.grpc_port,
                 http_port=plan.http_port,
                 metrics_port=plan.metrics_port,
