@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.inss.outcomes import Load, Way, plan, problem_for
-from bench.inss.workloads import interference_of, measured
+from bench.inss.workloads import stretched
+from tidegate.sim.result import RunResult
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_inss.layout import layout_of
@@ -21,6 +22,7 @@ UNLIKE = 0.5
 """How unlike a model's rates are over time: log-normal, the standard deviation of the logarithm."""
 CONTROLLERS = (None, "gslice-loop", "share-replanning", "share-replanning inss")
 """Controllers, and who plans for them."""
+POLICY = PolicyChoice(name="symphony")
 LIMITS = {"every_s": 3, "pause_s": 5, "start_limit_s": 30}
 SPARE = {"gslice-loop": 0.75, "share-replanning": 0.15}
 """The loop as it is told best (`told`)."""
@@ -33,6 +35,8 @@ class Hour:
     load: Load
     seconds: float
     controller: str | None
+    stretch: float = 1.0
+    """All takes so much longer, and so much less comes."""
 
 
 @dataclass(frozen=True)
@@ -46,29 +50,47 @@ class Followed:
     undone: int
     lost: int
     """Requests that failed or were forgotten."""
+    taken_s: tuple[float, ...]
+    """How long each change took, from its first new process to the switch."""
 
 
 def follow(hour: Hour) -> Followed:
-    """Simulate. The plan at the beginning is that of the search for the mean rates."""
+    """Simulate."""
+    with TemporaryDirectory() as folder:
+        return followed(simulate(Run(scenario_of(hour, Path(folder)), POLICY, hour.load.seed)))
+
+
+def scenario_of(hour: Hour, folder: Path) -> Scenario:
+    """The scenario; its arrivals are a file in the folder. The plan at the beginning is the search's for mean rates."""
     problem = problem_for(hour.load)
     found, _ = plan(hour.load, Way("shares"))
-    with TemporaryDirectory() as folder:
-        trace = Path(folder) / "arrivals.txt"
-        with trace.open("w") as lines:
-            lines.writelines(f"{at:.6f} {name}\n" for at, name in arrivals(problem, hour.seconds, hour.load.seed))
-        scenario = Scenario.model_validate(
-            {
-                "warmup_s": 1,
-                "duration_s": hour.seconds - 1,
-                "layout": layout_of(problem, found),
-                "arrivals": {"process": "trace", "file": str(trace), "format": "lines"},
-                "simulation": {"interference": interference_of(hour.load.names, measured(hour.load.folder))},
-                **_controller(hour.controller, problem),
-            }
-        )
-        result = simulate(Run(scenario, PolicyChoice(name="symphony"), hour.load.seed))
+    problem = stretched(problem, hour.stretch)
+    trace = folder / "arrivals.txt"
+    with trace.open("w") as lines:
+        lines.writelines(f"{at:.6f} {name}\n" for at, name in arrivals(problem, hour.seconds, hour.load.seed))
+    return Scenario.model_validate(
+        {
+            "warmup_s": 1,
+            "duration_s": hour.seconds - 1,
+            "layout": layout_of(problem, found),
+            "arrivals": {"process": "trace", "file": str(trace), "format": "lines"},
+            "simulation": {"interference": problem.measured},
+            **_controller(hour.controller, problem),
+        }
+    )
+
+
+def followed(result: RunResult) -> Followed:
+    """What came of a run, simulated or live."""
     total = result.rows[0]
     states = Counter(change.state for change in result.changes)
+    began: dict[int, float] = {}
+    taken_s = []
+    for change in result.changes:
+        if change.state == "starting":
+            began[change.change] = change.at_s
+        elif change.state == "switched":
+            taken_s.append(change.at_s - began[change.change])
     return Followed(
         late=total.bad_rate,
         worst=total.worst_bad_rate,
@@ -76,6 +98,7 @@ def follow(hour: Hour) -> Followed:
         changes=states["switched"],
         undone=states["undone"],
         lost=total.failed + total.stranded,
+        taken_s=tuple(taken_s),
     )
 
 

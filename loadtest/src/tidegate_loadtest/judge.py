@@ -4,10 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from tidegate.api import NS_PER_MS, Advise, Batch, Request
-from tidegate.observation import Reader, Reducer, StartLeg, read_log
+from tidegate.control.capacity import gpus_of
+from tidegate.observation import ChangeProgressed, PlanChanged, Reader, Reducer, StartLeg, read_log
 from tidegate.sim import result as figures
 from tidegate.sim.build import setup_of
 from tidegate.sim.record import ANSWERED, LATE, Record
@@ -52,6 +54,7 @@ def judge(
         warmup_s=scenario.warmup_s,
         duration_s=scenario.duration_s,
         gantt_s=gantt_s,
+        gpus=gpus_of(layout_of(scenario)) if event_log is not None else None,
     )
     rows = [_with_lateness(row, requests, seen) for row in result.rows]
     if event_log is None:
@@ -77,16 +80,18 @@ def _note_ends(record: Record, requests: RequestSequence, seen: Seen, warmup_ns:
 
 
 def _note_legs(record: Record, event_log: Path, origin_ns: int) -> None:
-    """What ran where, and what the policy advised."""
+    """What ran where, what the policy advised, and how the layout changed."""
     reducer = Reducer(_Legs(record, origin_ns))
     with event_log.open("rb") as lines:
         _header, entries = read_log(lines)
         for entry in entries:
             reducer.handled(entry.event, entry.effects)
+            if isinstance(entry.event, PlanChanged):
+                record.joined_workers |= {worker.id: worker.name for worker in entry.event.workers}
 
 
 class _Legs(Reader):
-    """Enters in a record what an event log tells of legs, and of advice; how requests end is for their clients to say.
+    """Enters in a record what an event log tells of legs, advice and changes; how requests end is the clients' to say.
 
     The log's instants are of the clock that `origin_ns` is of.
     """
@@ -104,6 +109,9 @@ class _Legs(Reader):
 
     def advised(self, now_ns: int, advice: Advise) -> None:
         self._record.advised(now_ns - self._origin_ns, advice)
+
+    def change_progressed(self, event: ChangeProgressed) -> None:
+        self._record.change_progressed(msgspec.structs.replace(event, now_ns=event.now_ns - self._origin_ns))
 
 
 def _with_lateness(row: Row, requests: RequestSequence, seen: Seen) -> Row:

@@ -76,7 +76,8 @@ class Row:
     """How much later than scheduled the load generator sent its requests. None: simulated."""
     lateness_p99_ms: float | None = None
     mean_workers: float | None = None
-    """`*` only: how many workers the layout had in the window, on average. None: run live."""
+    """`*` only: how many workers the layout had in the window, on average. None: run live, on a server
+    without an event log."""
     mean_gpus: float | None = None
     """`*` only: how many GPUs it took, shares of them counted as such."""
 
