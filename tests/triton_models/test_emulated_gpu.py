@@ -158,9 +158,10 @@ def test_a_neighbour_is_felt_while_it_is_busy(
     """50 ms of work beside one that is busy for 20: those do 10 of it."""
     clock = Clock()
     monkeypatch.setattr(emulated, "time", clock)
-    lines = np.zeros((3, 3))
+    lines = np.zeros((4, 3))
     lines[1] = 1.02, 50, 30
     lines[2] = 0.9, 50, 30  # has ended
+    lines[3] = 1000, 50, 30  # was killed before the clock began anew
     board = tmp_path / "board"
     board.write_bytes(lines.tobytes())
     mine = emulated.neighbours(told(board))

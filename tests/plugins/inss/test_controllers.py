@@ -4,14 +4,15 @@ from typing import Any
 
 import pytest
 
-from tests.plugins.inss.problems import problem, tenant
+from tests.plugins.inss.problems import INTERFERENCE, problem, tenant
 from tidegate.control import Controller, ControllerSpec, ModelLoad, Observation
-from tidegate.documents import Layout, Mps
+from tidegate.documents import Layout, Mps, Whole
 from tidegate.host import PluginError, Plugins, make_controller
 from tidegate.testing import ControllerConformance
 from tidegate_inss.controllers import GsliceLoop, ShareReplanning
 from tidegate_inss.layout import layout_of
 from tidegate_inss.planners import plan_shares
+from tidegate_inss.problem import ShareProblem
 
 S = 1_000_000_000
 GIVEN = problem(tenant("quick", 2400, 20), tenant("slow", 90, 400), tenant("calm", 900, 60), gpus=2)
@@ -108,5 +109,22 @@ def test_the_loop_takes_a_step_at_a_time_and_moves_nobody() -> None:
 def test_another_problem_than_what_serves_is_refused(name: str) -> None:
     with pytest.raises(PluginError, match="'slow' is in one of the two only"):
         made(name, problem=problem(tenant("quick", 1, 20), tenant("calm", 1, 60), gpus=2))
-    with pytest.raises(PluginError, match="no MPS share of one of its GPUs"):
+    with pytest.raises(PluginError, match="on V100 1 of 'node0', which is none of its GPUs"):
         made(name, problem=problem(*GIVEN.models, gpus=1))
+    whole = FIRST.workers[0].model_copy(update={"slice": Whole()})
+    layout = FIRST.model_copy(update={"workers": (whole, *FIRST.workers[1:])})
+    with pytest.raises(PluginError, match="is no MPS share with one model"):
+        make_controller(Plugins.installed().controller(name), layout, {"problem": GIVEN})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (GIVEN.model_copy(update={"interference": INTERFERENCE.model_copy(update={"gpu": "A100"})}), "not on 'V100'"),
+        (problem(*(each.model_copy(update={"slo_ms": 0.1}) for each in GIVEN.models), gpus=2), "its SLO of 0.1 ms"),
+        (GIVEN.model_copy(update={"interference": "/nowhere.json"}), "/nowhere.json: No such file"),
+    ],
+)
+def test_what_no_plan_can_mend_is_said_before_anything_starts(wrong: ShareProblem, says: str) -> None:
+    with pytest.raises(PluginError, match=says):
+        made("share-replanning", problem=wrong)

@@ -7,6 +7,7 @@ from typing import Annotated, cast
 
 from pydantic import Field
 
+from tidegate.api import PlanningError
 from tidegate.control import Controller, ControllerOptions, Observation
 from tidegate.documents import FromFile, Layout
 from tidegate_inss.by_name import OFFERED
@@ -32,6 +33,10 @@ class ShareController(Controller):
     def __init__(self, layout: Layout, options: ShareControllerOptions, *, seed: int = 0) -> None:
         super().__init__(layout, options, seed=seed)
         self._problem = options.problem
+        try:
+            self._problem.check()  # who cannot plan at all says so before anything starts
+        except PlanningError as error:
+            raise ValueError(f"problem: {error}") from error
         if wrong := fitting(self._problem, layout):
             raise ValueError(wrong)
         self._spare = options.spare

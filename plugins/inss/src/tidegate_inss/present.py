@@ -18,8 +18,14 @@ def fitting(problem: ShareProblem, layout: Layout) -> str:
         return f"problem: its models are not those that are served: {min(planned ^ served)!r} is in one of the two only"
     known = set(problem.devices)
     for worker in layout.workers:
-        if worker.device not in known or not isinstance(worker.slice, Mps) or len(worker.hosts) != 1:
-            return f"problem: worker {worker.name!r} is no MPS share of one of its GPUs with one of its models"
+        device, named = worker.device, f"problem: worker {worker.name!r} of the layout"
+        if device not in known:
+            return (
+                f"{named} is on {device.product} {device.id} of {device.node!r}, which is none of its GPUs: give the "
+                "problem that the layout was planned from"
+            )
+        if not isinstance(worker.slice, Mps) or len(worker.hosts) != 1:
+            return f"{named} is no MPS share with one model: plan the layout by `tidegate plan shares`"
     return ""
 
 

@@ -139,6 +139,8 @@ class _Neighbours:
 
     STEP_NS = 1_000_000
     """How often an instance looks at the board while it is busy."""
+    AHEAD_S = 1.0
+    """Nobody is busy for so long at once: a line that says so is of before the machine was started again."""
     LINES, LINE_BYTES = 64, 24
 
     def __init__(self, board: str, uses: dict[int, tuple[float, float, float]], minds: list[float]) -> None:
@@ -184,7 +186,8 @@ class _Neighbours:
     def _felt(self, now_ns: int) -> float:
         """Say by how much computing takes longer, as a share of what it takes alone."""
         others = self._board[self._others]
-        busy = others[others[:, 0] > now_ns / 1e9]
+        ahead_s = others[:, 0] - now_ns / 1e9
+        busy = others[(ahead_s > 0) & (ahead_s < self.AHEAD_S)]
         cache, dram, each = self._minds
         return float(cache * busy[:, 1].sum() + dram * busy[:, 2].sum() + each * len(busy))
 
