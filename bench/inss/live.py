@@ -14,7 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -32,6 +32,16 @@ GPUS, SCALE, SEED = 2, 0.7, 0
 WAYS = {"one plan": None, "share-replanning": "share-replanning", "gslice-loop": "gslice-loop"}
 LATENESS_MS = 50.0
 """The 99th percentile of the generator's lateness that is no matter: SLOs are twenty times the measured ones."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What came of a way, live and simulated."""
+
+    live: Followed
+    simulated: Followed
+    generator_late_ms: float
+    """The 99th percentile of how much later than due requests were sent."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -53,29 +63,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for way in options.ways:
         load = Load(options.data, NAMES, GPUS, SEED, SCALE)
         hour = Hour(load, options.seconds, WAYS[way], options.stretch)
-        live, behind_ms = _live(hour, None if options.keep is None else options.keep / way.replace(" ", "-"))
-        found[way] = {"live": asdict(live), "simulated": asdict(follow(hour)), "generator_late_ms": behind_ms}
-        console.print(f"{way}: {live}")
+        live, late_ms = _live(hour, None if options.keep is None else options.keep / way.replace(" ", "-"))
+        found[way] = Compared(live, follow(hour), late_ms)
+        console.print(f"{way}: {live.late:.2%} late, {live.changes} changes, {live.lost} lost")
         if options.json:
-            options.json.write_text(json.dumps(found, indent=1) + "\n")
+            figures = {name: asdict(each) for name, each in found.items()}
+            options.json.write_text(json.dumps(figures, indent=1) + "\n")
     columns = ("late %", "worst model %", "GPUs", "changes", "s to the switch", "undone", "lost", "simulated: late %")
     table = Table("", *columns, title=f"{options.seconds:g} s, rates change every 30 s")
-    for way, figures in found.items():
-        live, simulated = (figures[name] for name in ("live", "simulated"))
-        taken = live["taken_s"]
+    for way, both in found.items():
+        live, simulated = both.live, both.simulated
         table.add_row(
             way,
-            f"{100 * live['late']:.2f}",
-            f"{100 * live['worst']:.2f}",
-            f"{live['gpus']:.2f}",
-            str(live["changes"]),
-            f"{median(taken):.1f}, at most {max(taken):.1f}" if taken else "-",
-            str(live["undone"]),
-            str(live["lost"]),
-            f"{100 * simulated['late']:.2f} ({simulated['changes']} changes)",
+            f"{100 * live.late:.2f}",
+            f"{100 * live.worst:.2f}",
+            f"{live.gpus:.2f}",
+            str(live.changes),
+            f"{median(live.taken_s):.1f}, at most {max(live.taken_s):.1f}" if live.taken_s else "-",
+            str(live.undone),
+            str(live.lost),
+            f"{100 * simulated.late:.2f} ({simulated.changes} changes)",
         )
     console.print(table)
-    if lost := sum(figures["live"]["lost"] for figures in found.values()):
+    if lost := sum(both.live.lost for both in found.values()):
         sys.exit(f"{lost} requests were lost")
 
 

@@ -10,6 +10,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.documents import Device, InterferenceModel, Layout, Mps, Whole, read_deployment, read_document
+from tidegate.host import PluginError
 from tidegate.report import Colours
 from tidegate.sim.build import setup_of
 from tidegate.sim.gantt_charts import gantt_charts
@@ -244,3 +245,40 @@ def test_live_neighbours_slow_each_other_down_as_simulated_ones_do(tmp_path: Pat
         # Live a neighbour idles for a moment between two legs, longer where the machine is busy; and what Triton and
         # the way there take comes on top.
         assert 40 + 0.6 * (slowed_ms - 40) < median_ms(live, name) < 1.4 * slowed_ms
+
+
+ADVISED: dict[str, Any] = {
+    "warmup_s": 1,
+    "duration_s": 8,
+    "workers": [{"count": 2, "gpu": "A100"}],
+    "models": [{"name": "m", "slo_ms": 400, "profile": {"alpha_ms": 2, "beta_ms": 20, "max_batch": 4}}],
+    "arrivals": {"process": "uniform", "rate_rps": 8},
+    "policies": [{"name": "symphony", "options": {"advice_every_s": 0.5}}],
+    "controller": {"name": "advised-workers", "every_s": 1.0, "pause_s": 0.2, "least_gain": 0},
+}
+"""Two workers, of which one will do."""
+
+
+def test_the_controller_of_a_scenario_is_that_of_its_deployment(tmp_path: Path) -> None:
+    document = Scenario.model_validate(ADVISED)
+    assert needs_layout(document)
+    write_emulated_deployment(tmp_path / "deployment", document, document.policies[0], 3, tmp_path / "events.jsonl")
+    told = json.loads((tmp_path / "deployment" / "tidegate.yaml").read_text())["controller"]
+    assert (told["name"], told["pause_s"], told["enabled"]) == ("advised-workers", 0.2, True)
+    unknown = Scenario.model_validate({**ADVISED, "controller": {"name": "nobody"}})
+    with pytest.raises(PluginError, match="no controller named 'nobody'"):
+        plan_runs(unknown, [], [5], Sending({}))
+    with pytest.raises(LoadTestError, match="nor a controller"):
+        check_can_be_emulated(document, [PolicyChoice(name="triton")])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("start_triton")
+def test_live_changes_of_the_layout_are_among_the_results(tmp_path: Path) -> None:
+    (run,) = plan_runs(Scenario.model_validate(ADVISED), [], [5], Sending({}))
+    result = run_live(run, work=tmp_path).result
+    states = [change.state for change in result.changes]
+    assert states[:3] == ["starting", "switched", "done"]
+    assert result.changes[0].stops and not result.changes[0].starts
+    assert result.total.mean_gpus is not None and 1 <= result.total.mean_gpus < 2
+    assert (result.total.failed, result.total.stranded) == (0, 0)

@@ -68,7 +68,7 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
         (
             own_batcher and needs_layout(scenario),
             "policies: `triton` is one Triton by itself, which knows neither split models nor several kinds of "
-            "workers, nor who shares a GPU: choose other policies with --policy",
+            "workers, nor who shares a GPU, nor a controller: choose other policies with --policy",
         ),
         (any(map(_carries_time, scenario.models)), "models: emulated GPUs take no `time_ms`: leave it out"),
         (
@@ -77,7 +77,8 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
         ),
         (
             needs_layout(scenario) and any(model.shapes for model in scenario.models),
-            "models: emulated GPUs take `shapes` only where no model is split and all workers are of one kind",
+            "models: emulated GPUs take `shapes` only where no model is split, all workers are of one kind, and no "
+            "controller changes them",
         ),
         (
             isinstance(simulation.interference, float) and simulation.interference != 1,

@@ -53,7 +53,7 @@ class _Step:
 
 
 def needs_layout(scenario: Scenario) -> bool:
-    """Whether one Triton for each entry of `workers` will not do: split models, shared GPUs, workers that come and go."""
+    """Whether one Triton for each entry of `workers` will not do: split models, shared GPUs, or a controller."""
     if scenario.layout is not None or any(model.pipelines for model in scenario.models):
         return True
     if isinstance(scenario.simulation.interference, InterferenceModel) or scenario.controller is not None:

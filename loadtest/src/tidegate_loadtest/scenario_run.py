@@ -13,7 +13,7 @@ from tidegate.sim.build import setup_of
 from tidegate.sim.document import simulate_document
 from tidegate.sim.result import RunResult
 from tidegate.sim.run import choose_policies
-from tidegate.workload import PolicyChoice, Scenario, draw_requests, mean_rate_rps
+from tidegate.workload import PolicyChoice, Scenario, draw_requests, layout_of, mean_rate_rps
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.judge import judge
 from tidegate_loadtest.live import Seen, Sending, send_scenario
@@ -67,8 +67,8 @@ def plan_runs(
 ) -> list[LiveRun]:
     """The runs that are asked for, policies by name or label. Without any: the scenario's, or the target as it is.
 
-    `target`: HOST:PORT, or NAME=HOST:PORT, and NAME is what the results call it. Raises PluginError (not installed, or
-    wrong options), and LoadTestError for what cannot be emulated.
+    `target`: HOST:PORT, or NAME=HOST:PORT, and NAME is what the results call it. Raises PluginError (policy
+    or controller not installed, or wrong options), and LoadTestError for what cannot be emulated.
     """
     if target is not None:
         choice, target = _of_target(scenario, policies, target)
@@ -79,6 +79,8 @@ def plan_runs(
     check_can_be_emulated(scenario, choices)
     for choice in choices:
         Plugins.installed().make_policy(choice.name, setup_of(scenario, seeds[0]), choice.options)
+    if scenario.controller is not None:
+        Plugins.installed().make_controller(scenario.controller, layout_of(scenario), seed=seeds[0])
     return [LiveRun(scenario, choice, seed, sending, None, gantt_s) for choice in choices for seed in seeds]
 
 
