@@ -33,10 +33,12 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._rest = b""
         """The beginning of a frame whose end has not come."""
+        self._large = (0, 0)
+        """Kind and number of a large one that has not come whole."""
         self._parts: list[bytes] = []
-        """What has come of a large one, with its head."""
+        """What has come of what it carries."""
         self._missing = 0
-        """Bytes of that one which have not come."""
+        """Bytes of it that have not come; 0: there is no such frame."""
 
     @property
     def is_open(self) -> bool:
@@ -73,38 +75,43 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
-        if self._missing:
-            self._parts.append(data)
-            self._missing -= len(data)
-            if self._missing > 0:
-                return
-            data = b"".join(self._parts)
-            self._parts.clear()
-            self._missing = 0
-        elif self._rest:
-            data = self._rest + data
-            self._rest = b""
         try:
-            self._read(data)
+            if self._missing:
+                data = self._add(data)
+            if data:
+                self._read(self._rest + data if self._rest else data)
         except Exception as error:
             faults.report("a link between a front and its home", error)
             if self._transport:
                 self._transport.abort()
 
     def _read(self, data: bytes) -> None:
+        """Take the frames that are whole, and keep what is left."""
         assert self._end is not None, "it was made with the connection"
-        at, size = 0, len(data)
+        at, size, self._rest = 0, len(data), b""
         while size - at >= HEAD.size:
             kind, number, length = HEAD.unpack_from(data, at)
             begin = at + HEAD.size
             end = begin + length
             if end > size:
+                if length >= _LARGE:
+                    self._large, self._missing = (kind, number), end - size
+                    self._parts.append(data[begin:])
+                    return
                 break
             self._end.take(kind, number, data[begin:end])
             at = end
-        rest = data[at:] if at else data
-        if len(rest) >= HEAD.size and (total := HEAD.size + HEAD.unpack_from(rest)[2]) >= _LARGE:
-            self._parts.append(rest)
-            self._missing = total - len(rest)
-        else:
-            self._rest = rest
+        self._rest = data[at:] if at else data
+
+    def _add(self, data: bytes) -> bytes:
+        """More of a large frame; what is behind it. What it carries is put together once."""
+        assert self._end is not None, "it was made with the connection"
+        missing = self._missing
+        self._missing = max(0, missing - len(data))
+        self._parts.append(data if len(data) <= missing else data[:missing])
+        if self._missing:
+            return b""
+        payload = b"".join(self._parts)
+        self._parts.clear()
+        self._end.take(*self._large, payload)
+        return data[missing:]
