@@ -25,6 +25,7 @@ from bench.no_op import no_op_models
 from bench.perf_analyzer import perf_analyzer
 from bench.proxy_process import ProxyProcess, proxy_process
 from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.fronts.supervisor import FRONT, HOME
 
 CALLERS = (1, 8, 32, 128)
 FLOATS = {"64 B": 16, "600 KB": 150_000}
@@ -42,12 +43,13 @@ class Parts(NamedTuple):
 
 
 def parts_of(proxy: ProxyProcess, fronts: int) -> Parts:
-    """The processes of one that was started with so many fronts: the supervisor's children, the first is the home."""
+    """The processes of one that was started with so many fronts; a home of 0 is being started again."""
     if not fronts:
         return Parts(proxy.pid, ())
     children = Path(f"/proc/{proxy.pid}/task/{proxy.pid}/children").read_text().split()
-    home, *others = sorted(int(child) for child in children)
-    return Parts(home, tuple(others))
+    named = [(int(pid), Path(f"/proc/{pid}/comm").read_text().strip()) for pid in children]
+    homes = [pid for pid, name in named if name == HOME]
+    return Parts(homes[0] if homes else 0, tuple(pid for pid, name in named if name == FRONT))
 
 
 def cpu_s(pid: int) -> float:

@@ -19,6 +19,9 @@ from typing import Final, NoReturn
 log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
+HOME, FRONT = "tidegate-home", "tidegate-front"
+"""What `ps` and `top` call the processes."""
 _SIGNALS: Final = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _STABLE_S: Final = 10.0
 """Whoever lives so long is started anew at once when it ends."""
@@ -53,7 +56,7 @@ class _Child:
         sys.stderr.flush()
         self.pid = os.fork()
         if not self.pid:
-            _run(self.run, self.socket, supervisor)
+            _run(self, supervisor)
 
     def ended(self) -> float:
         """It ended: in how many seconds it is to be started."""
@@ -162,22 +165,24 @@ def _send(child: _Child, number: int) -> None:
         os.kill(child.pid, number)  # not reaped yet, so nobody else has its number
 
 
-def _run(run: Callable[[Path], int], socket: Path, supervisor: int) -> NoReturn:
+def _run(child: _Child, supervisor: int) -> NoReturn:
     """In the child: it gets its signals from the supervisor, not from a terminal, and does not outlive it."""
     status = 1
     try:
         os.setpgid(0, 0)
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        libc.prctl(_PR_SET_NAME, (HOME if child.name == "the home" else FRONT).encode())
         if os.getppid() == supervisor:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-            status = run(socket)
+            status = child.run(child.socket)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
     except BaseException:
         log.exception("a process of Tidegate's broke")
     finally:
         if os.getppid() != supervisor:  # which was killed, and could not do it
-            shutil.rmtree(socket.parent, ignore_errors=True)
+            shutil.rmtree(child.socket.parent, ignore_errors=True)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
