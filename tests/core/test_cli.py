@@ -24,7 +24,9 @@ def test_plugins_as_json_lists_every_policy_with_its_options() -> None:
     policies = {offer["name"]: offer for offer in listed["plugins"] if offer["kind"] == "policy"}
     assert set(policies) == set(plugins.policies)
     assert policies["symphony"]["source"] == "tidegate-symphony"
-    assert "reserve_ms" in policies["symphony"]["options"]
+    options = {option["name"]: option for option in policies["symphony"]["options"]}
+    assert options["reserve_ms"]["type"] == "number, at least 0"
+    assert options["reserve_ms"]["default"] == "0.0"
     assert {offer["name"] for offer in listed["plugins"] if offer["kind"] == "planner"} == set(plugins.planners)
     assert listed["broken"] == plugins.broken
 
@@ -43,6 +45,25 @@ def test_plugins_for_people_names_policies_and_what_is_broken() -> None:
     assert result.exit_code == 0
     assert "symphony" in result.stdout
     assert "tidegate-wonder could not be imported: KeyError: '[/red]'" in " ".join(result.stdout.split())
+
+
+def test_one_plugin_is_shown_with_type_default_and_text_of_each_option() -> None:
+    shown = run(build_app(Plugins.installed()), ["plugins", "symphony"]).stdout
+    assert shown.startswith("policy symphony, from tidegate-symphony: Deferred batching")
+    (line,) = (line for line in shown.splitlines() if "tolerated_loss" in line)
+    assert [cell.strip() for cell in line.strip("│").split("│")] == [
+        "tolerated_loss", "number, at least 0, below 1", "0.01", "Share of requests lost below which all is well"
+    ]  # fmt: skip
+
+
+def test_two_of_one_name_are_both_shown_and_none_is_an_error() -> None:
+    app = build_app(Plugins.installed())
+    both = run(app, ["plugins", "ppipe"]).stdout
+    assert "policy ppipe, from tidegate-ppipe" in both
+    assert "tidegate plan ppipe --help" in both
+    unknown = run(app, ["plugins", "simphony"])
+    assert unknown.exit_code == 2
+    assert "nothing named 'simphony' is installed" in unknown.stderr
 
 
 def test_a_plugins_command_becomes_a_subcommand() -> None:

@@ -1,23 +1,16 @@
 """The `tidegate` command. Its subcommands come from plugins; only `plugins` is at home here."""
 
-import dataclasses
-import json
 import os
 import re
 import sys
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Annotated, Any, Final
 
 import typer
-from rich.table import Table
 
-from tidegate.api import CommandSpec, PlannerSpec, PolicySpec
-from tidegate.control import ControllerSpec
+from tidegate.commands.plugins import plugins_command
 from tidegate.documents import in_our_words
 from tidegate.host import Plugins
-from tidegate.observation import ObserverSpec
-from tidegate.terminal import console_for_tables
 
 
 def build_app(plugins: Plugins) -> typer.Typer:
@@ -40,24 +33,7 @@ def build_app(plugins: Plugins) -> typer.Typer:
         # There is a callback, so subcommands stay subcommands even when only one is installed.
         del version
 
-    @app.command("plugins")
-    def list_plugins(
-        as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
-    ) -> None:
-        """What is installed: policies and observers with their options, planners, commands; and what does not load."""
-        offers = _offers(plugins)
-        if as_json:
-            rows = [dataclasses.asdict(offer) for offer in offers]
-            sys.stdout.write(json.dumps({"plugins": rows, "broken": plugins.broken}, indent=2) + "\n")
-            return
-        table = Table("kind", "name", "from", "what it is", "options")
-        for offer in offers:
-            table.add_row(offer.kind, offer.name, offer.source, offer.summary, ", ".join(offer.options))
-        console = console_for_tables(markup=False)  # what plugins say of themselves is text
-        console.print(table)
-        for where, why in plugins.broken.items():
-            console.print(f"{where} could not be imported: {why}", style="red")
-
+    app.command("plugins")(plugins_command(plugins))
     for name in sorted(plugins.commands):
         app.command(name)(plugins.commands[name].run)
     return app
@@ -109,39 +85,3 @@ def _in_a_line(error: Any) -> str:  # noqa: ANN401 - a copy of click's error
                 return f'the command {asked[1]!r} is not installed: pip install "tidegate[{extra}]"'
     end = "" if said.endswith(("?", ".")) else "."
     return f"{said}{end} See `{context.command_path if context else 'tidegate'} --help`"
-
-
-@dataclass(frozen=True)
-class _Offer:
-    """One line of `tidegate plugins`."""
-
-    kind: str
-    name: str
-    source: str
-    summary: str
-    options: tuple[str, ...] = ()
-
-
-def _offers(plugins: Plugins) -> list[_Offer]:
-    def offer(
-        kind: str, spec: PolicySpec | PlannerSpec | ControllerSpec | ObserverSpec, options: tuple[str, ...] = ()
-    ) -> _Offer:
-        return _Offer(kind, spec.name, plugins.source[type(spec), spec.name], spec.summary, options)
-
-    return [
-        *(offer("policy", spec, tuple(spec.policy.Options.model_fields)) for spec in plugins.policies.values()),
-        *(offer("planner", spec) for spec in plugins.planners.values()),
-        *(
-            offer("controller", spec, tuple(spec.controller.Options.model_fields))
-            for spec in plugins.controllers.values()
-        ),
-        *(offer("observer", spec, tuple(spec.observer.Options.model_fields)) for spec in plugins.observers.values()),
-        *(
-            _Offer("command", spec.name, plugins.source[CommandSpec, spec.name], _first_line(spec.run.__doc__))
-            for spec in plugins.commands.values()
-        ),
-    ]
-
-
-def _first_line(text: str | None) -> str:
-    return (text or "").strip().split("\n")[0]

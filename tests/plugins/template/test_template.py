@@ -3,7 +3,6 @@
 import importlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -22,11 +21,11 @@ RECIPE = re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)[0]
 
 @pytest.fixture(scope="module")
 def renamed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the first block of commands in the README makes of a checkout's template."""
-    checkout = tmp_path_factory.mktemp("work") / "tidegate"
-    shutil.copytree(TEMPLATE, checkout / "plugins" / "template", ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    subprocess.run(["sh", "-ec", RECIPE], cwd=checkout, check=True, timeout=120)
-    return checkout.parent / "tidegate-ebbtide"
+    """What the first block of commands in the README makes of the template."""
+    folder = tmp_path_factory.mktemp("work")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["sh", "-ec", RECIPE], cwd=folder, env={**os.environ, "PATH": path}, check=True, timeout=120)
+    return folder / "tidegate-ebbtide"
 
 
 def test_nothing_keeps_the_old_name(renamed: Path) -> None:

@@ -1,5 +1,6 @@
 """The subcommands of the core, each in the file of its name: `simulate`, `goodput`, `sweep`, `plan`, `replay`, `story`,
-`sizes`.
+`sizes`, `plugins`, `new_policy`.
 
-common   what those share that run scenarios
+common    what those share that run scenarios
+scaffold  the template of a policy, under another name
 """

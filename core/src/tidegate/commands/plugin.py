@@ -2,6 +2,7 @@
 
 from tidegate.api import CommandSpec, hookimpl
 from tidegate.commands.goodput import goodput
+from tidegate.commands.new_policy import new_policy
 from tidegate.commands.plan import plan
 from tidegate.commands.replay import replay
 from tidegate.commands.simulate import simulate
@@ -12,7 +13,7 @@ from tidegate.commands.sweep import sweep
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `simulate`, `goodput`, `sweep`, `replay`, `story`, `plan` and `sizes`."""
+    """Offer `simulate`, `goodput`, `sweep`, `replay`, `story`, `plan`, `sizes` and `new-policy`."""
     return [
         CommandSpec("simulate", simulate),
         CommandSpec("goodput", goodput),
@@ -21,4 +22,5 @@ def tidegate_commands() -> list[CommandSpec]:
         CommandSpec("story", story),
         CommandSpec("plan", plan),
         CommandSpec("sizes", sizes),
+        CommandSpec("new-policy", new_policy),
     ]

@@ -2,6 +2,7 @@
 
 hookspecs  the hooks that a distribution may implement
 manager    loads, checks, refuses what conflicts, selects
+options    what options plugins have, in words
 """
 
 from tidegate.host.manager import (
@@ -13,13 +14,16 @@ from tidegate.host.manager import (
     make_observer,
     make_policy,
 )
+from tidegate.host.options import PluginOption, options_of
 
 __all__ = [
     "PluginConflict",
     "PluginError",
+    "PluginOption",
     "Plugins",
     "UnknownPlugin",
     "make_controller",
     "make_observer",
     "make_policy",
+    "options_of",
 ]

@@ -1,0 +1,113 @@
+"""`tidegate plugins`: what is installed, and the options of one of them."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from tidegate.api import CommandSpec, PlannerSpec, PolicySpec
+from tidegate.control import ControllerSpec
+from tidegate.host import PluginOption, Plugins, options_of
+from tidegate.observation import ObserverSpec
+from tidegate.terminal import console_for_tables
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Something that an installed plugin offers."""
+
+    kind: str
+    """`policy`, `planner`, `controller`, `observer` or `command`."""
+    name: str
+    source: str
+    """The distribution that it comes from."""
+    summary: str
+    options: tuple[PluginOption, ...] = ()
+
+
+def plugins_command(plugins: Plugins) -> Callable[..., None]:
+    """The command over what is installed."""
+
+    def list_plugins(
+        name: Annotated[str | None, typer.Argument(help="Show the options of this one.")] = None,
+        *,
+        as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    ) -> None:
+        """List what is installed and what does not load; or show the options of one: types, defaults, texts."""
+        offers = offers_of(plugins)
+        if name is not None:
+            offers = [offer for offer in offers if offer.name == name]
+            if not offers:
+                raise typer.BadParameter(f"nothing named {name!r} is installed; `tidegate plugins` lists what is")
+        if as_json:
+            rows = [dataclasses.asdict(offer) for offer in offers]
+            sys.stdout.write(json.dumps({"plugins": rows, "broken": plugins.broken}, indent=2) + "\n")
+        elif name is None:
+            _list(offers, plugins.broken)
+        else:
+            for offer in offers:
+                _show(offer)
+
+    return list_plugins
+
+
+def offers_of(plugins: Plugins) -> list[Offer]:
+    """Everything that is offered, by kind."""
+
+    def offer(
+        kind: str,
+        spec: PolicySpec | PlannerSpec | ControllerSpec | ObserverSpec,
+        options: tuple[PluginOption, ...] = (),
+    ) -> Offer:
+        return Offer(kind, spec.name, plugins.source[type(spec), spec.name], spec.summary, options)
+
+    return [
+        *(offer("policy", spec, options_of(spec.policy.Options)) for spec in plugins.policies.values()),
+        *(offer("planner", spec) for spec in plugins.planners.values()),
+        *(offer("controller", spec, options_of(spec.controller.Options)) for spec in plugins.controllers.values()),
+        *(offer("observer", spec, options_of(spec.observer.Options)) for spec in plugins.observers.values()),
+        *(
+            Offer("command", spec.name, plugins.source[CommandSpec, spec.name], _first_line(spec.run.__doc__))
+            for spec in plugins.commands.values()
+        ),
+    ]
+
+
+def _list(offers: list[Offer], broken: dict[str, str]) -> None:
+    table = Table("kind", "name", "from", "what it is", "options")
+    for offer in offers:
+        options = ", ".join(option.name for option in offer.options)
+        table.add_row(offer.kind, offer.name, offer.source, offer.summary, options)
+    console = console_for_tables(markup=False)  # what plugins say of themselves is text
+    console.print(table)
+    for where, why in broken.items():
+        console.print(f"{where} could not be imported: {why}", style="red")
+
+
+def _show(offer: Offer) -> None:
+    console = console_for_tables(markup=False)
+    console.print(f"{offer.kind} {offer.name}, from {offer.source}: {offer.summary}")
+    if offer.kind in {"planner", "command"}:
+        command = f"tidegate plan {offer.name}" if offer.kind == "planner" else f"tidegate {offer.name}"
+        console.print(f"Its options are those of the command: {command} --help")
+    elif not offer.options:
+        console.print("It has no options.")
+    else:
+        table = Table("option", "type", "default", "what it does")
+        for option in offer.options:
+            table.add_row(
+                option.name,
+                option.type,
+                "must be given" if option.default is None else option.default,
+                option.description,
+            )
+        console.print(table)
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().split("\n")[0]

@@ -1,0 +1,54 @@
+"""The template of a policy, a whole distribution that this one carries, under another name."""
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path, PurePath
+from typing import Final
+
+NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+"""What a policy may be called: it becomes the name of a distribution, of a module and of a class."""
+HOW_TO_COPY: Final = re.compile(r"^## Make it yours.*?(?=^## )", re.MULTILINE | re.DOTALL)
+"""The part of the template's README that is about the template."""
+
+
+def write_distribution(name: str, folder: Path) -> list[Path]:
+    """Write the template as a policy of this name into a folder; the files, relative to it.
+
+    Raises ValueError for a name that cannot be one, FileExistsError where the folder exists, OSError where it cannot be
+    written.
+    """
+    if not NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is no name for a policy: small letters and digits, with - between words, as in high-water"
+        )
+    texts = {_renamed_path(path, name): _renamed(text, name) for path, text in _template()}
+    folder.mkdir(parents=True)
+    for path, text in texts.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(HOW_TO_COPY.sub("", text) if path.name == "README.md" else text, encoding="utf-8")
+    return sorted(texts)
+
+
+def _template() -> Iterator[tuple[PurePath, str]]:
+    def walk(folder: Traversable, at: PurePath) -> Iterator[tuple[PurePath, str]]:
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+            if entry.name.startswith(".") or entry.name == "__pycache__":
+                continue
+            if entry.is_dir():
+                yield from walk(entry, at / entry.name)
+            else:
+                yield at / entry.name, entry.read_text(encoding="utf-8")
+
+    return walk(files("tidegate") / "template", PurePath())
+
+
+def _renamed_path(path: PurePath, name: str) -> Path:
+    return Path(*(_renamed(part, name) for part in path.parts))
+
+
+def _renamed(text: str, name: str) -> str:
+    words = name.split("-")
+    text = text.replace("tidegate_template", f"tidegate_{'_'.join(words)}")
+    return text.replace("Template", "".join(word.capitalize() for word in words)).replace("template", name)
