@@ -5,7 +5,7 @@ MEMBERS = core[sim] proxy[embedded,nvml,tracing] plugins/baselines plugins/symph
 BIN = .venv/bin
 SOURCES = core/src proxy/src plugins/baselines/src plugins/symphony/src plugins/ppipe/src plugins/orloj/src plugins/paris_elsa/src plugins/inss/src plugins/template repo_generator/src triton_models/src loadtest/src
 
-.PHONY: help demo test test-all explore test-grpcio test-fronts test-training lint dist bench fuzz soak loadtest install clean
+.PHONY: help demo test test-all explore test-grpcio test-fronts test-training lint dist site bench fuzz soak loadtest install clean
 help:  ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/'
 
@@ -37,8 +37,12 @@ test-training: .venv-training/installed  ## The tests of `tidegate train-inss`, 
 lint: .venv/installed  ## ruff, strict mypy, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(SOURCES) demo bench release tests
+	$(BIN)/mypy $(SOURCES) demo bench docsite release tests
 	PYTHONPATH=plugins/template/src $(BIN)/lint-imports
+
+site: .venv/installed  ## The documents as pages with a search, into build/site, to be read without a network (broken links fail)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "build/site/index.html"
 
 dist: .venv/installed  ## Wheels and source distributions of all members into dist/, checked, and tried in a clean environment
 	$(BIN)/python -m release

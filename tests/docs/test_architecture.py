@@ -30,15 +30,6 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert broken == []
 
 
-def test_every_document_can_be_found_from_the_index() -> None:
-    """Decisions are many, and listed by their folder."""
-    index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
-    documents = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
-    assert [
-        str(path) for path in documents if path.parts[0] not in {"index.md", "decisions"} and f"({path})" not in index
-    ] == []
-
-
 def test_all_files_that_a_simulated_request_crosses_are_on_its_way() -> None:
     """What every policy needs of the contract aside: values that are handed on, and the policy's own files."""
     (files,) = simulated().values()

@@ -1,0 +1,68 @@
+"""What the sidebar lists, and what the first page of a section does."""
+
+import re
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from docsite.places import API, DOCS, ROOT, members, page_of
+
+HERE: Final = "<!-- the site lists the pages of this section here -->"
+"""What in the first page of a section becomes a list of the others."""
+FIRST: Final = {
+    "tutorials": ["operator.md", "first-policy.md", "researcher.md"],
+    "reference": ["config.md", "cli.md", "plugins.md", "metrics.md", "scenario.md", "hooks.md"],
+    "results": ["no_regret.md", "gpu.md"],
+}
+"""What comes first; the others follow in the order of their titles."""
+
+
+def navigation() -> list[dict[str, Any]]:
+    """The sidebar: what is in the folders."""
+    plugins = [page_of(str(path)) for path in members() if path.parts[0] == "plugins"]
+    others = [page_of(str(path)) for path in members() if path.parts[0] != "plugins"]
+    api = {"API": ["reference/api.md", *(f"reference/api/{package}.md" for package in API)]}
+    changes = ["architecture.md", page_of("CONTRIBUTING.md"), page_of("CHANGELOG.md")]
+    return [
+        {"Start": ["index.md", "start.md"]},
+        {"Tutorials": _section("tutorials")},
+        {"How to": _section("how-to")},
+        {"Reference": [*(page for page in _section("reference") if page != "reference/api.md"), api]},
+        {"Plugins": ["plugins/README.md", *plugins]},
+        {"Results": _section("results")},
+        {"Decisions": _section("decisions")},
+        {"Development": [*changes, {"Distributions": others}]},
+    ]
+
+
+def with_list(text: str, page: str) -> str:
+    """The text of the first page of a section, with a list of the others where it wants one."""
+    if HERE not in text:
+        return text
+    section = PurePosixPath(page).parent.name
+    others = (name for name in _section(section) if name != page)
+    return text.replace(HERE, "\n".join(_line(PurePosixPath(name).name, section) for name in others))
+
+
+def _section(section: str) -> list[str]:
+    """The pages of a folder of docs/, that about all of them first."""
+    folder = ROOT / DOCS / section
+    first = ["README.md", *FIRST.get(section, [])]
+    rest = sorted({path.name for path in folder.glob("*.md")} - set(first), key=lambda name: _order(section, name))
+    return [f"{section}/{name}" for name in [*first, *rest]]
+
+
+def _order(section: str, name: str) -> str:
+    return name if name[0].isdigit() else title_of((ROOT / DOCS / section / name).read_text(encoding="utf-8")).lower()
+
+
+def _line(name: str, section: str) -> str:
+    text = (ROOT / DOCS / section / name).read_text(encoding="utf-8")
+    return f"- [{title_of(text)}]({name})"
+
+
+def title_of(text: str) -> str:
+    """The first heading."""
+    found = re.search(r"^# (.+)$", text, re.MULTILINE)
+    if found is None:
+        raise ValueError("a page without a title")
+    return found[1]

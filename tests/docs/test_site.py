@@ -1,0 +1,132 @@
+"""The site: every page is reached by links, on the site and on GitHub, and nothing is fetched from elsewhere."""
+
+import posixpath
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from docsite.links import for_the_site, linked_files
+from docsite.places import ROOT, members, page_of
+
+PAGES = [
+    "README.md", "CONTRIBUTING.md", "CHANGELOG.md", *map(str, members()),
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
+]  # fmt: skip
+FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
+
+
+def _markdown_reached(start: str) -> set[str]:
+    """The pages that links lead to from one, as GitHub shows them; a link to a folder shows what is in it."""
+    reached, todo = set(), [start]
+    while todo:
+        page = todo.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        folder = ROOT / posixpath.dirname(page)
+        if page.endswith("README.md") and page != "README.md" and folder.is_relative_to(ROOT / "docs"):
+            todo += [str(path.relative_to(ROOT)) for path in folder.glob("*.md")]  # above it GitHub lists its folder
+        links = linked_files((ROOT / page).read_text(encoding="utf-8"), page)
+        todo += [link for link in links if link.endswith(".md") and (ROOT / link).is_file()]
+    return reached
+
+
+def test_every_page_is_reached_from_the_readme_on_github() -> None:
+    assert sorted(set(PAGES) - _markdown_reached("README.md")) == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not page.startswith("docs/")])
+def test_links_of_pages_outside_of_docs_lead_somewhere(page: str) -> None:
+    links = linked_files((ROOT / page).read_text(encoding="utf-8"), page)
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_links_become_links_between_pages() -> None:
+    def there(link: str, path: str = "docs/how-to/pad.md") -> str:
+        return for_the_site(f"[x]({link})", path).removeprefix("[x](").removesuffix(")")
+
+    assert there("../reference/config.md#models") == "../reference/config.md#models"
+    assert there("../../README.md") == "../index.md"
+    assert there("../../plugins/symphony/README.md#symphony") == "../plugins/symphony.md#symphony"
+    assert there("../decisions") == "../decisions/README.md"
+    assert there("../../deploy/kserve/serving_runtime.yaml") == "../source/deploy/kserve/serving_runtime.yaml.md"
+    assert there("docs/start.md", "README.md") == "start.md"
+    assert there("src/x.py", "plugins/inss/README.md") == "src/x.py", "what is not there is left for mkdocs to tell of"
+    assert there("https://docs.locust.io") == "https://docs.locust.io"
+    for code in ("`[x](../../README.md)`", "```\n[x](../../README.md)\n```"):
+        assert for_the_site(code, "docs/how-to/pad.md") == code
+
+
+def test_no_two_files_are_one_page() -> None:
+    assert len({page_of(path) for path in PAGES}) == len(PAGES) - 1, "README.md and docs/index.md are the first page"
+
+
+class _Links(HTMLParser):
+    """The links of a page, and what a browser fetches for it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+        self.fetched: set[str] = set()
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors.add(given.get("id", ""))
+        if tag == "a" and "href" in given:
+            self.links.add(given["href"])
+        elif tag in FETCHED and given.get("rel") != "canonical":
+            self.fetched.add(given.get(FETCHED[tag], ""))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, _Links]:
+    """The pages of the site, by their place in it; a link that leads nowhere fails the build."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT, capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (folder / "search/search_index.js").exists(), "the search works from file://"
+    sheets = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.css"))
+    assert not re.search(r"url\(['\"]?(https?:)?//", sheets)
+    pages = {str(path.relative_to(folder)): _Links(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
+    pages.pop("404.html")
+    return pages
+
+
+@pytest.mark.slow
+def test_every_page_is_reached_from_the_first_one(site: dict[str, _Links]) -> None:
+    reached, todo = set(), ["index.html"]
+    while todo:
+        page = todo.pop()
+        if page in reached or page not in site:
+            continue
+        reached.add(page)
+        for link in site[page].links:
+            parts = urlsplit(link)
+            if not parts.scheme and parts.path:
+                todo.append(posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(parts.path))))
+    assert sorted(set(site) - reached) == []
+    made = {posixpath.splitext(page_of(path))[0].replace("README", "index") + ".html" for path in PAGES}
+    assert made <= set(site)
+
+
+@pytest.mark.slow
+def test_nothing_is_fetched_from_elsewhere(site: dict[str, _Links]) -> None:
+    elsewhere = {page: [url for url in links.fetched if "//" in url] for page, links in site.items()}
+    assert {page: urls for page, urls in elsewhere.items() if urls} == {}
+
+
+@pytest.mark.slow
+def test_the_reference_is_written_from_what_is_installed(site: dict[str, _Links]) -> None:
+    assert {"symphony", "gslice-loop", "paris"} <= site["reference/plugins.html"].anchors
+    assert {"tidegate-serve", "tidegate-new-policy"} <= site["reference/cli.html"].anchors
+    assert "tidegate.api.policy.Policy" in site["reference/api/api.html"].anchors
+    assert "tidegate.testing.playbook.Playbook" in site["reference/api/testing.html"].anchors
