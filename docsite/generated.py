@@ -29,7 +29,10 @@ def options() -> str:
     for offer in offers_of(Plugins.installed()):
         by_kind.setdefault(offer.kind, []).append(offer)
     return "\n".join(
-        line for kind, title in KINDS.items() for line in [f"## {title}", "", *map(_section, by_kind.get(kind, []))]
+        line
+        for kind, offers in by_kind.items()
+        if kind in KINDS
+        for line in [f"## {KINDS[kind]}", "", *map(_section, offers)]
     )
 
 

@@ -41,6 +41,9 @@ def main() -> None:
     print(f"{len(distributions)} distributions offer {len(found['plugins'])} things to `tidegate plugins`")
     _simulate()
     print("a scenario was simulated")
+    _tidegate("new-policy", "high-water")
+    assert Path("tidegate-high-water/src/tidegate_high_water/policy.py").is_file()
+    print("a policy to begin with was written")
     _serve()
     print("an ONNX model was generated, profiled and served behind the real Triton, with default options")
     told = subprocess.run(["tidegate-locust", "--help"], capture_output=True, text=True, check=True).stdout
