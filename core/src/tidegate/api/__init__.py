@@ -8,7 +8,7 @@ model     the nouns; device: what workers are bound to, network: what is between
 mig       into which instances NVIDIA cuts a GPU, and where in its memory each may begin
 interference  how tenants of one device slow each other down
 profile   how long a partition runs; execution_times: how long requests of an application run alone
-planner   from a problem to a plan
+planner   from a problem to a plan; late_import: by what needs libraries that policies do without
 specs     what a distribution offers, and how its hooks return it
 """
 

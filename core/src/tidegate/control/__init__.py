@@ -8,6 +8,7 @@ loop         what drivers call: asks the controller, has the governor judge, and
   change     one change, from the first worker that starts to the last one that has drained
   orders     what a driver has to do for it
 roster       a layout with its workers' ids, and which of them the next layout keeps
+rates        whose rates a controller plans for, and when they have drifted
 capacity     what a layout bears, and how much of the GPUs it takes
 """
 

@@ -3,16 +3,17 @@
 `share-replanning` divides GPUs anew where what serves no longer bears what comes; `gslice-loop` is GSLICE at run time.
 """
 
+from math import exp
 from typing import Annotated, cast
 
 from pydantic import Field
 
 from tidegate.api import PlanningError
+from tidegate.api.late_import import imported_late
 from tidegate.control import Controller, ControllerOptions, Observation
 from tidegate.documents import FromFile, Layout
-from tidegate_inss.by_name import OFFERED
-from tidegate_inss.late_import import imported_late
-from tidegate_inss.present import fitting, problem_now
+from tidegate_inss.by_name import EXTRA, OFFERED
+from tidegate_inss.present import check_first, problem_now
 from tidegate_inss.problem import ShareProblem
 
 
@@ -37,8 +38,7 @@ class ShareController(Controller):
             self._problem.check()  # who cannot plan at all says so before anything starts
         except PlanningError as error:
             raise ValueError(f"problem: {error}") from error
-        if wrong := fitting(self._problem, layout):
-            raise ValueError(wrong)
+        check_first(self._problem, layout)
         self._spare = options.spare
 
     def _now(self, observation: Observation) -> ShareProblem:
@@ -46,7 +46,14 @@ class ShareController(Controller):
 
 
 class ShareReplanningOptions(ShareControllerOptions):
-    """Who plans."""
+    """Who plans, and what for besides what comes."""
+
+    usual_s: float = Field(
+        default=600.0,
+        gt=0,
+        description="Rates are usual that came over so many seconds, weighted by how recent; those of the problem are "
+        "at first. Models that are asked for less at present keep room for them where there is some",
+    )
 
     planner: str = Field(
         default="shares",
@@ -64,11 +71,19 @@ class ShareReplanning(ShareController):
         if options.planner not in OFFERED:
             raise ValueError(f"planner: {options.planner!r} plans no shares: give one of {', '.join(OFFERED)}")
         self._planner = options.planner
+        self._usual_s = options.usual_s
+        self._usual_rps = [model.rate_rps for model in self._problem.models]
 
     def step(self, observation: Observation) -> Layout | None:
         """Other shares where those that serve bear too little. Raises PlanningError where there are none."""
-        replanned = imported_late("replanning", "replanned")
-        return cast("Layout | None", replanned(self._now(observation), observation.layout, self._planner))
+        problem = self._now(observation)
+        recent = 1 - exp(-observation.period_ns / 1e9 / self._usual_s)
+        self._usual_rps = [
+            usual + recent * (model.rate_rps - usual)
+            for usual, model in zip(self._usual_rps, problem.models, strict=True)
+        ]
+        replanned = imported_late("tidegate_inss.replanning:replanned", EXTRA)
+        return cast("Layout | None", replanned(problem, self._usual_rps, observation.layout, self._planner))
 
 
 class GsliceLoop(ShareController):
@@ -76,5 +91,5 @@ class GsliceLoop(ShareController):
 
     def step(self, observation: Observation) -> Layout | None:
         """The shares after one more step; None where all are close to their bounds. Raises PlanningError."""
-        adjusted = imported_late("gslice", "adjusted")
+        adjusted = imported_late("tidegate_inss.gslice:adjusted", EXTRA)
         return cast("Layout | None", adjusted(self._now(observation), observation.layout))

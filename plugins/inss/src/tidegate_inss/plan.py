@@ -81,14 +81,18 @@ class SharePlan(Plan):
         return units / self.units_per_gpu
 
     @property
+    def bears(self) -> float:
+        """So many times its rate the model bears that bears least, as far as is foretold."""
+        return min(model.bears_rps / model.rate_rps for model in self.models)
+
+    @property
     def summary(self) -> str:
         """What it bears, what it takes, and what is missing."""
         shares = sum(len(gpu.shares) for gpu in self.gpus)
-        bears = min(model.bears_rps / model.rate_rps for model in self.models)
         missing = [f"{model.name}: {model.missing}" for model in self.models if model.missing]
         short = f"; not served as asked: {'; '.join(missing)}" if missing else ""
         return (
-            f"bears {bears:.2f} times the rates; {self.throughput_rps:,.0f} rows/s in full batches; {shares} shares, "
+            f"bears {self.bears:.2f} times the rates; {self.throughput_rps:,.0f} rows/s in full batches; {shares} shares, "
             f"{self.gpus_used:.2f} of {len(self.gpus)} GPUs{short}"
         )
 

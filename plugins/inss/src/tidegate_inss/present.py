@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tidegate.control import Observation
+from tidegate.control.rates import check_models
 from tidegate.documents import Layout, Mps
 from tidegate_inss.assignment import Share
 from tidegate_inss.problem import ShareProblem
@@ -11,22 +12,19 @@ LEAST = 0.02
 """The part of the problem's rate that is planned for at least, though hardly anybody asks for the model at present."""
 
 
-def fitting(problem: ShareProblem, layout: Layout) -> str:
-    """Why the layout that serves at the start is none of this problem; empty: it is."""
-    planned, served = {model.name for model in problem.models}, {model.name for model in layout.models}
-    if planned != served:
-        return f"problem: its models are not those that are served: {min(planned ^ served)!r} is in one of the two only"
+def check_first(problem: ShareProblem, layout: Layout) -> None:
+    """Raises ValueError where the layout that serves at the start is none of this problem."""
+    check_models((model.name for model in problem.models), layout)
     known = set(problem.devices)
     for worker in layout.workers:
         device, named = worker.device, f"problem: worker {worker.name!r} of the layout"
         if device not in known:
-            return (
+            raise ValueError(
                 f"{named} is on {device.product} {device.id} of {device.node!r}, which is none of its GPUs: give the "
                 "problem that the layout was planned from"
             )
         if not isinstance(worker.slice, Mps) or len(worker.hosts) != 1:
-            return f"{named} is no MPS share with one model: plan the layout by `tidegate plan shares`"
-    return ""
+            raise ValueError(f"{named} is no MPS share with one model: plan the layout by `tidegate plan shares`")
 
 
 def shares_of(problem: ShareProblem, layout: Layout) -> list[Share]:

@@ -1,10 +1,10 @@
 """Registers PARIS and ELSA."""
 
-from importlib import import_module
-from types import ModuleType
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
-from tidegate.api import Document, Plan, Planner, PlannerSpec, PlanningError, PolicySpec, Progress, hookimpl
+from tidegate.api import PlannerSpec, PolicySpec, hookimpl
+from tidegate.api.late_import import imported_late
 from tidegate.documents import Layout
 from tidegate_paris_elsa.change_plan import Reconfiguration
 from tidegate_paris_elsa.change_problem import ReconfigurationProblem
@@ -46,21 +46,9 @@ def tidegate_planners() -> list[PlannerSpec]:
 
 def _new_layout(problem: ReconfigurationProblem, plan: Reconfiguration) -> Layout:
     """The layout of a change."""
-    return cast("Layout", _module("reconfigure").new_layout(problem, plan))
+    return cast("Layout", _later("reconfigure", "new_layout")(problem, plan))
 
 
-def _later(module: str, function: str) -> Planner:
-    """Import a planner when it runs: policies need neither numpy nor scipy."""
-
-    def run(problem: Document, /, *, time_limit_s: float, progress: Progress) -> Plan:
-        planner = getattr(_module(module), function)
-        return cast("Plan", planner(problem, time_limit_s=time_limit_s, progress=progress))
-
-    return run
-
-
-def _module(name: str) -> ModuleType:
-    try:
-        return import_module(f"tidegate_paris_elsa.{name}")
-    except ModuleNotFoundError as error:
-        raise PlanningError(f'the planner needs {error.name}: pip install "tidegate-paris-elsa[planner]"') from error
+def _later(module: str, function: str) -> Callable[..., Any]:
+    """A function that needs numpy and scipy, which policies do without."""
+    return imported_late(f"tidegate_paris_elsa.{module}:{function}", "tidegate-paris-elsa[planner]")

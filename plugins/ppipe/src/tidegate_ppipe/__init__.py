@@ -7,7 +7,7 @@ counts       how many GPUs each column gets: `rounding` starts, `program` is the
 division     the same by tables, for few classes of GPUs: what each model makes of its share (`knapsack`)
 plan         what comes out, made by `plan_of`; `layout` makes of it what generator, simulator and proxy read
 planners     ppipe, and its baselines np (whole models) and dart-r (pairs of GPUs); `reasons` why there is no plan
-replanning   a controller that plans anew when rates drift; late_import: planners need what policies do not
+replanning   a controller that plans anew when rates drift
 published    the paper's problems and plans, from a folder with the artifact's data
 policy       the data plane, event by event; `reactive` is its baseline
   waiting      what waits at the first pools; sizing: through which pipeline the next batch goes, and its rows

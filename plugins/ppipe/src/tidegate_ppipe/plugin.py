@@ -1,8 +1,8 @@
 """Registers PPipe."""
 
 from tidegate.api import PlannerSpec, PolicySpec, hookimpl
+from tidegate.api.late_import import imported_late
 from tidegate.control import ControllerSpec
-from tidegate_ppipe.late_import import imported_late
 from tidegate_ppipe.layout import layout_of
 from tidegate_ppipe.plan import PpipePlan
 from tidegate_ppipe.policy import Ppipe
@@ -29,7 +29,15 @@ def tidegate_planners() -> list[PlannerSpec]:
         ("dart-r", "Chains of two unlike GPUs, one of each: the other baseline", "plan_dart"),
     ]
     return [
-        PlannerSpec(name, words, PpipeProblem, PpipePlan, imported_late(run), layout_of) for name, words, run in offered
+        PlannerSpec(
+            name,
+            words,
+            PpipeProblem,
+            PpipePlan,
+            imported_late(f"tidegate_ppipe.planners:{function}", "tidegate-ppipe[planner]"),
+            layout_of,
+        )
+        for name, words, function in offered
     ]
 
 

@@ -5,14 +5,14 @@ switches at once: the flush of the paper without its pause.
 """
 
 from collections.abc import Mapping
-from math import sqrt
 from typing import TYPE_CHECKING, Annotated, cast
 
 from pydantic import Field
 
+from tidegate.api.late_import import imported_late
 from tidegate.control import Controller, ControllerOptions, Observation
+from tidegate.control.rates import check_models, have_drifted
 from tidegate.documents import FromFile, Layout
-from tidegate_ppipe.late_import import imported_late
 from tidegate_ppipe.layout import layout_of
 from tidegate_ppipe.problem import PpipeProblem
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 LEAST_SHARE = 0.01
 """The share of the load that a plan expects of a model at least, though nobody asks for it at present."""
-DEVIATIONS = 3
-"""A rate has drifted where chance alone would hardly have it: so many standard deviations of a Poisson count."""
 
 
 class ReplanningOptions(ControllerOptions):
@@ -48,10 +46,7 @@ class Replanning(Controller):
     def __init__(self, layout: Layout, options: ReplanningOptions, *, seed: int = 0) -> None:
         super().__init__(layout, options, seed=seed)
         self._problem = options.problem
-        planned, served = {model.name for model in self._problem.models}, {model.name for model in layout.models}
-        if planned != served:
-            odd = min(planned ^ served)
-            raise ValueError(f"problem: its models are not those that are served: {odd!r} is in one of the two only")
+        check_models((model.name for model in self._problem.models), layout)
         self._drift, self._spare, self._time_limit_s = options.drift, options.spare, options.time_limit_s
         self._is_of_parts = self._problem.objective == "throughput"
         self._planned_for: Mapping[str, float] = {
@@ -78,7 +73,8 @@ class Replanning(Controller):
         }
         models = tuple(model.model_copy(update=changes[model.name]) for model in self._problem.models)
         problem = self._problem.model_copy(update={"models": models})
-        plan = imported_late("plan_ppipe")(problem, time_limit_s=self._time_limit_s, progress=_no_clock)
+        plan_ppipe = imported_late("tidegate_ppipe.planners:plan_ppipe", "tidegate-ppipe[planner]")
+        plan = plan_ppipe(problem, time_limit_s=self._time_limit_s, progress=_no_clock)
         layout = layout_of(problem, cast("PpipePlan", plan))
         self._proposed = layout, rates_rps
         return layout
@@ -87,12 +83,8 @@ class Replanning(Controller):
         """Whether some model's rate is off, by more than chance explains."""
         total_rps, planned_for = sum(rates_rps.values()), sum(self._planned_for.values())
         scale = total_rps / planned_for if self._is_of_parts else 1.0
-        for name, rate in rates_rps.items():
-            expected = self._planned_for[name] * scale
-            chance = DEVIATIONS * sqrt(max(expected, rate) / period_s)
-            if abs(rate - expected) > max(self._drift * expected, chance):
-                return True
-        return False
+        expected_rps = {name: planned * scale for name, planned in self._planned_for.items()}
+        return have_drifted(rates_rps, expected_rps, period_s, drift=self._drift)
 
 
 def _no_clock(*, objective: float | None = None, bound: float | None = None) -> float:
