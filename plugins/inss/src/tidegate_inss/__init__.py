@@ -3,7 +3,7 @@
 problem      GPUs, models, rates, SLOs, and the interference file
 assignment   what planners decide: which model has how much of which GPU, in batches of which size
 tables       what every model takes alone, on all shares and in all batches
-prediction   what batches take beside their neighbours, how long requests wait, how many are late
+prediction   what batches take beside their neighbours
 bearing      how much load a share bears before too many are late
 plan         the document, made by `plan_of`; `layout` makes of it what generator, simulator and proxy read
 division     how one GPU is divided; search: who is on which GPU
@@ -11,6 +11,5 @@ gpulet       its parts; gslice: its loop; igniter: its closed form: the baseline
 planners     all of these as planners
 controllers  shares that follow the load; replanning: how; present: what serves, as planners see it
 by_name      the planners by their names
-late_import  what needs numpy, imported when it runs
 learned      InSS's networks: how they decide; made in `training` by `tidegate train-inss` (`commands`)
 """
