@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import t as students
 
-from bench.inss.changing import CONTROLLERS, NAMES, Hour, follow
+from bench.inss.changing import CHANGES_S, CONTROLLERS, NAMES, Hour, follow
 from bench.inss.outcomes import Load, Outcome, Way, known, largest_scale, outcome
 from bench.inss.workloads import TEN
 from tidegate.sim.parallel import run_parallel
@@ -45,7 +45,9 @@ LIMIT, PRECISION = 0.01, 0.02
 GPUS = 4
 MANY_GPUS, MANY_SCALES, MANY_SEEDS = 64, (0.5, 0.7), 3
 MANY_SECONDS = 1.0
-CHANGING_GPUS, CHANGING_SCALE, CHANGING_SEEDS = 2, 0.5, 3
+CHANGING_GPUS, CHANGING_SCALE, CHANGING_SEEDS = 2, 0.7, 3
+CHANGING_STRETCH = 20.0
+"""All takes so many times as long, as in `bench.inss.live`: an hour has a twentieth of its requests to simulate."""
 CONFIDENCE = 0.95
 
 
@@ -61,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--policy", default="symphony", help="which policy batches; default symphony")
     parser.add_argument("--seeds", type=int, default=10, help="mixes of load; default 10")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each simulated run; default 5")
-    parser.add_argument("--changing-seconds", type=float, default=600.0, help="of the part `changing`; default 600")
+    parser.add_argument("--changing-seconds", type=float, default=3600.0, help="of the part `changing`; default 3600")
     parser.add_argument("--jobs", type=int, default=-1, help="simulations at once; default: as many as cores")
     options = parser.parse_args(arguments)
     if not (options.data / "igniter_v100_solo.csv").exists():
@@ -116,32 +118,18 @@ def _told(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401
 
 
 def _at_rates(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
-    ways = _ways(options)
-    return [
-        _outcomes(
-            f"4 GPUs, 10 models, {scale:g} times the rates",
-            [_ten(options, seed, scale) for seed in range(options.seeds)],
-            ways,
-            options,
-            console,
-        )
-        for scale in SCALES
-    ]
+    return [_ten_at(scale, "4 GPUs, 10 models", _ways(options), options, console) for scale in SCALES]
 
 
 def _throughput(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
     ways = _ways(options)
     ways += [Way(name, told, options.policy) for name in known(["shares-throughput"]) for told in (1.0, 1.15)]
-    return [
-        _outcomes(
-            f"throughput, {scale:g} times the rates",
-            [_ten(options, seed, scale) for seed in range(options.seeds)],
-            ways,
-            options,
-            console,
-        )
-        for scale in SCALES[:2]
-    ]
+    return [_ten_at(scale, "throughput", ways, options, console) for scale in SCALES[:2]]
+
+
+def _ten_at(scale: float, title: str, ways: Sequence[Way], options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
+    loads = [_ten(options, seed, scale) for seed in range(options.seeds)]
+    return _outcomes(f"{title}, {scale:g} times the rates", loads, ways, options, console)
 
 
 def _many(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
@@ -209,18 +197,23 @@ def _scales(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN4
 
 
 def _changing(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
-    loads = [Load(options.data, NAMES, CHANGING_GPUS, seed, CHANGING_SCALE) for seed in range(CHANGING_SEEDS)]
-    tasks = [Hour(load, options.changing_seconds, controller) for controller in CONTROLLERS for load in loads]
+    seeds = range(min(options.seeds, CHANGING_SEEDS))
+    loads = [Load(options.data, NAMES, CHANGING_GPUS, seed, CHANGING_SCALE) for seed in seeds]
+    seconds = options.changing_seconds
+    tasks = [Hour(load, seconds, controller, CHANGING_STRETCH) for controller in CONTROLLERS for load in loads]
     found = list(run_parallel(follow, tasks, jobs=options.jobs))
-    table = Table("", "late %", "worst model %", "GPUs", "changes", "undone", "lost", title="rates change every 30 s")
+    columns = ("late %", "worst model %", "GPUs", "changes", "seconds each", "undone", "lost")
+    table = Table("", *columns, title=f"{seconds:g} s, rates change every {CHANGES_S} s")
     for at, controller in enumerate(CONTROLLERS):
         mine = found[at * len(loads) : (at + 1) * len(loads)]
+        taken_s = [taken for each in mine for taken in each.taken_s]
         table.add_row(
             controller or "one plan",
             _interval([100 * each.late for each in mine], 2),
             _interval([100 * each.worst for each in mine], 2),
             f"{mean(each.gpus for each in mine):.2f}",
             f"{mean(each.changes for each in mine):.1f}",
+            f"{mean(taken_s):.1f}, at most {max(taken_s):.1f}" if taken_s else "-",
             f"{mean(each.undone for each in mine):.1f}",
             str(sum(each.lost for each in mine)),
         )

@@ -20,12 +20,17 @@ NAMES = ("alexnet", "resnet50", "vgg19", "mobilenet", "efficientnet")
 CHANGES_S = 30
 UNLIKE = 0.5
 """How unlike a model's rates are over time: log-normal, the standard deviation of the logarithm."""
-CONTROLLERS = (None, "gslice-loop", "share-replanning", "share-replanning inss")
-"""Controllers, and who plans for them."""
+CONTROLLERS: dict[str | None, dict[str, Any]] = {
+    None: {},
+    "gslice-loop": {"spare": 0.75},
+    "share-replanning inss": {"planner": "inss"},
+    "share-replanning": {},
+}
+"""Options by controller; a name's first word is the controller's. The loop is told what is best for it (`told`)."""
 POLICY = PolicyChoice(name="symphony")
-LIMITS = {"every_s": 3, "pause_s": 5, "start_limit_s": 30}
-SPARE = {"gslice-loop": 0.75, "share-replanning": 0.15}
-"""The loop as it is told best (`told`)."""
+LIMITS = {"every_s": 2, "pause_s": 4, "start_limit_s": 30}
+STARTUP_S = {"distribution": "lognormal", "mean": 3, "cv": 0.3}
+"""How long new processes take until they are warm."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ def scenario_of(hour: Hour, folder: Path) -> Scenario:
             "duration_s": hour.seconds - 1,
             "layout": layout_of(problem, found),
             "arrivals": {"process": "trace", "file": str(trace), "format": "lines"},
-            "simulation": {"interference": problem.measured},
+            "simulation": {"interference": problem.measured, "startup": {"time_s": STARTUP_S}},
             **_controller(hour.controller, problem),
         }
     )
@@ -105,11 +110,8 @@ def followed(result: RunResult) -> Followed:
 def _controller(name: str | None, problem: ShareProblem) -> dict[str, Any]:
     if name is None:
         return {}
-    name, _, planner = name.partition(" ")
-    options: dict[str, Any] = {"problem": problem.model_dump(mode="json"), "spare": SPARE[name]}
-    if planner:
-        options["planner"] = planner
-    return {"controller": {"name": name, "options": options, **LIMITS}}
+    options = {"problem": problem.model_dump(mode="json"), **CONTROLLERS[name]}
+    return {"controller": {"name": name.split()[0], "options": options, **LIMITS}}
 
 
 def arrivals(problem: ShareProblem, seconds: float, seed: int) -> Iterator[tuple[float, str]]:

@@ -82,6 +82,14 @@ def test_models_move_where_other_shares_will_not_do() -> None:
     assert sum(name == "quick" for name, _ in percents(changed)) == 2
 
 
+def test_what_was_planned_for_is_not_planned_for_again() -> None:
+    controller = made("share-replanning")
+    first = controller.step(observed(FIRST, quick=1.3, slow=0.3))
+    assert first is not None
+    assert controller.step(observed(FIRST, quick=1.3, slow=0.3)) is first
+    assert controller.step(observed(FIRST, quick=1.0, slow=1.0)) is None
+
+
 @pytest.mark.parametrize("planner", ["inss", "igniter"])
 def test_others_may_plan(planner: str) -> None:
     controller = made("share-replanning", planner=planner)

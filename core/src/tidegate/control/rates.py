@@ -31,3 +31,23 @@ def have_drifted(
         if abs(rate - expected) > max(drift * expected, chance):
             return True
     return False
+
+
+class SteadyRates:
+    """Rates as they have been since they last drifted: a short period's chance is averaged out, a jump is not."""
+
+    def __init__(self, *, remembered_s: float = 30.0) -> None:
+        """`remembered_s`: what came longer ago counts less and less, so that rates that creep are followed."""
+        self._remembered_s = remembered_s
+        self._seen: dict[str, tuple[float, float]] = {}
+        """How much came, in how many seconds, by model."""
+
+    def observe(self, rates: Mapping[str, float], period_s: float) -> Mapping[str, float]:
+        """What is believed of the rates, per second and by model, now that these came for a period of `period_s`."""
+        for name, rate in rates.items():
+            came, seconds = self._seen.get(name, (0.0, 0.0))
+            if seconds and have_drifted({name: rate}, {name: came / seconds}, period_s, drift=0.0):
+                came = seconds = 0.0
+            kept = min(1.0, self._remembered_s / (seconds + period_s))
+            self._seen[name] = (came + rate * period_s) * kept, (seconds + period_s) * kept
+        return {name: came / seconds for name, (came, seconds) in self._seen.items()}

@@ -3,18 +3,22 @@
 `share-replanning` divides GPUs anew where what serves no longer bears what comes; `gslice-loop` is GSLICE at run time.
 """
 
-from math import exp
-from typing import Annotated, cast
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple, cast
 
 from pydantic import Field
 
 from tidegate.api import PlanningError
 from tidegate.api.late_import import imported_late
 from tidegate.control import Controller, ControllerOptions, Observation
+from tidegate.control.rates import SteadyRates
 from tidegate.documents import FromFile, Layout
 from tidegate_inss.by_name import EXTRA, OFFERED
-from tidegate_inss.present import check_first, problem_now
+from tidegate_inss.present import check_first, problem_with
 from tidegate_inss.problem import ShareProblem
+
+ALIKE = 0.03
+"""Rates that differ by no more than this share ask for the same plan."""
 
 
 class ShareControllerOptions(ControllerOptions):
@@ -40,20 +44,16 @@ class ShareController(Controller):
             raise ValueError(f"problem: {error}") from error
         check_first(self._problem, layout)
         self._spare = options.spare
+        self._rates = SteadyRates()
 
     def _now(self, observation: Observation) -> ShareProblem:
-        return problem_now(self._problem, observation, 1 + self._spare)
+        rows_per_s = {name: load.rows_per_s for name, load in observation.models.items()}
+        steady = self._rates.observe(rows_per_s, observation.period_ns / 1e9)
+        return problem_with(self._problem, {name: rate * (1 + self._spare) for name, rate in steady.items()})
 
 
 class ShareReplanningOptions(ShareControllerOptions):
-    """Who plans, and what for besides what comes."""
-
-    usual_s: float = Field(
-        default=600.0,
-        gt=0,
-        description="Rates are usual that came over so many seconds, weighted by how recent; those of the problem are "
-        "at first. Models that are asked for less at present keep room for them where there is some",
-    )
+    """Who plans."""
 
     planner: str = Field(
         default="shares",
@@ -71,19 +71,32 @@ class ShareReplanning(ShareController):
         if options.planner not in OFFERED:
             raise ValueError(f"planner: {options.planner!r} plans no shares: give one of {', '.join(OFFERED)}")
         self._planner = options.planner
-        self._usual_s = options.usual_s
-        self._usual_rps = [model.rate_rps for model in self._problem.models]
+        self._planned: _Planned | None = None
 
     def step(self, observation: Observation) -> Layout | None:
         """Other shares where those that serve bear too little. Raises PlanningError where there are none."""
         problem = self._now(observation)
-        recent = 1 - exp(-observation.period_ns / 1e9 / self._usual_s)
-        self._usual_rps = [
-            usual + recent * (model.rate_rps - usual)
-            for usual, model in zip(self._usual_rps, problem.models, strict=True)
-        ]
-        replanned = imported_late("tidegate_inss.replanning:replanned", EXTRA)
-        return cast("Layout | None", replanned(problem, self._usual_rps, observation.layout, self._planner))
+        rates_rps = {model.name: model.rate_rps for model in problem.models}
+        if self._planned is None or not self._planned.is_for(observation.layout, rates_rps):
+            replanned = imported_late("tidegate_inss.replanning:replanned", EXTRA)
+            layout = replanned(problem, observation.layout, self._planner)
+            self._planned = _Planned(observation.layout, rates_rps, layout)
+        return self._planned.layout
+
+
+class _Planned(NamedTuple):
+    """What was planned last, and what for: as long as that is so, it is not planned again."""
+
+    present: Layout
+    rates_rps: Mapping[str, float]
+    layout: Layout | None
+
+    def is_for(self, present: Layout, rates_rps: Mapping[str, float]) -> bool:
+        """Whether the same serves still, and as much comes."""
+        return present == self.present and all(
+            abs(rate - before) <= ALIKE * before
+            for rate, before in zip(rates_rps.values(), self.rates_rps.values(), strict=True)
+        )
 
 
 class GsliceLoop(ShareController):

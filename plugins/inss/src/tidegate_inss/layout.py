@@ -35,7 +35,10 @@ def layout_of(problem: ShareProblem, plan: SharePlan) -> Layout:
             workers.append(LayoutWorker(name=name, device=gpu.device, slice=part, hosts=hosts))
     if idle := [name for name in models if name not in kinds]:
         why = next((model.missing for model in plan.models if model.name == idle[0]), "")
-        raise PlanningError(f"the plan has no share for model {idle[0]!r}{': ' if why else ''}{why}")
+        raise PlanningError(
+            f"the plan has no share for model {idle[0]!r}{': ' if why else ''}{why}: give more GPUs or larger ones, or "
+            "fewer models"
+        )
     measured = problem.measured
     return Layout(
         models=tuple(

@@ -91,9 +91,12 @@ class SharePlan(Plan):
         shares = sum(len(gpu.shares) for gpu in self.gpus)
         missing = [f"{model.name}: {model.missing}" for model in self.models if model.missing]
         short = f"; not served as asked: {'; '.join(missing)}" if missing else ""
+        if self.bears < 1 and not missing:
+            least = min(self.models, key=lambda model: model.bears_rps / model.rate_rps)
+            short = f"; too little, for {least.name!r} first: give more GPUs, more time, or fewer requests"
         return (
-            f"bears {self.bears:.2f} times the rates; {self.throughput_rps:,.0f} rows/s in full batches; {shares} shares, "
-            f"{self.gpus_used:.2f} of {len(self.gpus)} GPUs{short}"
+            f"bears {self.bears:.2f} times the rates; {self.throughput_rps:,.0f} rows/s in full batches; "
+            f"{shares} shares, {self.gpus_used:.2f} of {len(self.gpus)} GPUs{short}"
         )
 
     @property

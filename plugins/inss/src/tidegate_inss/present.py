@@ -1,8 +1,7 @@
 """What serves at present, as planners see it: a layout's workers as shares, and the rates that come."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from tidegate.control import Observation
 from tidegate.control.rates import check_models
 from tidegate.documents import Layout, Mps
 from tidegate_inss.assignment import Share
@@ -41,12 +40,10 @@ def shares_of(problem: ShareProblem, layout: Layout) -> list[Share]:
     return shares
 
 
-def problem_now(problem: ShareProblem, observation: Observation, times: float) -> ShareProblem:
-    """The problem with so many times the rates that come."""
+def problem_with(problem: ShareProblem, rates_rps: Mapping[str, float]) -> ShareProblem:
+    """The problem with other rates, by model."""
     models = tuple(
-        model.model_copy(
-            update={"rate_rps": max(observation.models[model.name].rows_per_s * times, LEAST * model.rate_rps)}
-        )
+        model.model_copy(update={"rate_rps": max(rates_rps[model.name], LEAST * model.rate_rps)})
         for model in problem.models
     )
     return problem.model_copy(update={"models": models})

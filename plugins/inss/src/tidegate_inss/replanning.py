@@ -18,44 +18,27 @@ from tidegate_inss.present import shares_of, steady_batches
 from tidegate_inss.problem import ShareProblem
 from tidegate_inss.search import Placement, Search
 
-ROOM = (1.0, 0.75, 0.5, 0.25, 0.0)
-"""For which part of its usual rate a model keeps room that is asked for less at present: the first that can be had."""
 
-
-def replanned(problem: ShareProblem, usual_rps: Sequence[float], layout: Layout, planner: str) -> Layout | None:
+def replanned(problem: ShareProblem, layout: Layout, planner: str) -> Layout | None:
     """The layout that bears the problem's rates, or more of them; None: the present one does, or there is no better.
 
-    `usual_rps`: the models' rates over a longer time, in the problem's order. What is asked for less than usual is
-    asked for more soon: room that nobody needs at present is left to it. `planner`: the name of who plans; `shares`
-    begins from what serves. Raises PlanningError where there is no plan.
+    `planner`: the name of who plans; `shares` begins from what serves. Raises PlanningError where there is no plan.
     """
     present = shares_of(problem, layout)
-    _, bears = _placement(Predictor(problem), present)
+    predictor = Predictor(problem)
+    placement, bears = _placement(predictor, present)
     if bears >= 1:
         return None
-    for room in ROOM:
-        plan = _planned(_with_room(problem, usual_rps, room), present, planner)
-        if plan.bears >= (1 if room else bears * (1 + 1e-9)):
-            return layout_of(problem, plan)
-    return None
+    if planner == "shares":
+        plan = _searched(predictor, placement, present)
+    else:
+        plan = share_planner(planner)(problem, time_limit_s=1.0, progress=_Steps())
+    return layout_of(problem, plan) if plan.bears > bears else None
 
 
-def _with_room(problem: ShareProblem, usual_rps: Sequence[float], room: float) -> ShareProblem:
-    """The problem with rates of no less than such a part of the usual ones."""
-    models = tuple(
-        model.model_copy(update={"rate_rps": max(model.rate_rps, room * usual)})
-        for model, usual in zip(problem.models, usual_rps, strict=True)
-    )
-    return problem.model_copy(update={"models": models})
-
-
-def _planned(problem: ShareProblem, present: Sequence[Share], planner: str) -> SharePlan:
-    """The plan for a problem's rates."""
-    if planner != "shares":
-        return share_planner(planner)(problem, time_limit_s=1.0, progress=_Steps())
-    predictor = Predictor(problem)
-    placement, _ = _placement(predictor, present)
-    search = Search(predictor)
+def _searched(predictor: Predictor, placement: Placement, present: Sequence[Share]) -> SharePlan:
+    """The plan of the search, which leaves models where they are if that will do."""
+    problem, search = predictor.problem, Search(predictor)
     memories = [device.memory_mib for device in problem.devices]
     divided = [search.divider.divide(*each) for each in zip(placement, memories, strict=True)]
     if all(each is not None and each.bears >= 1 for each in divided):

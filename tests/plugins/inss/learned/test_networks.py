@@ -46,6 +46,13 @@ def test_networks_for_other_sizes_are_refused(tmp_path: Path, name: str, change:
         Networks(tmp_path)
 
 
+def test_one_network_in_place_of_the_other_is_refused(tmp_path: Path) -> None:
+    for file in (PLACING, SHARING):
+        (tmp_path / file).write_bytes((SHIPPED / "inss" / PLACING).read_bytes())
+    with pytest.raises(PlanningError, match=rf"sharing\.onnx: its states have {PLACING_STATE} numbers, not"):
+        Networks(tmp_path)
+
+
 def test_a_folder_without_networks_and_a_file_that_is_none_are_named(tmp_path: Path) -> None:
     with pytest.raises(PlanningError, match=r"placing\.onnx: there is no such file; tidegate train-inss writes"):
         Networks(tmp_path)

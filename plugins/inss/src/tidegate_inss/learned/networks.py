@@ -43,8 +43,8 @@ class Networks:
 
     def __init__(self, folder: Path) -> None:
         """Raises PlanningError for files that are missing, are no networks, or were trained for other sizes."""
-        self._placing = _session(folder / PLACING)
-        self._sharing = _session(folder / SHARING)
+        self._placing = _session(folder / PLACING, PLACING_STATE)
+        self._sharing = _session(folder / SHARING, SHARING_STATE)
 
     def preferences(self, states: Floats32) -> Floats32:
         """How much stage 1 likes each child: logits of shape (groups, CHILDREN), masks disregarded."""
@@ -62,7 +62,8 @@ class Networks:
         return found
 
 
-def _session(path: Path) -> onnxruntime.InferenceSession:
+def _session(path: Path, state: int) -> onnxruntime.InferenceSession:
+    """`state`: how many numbers each of its states has."""
     options = onnxruntime.SessionOptions()
     # The networks are small: more threads would only wait for each other.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -74,6 +75,11 @@ def _session(path: Path) -> onnxruntime.InferenceSession:
     said = session.get_modelmeta().custom_metadata_map
     if other := [name for name, size in SIZES.items() if said.get(name) != str(size)]:
         raise PlanningError(f"{path}: {_other_sizes(said, other)}: train networks for these (tidegate train-inss)")
+    if (has := session.get_inputs()[0].shape[-1]) != state:
+        raise PlanningError(
+            f"{path}: its states have {has} numbers, not {state}: it is another network of that name; put back what "
+            "tidegate train-inss wrote"
+        )
     return session
 
 
