@@ -3,7 +3,7 @@
     python -m bench.inss --data DIR [--json FILE]
 
 DIR holds iGniter's measurements (docs/results/inss.md says which, and where they come from); none of it is a part of
-this project. Half an hour on two cores, so no part of `make bench`; `--only`, `--seeds` and `--seconds` try a part.
+this project. An hour on two cores, so no part of `make bench`; `--only`, `--seeds` and `--seconds` try a part.
 
 told         how much more than what comes planners are best told, on mixes that nothing else is judged by
 rates        4 GPUs, 10 models: violations at fixed rates
