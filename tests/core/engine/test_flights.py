@@ -351,6 +351,37 @@ def test_a_batch_that_is_doomed_begins_nothing_though_its_next_worker_is_free() 
     assert engine.in_flight == 1
 
 
+def test_what_was_to_start_as_its_worker_is_lost_may_go_elsewhere() -> None:
+    """The loss is known before planned starts are looked at: the batch has not begun, and nobody is told so."""
+    later = run(0, at_ns=10)
+    policy = Script([later], [Reroute(0, (Leg(2, "m", 10, 10),))])
+    engine = engine_of(policy)
+    engine.handle(arrived(0))
+    (started,) = engine.handle(WorkerLost(10, 0))
+    assert isinstance(started, StartLeg)
+    assert started.batch.legs[0].worker_id == 2
+    engine.validate()
+
+
+def test_a_batch_that_waits_does_not_begin_a_leg_as_others_of_the_same_loss_fail() -> None:
+    """It is doomed as well: its worker, free of those before it, is not to run a leg of it in vain."""
+    parts = ("a", "b", "c")
+    setup = Setup(
+        (Model("p", max_rows=4, pipelines=(Pipeline(parts, max_rows=4),)),),
+        (Worker(0, "ac0", ("a", "c")), Worker(1, "b1", ("b",)), Worker(2, "c2", ("c",)), Worker(3, "a3", ("a",))),
+        tuple(Profile(part, "default", (10, 20, 30, 40)) for part in parts),
+    )
+    ahead = Dispatch(Batch(0, "p", (0,), (Leg(0, "a", 0, 10), Leg(1, "b", 10, 10), Leg(2, "c", 20, 10))))
+    waits = Dispatch(Batch(1, "p", (1,), (Leg(3, "a", 0, 10), Leg(1, "b", 20, 10), Leg(0, "c", 30, 10))))
+    engine = engine_of(Script([ahead], [waits], setup=setup))
+    engine.handle(arrived(0, model="p"))
+    engine.handle(arrived(1, model="p"))
+    assert engine.handle(finished(10, 1, worker=3)) == []
+    assert engine.handle(WorkerLost(25, 0)) == []
+    engine.validate()
+    assert (engine.queued, engine.in_flight) == (2, 0)
+
+
 @pytest.mark.parametrize(
     ("number", "legs", "message"),
     [

@@ -24,7 +24,10 @@ class Flight:
     early_ns: int | None = None
     """How much earlier that was than the end of the leg that its worker ran; None while that runs on."""
     doomed: BatchFailed | None = None
-    """Told once the leg that runs is over: a worker further on was lost."""
+    """Why it will not be answered, unless it is rerouted: a worker that it needs was lost. None of its legs starts.
+
+    Told once the leg that runs is over.
+    """
     preempted: bool = False
     """The policy took its worker away; its driver will tell when the worker is free."""
 
@@ -57,6 +60,8 @@ class Bookings:
     """The flight of each leg."""
     free_ns: int | None = None
     """The instant from which on a leg counts that is sent while the first one still runs; None: none may be."""
+    is_lost: bool = False
+    """The present event is its loss, of which the policy is told after what came before: nothing starts here."""
 
     def book(self, leg: Leg, flight: Flight) -> None:
         """Enter a leg where its planned start puts it, behind the one that runs: that may have begun before its own."""
@@ -147,6 +152,11 @@ class Fleet:
         if not self.bookings[worker_id].legs:
             del self.bookings[worker_id]
             self.idle_ids.discard(worker_id)
+
+    def lose(self, worker_id: int) -> None:
+        """A worker is not there any more: nothing starts on it while its bookings are still to be withdrawn."""
+        if booked := self.bookings.get(worker_id):
+            booked.is_lost = True
 
     def serve(self, models: Mapping[str, Model]) -> None:
         """Serve these models from now on."""

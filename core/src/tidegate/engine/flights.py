@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from tidegate.api import Batch, Leg, LegFinished, Profile, Request, Reroute
+from tidegate.api import Batch, BatchFailed, Leg, LegFinished, Profile, Request, Reroute
 from tidegate.engine.books import Bookings, Fleet, Flight
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.invariants import InvariantViolation, check_legs
@@ -128,13 +128,13 @@ class Flights:
             self._fleet.bookings[leg.worker_id].strike(leg)
         self.start_next(now_ns, *(leg.worker_id for leg in freed))
 
-    def affected(self, lost: Bookings) -> list[Flight]:
-        """The flights that can't do without a worker that is lost."""
-        return [
-            flight
-            for flight in {id(flight): flight for flight in lost.flights}.values()
-            if any(leg.worker_id == lost.worker.id for leg in flight.batch.legs[flight.leg :])
-        ]
+    def doom(self, now_ns: int, lost: Bookings) -> list[Flight]:
+        """No leg starts any more of the flights that are booked on a worker that is lost, unless they are rerouted."""
+        doomed = list({id(flight): flight for flight in lost.flights}.values())
+        reason = f"worker {lost.worker.name} was lost"
+        for flight in doomed:
+            flight.doomed = BatchFailed(now_ns, flight.batch.id, flight.leg, lost.worker.id, reason, retry=True)
+        return doomed
 
     def is_due(self, now_ns: int) -> bool:
         """Whether `start_due` has something to start."""
@@ -164,7 +164,7 @@ class Flights:
         """
         leg = flight.batch.legs[flight.leg]
         booked = self._fleet.bookings.get(leg.worker_id)
-        if flight.running or flight.doomed or booked is None or not booked.legs:
+        if flight.running or flight.doomed or booked is None or booked.is_lost or not booked.legs:
             return  # what is doomed begins nothing more, whoever frees its next worker before it has failed
         is_first = booked.legs[0] is leg
         if not is_first and not booked.may_follow(now_ns, leg):

@@ -21,12 +21,10 @@ from tidegate.engine.policy_runner import PolicyRunner
 from tidegate.engine.state import State
 from tidegate.engine.turns import Turns
 from tidegate.observation import (
-    AnyEffect,
     AnyStimulus,
     ChangeProgressed,
     ClockAdvanced,
     PlanChanged,
-    StartLeg,
     TriesChanged,
 )
 
@@ -207,18 +205,17 @@ class Intake:
         if lost is None:
             return
         state.succession.forget(event.worker_id)
+        doomed = state.flights.doom(event.now_ns, lost)
         if known:
             self._policy.inform(event)
-        for flight in state.flights.affected(lost):  # and were not rerouted
-            reason = f"worker {lost.worker.name} was lost"
-            failed = BatchFailed(event.now_ns, flight.batch.id, flight.leg, event.worker_id, reason, retry=True)
+        for flight in doomed:
+            if flight.doomed is None:
+                continue  # it was rerouted
             if flight.running and flight.batch.legs[flight.leg].worker_id != event.worker_id:
-                flight.doomed = failed  # its present worker is not free before it has run this leg
+                # Its present worker is not free before it has run this leg.
                 state.flights.cut_off(event.now_ns, flight, event.worker_id)
             else:
-                self._fail_flight(flight, failed)
-        # What was to start there at this very instant has not left: drivers are not told of it.
-        state.effects = [each for each in state.effects if not _starts_on(each, event.worker_id)]
+                self._fail_flight(flight, flight.doomed)
         self._policy.follow_doubts()  # what was given up wrongly may be homeless, too
         for request in state.homeless:
             if state.queued.pop(request.id, None):  # unless the policy dropped it when told of another
@@ -247,7 +244,3 @@ class Intake:
         self._turns.release_all()
         state.sharing.workers_changed(event.now_ns)
         self._policy.succeed(state.policy.successor)
-
-
-def _starts_on(effect: AnyEffect, worker_id: int) -> bool:
-    return type(effect) is StartLeg and effect.batch.legs[effect.leg].worker_id == worker_id
