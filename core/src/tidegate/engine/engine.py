@@ -168,11 +168,11 @@ class Engine:
             check_event(event, self.policy, state.models, state.fleet.bookings, state.expectations)
         state.now_ns = event.now_ns
         state.effects, state.commands = [], []
-        if type(event) is WorkerLost:
-            state.fleet.lose(event.worker_id)
-        elif type(event) is WorkerJoined:  # it was away, though nobody noticed
-            state.fleet.lose(event.worker.id)
         try:
+            if type(event) is WorkerLost:
+                state.fleet.lose(event.worker_id)
+            elif type(event) is WorkerJoined:  # it was away, though nobody noticed
+                state.fleet.lose(event.worker.id)
             if type(event) is PlanChanged:  # another policy follows, which has set no timers yet
                 state.flights.start_due(event.now_ns)
             else:
