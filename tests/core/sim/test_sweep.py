@@ -47,10 +47,10 @@ def test_what_is_no_setting_is_refused(texts: list[str]) -> None:
 
 
 def test_values_that_yaml_does_not_know_are_refused() -> None:
-    with pytest.raises(ScenarioError, match="no YAML value"):
+    with pytest.raises(ScenarioError, match="is no YAML"):
         parse_grid(["a={1"])
 
 
 def test_every_combination_is_checked_before_any_runs(scenario_file: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"duration_s: .*greater than 0"):
+    with pytest.raises(ScenarioError, match=r"duration_s: must be more than 0"):
         sweep_runs(scenario_file, parse_grid(["duration_s=1,0"]))
