@@ -7,18 +7,20 @@ from tidegate_proxy.commands.down import down
 from tidegate_proxy.commands.init import init
 from tidegate_proxy.commands.mig import mig
 from tidegate_proxy.commands.serve import serve
+from tidegate_proxy.commands.top import top
 from tidegate_proxy.commands.triton import triton
 from tidegate_proxy.commands.up import up
 
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `serve`, `check`, `doctor`, `init`, `triton`, `up`, `down` and `mig`."""
+    """Offer `serve`, `check`, `doctor`, `init`, `top`, `triton`, `up`, `down` and `mig`."""
     return [
         CommandSpec("serve", serve),
         CommandSpec("check", check),
         CommandSpec("doctor", doctor),
         CommandSpec("init", init),
+        CommandSpec("top", top),
         CommandSpec("triton", triton),
         CommandSpec("up", up),
         CommandSpec("down", down),
