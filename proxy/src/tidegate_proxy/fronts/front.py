@@ -106,11 +106,15 @@ class Front:
         for work in (self._keep_linked(), self._tell_counts(), self._look_at_files()):
             self._spawn(work)
         await self._stop.wait()
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._grpc.stop(_LAST_WORDS_S)
         if self._http:
             await self._http.stop()
+        if self._link:
+            self._link.close()
 
     def stop(self) -> None:
         """Have it end."""
@@ -208,10 +212,10 @@ class Front:
     # What it does by itself --------------------------------------------------------------------------------------
 
     async def _keep_linked(self) -> None:
-        """For ever: be linked to the home, or look for it."""
+        """Be linked to the home, or look for it, until this ends."""
         loop = asyncio.get_running_loop()
         wait_s, longest_s = _CONNECT_EVERY_S
-        while True:
+        while not self._stop.is_set():
             try:
                 await loop.create_unix_connection(lambda: Link(self._linked), str(self._home))
             except OSError:

@@ -52,6 +52,7 @@ class Home:
         self._path = path
         self._fronts = fronts
         self._listener: asyncio.AbstractServer | None = None
+        self._closed = False
         self._links: set[FrontLink] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -77,6 +78,7 @@ class Home:
     async def close(self) -> None:
         """Have the fronts end, and let nobody in."""
         await self.cut_off_exchanges()
+        self._closed = True
         if self._listener:
             self._listener.close()
         for link in list(self._links):
@@ -126,8 +128,10 @@ class Home:
     # For its links -----------------------------------------------------------------------------------------------
 
     def joined(self, link: "FrontLink") -> None:
-        """A front is there."""
+        """A front is there, maybe too late."""
         self._links.add(link)
+        if self._closed:
+            link.close()
 
     def left(self, link: "FrontLink") -> None:
         """A front is no more."""

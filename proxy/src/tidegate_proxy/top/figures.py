@@ -26,9 +26,9 @@ class ModelFigures:
     waiting: int
     p50_ms: float | None
     p99_ms: float | None
-    """Of the answered; interpolated within the histogram's buckets."""
+    """The 99th percentile; both are of the answered, interpolated within the histogram's buckets."""
     mean_rows: float | None
-    """Of a batch."""
+    """The mean number of rows of a batch."""
 
 
 @dataclass(frozen=True)
