@@ -21,6 +21,10 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 Field = tuple[bytes, bytes]
 
 
+PROBES = 6
+"""Turns of the event loop until what was sent has had its outcome: with a front that is there and back to its home."""
+
+
 @pytest.fixture(params=[False, True], ids=["", "front"])
 def has_front(request: pytest.FixtureRequest) -> bool:
     """Whether clients are connected to a front."""
@@ -116,7 +120,7 @@ class Peer:
         self._probes = 0
 
     def send(self, data: bytes) -> Seen:
-        """Send frames, and have it said what came of them: that has come when two pings are answered."""
+        """Send frames, and have it said what came of them: that has come when so many pings are answered."""
         for piece in (data, *(frame(PING, payload=b"probe %2d" % number) for number in self._next_probes())):
             try:
                 self.socket.sendall(piece)
@@ -128,7 +132,7 @@ class Peer:
         return self.seen
 
     def _next_probes(self) -> Iterator[int]:
-        for _ in range(2):
+        for _ in range(PROBES):
             self._probes += 1
             yield self._probes
 
