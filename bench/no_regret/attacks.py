@@ -203,7 +203,7 @@ def suffer(attack: Attack, choice: PolicyChoice, seed: int) -> dict[str, float]:
     setup = Setup((Model("m", TRUE.max_rows, slo_ns=ms_to_ns(SLO_MS)),), WORKERS, (TRUE.scaled(attack.told_times),))
     engine = Engine(Plugins.installed().make_policy(choice.name, setup, choice.options), name=choice.name, strict=True)
     answers = _Answers()
-    engine.tell(answers)
+    engine.reducer.tell(answers)
     execution = attack.execution(seed, [request.shape for request in requests])
     simulation = Simulation(engine, ExactWorkers(execution), patience=PATIENCE)
     events: list[AnyStimulus] = []

@@ -148,7 +148,7 @@ class Split:
         engine = Engine(policy(setup, PolicyOptions()), name="fifs")
         self.regions = Counted()
         in_force, regions = InForce(Settings(leg_s=0.05)), cast("Regions", self.regions)
-        self.driver = Driver(engine, Directory(catalog), in_force, Observability(setup), regions)
+        self.driver = Driver(engine, Directory(catalog), in_force, Observability(setup, engine.reducer), regions)
 
     def send(self) -> Client:
         """One more request."""

@@ -41,7 +41,7 @@ class Whole(Split):
         engine = Engine(policy, name="fifs", strict=True, learn=False, first_lead_ns=1000 * MS)
         self.regions = Counted()
         in_force, regions = InForce(Settings(leg_s=HUNG_S)), cast("Regions", self.regions)
-        self.driver = Driver(engine, Directory(catalog), in_force, Observability(setup), regions)
+        self.driver = Driver(engine, Directory(catalog), in_force, Observability(setup, engine.reducer), regions)
 
     async def sent_behind(self) -> list[Waiting]:
         """Three clients: the first one's leg runs on the first Triton, the second one's on the other, the third one's
@@ -71,12 +71,31 @@ def test_both_are_answered_in_whatever_order_they_end() -> None:
             whole.tritons[1].answer("Z", bytes(160_000))
             assert all(isinstance(client.outcome, bytes) for client in clients)
             assert whole.nothing_is_left()
+            await asyncio.sleep(0)  # the engine is told behind the answers
             assert whole.driver.engine.in_flight == 0
         finally:
             await whole.driver.close()
 
     asyncio.run(run(0))
     asyncio.run(run(1))
+
+
+def test_a_lone_caller_has_its_answer_before_the_engine_learns_from_the_leg() -> None:
+    async def run() -> None:
+        whole = Whole()
+        try:
+            client = cast("Waiting", whole.send())
+            await whole.called(0)
+            whole.tritons[0].answer("Z", bytes(160_000))
+            assert isinstance(client.outcome, bytes)
+            assert whole.driver.engine.in_flight == 1
+            whole.send()  # what comes next is told after it
+            assert whole.driver.engine.tally.answered == 1
+            assert whole.driver.engine.in_flight == 1
+        finally:
+            await whole.driver.close()
+
+    asyncio.run(run())
 
 
 def test_behind_a_leg_that_hangs_it_is_given_up_with_it_and_run_again() -> None:

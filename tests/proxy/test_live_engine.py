@@ -43,7 +43,9 @@ class World:
         self.restarts = 0
         self.depth = self.deepest = 0
         self.then: Callable[[AnyEffect], None] = lambda _: None
-        self.engine = LiveEngine(engine, Metrics(SETUP), self._carry_out, self.given_up.append, self._begin_anew)
+        self.engine = LiveEngine(
+            engine, Metrics(SETUP, engine.reducer), self._carry_out, self.given_up.append, self._begin_anew
+        )
         self._next = 0
 
     def arrive(self) -> None:
@@ -73,6 +75,40 @@ def _in_a_loop(work: Callable[[], None]) -> None:
         work()
 
     asyncio.run(run())
+
+
+def test_what_was_put_off_is_told_before_anything_else_even_where_telling_breaks() -> None:
+    def work() -> None:
+        world, told = World(), []
+
+        def broken() -> None:
+            told.append(world.engine.engine.tally.accepted)
+            raise ValueError("broken")
+
+        world.engine.put_off(broken)
+        world.arrive()
+        world.arrive()
+        world.engine.catch_up()
+        assert told == [0]
+        assert world.dropped() == [0, 1]
+
+    _in_a_loop(work)
+
+
+def test_broken_metrics_break_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(Metrics, "_of", broken)
+
+    def work() -> None:
+        world = World()
+        world.arrive()
+        world.arrive()
+        assert world.dropped() == [0, 1]
+        assert world.restarts == 0
+
+    _in_a_loop(work)
 
 
 def test_a_chain_of_events_is_as_long_as_it_likes_and_never_deep() -> None:

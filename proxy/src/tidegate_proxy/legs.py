@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 
 import grpc
 
@@ -67,6 +68,7 @@ class Legs:
 
     async def close(self) -> None:
         """Forget those that run: how they end concerns nobody any more."""
+        self._engine.catch_up()
         self._running.forget_all()
         for task in self._tasks:
             task.cancel()
@@ -166,6 +168,7 @@ class Legs:
 
     def _ended(self, run: LegRun, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
         """A leg's call is over."""
+        self._engine.catch_up()
         if answer is not None:
             run.backend.heard_ns = time.monotonic_ns()
         if run not in self._running:
@@ -183,15 +186,22 @@ class Legs:
                 self._failed(run, grpc.StatusCode.INTERNAL, str(error))
             else:
                 self._finish(run)
-        else:
+        elif len(answer) >= STRINGS_ASIDE_FROM and len(run.clients) > 1 and has_strings(answer):
+            self._finish(run)
+            dividing = self._loop.create_task(self._divide_aside(run, answer))
+            self._tasks.add(dividing)
+            dividing.add_done_callback(self._tasks.discard)
+        elif self._engine.engine.is_awaited(run.worker_id):
             self._finish(run)  # first: the next batch is on its way before this one's answers are divided
-            if len(answer) >= STRINGS_ASIDE_FROM and len(run.clients) > 1 and has_strings(answer):
-                dividing = self._loop.create_task(self._divide_aside(run, answer))
-                self._tasks.add(dividing)
-                dividing.add_done_callback(self._tasks.discard)
-            else:
-                divided_ns = time.monotonic_ns()
-                self._settle(run, _divided(answer, run), divided_ns)
+            self._divide(run, answer)
+        else:  # nothing could follow at once: the answers are on their way before the engine learns from the leg
+            self._engine.put_off(partial(self._tell_finished, run, self._over_at(run)))
+            self._divide(run, answer)
+            self._loop.call_soon(self._engine.catch_up)
+
+    def _divide(self, run: LegRun, answer: bytes) -> None:
+        divided_ns = time.monotonic_ns()
+        self._settle(run, _divided(answer, run), divided_ns)
 
     def _settle(self, run: LegRun, outcomes: Sequence[Outcome], divided_ns: int) -> None:
         """A batch's answer was divided, since that instant: clients are given their parts."""
@@ -213,20 +223,27 @@ class Legs:
         self._headroom.observe(time.monotonic_ns() - run.clients[0].ended_ns)
 
     def _finish(self, run: LegRun) -> None:
-        """Tell the engine that a leg has ended, now."""
-        batch_id, leg, worker_id = run.batch_id, run.effect.leg, run.worker_id
+        """A leg has ended: the engine is told now."""
+        self._tell_finished(run, self._over_at(run))
+
+    def _over_at(self, run: LegRun) -> int:
+        """A leg has ended: when that was, which is now."""
         ended_ns = self._running.end(run)
+        if run.is_last:
+            for client in run.clients:
+                client.ended_ns = ended_ns
+        return ended_ns
+
+    def _tell_finished(self, run: LegRun, ended_ns: int) -> None:
+        batch_id, leg, worker_id = run.batch_id, run.effect.leg, run.worker_id
         self._engine.handle(LegFinished(ended_ns, batch_id, leg, worker_id, run.started_ns, ended_ns))
         try:
             if self._engine.engine.flight(batch_id) is not None:
                 self._running.keep(run)
             elif not run.is_last:  # a worker further on has been lost
                 run.payload.close(finished=True)
-            if run.is_last:
-                for client in run.clients:
-                    client.ended_ns = ended_ns
-                if run.clients[0].runs_apart:
-                    self._recovery.answered(run.clients)
+            if run.is_last and run.clients[0].runs_apart:
+                self._recovery.answered(run.clients)
         finally:  # they are of other requests, too
             self._engine.perform()
         self._outliers.did_well(run.backend, run.clients[0].owner)

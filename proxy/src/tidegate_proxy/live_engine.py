@@ -41,12 +41,38 @@ class LiveEngine:
         self._effects: deque[AnyEffect] = deque()
         """The effects that are to be carried out, in their order."""
         self._performing = False
+        self._put_off: Callable[[], None] | None = None
         self._alarm = Alarm(self._advance)
 
     def seen_ns(self) -> int:
         """The engine's last sign of life: now, unless it should have been woken earlier."""
         now_ns = time.monotonic_ns()
         return min(now_ns, self._alarm.at_ns or now_ns)
+
+    def put_off(self, telling: Callable[[], None]) -> None:
+        """Have the engine told by `telling` of what has happened, when there is time: before it is told anything else.
+
+        The caller has caught up before, and sees to it that `catch_up` is called soon.
+        """
+        self._put_off = telling
+
+    def catch_up(self) -> None:
+        """Tell the engine what was put off."""
+        telling, self._put_off = self._put_off, None
+        if telling is None:
+            return
+        try:
+            telling()
+        except Exception as error:  # whoever tells of something else has no part in it
+            faults.report("telling the engine", error)
+
+    def _catch_up_in_order(self) -> None:
+        """As `catch_up`; what follows is carried out behind the event that is about to be taken in, and is earlier."""
+        performing, self._performing = self._performing, True
+        try:
+            self.catch_up()
+        finally:
+            self._performing = performing
 
     def close(self) -> None:
         """The last event is past: time does not go on by itself any more, and observers close what they have open."""
@@ -64,6 +90,8 @@ class LiveEngine:
 
         Raises ValueError for a worker that joins, or a plan, that the engine refuses; nothing has changed then.
         """
+        if self._put_off is not None:
+            self._catch_up_in_order()
         try:
             effects = self.engine.handle(event)
         except Exception as error:

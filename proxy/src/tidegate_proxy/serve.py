@@ -87,7 +87,7 @@ async def serving(
             max_tries=in_force.settings.max_tries,
             first_lead_ns=FIRST_LEAD_NS,
         )
-        observability = Observability(setup, tracing)
+        observability = Observability(setup, engine.reducer, tracing)
         bounds = Bounds(in_force)
         stack.callback(observability.close)
         regions = await _regions_with(backends, in_force)
@@ -184,8 +184,8 @@ def _actuator(
 ) -> Actuator:
     choice, engine, (decider, layout) = config.controller, proxy.engine, controller
     assert choice is not None, "there is a controller"
-    loop = ControlLoop(decider, choice, layout, lambda: engine.unanswered, now_ns=time.monotonic_ns())
-    engine.tell(loop.monitor)
+    loop = ControlLoop(decider, choice, layout, engine.reducer.open.values, now_ns=time.monotonic_ns())
+    engine.reducer.tell(loop.monitor)
     proxy.driver.observability.metrics.layout_gpus = gpus_of(layout)
     return Actuator(loop, TritonsOfProxy(proxy, discovery), processes, choice.start_limit_s)
 

@@ -94,7 +94,7 @@ def run(
     engine = Engine(policy, name="test", strict=True, learn=False)
     record = Legs(max(1, sum(isinstance(event, RequestArrived) for event in events)))
     workers = [worker(each.id) for each in policy.setup.workers]
-    engine.tell(record)
+    engine.reducer.tell(record)
     cluster = Cluster(workers, truth, interference=interference, retry=retry, links=links)
     forwarding = [] if links is None else [Forwarding(engine, links)]
     simulation = Simulation(engine, cluster, listeners=forwarding, patience=PATIENCE)

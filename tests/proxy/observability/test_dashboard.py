@@ -14,13 +14,13 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.proxy.observability.followed import Followed
 from tidegate.api import Batch, Leg, LegFinished, Model, Request, RequestArrived, Setup, Worker
 from tidegate.engine import StartLeg
 from tidegate.observation import ChangeProgressed
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.faults import faults
 from tidegate_proxy.liveness import Liveness
-from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.statistics import Statistics
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
@@ -42,7 +42,7 @@ def _exported() -> dict[str, set[str]]:
     bounds.count("http", "max_connections")
     bounds.connections["http"] = 1
     ejections = {"h:1": (1, True)}
-    metrics = Metrics(setup)
+    metrics = Followed(setup)
     started = StartLeg(Batch(0, "m", (0,), (Leg(0, "m", 0, 1),)), 0, 1)
     metrics.handled(RequestArrived(0, Request(0, "m", 1, 0, shape="x:3")), [started], 1)
     metrics.handled(LegFinished(1, 0, 0, 0, 0, 1), [], 1)

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.proxy.observability.followed import Followed
 from tidegate.api import (
     Advise,
     Batch,
@@ -60,7 +61,7 @@ def _tell(metrics: Metrics, *steps: AnyStimulus | AnyEffect) -> None:
 
 
 def test_a_batch_is_counted_from_arrival_to_answer() -> None:
-    metrics = Metrics(SETUP)
+    metrics = Followed(SETUP)
     _tell(metrics, _arrived(0), _arrived(1, 4), _arrived(2, 5))
     assert metrics.snapshot().waiting == {"m": 3}
     _tell(metrics, ClockAdvanced(6 * MS), _start(0, 0, 1))
@@ -79,7 +80,7 @@ def test_a_batch_is_counted_from_arrival_to_answer() -> None:
 
 
 def test_only_the_last_partition_answers() -> None:
-    metrics = Metrics(SETUP)
+    metrics = Followed(SETUP)
     _tell(metrics, _arrived(0), _start(0, 0, workers=(0, 1)), _finished(0, 0, 2))
     between = metrics.snapshot()
     assert between.models["m"].in_time == 0
@@ -91,7 +92,7 @@ def test_only_the_last_partition_answers() -> None:
 
 
 def test_a_straggler_of_a_lost_worker_answers_nobody() -> None:
-    metrics = Metrics(SETUP)
+    metrics = Followed(SETUP)
     _tell(metrics, _arrived(0), _start(0, 0), WorkerLost(MS, 0), _finished(0, 0, 2))
     now = metrics.snapshot()
     assert (now.models["m"].in_time, now.waiting) == (0, {"m": 1})
@@ -103,7 +104,7 @@ def test_a_straggler_of_a_lost_worker_answers_nobody() -> None:
 
 
 def test_every_way_to_end() -> None:
-    metrics = Metrics(SETUP)
+    metrics = Followed(SETUP)
     _tell(metrics, *(_arrived(number) for number in range(4)), RequestCancelled(1, 0), Drop(1, "deadline"))
     _tell(metrics, BatchFailed(2, 0, 0, 0, "refused"), Fail(2, "refused"), RequestCancelled(3, 2))
     model = metrics.snapshot().models["m"]
@@ -112,14 +113,14 @@ def test_every_way_to_end() -> None:
 
 
 def test_advice_and_a_broken_policy_are_remembered() -> None:
-    metrics = Metrics(SETUP)
+    metrics = Followed(SETUP)
     _tell(metrics, ClockAdvanced(7), Advise(-2, "idle"), PolicyReplaced("p", "broke"))
     now = metrics.snapshot()
     assert (now.advised, now.advised_at_ns, now.policies_replaced) == (-2, 7, 1)
 
 
 def test_reasons_without_end_are_cut() -> None:
-    metrics = Metrics(SETUP)
+    metrics = Followed(SETUP)
     for number in range(50):
         _tell(metrics, _arrived(number), Drop(number, f"request {number} is late"))
     dropped = metrics.snapshot().models["m"].dropped
@@ -128,7 +129,7 @@ def test_reasons_without_end_are_cut() -> None:
 
 
 def test_shapes_are_counted_apart_until_there_are_too_many() -> None:
-    metrics = Metrics(SETUP)
+    metrics = Followed(SETUP)
     for number in range(MAX_SHAPES + 10):
         request = Request(number, "m", 1, 0, shape=f"x:{number}")
         _tell(metrics, RequestArrived(0, request), _start(number, number), _finished(number, 0, 2))
@@ -141,7 +142,7 @@ def test_shapes_are_counted_apart_until_there_are_too_many() -> None:
 
 
 def test_a_snapshot_stays_as_it_is() -> None:
-    metrics = Metrics(SETUP)
+    metrics = Followed(SETUP)
     before = metrics.snapshot()
     _tell(metrics, _arrived(0), _start(0, 0), _finished(0, 0, 2), _arrived(1), Drop(1, "x"), Advise(1))
     now = metrics.snapshot()
@@ -162,9 +163,9 @@ def test_they_agree_with_the_engine(policy: str, seed: int) -> None:
     run_world(spec, scenario, recorder=Recorder(log))
     entries = list(read_log(log.getvalue().splitlines())[1])
 
-    metrics = Metrics(scenario.setup)
     policy_made = make_policy(spec, scenario.setup, {})
     engine = Engine(policy_made, name=policy, strict=True, first_lead_ns=scenario.first_lead_ns)
+    metrics = Metrics(scenario.setup, engine.reducer)
     for entry in entries:
         metrics.handled(entry.event, engine.handle(entry.event), 1000)
     now, tally = metrics.snapshot(), engine.tally

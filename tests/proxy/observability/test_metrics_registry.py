@@ -3,6 +3,7 @@
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.proxy.observability.followed import Followed
 from tidegate.api import Advise, Batch, Drop, Leg, LegFinished, Model, Request, RequestArrived, Setup, Worker
 from tidegate.engine import ClockAdvanced, EngineRestarted, StartLeg
 from tidegate.observation import ChangeProgressed
@@ -30,7 +31,7 @@ def _value(page: str, name: str, **labels: str) -> float:
 
 
 def _busy_metrics() -> Metrics:
-    metrics = Metrics(SETUP)
+    metrics = Followed(SETUP)
     for number in range(3):
         metrics.handled(RequestArrived(0, Request(number, "m", 1, 0, 20 * MS)), [], 4000)
     start = StartLeg(Batch(0, "m", (0, 1), (Leg(0, "m", 0, MS),)), 0, 2)
@@ -67,18 +68,18 @@ def test_advice_stands_for_a_while() -> None:
 
 
 def test_names_are_escaped() -> None:
-    assert _value(_page(Metrics(SETUP)), "tidegate_queue_length", model='odd "name"\\') == 0
+    assert _value(_page(Followed(SETUP)), "tidegate_queue_length", model='odd "name"\\') == 0
 
 
 def test_what_is_written_out_is_what_was_when_it_was_copied() -> None:
-    metrics = Metrics(SETUP)
+    metrics = Followed(SETUP)
     registry = registry_of(metrics.snapshot(), "fifs", 0, {}, Bounds())
     metrics.handled(ClockAdvanced(0), [EngineRestarted("fifs", "a test")], 0)
     assert _value(generate_latest(registry).decode(), "tidegate_engine_restarts_total") == 0
 
 
 def test_changes_of_the_layout_are_counted_and_timed() -> None:
-    metrics = Metrics(SETUP)
+    metrics = Followed(SETUP)
     assert "tidegate_layout" not in _page(metrics)  # nothing changes it
     metrics.layout_gpus = 2.0
     assert _value(_page(metrics), "tidegate_layout_gpus") == 2

@@ -5,7 +5,7 @@ calls `handle(event)` with what happened and carries out the effects; it calls `
 `next_wake_ns` has come.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tidegate.api import (
     NEVER,
@@ -41,7 +41,6 @@ from tidegate.observation import (
     EngineSettings,
     Observer,
     PlanChanged,
-    Reader,
     Reducer,
     Stories,
     Story,
@@ -76,7 +75,11 @@ class Engine:
         """
         setup = policy.setup
         self.name = name
-        self._reducer = Reducer()
+        self.reducer = Reducer()
+        """What became of requests and legs, and what is under way: drivers and figures read it, and tell it of readers.
+
+        What a reader raises is a fault of the driver's. Those who watch and are to be isolated are observers.
+        """
         self._strict = strict
         self._stories = stories
         settings = EngineSettings(learn=learn, max_tries=max_tries, first_lead_ns=first_lead_ns)
@@ -97,7 +100,7 @@ class Engine:
     @property
     def tally(self) -> Tally:
         """How the requests ended that have."""
-        return self._reducer.tally
+        return self.reducer.tally
 
     @property
     def now_ns(self) -> int:
@@ -139,15 +142,15 @@ class Engine:
         """A batch that was dispatched and has not ended."""
         return self._state.flights.get(batch_id)
 
-    @property
-    def unanswered(self) -> Collection[Request]:
-        """The requests that have arrived and have not ended."""
-        return self._reducer.open.values()
-
     def has_work(self, worker_id: int) -> bool:
         """Whether anything is booked on a worker, be it one that the plan does without and that only finishes it."""
         booked = self._state.fleet.bookings.get(worker_id)
         return booked is not None and bool(booked.legs)
+
+    def is_awaited(self, worker_id: int) -> bool:
+        """Whether anything may follow at once when the leg that runs on a worker ends."""
+        booked = self._state.fleet.bookings.get(worker_id)
+        return self.queued > 0 or booked is None or len(booked.legs) > 1
 
     def idle_in_time(self, request: Request, profiles: Mapping[ProfileKey, Profile]) -> Worker | None:
         """An idle worker on which a request of an unsplit model would be in time by these profiles, started now."""
@@ -191,7 +194,7 @@ class Engine:
                 raise
             return self.start_anew(event, fault)
         if state.effects or type(event) is not ClockAdvanced:
-            self._reducer.handled(event, state.effects)
+            self.reducer.handled(event, state.effects)
         if self._observers.watch:
             state.effects += self._observers.handled(event, state.commands, state.effects)
         return state.effects
@@ -210,15 +213,7 @@ class Engine:
 
         Raises WrongBooks, which says all that does not add up.
         """
-        validate(self._state, self._reducer)
-
-    def tell(self, reader: Reader) -> None:
-        """Let a reader of the engine's own follow what becomes of requests and legs.
-
-        A driver keeps its record so, at little cost; what such a reader raises is a fault of the driver's. Those who
-        watch and are to be isolated are observers.
-        """
-        self._reducer.tell(reader)
+        validate(self._state, self.reducer)
 
     def close(self) -> list[AnyEffect]:
         """The last event is past: observers close what they have open. What the driver has to know of that."""
@@ -244,7 +239,7 @@ class Engine:
         state = self._state
         state.now_ns = before.now_ns
         state.effects = [EngineRestarted(self.name, f"{type(fault).__name__}: {fault}")]
-        self._reducer.handled(event, state.effects)
+        self.reducer.handled(event, state.effects)
         state.effects += self._observers.handled(event, before.commands, state.effects)
         return state.effects
 

@@ -90,8 +90,10 @@ class ProfileLearner:
     def _begin(self) -> None:
         self._correction.forget()
         self._spread = Spread()
-        self._latest: deque[tuple[int, float]] = deque(maxlen=LATEST)
-        """Rows, and how much longer than the base has it they took."""
+        self._rows: deque[int] = deque(maxlen=LATEST)
+        """The rows of the latest legs."""
+        self._residuals: deque[float] = deque(maxlen=LATEST)
+        """How much longer than the base has it these took."""
         self._most_rows = 0
         """The rows of the largest leg so far."""
 
@@ -103,7 +105,7 @@ class ProfileLearner:
     @property
     def _knows(self) -> bool:
         """Whether its legs tell something about other shapes."""
-        return min(self._seen, len(self._latest)) >= KNOWN_LEGS
+        return min(self._seen, len(self._rows)) >= KNOWN_LEGS
 
     @property
     def published(self) -> Profile:
@@ -173,27 +175,31 @@ class ProfileLearner:
             most_ns = max((middle + near) * expected_ns, per_row_ns * rows)
             taken.append((rows, max((middle - near) * expected_ns, min(most_ns, duration_ns)) - expected_ns))
         for rows, residual_ns in taken:
-            self._fit(rows, residual_ns, self._base.expected_ns(rows) + residual_ns)
+            base_ns = self._base.expected_ns(rows)
+            self._fit(rows, base_ns, residual_ns, self._spread.at(base_ns + residual_ns))
         fitted = [self._expected_ns(rows) for rows, _ in taken]
         for fitted_ns, (_, stray_ns) in zip(fitted, self._strays(), strict=True):
             self._spread.add(fitted_ns, abs(stray_ns))
         self._spread.learn()
         self._correction.forget()
-        self._latest.clear()
+        self._rows.clear()
+        self._residuals.clear()
         for fitted_ns, (rows, residual_ns) in zip(fitted, taken, strict=True):  # who strays far says less
-            self._fit(rows, residual_ns, fitted_ns)
+            self._fit(rows, self._base.expected_ns(rows), residual_ns, self._spread.at(fitted_ns))
 
     def _judge(self, rows: int, duration_ns: int) -> None:
         """Fit a later leg, which strays no further than legs have done."""
-        expected_ns = self._expected_ns(rows)
-        near = FAR * self._spread.at(expected_ns) + ALWAYS_NEAR * expected_ns
+        base_ns = self._base.expected_ns(rows)
+        expected_ns = base_ns + self._correction.at(rows)
+        usual_ns = self._spread.at(expected_ns)
+        near = FAR * usual_ns + ALWAYS_NEAR * expected_ns
         far = near
         if rows > self._most_rows:  # it may take as much longer as it has rows: of batches as large nothing is known
             far = max(near, expected_ns * (rows / self._most_rows - 1))
         surprise = max(-near, min(far, duration_ns - expected_ns))
-        self._correction.strays(surprise / self._spread.at(expected_ns))
+        self._correction.strays(surprise / usual_ns)
         self._spread.add(expected_ns, min(abs(surprise), near))
-        self._fit(rows, expected_ns + surprise - self._base.expected_ns(rows), expected_ns)
+        self._fit(rows, base_ns, expected_ns + surprise - base_ns, usual_ns)
 
     def _is_look(self) -> bool:
         """After doubts the very first leg decides whether more are sent after it."""
@@ -212,15 +218,16 @@ class ProfileLearner:
     def _expected_ns(self, rows: int) -> float:
         return self._base.expected_ns(rows) + self._correction.at(rows)
 
-    def _fit(self, rows: int, residual_ns: float, expected_ns: float) -> None:
+    def _fit(self, rows: int, base_ns: float, residual_ns: float, strays_ns: float) -> None:
         """Add one residual to the base: it says the less, the farther legs stray of which so much was expected."""
         correction, spread = self._correction, self._spread
         self._most_rows = max(self._most_rows, rows)
-        taken_ns = residual_ns + self._base.expected_ns(rows)
+        taken_ns = residual_ns + base_ns
         usual_ns = spread.at(correction.t / correction.w if correction.w else taken_ns)
-        weight = (usual_ns / spread.at(expected_ns)) ** 2 if spread.is_known else 1.0
+        weight = (usual_ns / strays_ns) ** 2 if spread.is_known else 1.0
         correction.add(rows, residual_ns, taken_ns, usual_ns, weight)
-        self._latest.append((rows, residual_ns))
+        self._rows.append(rows)
+        self._residuals.append(residual_ns)
 
     def _heed_others(self) -> None:
         """Let the law over all shapes, `offset + slope * rows * elements`, decide what the own legs do not tell.
@@ -259,26 +266,35 @@ class ProfileLearner:
     def _strays(self, most: int = LATEST) -> list[tuple[int, float]]:
         """Rows of each of the latest legs, and how much longer it took than the correction has it, in ns."""
         correction = self._correction.at
-        return [(rows, residual - correction(rows)) for rows, residual in list(self._latest)[-most:]]
+        latest = list(zip(self._rows, self._residuals, strict=True))[-most:]
+        return [(rows, residual - correction(rows)) for rows, residual in latest]
 
     def _margin(self) -> float:
         """What covers the given share of the latest legs, besides what is expected: so many times the spread."""
         spread = self._spread.at
-        sizes = {rows for rows, _ in self._latest}
+        sizes = set(self._rows)
         added_ns = {rows: self._correction.at(rows) for rows in sizes}
         usual_ns = {rows: spread(self._base.expected_ns(rows) + added_ns[rows]) for rows in sizes}
-        above = [(residual - added_ns[rows]) / usual_ns[rows] for rows, residual in self._latest]
+        if (
+            len(sizes) == 1 and len(self._rows) >= ENOUGH
+        ):  # they are in the order of their residuals: nothing is quicker
+            (only,) = sizes
+            return max(0.0, (self._ranked(sorted(self._residuals)) - added_ns[only]) / usual_ns[only])
+        latest = zip(self._rows, self._residuals, strict=True)
+        above = [(residual - added_ns[rows]) / usual_ns[rows] for rows, residual in latest]
         if len(above) < ENOUGH:
-            others = [other for other in self._others.values() if other is not self and other._latest]
+            others = [other for other in self._others.values() if other is not self and other._rows]
             for other in others:
                 most_rows = min(self._base.max_rows, other._base.max_rows)  # a row alone may take next to nothing
                 scale = self._published.expected_ns(most_rows) / other.published.expected_ns(most_rows)
                 strays = other._strays(max(1, LATEST // len(others)))
                 above += [scale * stray / spread(scale * other._expected_ns(rows)) for rows, stray in strays]
         above.sort()
-        # The longest of n is exceeded by one leg in n + 1: the rank counts the next leg, too.
-        rank = min(len(above), ceil(self._quantile * (len(above) + 1)))
-        return max(0.0, above[rank - 1])
+        return max(0.0, self._ranked(above))
+
+    def _ranked(self, ordered: list[float]) -> float:
+        """The quantile; the longest of n is exceeded by one leg in n + 1: the rank counts the next leg, too."""
+        return ordered[min(len(ordered), ceil(self._quantile * (len(ordered) + 1))) - 1]
 
     def _corrected(self) -> Profile:
         correction, spread, margin = self._correction, self._spread, self._margin()

@@ -147,12 +147,12 @@ def simulation_of(
         retry=spec.failures is None or spec.failures.retry,
         links=links,
     )
-    engine.tell(record)
+    engine.reducer.tell(record)
     listeners: list[Listener] = [] if links is None else [Forwarding(engine, links)]
     control = None
     if controller is not None and scenario.controller is not None:
         stage = _Stage(scenario, seed, cluster, tables, links, record)
-        loop = ControlLoop(controller, scenario.controller, layout_of(scenario), lambda: engine.unanswered)
+        loop = ControlLoop(controller, scenario.controller, layout_of(scenario), engine.reducer.open.values)
         control = SimulatedControl(
             loop,
             engine,
@@ -160,7 +160,7 @@ def simulation_of(
             startup=partial(_startup, scenario.simulation.startup, seed),
             until_ns=round((scenario.warmup_s + scenario.duration_s) * NS_PER_S),
         )
-        engine.tell(loop.monitor)
+        engine.reducer.tell(loop.monitor)
         listeners.append(control)
     simulation = Simulation(engine, cluster, listeners=listeners, patience=PATIENCE, enough=record.enough)
     if control is not None:

@@ -22,6 +22,7 @@ from tidegate.observation import (
     Reducer,
     StartLeg,
 )
+from tidegate_proxy.observability.isolated import isolated
 from tidegate_proxy.padding import Padded
 
 LATENCY_BOUNDS_NS = tuple(
@@ -162,12 +163,17 @@ class Snapshot:
 
 
 class Metrics(Reader):
-    """Follows one engine. Its driver calls `handled` after every `Engine.handle`."""
+    """Follows one engine: its reducer tells of requests and legs, and its driver calls `handled` after `Engine.handle`.
 
-    def __init__(self, setup: Setup) -> None:
+    What is told by the reducer is taken in quietly: a broken metric must not break an engine.
+    """
+
+    def __init__(self, setup: Setup, reducer: Reducer) -> None:
+        """`reducer`: the engine's own, so that nothing is kept twice."""
         self._models = {model.name: ModelCounts() for model in setup.models}
         self._workers = {worker.id: WorkerCounts(worker.name) for worker in setup.workers}
-        self._reducer = Reducer(self)
+        self._reducer = reducer
+        reducer.tell(self)
         self.refused: Counter[tuple[str, str]] = Counter()
         """Requests that found the queues full, by model and by what they were full of."""
         self._decisions = Times(DECISION_BOUNDS_NS)
@@ -185,7 +191,6 @@ class Metrics(Reader):
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect], decision_ns: int) -> None:
         """Count what happened and what the engine made of it; `decision_ns` is the time that `handle` took."""
         self._decisions.add(decision_ns)
-        self._reducer.handled(event, effects)
         if type(event) in _OF_WORKERS:
             self._take_in_workers(event)
         for effect in effects:
@@ -226,6 +231,7 @@ class Metrics(Reader):
 
     # Requests and legs, as the reducer tells of them ---------------------------------------------------------------
 
+    @isolated
     def joined(self, now_ns: int, effect: StartLeg, requests: Sequence[Request]) -> None:
         """A batch began."""
         model = self._of(effect.batch.model)
@@ -235,11 +241,13 @@ class Metrics(Reader):
         for request in requests:
             add(now_ns - request.arrival_ns)
 
+    @isolated
     def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
         """A leg is over."""
         if worker := self._workers.get(effect.batch.legs[effect.leg].worker_id):
             worker.busy_ns += ended_ns - started_ns
 
+    @isolated
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         """A batch is answered."""
         model = self._of(batch.model)
@@ -256,24 +264,29 @@ class Metrics(Reader):
         if requests and (shape := requests[0].shape):  # equal for all requests of a batch
             model.answered_of(shape, len(requests), sum_ns)
 
+    @isolated
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
         """A request was given up."""
         dropped = self._of(request.model).dropped
         known = reason in dropped or len(dropped) < MAX_REASONS
         dropped[reason if known else OTHER_REASONS] += 1
 
+    @isolated
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
         """A request has no answer."""
         self._of(request.model).failed += 1
 
+    @isolated
     def cancelled(self, now_ns: int, request: Request) -> None:
         """A client left."""
         self._of(request.model).cancelled += 1
 
+    @isolated
     def advised(self, now_ns: int, advice: Advise) -> None:
         """The policy wants more workers, or fewer."""
         self._advised, self._advised_at_ns = advice.workers, now_ns
 
+    @isolated
     def change_progressed(self, event: ChangeProgressed) -> None:
         """A change of the layout reached a state."""
         self._changes[event.state] += 1

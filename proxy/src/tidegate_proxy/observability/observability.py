@@ -1,47 +1,29 @@
 """What the driver tells those who look on: metrics, statistics and traces, in one place to keep the driver short."""
 
 import time
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from collections.abc import Sequence
 
 from tidegate.api import Setup
-from tidegate.observation import StartLeg
+from tidegate.observation import Reducer, StartLeg
 from tidegate_proxy.client import Client
-from tidegate_proxy.faults import faults
+from tidegate_proxy.observability.isolated import isolated
 from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.observability.statistics import Statistics
 from tidegate_proxy.observability.tracing import Execution, Tracing
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _isolated(method: Callable[P, R]) -> Callable[P, R | None]:
-    """Whoever looks on disturbs nobody: what `method` raises is reported, and None its result."""
-
-    @wraps(method)
-    def quiet(*arguments: P.args, **options: P.kwargs) -> R | None:
-        try:
-            return method(*arguments, **options)
-        except Exception as error:
-            faults.report(f"observability ({method.__name__})", error)
-            return None
-
-    return quiet
 
 
 class Observability:
     """Called on the hot path. Its methods raise nothing."""
 
-    def __init__(self, setup: Setup, tracing: Tracing | None = None) -> None:
-        self.metrics = Metrics(setup)
+    def __init__(self, setup: Setup, reducer: Reducer, tracing: Tracing | None = None) -> None:
+        """`reducer`: the engine's own."""
+        self.metrics = Metrics(setup, reducer)
         self.statistics = Statistics()
         self.traces = tracing is not None
         """Whether it wants to know of requests as they come."""
         self._tracing = tracing
 
-    @_isolated
+    @isolated
     def arrived(self, client: Client) -> None:
         """A request is to be scheduled; its metadata may continue a trace."""
         if self._tracing:
@@ -54,7 +36,7 @@ class Observability:
                 at_ns=client.arrival_ns,
             )
 
-    @_isolated
+    @isolated
     def batch_started(self, clients: Sequence[Client], effect: StartLeg, worker: str, at_ns: int) -> Execution | None:
         """A leg of a batch goes to a Triton; what it returns is given back to `batch_ended`."""
         heading, rows = clients[0].envelope.heading, effect.rows
@@ -70,13 +52,13 @@ class Observability:
         spans = [client.span for client in clients if client.span is not None]
         return self._tracing.execution_started(spans, model=heading.model, rows=rows, worker=worker, at_ns=at_ns)
 
-    @_isolated
+    @isolated
     def batch_ended(self, execution: Execution | None, at_ns: int, error: str | None = None) -> None:
         """A batch is over."""
         if self._tracing and execution:
             self._tracing.execution_ended(execution, at_ns=at_ns, error=error)
 
-    @_isolated
+    @isolated
     def answered(self, clients: Sequence[Client], execution: Execution | None, output_ns: int) -> None:
         """The clients of a batch have their answers; dividing the batch's took `output_ns`."""
         heading, now_ns = clients[0].envelope.heading, time.monotonic_ns()
@@ -107,7 +89,7 @@ class Observability:
             queue_ns = client.started_ns - client.arrival_ns
             tracing.request_ended(client.span, outcome, at_ns=now_ns, queue_ns=queue_ns, execution=execution)
 
-    @_isolated
+    @isolated
     def failed(self, client: Client, reason: str, outcome: str) -> None:
         """A client got an error, or left. `reason`: one of FAILURE_REASONS; `outcome`: the trace's words for it."""
         heading, now_ns = client.envelope.heading, time.monotonic_ns()
@@ -115,7 +97,7 @@ class Observability:
         if self._tracing and client.span is not None:
             self._tracing.request_ended(client.span, outcome, at_ns=now_ns)
 
-    @_isolated
+    @isolated
     def passed_through(self, model: str, version: str, *, rows: int, sent_ns: int, ok: bool) -> None:
         """A request that could not be scheduled has its answer."""
         total_ns = time.monotonic_ns() - sent_ns
@@ -123,13 +105,13 @@ class Observability:
             model, version, ok=ok, at_ms=time.time_ns() // 1_000_000, total_ns=total_ns, rows=rows
         )
 
-    @_isolated
+    @isolated
     def passed_on(self, client: Client) -> None:
         """A request that was to be scheduled was answered by a Triton as it was."""
         if self._tracing and client.span is not None:
             self._tracing.request_ended(client.span, "passed_through", at_ns=time.monotonic_ns())
 
-    @_isolated
+    @isolated
     def close(self) -> None:
         """Send what is left of the traces."""
         if self._tracing:
