@@ -22,14 +22,14 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.table import Table
 
-from bench.inss.changing import POLICY, Followed, Hour, follow, followed, scenario_of
+from bench.inss.changing import CONTROLLERS, POLICY, Followed, Hour, follow, followed, scenario_of
 from bench.inss.outcomes import Load
 from tidegate_loadtest.live import Sending
 from tidegate_loadtest.scenario_run import LiveRun, run_live
 
 NAMES = ("alexnet", "resnet50", "vgg19", "mobilenet")
 GPUS, SCALE, SEED = 2, 0.7, 0
-WAYS = {"one plan": None, "share-replanning": "share-replanning", "gslice-loop": "gslice-loop"}
+WAYS = {"one plan": None} | {name: name for name in CONTROLLERS if name}
 LATENESS_MS = 50.0
 """The 99th percentile of the generator's lateness that is no matter: SLOs are twenty times the measured ones."""
 

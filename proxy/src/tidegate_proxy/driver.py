@@ -24,6 +24,7 @@ from tidegate.engine import (
     TriesChanged,
 )
 from tidegate.observation import ChangeProgressed
+from tidegate_proxy import refusal
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import Client
 from tidegate_proxy.deadlines import Due
@@ -118,7 +119,7 @@ class Driver:
         if self.observability.traces:
             self.observability.arrived(client)
         if max(due) <= arrival_ns:
-            self.clients.tell(client, _rejected(settings, TIMEOUT_EXPIRED))
+            self.clients.tell(client, _rejected(settings, TIMEOUT_EXPIRED, refusal.EXPIRED))
             return
         request_id = self.clients.number(client)
         merge_key = envelope.merge_key
@@ -144,7 +145,7 @@ class Driver:
             self._engine.take_in(RequestArrived(time.monotonic_ns(), request))
         else:
             words = f"[request id: {envelope.id or '<id_unknown>'}] {QUEUE_FULL}"
-            self.clients.tell(client, _rejected(settings, words, queued=False))
+            self.clients.tell(client, _rejected(settings, words, refusal.QUEUE_FULL, queued=False))
 
     def _give_up_client(self, client: Client) -> None:
         """A fault met its request, wherever that is by now."""
@@ -183,7 +184,7 @@ class Driver:
         """Tell every client that waits that there will be no answer."""
         for client in self.clients:
             if self.leave(client):
-                client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN))
+                client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal=refusal.SHUTTING_DOWN))
 
     async def close(self) -> None:
         """Forget what is still under way: clients that wait are told."""
@@ -198,10 +199,12 @@ class Driver:
             case CancelLeg():
                 pass  # Triton finishes what it began; a cancelled call would only hide that its worker is busy
             case Drop():
-                dropped = _rejected(self._in_force.settings, TIMEOUT_EXPIRED, outcome=f"dropped: {effect.reason}")
+                word, outcome = refusal.word_of(effect.reason), f"dropped: {effect.reason}"
+                dropped = _rejected(self._in_force.settings, TIMEOUT_EXPIRED, word, outcome=outcome)
                 self.clients.fail(effect.request_id, dropped)
             case Fail():
-                self.clients.fail(effect.request_id, RequestFailed(grpc.StatusCode.UNAVAILABLE, effect.reason))
+                failed = RequestFailed(grpc.StatusCode.UNAVAILABLE, effect.reason, refusal=refusal.UNAVAILABLE)
+                self.clients.fail(effect.request_id, failed)
             case PolicyReplaced():
                 log.error(
                     "policy %s broke and was replaced by first come, first served: %s", effect.policy, effect.reason
@@ -218,7 +221,8 @@ class Driver:
         if self.on_stray:
             self.on_stray(client)
         else:
-            client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, "its model has just changed"))
+            words = "its model has just changed"
+            client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.UNAVAILABLE))
 
     def _give_up_effect(self, effect: AnyEffect) -> None:
         """It could not be carried out: the requests that it concerned end here."""
@@ -242,5 +246,5 @@ class Driver:
             self.legs.stop_soon(runs)
 
 
-def _rejected(settings: Settings, details: str, *, queued: bool = True, outcome: str = "") -> RequestFailed:
-    return RequestFailed(settings.shed_status, details, queued=queued, reason="REJECTED", outcome=outcome)
+def _rejected(settings: Settings, details: str, why: str, *, queued: bool = True, outcome: str = "") -> RequestFailed:
+    return RequestFailed(settings.shed_status, details, queued=queued, reason="REJECTED", outcome=outcome, refusal=why)

@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 import grpc
 
-from tidegate_proxy import control
+from tidegate_proxy import control, refusal
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.backend import CANCEL_AFTER_S, INFER, SERVICE
 from tidegate_proxy.bounds import Bounds
@@ -109,12 +109,12 @@ class Front:
             _break(call, error)
 
     def _begin(self, call: Call) -> None:
-        if refusal := self._gate.refusal(call.method, call.metadata):
-            call.end(refusal.code, refusal.details)
+        if refused := self._gate.refusal(call.method, call.metadata):
+            call.end(refused.code, refused.details)
             return
         call.owner = self._gate.owner(call.metadata, call.peer)
         if self._draining and call.method not in control.OF_OUR_OWN:
-            call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
+            call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal.SHUTTING_DOWN)
         elif call.method == INFER:
             arrival_ns = time.monotonic_ns()
             call.receive(lambda message: self._infer(call, message, arrival_ns), self._body_timeout_s)
@@ -175,7 +175,7 @@ class Front:
         try:
             answer = await self._control.unary(ControlCall(call.method, message, call.metadata, call.remaining_s()))
         except RequestFailed as failure:
-            call.end(failure.code, failure.details)
+            call.end(failure.code, failure.details, failure.refusal)
         else:
             call.answer(answer)
 
@@ -190,10 +190,11 @@ class Front:
         def done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             if task.cancelled():
-                call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)  # or its client has left, who does not see it
+                # Or its client has left, who does not see it.
+                call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal.SHUTTING_DOWN)
             elif error := task.exception():
                 faults.report(f"answering {call.method.rpartition('/')[2]}", error)
-                call.end(grpc.StatusCode.INTERNAL, own_fault().details)
+                call.end(grpc.StatusCode.INTERNAL, own_fault().details, refusal.FAULT)
 
         return done
 
@@ -223,11 +224,11 @@ def _break(call: Call, error: Exception) -> None:
     """A fault of Tidegate's own ends the call that it met."""
     faults.report("a call", error)
     failed = own_fault()
-    call.end(failed.code, failed.details)
+    call.end(failed.code, failed.details, failed.refusal)
 
 
 def _answer(call: Call, outcome: Outcome) -> None:
     if isinstance(outcome, RequestFailed):
-        call.end(outcome.code, outcome.details)
+        call.end(outcome.code, outcome.details, outcome.refusal)
     else:
         call.answer(outcome)

@@ -2,6 +2,8 @@
 
 import grpc
 
+from tidegate_proxy import refusal
+
 TIMEOUT_EXPIRED = "Request timeout expired"
 """Triton's own words for a request whose time ran out in the queue."""
 SHUTTING_DOWN = "Tidegate is shutting down"
@@ -11,11 +13,19 @@ class RequestFailed(Exception):
     """What a client gets instead of an answer."""
 
     def __init__(
-        self, code: grpc.StatusCode, details: str, *, queued: bool = True, reason: str = "OTHER", outcome: str = ""
+        self,
+        code: grpc.StatusCode,
+        details: str,
+        *,
+        queued: bool = True,
+        reason: str = "OTHER",
+        outcome: str = "",
+        refusal: str = "",
     ) -> None:
         """`queued`: False where it was refused on its arrival, which a stream reports in another way.
 
         `reason`: as what it counts, one of `statistics.FAILURE_REASONS`; `outcome`: the same for traces, in more words.
+        `refusal`: why Tidegate refused it, in one word for the client's program; empty where a Triton did.
         """
         super().__init__(details)
         self.code = code
@@ -23,11 +33,12 @@ class RequestFailed(Exception):
         self.queued = queued
         self.reason = reason
         self.outcome = outcome or f"failed: {details}"
+        self.refusal = refusal
 
 
 def own_fault(words: str = "Tidegate failed; its log says more") -> RequestFailed:
     """What a client is told when a fault of Tidegate's own is why it gets no answer."""
-    return RequestFailed(grpc.StatusCode.INTERNAL, words)
+    return RequestFailed(grpc.StatusCode.INTERNAL, words, refusal=refusal.FAULT)
 
 
 Outcome = bytes | RequestFailed

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from tidegate_proxy import refusal
 from tidegate_proxy.backend import CANCEL_AFTER_S, INFER, Backend
 from tidegate_proxy.client import Client
 from tidegate_proxy.envelope import PassedThrough
@@ -172,4 +173,4 @@ class Passages:
         for task in self._tasks:
             task.cancel()
         for passage in list(self._under_way):
-            passage.end(RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN))
+            passage.end(RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal=refusal.SHUTTING_DOWN))

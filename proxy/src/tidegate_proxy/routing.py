@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import grpc
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy import reserved_names
+from tidegate_proxy import refusal, reserved_names
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.affinity import keeper
 from tidegate_proxy.backend import GOING, Backend
@@ -103,7 +103,8 @@ class Routing:
         can have Triton answer INTERNAL, and with five of them it would have a Triton ejected that does well.
         """
         if code is grpc.StatusCode.CANCELLED and not backend.alive:  # it was given up, and the call with it
-            return RequestFailed(grpc.StatusCode.UNAVAILABLE, f"Triton at {backend.address} does not answer")
+            words = f"Triton at {backend.address} does not answer"
+            return RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.NO_TRITON)
         gone = code in GOING and await self._driver.membership.lost(backend, details)
         if owner is not None and not gone:
             self._driver.membership.failed(backend, (owner,), code, details)

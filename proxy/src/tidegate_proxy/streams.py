@@ -14,6 +14,7 @@ from typing import Any, Final
 import grpc
 from tritonclient.grpc import service_pb2
 
+from tidegate_proxy import refusal
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.client import Client
 from tidegate_proxy.driver import Driver
@@ -90,7 +91,7 @@ class InferStream:
         if self._client_done:
             return
         self._client_done = True
-        self._end = RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
+        self._end = RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal=refusal.SHUTTING_DOWN)
         for relay in self._relays.values():
             relay.put(None)
         self._send()
@@ -260,9 +261,9 @@ class InferStream:
             self._sending = True
             self._call.send(self._outbox.popleft(), self._sent)
         elif self._error:
-            self._call.end(self._error.code, self._error.details)
+            self._call.end(self._error.code, self._error.details, self._error.refusal)
         elif self._client_done and not self._clients and not self._relays:
-            self._call.end(*(self._end.code, self._end.details) if self._end else ())
+            self._call.end(*(self._end.code, self._end.details, self._end.refusal) if self._end else ())
 
     def _break(self, error: Exception) -> None:
         """A fault of Tidegate's own ends the stream."""
@@ -270,7 +271,7 @@ class InferStream:
         self._error = self._error or own_fault()
         self._outbox.clear()
         self._abandon()
-        self._call.end(self._error.code, self._error.details)
+        self._call.end(self._error.code, self._error.details, self._error.refusal)
 
     def _leave(self) -> None:
         """The client is gone."""

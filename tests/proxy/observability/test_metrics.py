@@ -60,6 +60,22 @@ def _tell(metrics: Metrics, *steps: AnyStimulus | AnyEffect) -> None:
             effects.append(step)
 
 
+def test_what_was_planned_and_what_came_of_it() -> None:
+    metrics = Followed(SETUP)
+    batch = Batch(0, "m", (0, 1), (Leg(0, "m", 6 * MS, 10 * MS),))
+    _tell(metrics, _arrived(0), _arrived(1, 4), ClockAdvanced(6 * MS), StartLeg(batch, 0, 2, "x:3"))
+    _tell(metrics, _finished(0, 6, 21))
+    model = metrics.snapshot().models["m"]
+    assert (model.slack.sum_ns, sum(model.slack.counts)) == (4 * MS, 1)  # its end at 16, the first deadline at 20
+    assert {shape: (legs.count, legs.planned_ns, legs.taken_ns) for shape, legs in model.legs.items()} == {
+        "x:3": (1, 10 * MS, 15 * MS)
+    }
+    for number in range(MAX_SHAPES + 3):
+        model.leg_ran(f"x:{number}", MS, MS)
+    assert len(model.legs) <= MAX_SHAPES + 1
+    assert model.legs[OTHER_SHAPES].count >= 3
+
+
 def test_a_batch_is_counted_from_arrival_to_answer() -> None:
     metrics = Followed(SETUP)
     _tell(metrics, _arrived(0), _arrived(1, 4), _arrived(2, 5))

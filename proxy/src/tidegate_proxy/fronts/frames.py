@@ -18,7 +18,7 @@ HEAD: Final = Struct("<BII")
 """Kind, number, bytes of what it carries."""
 _CALL: Final = Struct("<BdI")
 """Whether a message follows at once, seconds until the deadline (negative: none), bytes of the opening."""
-_STATUS: Final = Struct("<I")
+_STATUS: Final = Struct("<IB")
 STREAM: Final = SERVICE + "ModelStreamInfer"
 """The method whose messages are passed on as they are asked for; of all others the first comes with the call."""
 INLINE: Final = 1 << 14
@@ -173,14 +173,17 @@ class Openings:
         return opening, None if remaining_s < 0 else remaining_s, payload[end:] if has_message else None
 
 
-def status(code: int, details: str) -> bytes:
-    """What END carries."""
-    return _STATUS.pack(code) + details.encode("utf-8", "surrogatepass")
+def status(code: int, details: str, reason: str = "") -> bytes:
+    """What END carries; `reason`: one word for the client's program."""
+    word = reason.encode()
+    return _STATUS.pack(code, len(word)) + word + details.encode("utf-8", "surrogatepass")
 
 
-def status_of(payload: bytes) -> tuple[int, str]:
-    """The number of a gRPC status, and its details."""
-    return _STATUS.unpack_from(payload)[0], payload[_STATUS.size :].decode("utf-8", "surrogatepass")
+def status_of(payload: bytes) -> tuple[int, str, str]:
+    """The number of a gRPC status, its details, and the word for the client's program."""
+    code, length = _STATUS.unpack_from(payload)
+    words = payload[_STATUS.size :]
+    return code, words[length:].decode("utf-8", "surrogatepass"), words[:length].decode()
 
 
 def size(amount: int) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 import grpc
 
+from tidegate_proxy import refusal
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.tls import server_context
 from tidegate_proxy.access.watched import WatchedFiles, credential_files
@@ -58,7 +59,7 @@ class Relayed(Protocol):
     def take(self, kind: int, payload: bytes) -> None:
         """What the home says of it."""
 
-    def fail(self, code: int, details: str) -> None:
+    def fail(self, code: int, details: str, reason: str) -> None:
         """End it with a status of gRPC's."""
 
 
@@ -130,7 +131,7 @@ class Front:
     def begin(self, relayed: Relayed) -> int:
         """Something begins: its number; 0, and it is ended, where there is no home."""
         if self._link is None:
-            relayed.fail(_UNAVAILABLE.value[0], NO_HOME)
+            relayed.fail(_UNAVAILABLE.value[0], NO_HOME, refusal.NO_HOME)
             return 0
         number = next(self._numbers) & _NUMBERS
         while not number or number in self._under_way:
@@ -171,9 +172,10 @@ class Front:
         """The home ended."""
         self._link = None
         relayed, self._under_way = list(self._under_way.values()), {}
+        why = (SHUTTING_DOWN, refusal.SHUTTING_DOWN) if self._stop.is_set() else (HOME_LOST, refusal.NO_HOME)
         for one in relayed:
             try:
-                one.fail(_UNAVAILABLE.value[0], SHUTTING_DOWN if self._stop.is_set() else HOME_LOST)
+                one.fail(_UNAVAILABLE.value[0], *why)
             except Exception as error:  # one that breaks keeps no other from hearing of it
                 faults.report("ending a call whose home is lost", error)
         self._lost.set()
@@ -182,18 +184,18 @@ class Front:
 
     def _accept(self, call: Call) -> None:
         try:
-            if refusal := self._gate.refusal(call.method, call.metadata):
-                call.end(refusal.code, refusal.details)
+            if refused := self._gate.refusal(call.method, call.metadata):
+                call.end(refused.code, refused.details)
                 return
             if self._link is None:
-                call.end(_UNAVAILABLE, NO_HOME)
+                call.end(_UNAVAILABLE, NO_HOME, refusal.NO_HOME)
                 return
             call.owner = self._gate.owner(call.metadata, call.peer)
             RelayedCall(self, call, self._config.limits.body_timeout_s)
         except Exception as error:
             faults.report("a call", error)
             failed = own_fault()
-            call.end(failed.code, failed.details)
+            call.end(failed.code, failed.details, failed.refusal)
 
     async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The HTTP application."""
@@ -205,7 +207,8 @@ class Front:
                 raise
             body = json.dumps({"error": str(lost)}).encode()
             length = (b"content-length", str(len(body)).encode())
-            headers = [(b"content-type", b"application/json"), length]
+            why = (refusal.HEADER.encode(), lost.reason.encode())
+            headers = [(b"content-type", b"application/json"), length, why]
             await send({"type": "http.response.start", "status": 503, "headers": headers})
             await send({"type": "http.response.body", "body": body})
 

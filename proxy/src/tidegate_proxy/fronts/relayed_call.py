@@ -51,9 +51,9 @@ class RelayedCall:
         elif kind == Kind.RELEASE:
             self._call.release(frames.size_of(payload))
 
-    def fail(self, code: int, details: str) -> None:
+    def fail(self, code: int, details: str, reason: str) -> None:
         """End it with a status."""
-        self._call.end(CODES[code], details)
+        self._call.end(CODES[code], details, reason)
 
     def _begin(self, message: bytes | None) -> None:
         call = self._call

@@ -26,6 +26,11 @@ class Line(Protocol):
 class HomeLost(Exception):
     """The home ended while a request was under way, or was not there."""
 
+    def __init__(self, details: str, reason: str) -> None:
+        """`reason`: the same in one word for the client's program."""
+        super().__init__(details)
+        self.reason = reason
+
 
 class RelayedExchange:
     """One request and its response."""
@@ -41,7 +46,7 @@ class RelayedExchange:
         self._wanted = asyncio.Semaphore(0)
         """Parts of the body that the home asks for."""
         self._client_left = False
-        self._failure = ""
+        self._failure = ("", "")
         """Why it is not answered."""
         self.has_answer = False
         """Whether the client has been sent something of its answer."""
@@ -53,7 +58,7 @@ class RelayedExchange:
             return
         self._number = self._line.begin(self)
         if not self._number:
-            raise HomeLost(self._failure)
+            raise HomeLost(*self._failure)
         scope = {name: self._scope[name] for name in _PASSED_ON if name in self._scope}
         scope |= {"client": self._scope.get("client"), "headers": self._scope["headers"]}
         self._line.send(Kind.ASK, self._number, frames.encode((scope, body)))
@@ -68,9 +73,9 @@ class RelayedExchange:
         """What the home says."""
         self._said.put_nowait((kind, payload))
 
-    def fail(self, _code: int, details: str) -> None:
+    def fail(self, _code: int, details: str, reason: str) -> None:
         """The home is no more."""
-        self._failure = details
+        self._failure = (details, reason)
         self._said.put_nowait((0, b""))
 
     async def _short_body(self) -> bytes | None:
@@ -129,4 +134,4 @@ class RelayedExchange:
             elif self._client_left:
                 return
             else:
-                raise HomeLost(self._failure) if not kind else ConnectionError("the home broke the answer off")
+                raise HomeLost(*self._failure) if not kind else ConnectionError("the home broke the answer off")

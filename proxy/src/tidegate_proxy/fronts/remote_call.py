@@ -117,11 +117,11 @@ class RemoteCall:
             self._sent = then
             self._line.send(Kind.SEND, self._number, message)
 
-    def end(self, code: grpc.StatusCode = _OK, details: str = "") -> None:
+    def end(self, code: grpc.StatusCode = _OK, details: str = "", reason: str = "") -> None:
         """End a call without a further message. Only the first end of a call counts."""
         if not self._ended:
             self._end()
-            self._line.send(Kind.END, self._number, frames.status(code.value[0], details))
+            self._line.send(Kind.END, self._number, frames.status(code.value[0], details, reason))
 
     # For its link ------------------------------------------------------------------------------------------------
 

@@ -178,7 +178,7 @@ class HttpFront(Generic[AnyTriton]):
             await self._pass_on(exchange, content, signature.model, version)
             return
         except RequestFailed as failed:
-            await exchange.reply(infer_response.failure(failed.code, failed.details))
+            await exchange.reply(infer_response.failure(failed))
             return
         await exchange.reply(await self._response(exchange, answer, form))
 

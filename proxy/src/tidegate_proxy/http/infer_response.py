@@ -8,12 +8,13 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy import wire
+from tidegate_proxy import refusal, wire
 from tidegate_proxy.configuration.config import SHED_HTTP_STATUS
 from tidegate_proxy.http import json_data
 from tidegate_proxy.http.doubles import print_doubles
 from tidegate_proxy.http.infer_request import ResponseForm
 from tidegate_proxy.http.interface import Answer, Headers
+from tidegate_proxy.outcome import RequestFailed
 
 JSON: Final[Headers] = [(b"content-type", b"application/json")]
 _SPLIT_FROM: Final = 1 << 14
@@ -106,9 +107,10 @@ def _value(parameter: service_pb2.InferParameter) -> bytes:
     return str(value or 0).encode()
 
 
-def failure(code: grpc.StatusCode, details: str) -> Answer:
-    """The response to a request that failed, with Triton's status for the code."""
-    return error(_STATUS.get(code, 400), details)
+def failure(failed: RequestFailed) -> Answer:
+    """The response to a request that failed, with Triton's status for the code, and the reason where it was refused."""
+    why = [(refusal.HEADER.encode(), failed.refusal.encode())] if failed.refusal else []
+    return error(_STATUS.get(failed.code, 400), failed.details, *why)
 
 
 def error(status: int, message: str, *extra: tuple[bytes, bytes]) -> Answer:

@@ -166,7 +166,7 @@ class HttpService:
         try:
             await self._control.shared_memory.unregister(call.route.region)
         except RequestFailed as failed:
-            return failure(failed.code, failed.details)
+            return failure(failed)
         return Answer(200, [*JSON], b"")
 
     async def _shared_memory_status(self, call: Call) -> Answer:
@@ -174,7 +174,7 @@ class HttpService:
         try:
             regions = await self._control.shared_memory.registered(call.route.region)
         except RequestFailed as failed:
-            return failure(failed.code, failed.details)
+            return failure(failed)
         rows = [
             {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
             for region in regions
@@ -185,7 +185,7 @@ class HttpService:
         try:
             response = await self._control.statistics(call.route.model, call.route.version)
         except RequestFailed as failed:
-            return failure(failed.code, failed.details)
+            return failure(failed)
         return Answer(200, [*JSON], statistics_json(response))
 
 

@@ -31,7 +31,7 @@ def split_handlers(directory: Directory, control: Control) -> Mapping[tuple[str,
         try:
             models = await control.repository_index()
         except RequestFailed as failed:
-            return failure(failed.code, failed.details)
+            return failure(failed)
         return Answer(200, [*JSON], index_json(models))
 
     return {

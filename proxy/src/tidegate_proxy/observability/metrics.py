@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tidegate.api import Advise, Batch, Request, Setup, Worker, WorkerJoined, WorkerLost, ms_to_ns
+from tidegate.api import NEVER, Advise, Batch, Request, Setup, Worker, WorkerJoined, WorkerLost, ms_to_ns
 from tidegate.observation import (
     AnyEffect,
     AnyStimulus,
@@ -31,6 +31,8 @@ LATENCY_BOUNDS_NS = tuple(
     )
 )
 """Upper ends of the classes of queue times and latencies; dense where SLOs are."""
+SLACK_BOUNDS_NS = tuple(map(ms_to_ns, (0, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 100, 200, 500, 1000, 5000)))
+"""Upper ends of the classes of slack; what is below zero is late as planned."""
 _OF_WORKERS = frozenset({WorkerJoined, WorkerLost, PlanChanged})
 DECISION_BOUNDS_NS = tuple(map(ms_to_ns, (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100)))
 MAX_REASONS = 32
@@ -67,9 +69,23 @@ class Times:
 
 
 @dataclass(slots=True)
+class LegTimes:
+    """What legs were planned to take, and took."""
+
+    count: int = 0
+    planned_ns: int = 0
+    taken_ns: int = 0
+
+
+@dataclass(slots=True)
 class ModelCounts:
     """What became of the requests of one model."""
 
+    slo_ns: int | None = None
+    slack: Times = field(default_factory=lambda: Times(SLACK_BOUNDS_NS))
+    """How long before the first deadline of its requests a batch was planned to end."""
+    legs: dict[str, LegTimes] = field(default_factory=dict)
+    """What legs took, by what varies in tensors; empty where nothing does."""
     queued: Times = field(default_factory=lambda: Times(LATENCY_BOUNDS_NS))
     """From arrival until the first leg starts; once more for a request that is tried again."""
     answered: Times = field(default_factory=lambda: Times(LATENCY_BOUNDS_NS))
@@ -100,9 +116,21 @@ class ModelCounts:
         before, before_ns = self.shapes.get(shape, (0, 0))
         self.shapes[shape] = before + requests, before_ns + sum_ns
 
+    def leg_ran(self, shape: str, planned_ns: int, taken_ns: int) -> None:
+        """Count a leg of requests of one shape."""
+        times = self.legs.get(shape)
+        if times is None:
+            times = self.legs.setdefault(shape if len(self.legs) < MAX_SHAPES else OTHER_SHAPES, LegTimes())
+        times.count += 1
+        times.planned_ns += planned_ns
+        times.taken_ns += taken_ns
+
     def copy(self) -> "ModelCounts":
         """The same numbers, which stay as they are."""
         return ModelCounts(
+            self.slo_ns,
+            self.slack.copy(),
+            {shape: LegTimes(each.count, each.planned_ns, each.taken_ns) for shape, each in self.legs.items()},
             self.queued.copy(),
             self.answered.copy(),
             self.batch_rows.copy(),
@@ -170,7 +198,7 @@ class Metrics(Reader):
 
     def __init__(self, setup: Setup, reducer: Reducer) -> None:
         """`reducer`: the engine's own, so that nothing is kept twice."""
-        self._models = {model.name: ModelCounts() for model in setup.models}
+        self._models = {model.name: ModelCounts(model.slo_ns) for model in setup.models}
         self._workers = {worker.id: WorkerCounts(worker.name) for worker in setup.workers}
         self._reducer = reducer
         reducer.tell(self)
@@ -237,15 +265,20 @@ class Metrics(Reader):
         model = self._of(effect.batch.model)
         model.batch_rows[effect.rows] += 1
         model.batch_requests[len(effect.batch.request_ids)] += 1
-        add = model.queued.add
+        add, first_ns = model.queued.add, NEVER
         for request in requests:
             add(now_ns - request.arrival_ns)
+            first_ns = min(first_ns, request.deadline_ns)
+        if first_ns != NEVER:
+            model.slack.add(first_ns - effect.batch.legs[-1].end_ns)
 
     @isolated
     def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
         """A leg is over."""
-        if worker := self._workers.get(effect.batch.legs[effect.leg].worker_id):
+        leg = effect.batch.legs[effect.leg]
+        if worker := self._workers.get(leg.worker_id):
             worker.busy_ns += ended_ns - started_ns
+        self._of(effect.batch.model).leg_ran(effect.shape, leg.duration_ns, ended_ns - started_ns)
 
     @isolated
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
@@ -319,7 +352,7 @@ class Metrics(Reader):
 
     def _change_plan(self, event: PlanChanged) -> None:
         for model in event.models:
-            self._models.setdefault(model.name, ModelCounts())
+            self._models.setdefault(model.name, ModelCounts()).slo_ns = model.slo_ns
         wanted = {worker.id for worker in event.workers}
         for worker_id, worker in self._workers.items():
             worker.up = worker.up and worker_id in wanted

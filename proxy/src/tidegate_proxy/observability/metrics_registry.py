@@ -197,6 +197,18 @@ def _about_requests(snapshot: Snapshot) -> Iterable[Metric]:
         "The same, by what varies in the request's tensors beyond the batch, where anything does.",
         labels=("model", "shape"),
     )
+    slo = GaugeMetricFamily("tidegate_slo_seconds", "What a model's answers may take.", labels=("model",))
+    slack = HistogramMetricFamily(
+        "tidegate_slack_seconds",
+        "From a batch's end, as planned when it started, to the first deadline of its requests.",
+        labels=("model",),
+    )
+    planned = SummaryMetricFamily(
+        "tidegate_leg_planned_seconds",
+        "What legs were planned to take, by what varies in their requests' tensors beyond the batch.",
+        labels=("model", "shape"),
+    )
+    taken = SummaryMetricFamily("tidegate_leg_seconds", "What the same legs took.", labels=("model", "shape"))
     rows = HistogramMetricFamily("tidegate_batch_rows", "Rows of the batches that started.", labels=("model",))
     sizes = HistogramMetricFamily("tidegate_batch_requests", "Requests of the batches that started.", labels=("model",))
     padded = CounterMetricFamily(
@@ -216,13 +228,34 @@ def _about_requests(snapshot: Snapshot) -> Iterable[Metric]:
         waiting.add_metric((name,), snapshot.waiting[name])
         queued.add_metric((name,), *_classes(counts.queued))
         answered.add_metric((name,), *_classes(counts.answered))
+        if counts.slo_ns is not None:
+            slo.add_metric((name,), counts.slo_ns * _PER_NS)
+        slack.add_metric((name,), *_classes(counts.slack))
+        for shape, legs in sorted(counts.legs.items()):
+            planned.add_metric((name, shape), legs.count, legs.planned_ns * _PER_NS)
+            taken.add_metric((name, shape), legs.count, legs.taken_ns * _PER_NS)
         for shape, (count, sum_ns) in sorted(counts.shapes.items()):
             of_shape.add_metric((name, shape), count, sum_ns * _PER_NS)
         rows.add_metric((name,), *_size_classes(counts.batch_rows))
         sizes.add_metric((name,), *_size_classes(counts.batch_requests))
         for reason in FULL_OF:
             refused.add_metric((name, reason), snapshot.refused[name, reason])
-    return (requests, waiting, refused, queued, answered, of_shape, rows, sizes, padded, elements)
+    return (
+        slo,
+        requests,
+        waiting,
+        refused,
+        queued,
+        slack,
+        planned,
+        taken,
+        answered,
+        of_shape,
+        rows,
+        sizes,
+        padded,
+        elements,
+    )
 
 
 def _about_workers(snapshot: Snapshot, now_ns: int) -> Iterable[Metric]:

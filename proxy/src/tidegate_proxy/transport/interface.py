@@ -64,8 +64,11 @@ class Call(Protocol):
         """Send one message of a stream; `then` is called, with something of no meaning, when the next may be sent."""
         ...
 
-    def end(self, code: grpc.StatusCode = grpc.StatusCode.OK, details: str = "") -> None:
-        """End a call without a further message. Only the first end of a call counts."""
+    def end(self, code: grpc.StatusCode = grpc.StatusCode.OK, details: str = "", reason: str = "") -> None:
+        """End a call without a further message. Only the first end of a call counts.
+
+        `reason`: why Tidegate refused it, in one word of ASCII, which is sent as trailing metadata; empty: none is.
+        """
         ...
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import grpc
 from grpc._cython import cygrpc
 
+from tidegate_proxy import refusal
 from tidegate_proxy.access.tls import server_credentials
 from tidegate_proxy.bounds import TOO_MUCH, Bounds
 from tidegate_proxy.configuration.config import ServerTls
@@ -113,11 +114,12 @@ class Call:
             operations = (cygrpc.SendInitialMetadataOperation(_NONE, 0), *operations)
         self._send(operations, len(message), then)
 
-    def end(self, code: grpc.StatusCode = grpc.StatusCode.OK, details: str = "") -> None:
-        """End a call without a further message. Only the first end of a call counts."""
+    def end(self, code: grpc.StatusCode = grpc.StatusCode.OK, details: str = "", reason: str = "") -> None:
+        """End a call without a further message. Only the first end of a call counts. `reason`: as `transport.Call`."""
         if self._end():
+            trailing = ((refusal.HEADER, reason),) if reason else _NONE
             operations: tuple[Any, ...] = (
-                cygrpc.SendStatusFromServerOperation(_NONE, code.value[0], details.encode(), 0),
+                cygrpc.SendStatusFromServerOperation(trailing, code.value[0], details.encode(), 0),
             )
             if not self._began:
                 operations = (cygrpc.SendInitialMetadataOperation(_NONE, 0), *operations)

@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 from grpc import StatusCode
 
+from tidegate_proxy import refusal
 from tidegate_proxy.bounds import TOO_MUCH, Bounds
 from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.transport.http2.inflation import ACCEPTED_ENCODINGS, Inflation, MessageError
@@ -24,6 +25,7 @@ INFLATED_HERE: Final = 1 << 18
 INFLATED_ASIDE: Final = 1 << 22
 """The bytes from which on a message is inflated in a thread, before what it comes to is looked at."""
 _DEADLINE: Final = "Deadline Exceeded"
+_REASON: Final = refusal.HEADER.encode()
 Received = Callable[[bytes | None], None]
 
 
@@ -171,16 +173,18 @@ class Call:
                 self._began = True
             self._connection.send(self.stream_id, message, then)
 
-    def end(self, code: StatusCode = StatusCode.OK, details: str = "") -> None:
-        """End a call without a further message. Only the first end of a call counts."""
+    def end(self, code: StatusCode = StatusCode.OK, details: str = "", reason: str = "") -> None:
+        """End a call without a further message. Only the first end of a call counts. `reason`: as `transport.Call`."""
         if self._ended:
             return
         self.drop()
         self._ended = True
-        status = (
+        status: tuple[Header, ...] = (
             (b"grpc-status", b"%d" % code.value[0]),
             (b"grpc-message", quoted(details, self._connection.most_details)),
         )
+        if reason:
+            status += ((_REASON, reason.encode()),)
         try:
             self._connection.end(self, status if self._began else (*HEADERS, *status), is_first=not self._began)
         except Exception as error:

@@ -1,0 +1,31 @@
+"""Why Tidegate refused a request, in one word that programs can read: Triton's status and words stay as they are."""
+
+import re
+from typing import Final
+
+HEADER: Final = "tidegate-reason"
+"""The trailing metadata of gRPC, the header of HTTP and the parameter of a stream's answer that have the word."""
+DEADLINE: Final = "deadline"
+"""It could not be answered in time any more: what policies say as a rule."""
+EXPIRED: Final = "expired"
+"""Its time had run out when it came."""
+QUEUE_FULL: Final = "queue_full"
+"""As much waits already as may wait: by `limits`, or by what is left of the client's or the model's part."""
+UNAVAILABLE: Final = "unavailable"
+"""No worker is left that it could run on, or each of its tries met a worker that failed."""
+SHUTTING_DOWN: Final = "shutting_down"
+"""This Tidegate ends: another one may take it."""
+NO_HOME: Final = "no_home"
+"""A front has lost the process that schedules: it is being started again."""
+NO_TRITON: Final = "no_triton"
+"""The Triton that it was to be passed on to does not answer."""
+FAULT: Final = "fault"
+"""A fault of Tidegate's own, of which its log says more."""
+MOST_LETTERS: Final = 64
+
+_OTHER: Final = re.compile(r"[^a-z0-9]+")
+
+
+def word_of(reason: str) -> str:
+    """What a policy gave as its reason, as one word: `queue full` is `queue_full`."""
+    return _OTHER.sub("_", reason.lower()[:MOST_LETTERS]).strip("_") or "dropped"
