@@ -1,8 +1,8 @@
 """Tidegate live: the only code with an event loop and a network. All that decides happens in one thread.
 
-commands/          what it adds to `tidegate`: serve, check, doctor, init, top, triton, up, down, mig
+commands/          what it adds to `tidegate`: serve, check, doctor, init, top, page, triton, up, down, mig
 doctor/            what is wrong, or could be better, with a configuration and the Tritons that it names
-top/               a running Tidegate, watched from a terminal by its metrics page
+top/               a running Tidegate, watched from a terminal by its metrics page; live_page/: from a browser
 serve              puts the pieces together: BEGIN HERE
 proxy              what they are together: it listens, takes up a changed configuration, looks after Tritons, ends
 front, streams     the gRPC service that clients see; relay: what of a stream goes on as it is; http/ the HTTP service

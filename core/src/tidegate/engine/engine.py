@@ -27,7 +27,7 @@ from tidegate.engine.expectations import Expectations
 from tidegate.engine.intake import Intake
 from tidegate.engine.invariants import InvariantViolation
 from tidegate.engine.observers import Observers
-from tidegate.engine.policy_runner import NarratedRunner, PolicyRunner
+from tidegate.engine.policy_runner import PolicyRunner
 from tidegate.engine.readiness import due_news
 from tidegate.engine.refusals import REFUSABLE, check_event
 from tidegate.engine.state import State
@@ -45,6 +45,7 @@ from tidegate.observation import (
     Stories,
     Story,
     Tally,
+    Witness,
 )
 from tidegate.toolkit import FirstComeFirstServed
 
@@ -82,6 +83,7 @@ class Engine:
         """
         self._strict = strict
         self._stories = stories
+        self._witness: Witness | None = stories
         settings = EngineSettings(learn=learn, max_tries=max_tries, first_lead_ns=first_lead_ns)
         self._begin(policy, settings)
         self._state.expectations.check(setup.workers, self._state.models)
@@ -90,10 +92,7 @@ class Engine:
 
     def _begin(self, policy: Policy, settings: EngineSettings) -> None:
         self._state = State(policy, settings)
-        if self._stories is None:
-            self._policy = PolicyRunner(self._state, self.name, strict=self._strict)
-        else:
-            self._policy = NarratedRunner(self._state, self.name, strict=self._strict, stories=self._stories)
+        self._policy = PolicyRunner(self._state, self.name, strict=self._strict, witness=self._witness)
         self._turns = Turns(self._state, self._policy)
         self._intake = Intake(self._state, self._policy, self._turns)
 
@@ -214,6 +213,22 @@ class Engine:
         Raises WrongBooks, which says all that does not add up.
         """
         validate(self._state, self.reducer)
+
+    def admit(self, witness: Witness) -> None:
+        """Let a witness look on for a while, from the next event on; until then, and afterwards, it costs nothing.
+
+        It is not told how the engine began. Raises ValueError where there is one already.
+        """
+        if self._witness is not None:
+            raise ValueError(f"this engine has a witness, {type(self._witness).__name__}: dismiss it first")
+        self._witness = self._policy.witness = witness
+        self._observers.add(witness)
+
+    def dismiss(self, witness: Witness) -> None:
+        """Show a witness nothing any more; one that raised is gone already."""
+        if self._witness is witness:
+            self._witness = self._policy.witness = None
+        self._observers.remove(witness)
 
     def close(self) -> list[AnyEffect]:
         """The last event is past: observers close what they have open. What the driver has to know of that."""

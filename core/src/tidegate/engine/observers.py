@@ -18,6 +18,16 @@ class Observers:
         self.watch = bool(observers)
         """Whether anybody watches, or did and is still to be reported: `handled` need not be called otherwise."""
 
+    def add(self, observer: Observer) -> None:
+        """Let one more watch, from the next event on: it is not told how it began."""
+        self._observers.append(observer)
+        self.watch = True
+
+    def remove(self, observer: Observer) -> None:
+        """Show one nothing any more; it may have been removed already."""
+        self._observers = [each for each in self._observers if each is not observer]
+        self.watch = bool(self._observers or self._removed)
+
     def started(self, policy: str, options: dict[str, object], setup: Setup, settings: EngineSettings) -> None:
         """The engine is about to take in its first event."""
         for observer in tuple(self._observers):

@@ -19,24 +19,27 @@ from tidegate.engine import commands
 from tidegate.engine.invariants import BooksBroken
 from tidegate.engine.readiness import due_news, readiness
 from tidegate.engine.state import State
-from tidegate.observation import PolicyReplaced, Stories
+from tidegate.observation import ObserverRemoved, PolicyReplaced, Witness
 from tidegate.toolkit import FirstComeFirstServed
 
 
 class PolicyRunner:
     """Asks the policy of an engine, and isolates the others from its faults (invariant 9)."""
 
-    def __init__(self, state: State, name: str, *, strict: bool) -> None:
+    def __init__(self, state: State, name: str, *, strict: bool, witness: Witness | None = None) -> None:
         """`name`: of the engine, in reports. `strict`: a policy's fault is raised instead of being isolated."""
         self._state = state
         self._name = name
         self._strict = strict
+        self.witness = witness
+        """Who is told what the policy is told; None: nobody."""
 
     def inform(self, event: AnyEvent) -> None:
         """Let the policy handle an event and apply its commands; a policy that breaks is replaced."""
         state = self._state
         if not state.succession.concerns(event):
             return
+        before = len(state.commands)
         try:
             for command in state.succession.policy.handle(event):
                 commands.apply(state, command)
@@ -47,6 +50,18 @@ class PolicyRunner:
             if self._strict:
                 raise
             self._replace(fault)
+        if self.witness is not None:
+            self._bear_witness(self.witness, event, before)
+
+    def _bear_witness(self, witness: Witness, event: AnyEvent, before: int) -> None:
+        """Tell the witness of an event and of the commands after the first `before`; one that raises goes."""
+        try:
+            witness.told(event, self._state.commands[before:])
+        except Exception as fault:
+            if self._strict:
+                raise
+            self.witness = None
+            self._state.effects.append(ObserverRemoved(type(witness).__name__, f"{type(fault).__name__}: {fault}"))
 
     def tell_ready(self, *worker_ids: int) -> None:
         """Tell of those of these workers that may be given a batch."""
@@ -129,19 +144,3 @@ class PolicyRunner:
                 self.inform(ProfileUpdated(state.now_ns, state.expectations.expect_after_doubt(key)))
             state.enqueue_again(request)
             self.inform(RequestArrived(state.now_ns, request))
-
-
-class NarratedRunner(PolicyRunner):
-    """Has stories told of what the policy is told besides."""
-
-    def __init__(self, state: State, name: str, *, strict: bool, stories: Stories) -> None:
-        super().__init__(state, name, strict=strict)
-        self._stories = stories
-
-    def inform(self, event: AnyEvent) -> None:
-        """As the other one; then the stories."""
-        state = self._state
-        if state.succession.concerns(event):
-            before = len(state.commands)
-            super().inform(event)
-            self._stories.told(event, state.commands[before:])

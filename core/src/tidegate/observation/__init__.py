@@ -1,6 +1,6 @@
 """What one who watches an engine sees: every stimulus, with the commands and the effects that it had.
 
-observer    who watches, with options: BEGIN HERE
+observer    who watches, with options: BEGIN HERE; witness: one who knows what the policy is told, too
 stimuli     what happens to an engine: the events that policies are told, and those that only drivers give it
 effects     what an engine asks of its driver
 reducer     folds the stream into what became of each request and leg: every figure that is kept is read from it
@@ -22,7 +22,8 @@ from tidegate.observation.observer import EngineSettings, Observer, ObserverOpti
 from tidegate.observation.reducer import Reader, Reducer, Tally
 from tidegate.observation.stimuli import AnyStimulus, ChangeProgressed, ClockAdvanced, PlanChanged, TriesChanged
 from tidegate.observation.stories import Stories
-from tidegate.observation.story import Story
+from tidegate.observation.story import Step, Story
+from tidegate.observation.witness import Witness
 
 __all__ = [
     "LOG_VERSION",
@@ -46,9 +47,11 @@ __all__ = [
     "Recorder",
     "Reducer",
     "StartLeg",
+    "Step",
     "Stories",
     "Story",
     "Tally",
     "TriesChanged",
+    "Witness",
     "read_log",
 ]

@@ -118,6 +118,10 @@ class Reducer:
         """Let one more read, from now on."""
         self._readers = (*self._readers, reader)
 
+    def forget(self, reader: Reader) -> None:
+        """Tell this one nothing any more."""
+        self._readers = tuple(each for each in self._readers if each is not reader)
+
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
         """An engine took in a stimulus, which had these effects."""
         if type(event) is RequestArrived:  # a match costs more

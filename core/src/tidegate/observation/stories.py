@@ -31,13 +31,14 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.observation.effects import AnyEffect, EngineRestarted, Fail, PolicyReplaced, StartLeg
-from tidegate.observation.observer import EngineSettings, Observer, ObserverOptions
+from tidegate.observation.observer import EngineSettings, ObserverOptions
 from tidegate.observation.reducer import Reader, Reducer
 from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, PlanChanged
 from tidegate.observation.story import Story, Why, in_ms, name_of, timer_of
+from tidegate.observation.witness import Witness
 
 
-class Stories(Observer, Reader):
+class Stories(Witness, Reader):
     """Keeps the stories of an engine's requests: of those that were asked for, or of the latest.
 
     An engine that has it tells it besides what it tells the policy (`told`).

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from tidegate_proxy.access.authentication import Authenticator
+from tidegate_proxy.access.onlookers import Onlookers
 from tidegate_proxy.access.owners import Owners
 from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal
 from tidegate_proxy.access.restrictions import Restrictions
@@ -19,12 +20,14 @@ class Gate:
     def replace(self, config: ServeConfig) -> None:
         """Take up other rules, or the same from changed files. Raises as at the start, and changes nothing."""
         authenticator = Authenticator(config.authentication) if config.authentication else None
+        onlookers = Onlookers(config)
         self._rules = (authenticator, Restrictions(config.restricted))
+        self._onlookers = onlookers
         self._owners = Owners(config, authenticator)
 
     def follow(self, other: "Gate") -> None:
         """Take up the rules of another gate, which has read its files already."""
-        self._rules, self._owners = other._rules, other._owners
+        self._rules, self._owners, self._onlookers = other._rules, other._owners, other._onlookers
 
     @property
     def credential_headers(self) -> frozenset[str]:
@@ -39,6 +42,11 @@ class Gate:
     def http_owner(self, header: Callable[[str], str | None], peer: Callable[[], str]) -> str:
         """Whose an HTTP request is; `header` finds its headers by their lower-case names."""
         return self._owners.of(header, peer)
+
+    @property
+    def onlookers(self) -> Onlookers:
+        """Who may look at the live page."""
+        return self._onlookers
 
     def refusal(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> GrpcRefusal | None:
         """Why a gRPC call is refused; None: it is not."""

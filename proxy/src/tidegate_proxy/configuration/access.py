@@ -1,4 +1,4 @@
-"""Who may call what: the sections `authentication` and `restricted` of the configuration."""
+"""Who may call what: the sections `authentication`, `restricted` and `page` of the configuration."""
 
 from typing import Self
 
@@ -54,3 +54,18 @@ class Restriction(Section):
         if [self.header is not None, self.closed, self.open].count(True) != 1:
             raise ValueError("give header, or closed: true, or open: true: one of the three")
         return self
+
+
+class PageConfig(Section):
+    """The live page, beside the metrics page."""
+
+    enabled: bool = Field(
+        default=True,
+        description="Whether there is one: where `listen.metrics` is an address of this machine alone, or a token is "
+        "asked for",
+    )
+    token_file: InputFile | None = Field(
+        default=None,
+        description="Tokens, one a line, one of which the page asks for. Default: those of `authentication`, where "
+        "that is on",
+    )

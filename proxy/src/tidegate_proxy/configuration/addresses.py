@@ -8,6 +8,7 @@ from pydantic import AfterValidator
 _ADDRESS: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>\d{1,5})")
 _EVERY_HOST: Final = frozenset({"0.0.0.0", "[::]"})
 _THIS_HOST: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_LOOPBACK: Final = re.compile(r"127(\.\d{1,3}){3}")
 
 
 def _listen_address(text: str) -> str:
@@ -52,3 +53,9 @@ def listens_on(address: str, other: str) -> bool:
     if host_of(address) in _EVERY_HOST:
         return host_of(other) in _THIS_HOST | _EVERY_HOST
     return host_of(address) == host_of(other) or {host_of(address), host_of(other)} <= _THIS_HOST
+
+
+def is_local(address: str) -> bool:
+    """Whether who listens there is found from this machine alone."""
+    host = host_of(address)
+    return host in _THIS_HOST or bool(_LOOPBACK.fullmatch(host))

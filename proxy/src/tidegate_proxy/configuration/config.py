@@ -14,7 +14,7 @@ from pydantic import (
 
 from tidegate.api.model import LateWord
 from tidegate.control import ControllerChoice
-from tidegate_proxy.configuration.access import AuthenticationConfig, Restriction
+from tidegate_proxy.configuration.access import AuthenticationConfig, PageConfig, Restriction
 from tidegate_proxy.configuration.addresses import Address, ListenAddress, beside, host_of, listens_on, port_of
 from tidegate_proxy.configuration.clients import AppConfig, ClientsConfig
 from tidegate_proxy.configuration.limits import LimitsConfig
@@ -260,6 +260,7 @@ class ServeConfig(Section):
     tls: ServerTls | None = Field(default=None, description="TLS towards clients; default: none")
     authentication: AuthenticationConfig | None = Field(default=None, description="Who may call; default: everybody")
     restricted: tuple[Restriction, ...] = Field(default=(), description="APIs that are not for everybody")
+    page: PageConfig = Field(default=PageConfig(), description="The live page, beside the metrics")
     shared_memory: Literal["pass-through", "refuse"] = Field(
         default="pass-through",
         description="Requests with tensors in shared memory: to a Triton as they are, or refused",

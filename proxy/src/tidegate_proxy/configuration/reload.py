@@ -30,6 +30,7 @@ LIVE: Final = frozenset(
         "drain_s",
         "authentication",
         "restricted",
+        "page",
         "shared_memory",
         "log.level",
         "controller.enabled",

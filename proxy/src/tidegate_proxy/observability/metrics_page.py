@@ -11,6 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from tidegate.api import NS_PER_MS
 from tidegate_proxy.access.gate import Gate
+from tidegate_proxy.access.refusal import HttpRefusal
 from tidegate_proxy.actuation.actuator import Actuator
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Directory
@@ -20,6 +21,9 @@ from tidegate_proxy.http.exchange import Exchange
 from tidegate_proxy.http.infer_response import error
 from tidegate_proxy.http.interface import Answer, HttpLimits, Receive, Scope, Send
 from tidegate_proxy.http.server import HttpServer, start_server
+from tidegate_proxy.live_page.live import Live
+from tidegate_proxy.live_page.routes import LivePage
+from tidegate_proxy.live_page.viewers import Viewers
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.metrics import Snapshot
 from tidegate_proxy.observability.metrics_registry import registry_of
@@ -34,8 +38,8 @@ LAYOUT: Final = b"/layout"
 
 
 class MetricsPage:
-    """Serves GET /metrics, GET /models: what happens to the requests of each, and GET /layout: what is in force, and
-    what a controller makes of it. Lives in one event loop."""
+    """Serves GET /metrics, GET /models: what happens to the requests of each, GET /layout: what is in force, and what a
+    controller makes of it, and the live page. Lives in one event loop."""
 
     def __init__(
         self,
@@ -60,6 +64,8 @@ class MetricsPage:
         self._bounds = bounds
         self._limits = limits
         self._actuator = actuator
+        live = Live(driver, observability.metrics, directory, discovery)
+        self._live_page = LivePage(live, Viewers(live), self._looks_refused)
         self._server: HttpServer | None = None
 
     async def listen(self, address: str, *, reuse_port: bool = False) -> int:
@@ -75,16 +81,18 @@ class MetricsPage:
 
     async def close(self) -> None:
         """Stop serving."""
+        await self._live_page.close()
         if self._server:
             await self._server.stop()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
-        if refusal := self._gate.http_refusal(exchange.path.decode("latin1"), exchange.first_headers()):
-            headers = [(name.encode(), value.encode()) for name, value in refusal.headers]
-            await exchange.reply(Answer(refusal.status, headers, refusal.body))
+        if LivePage.has(exchange.path):
+            await self._look(exchange, scope["query_string"])
+        elif refusal := self._gate.http_refusal(exchange.path.decode("latin1"), exchange.first_headers()):
+            await exchange.reply(_answer_of(refusal))
         elif exchange.path not in {METRICS, MODELS, LAYOUT}:
-            words = "metrics are at /metrics, what happens to each model at /models, the layout at /layout"
+            words = "metrics are at /metrics, each model at /models, the layout at /layout, the live page at /live"
             await exchange.reply(error(404, words))
         elif exchange.method not in ("GET", "HEAD"):
             await exchange.reply(error(405, "this is read with GET", (b"allow", b"GET, HEAD")))
@@ -92,6 +100,17 @@ class MetricsPage:
             await exchange.reply(await self._page())
         else:
             await exchange.reply(self._models() if exchange.path == MODELS else self._layout())
+
+    async def _look(self, exchange: Exchange, query: bytes) -> None:
+        """The live page has rules of its own: its frame is for whoever may see that there is one, the data are not."""
+        if refusal := self._gate.onlookers.page_refusal():
+            await exchange.reply(_answer_of(refusal))
+        else:
+            await self._live_page.answer(exchange, query)
+
+    def _looks_refused(self, headers: Mapping[str, str]) -> Answer | None:
+        refusal = self._gate.onlookers.refusal(headers)
+        return refusal and _answer_of(refusal)
 
     async def _page(self) -> Answer:
         addresses = {backend.address: backend.metrics for backend in self._discovery.backends if backend.metrics}
@@ -152,3 +171,8 @@ class MetricsPage:
         requests = request_metrics(counts, pending)
         own = generate_latest(registry).decode()
         return merge(own, requests, pages, frozenset(self._directory.catalog.models)).encode()
+
+
+def _answer_of(refusal: HttpRefusal) -> Answer:
+    headers = [(name.encode(), value.encode()) for name, value in refusal.headers]
+    return Answer(refusal.status, headers, refusal.body)

@@ -1,0 +1,19 @@
+"""An observer that is told, besides, what the policy of the engine is told."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from tidegate.api import AnyCommand, AnyEvent
+from tidegate.observation.observer import Observer
+
+
+class Witness(Observer):
+    """Sees what an observer sees, and what the policy was told because of it.
+
+    That a request's turn has come, that a worker is free, that a timer fired: only policies are told. An engine has at
+    most one witness, from its beginning on (`Engine(stories=...)`) or for a while (`Engine.admit`).
+    """
+
+    @abstractmethod
+    def told(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+        """The policy was told of an event because of the present stimulus, and these commands were carried out."""

@@ -1,0 +1,194 @@
+"""What would have been otherwise: requests that came, once more, under another policy or with other workers.
+
+A question tells what was known when they came. What legs took is told by the profiles and by how much legs took more or
+less than that: the factors are drawn from those that were observed.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tidegate.api import NEVER, Batch, Profile, ProfileKey, Request, RequestArrived, Setup, Worker
+from tidegate.engine import FIRST_LEAD_NS, Engine
+from tidegate.host import PluginError, Plugins
+from tidegate.observation import EngineSettings, Reader
+from tidegate.sim.cluster import Cluster
+from tidegate.sim.simulation import Simulation
+from tidegate.sim.truth import SimulatedWorker, Truth
+
+AS_IT_IS: Final = "as it is"
+PATIENCE: Final = 10_000
+"""How often timers may fire in a row while nothing runs and requests wait."""
+POLICIES: Final = ("symphony", "orloj", "eager", "nexus", "fifs")
+"""Those that are tried for models that are not split, where they are installed."""
+POLICIES_OF_SPLIT: Final = ("ppipe", "reactive")
+MORE: Final = 1.1
+
+
+class Alternative(msgspec.Struct, frozen=True):
+    """What is otherwise; by default nothing."""
+
+    name: str
+    policy: str = ""
+    """With its default options; empty: the same policy, with the same ones."""
+    without: tuple[int, ...] = ()
+    """Ids of workers that are not there."""
+    twice: int | None = None
+    """The id of a worker that is there once more."""
+    pace: float = 1.0
+    """So many times the requests in the same time."""
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What is known of the requests that came, and of what served them."""
+
+    setup: Setup
+    """With the profiles as they were learned."""
+    policy: str
+    options: dict[str, Any]
+    settings: EngineSettings
+    requests: Sequence[Request]
+    """In the order of their arrival; their ids do not matter."""
+    factors: Sequence[float] = ()
+    """How many times as long as expected legs took, of which is drawn; empty: exactly as expected."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """How it would have been."""
+
+    name: str
+    share: float | None
+    """The share of the requests that would have been answered in time; None: that cannot be said."""
+    models: dict[str, float] = {}
+    """The same by model."""
+    why: str = ""
+    """Why it cannot be said."""
+
+
+def usual_alternatives(question: Question, installed: Plugins) -> list[Alternative]:
+    """As it is, one worker less, one more, a tenth more requests, and the other policies."""
+    setup = question.setup
+    found = [Alternative(AS_IT_IS)]
+    if spare := _spare(setup):
+        found.append(Alternative(f"without worker {spare.name}", without=(spare.id,)))
+    last = setup.workers[-1]
+    found.append(Alternative(f"with another worker like {last.name}", twice=last.id))
+    found.append(Alternative("with a tenth more requests", pace=MORE))
+    is_split = any(model.pipelines for model in setup.models)
+    names = POLICIES_OF_SPLIT if is_split else POLICIES
+    others = [name for name in names if name != question.policy and name in installed.policies]
+    return [*found, *(Alternative(f"with policy {name}", policy=name) for name in others)]
+
+
+def _spare(setup: Setup) -> Worker | None:
+    """The last worker that hosts nothing that nobody else does; None where all are needed."""
+    hosts = Counter(partition for worker in setup.workers for partition in worker.hosts)
+    spare = [worker for worker in setup.workers if all(hosts[each] > 1 for each in worker.hosts)]
+    return spare[-1] if spare else None
+
+
+def answer(
+    question: Question,
+    alternative: Alternative,
+    plugins: Plugins,
+    *,
+    seed: int = 0,
+    enough: Callable[[], bool] | None = None,
+) -> Answer:
+    """Simulate one alternative; a policy that breaks is an answer, too. `enough`: asked after each event, ends it."""
+    setup = _setup(question.setup, alternative)
+    name = alternative.policy or question.policy
+    requests = _renumbered(question.requests, alternative.pace)
+    try:
+        policy = plugins.make_policy(name, setup, {} if alternative.policy else dict(question.options))
+        engine = Engine(
+            policy,
+            name=name,
+            strict=True,
+            learn=question.settings.learn,
+            max_tries=question.settings.max_tries,
+            first_lead_ns=FIRST_LEAD_NS if question.settings.first_lead_ns else 0,
+        )
+        ends = _Ends()
+        engine.tell(ends)
+        cluster = _cluster(setup, requests, question.factors, seed)
+        simulation = Simulation(engine, cluster, patience=PATIENCE, enough=enough)
+        simulation.feed(RequestArrived(request.arrival_ns, request) for request in requests)
+        simulation.run()
+    except PluginError as wrong:
+        return Answer(alternative.name, None, why=str(wrong))
+    except Exception as fault:  # a policy may raise anything
+        return Answer(alternative.name, None, why=f"the policy broke: {type(fault).__name__}: {fault}")
+    if enough is not None and enough():
+        return Answer(alternative.name, None, why="it took too long to simulate")
+    came = Counter(request.model for request in requests)
+    return Answer(
+        alternative.name,
+        ends.in_time.total() / len(requests) if requests else None,
+        {model: ends.in_time[model] / count for model, count in sorted(came.items())},
+        "" if requests else "nothing came",
+    )
+
+
+class _Ends(Reader):
+    """How many were answered in time."""
+
+    def __init__(self) -> None:
+        self.in_time: Counter[str] = Counter()
+
+    def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
+        """A batch is answered."""
+        self.in_time[batch.model] += sum(ended_ns <= request.deadline_ns for request in requests)
+
+
+def _setup(setup: Setup, alternative: Alternative) -> Setup:
+    workers = [worker for worker in setup.workers if worker.id not in alternative.without]
+    twice = next((worker for worker in workers if worker.id == alternative.twice), None)
+    if twice is not None:
+        number = 1 + max(worker.id for worker in workers)
+        workers.append(replace(twice, id=number, name=f"{twice.name} (2)"))
+    return replace(setup, workers=tuple(workers), first_batch_id=0)
+
+
+def _renumbered(requests: Sequence[Request], pace: float) -> list[Request]:
+    """From 0 on, both ids and instants, in the order of arrival; deadlines stay as far away as they were."""
+    if not requests:
+        return []
+    base_ns = requests[0].arrival_ns
+    renumbered = []
+    for number, request in enumerate(requests):
+        arrival_ns = round((request.arrival_ns - base_ns) / pace)
+        later_ns = arrival_ns - request.arrival_ns
+        renumbered.append(
+            replace(
+                request,
+                id=number,
+                arrival_ns=arrival_ns,
+                deadline_ns=NEVER if request.deadline_ns == NEVER else request.deadline_ns + later_ns,
+                late_until_ns=max(0, request.late_until_ns + later_ns) if request.late_until_ns else 0,
+            )
+        )
+    return renumbered
+
+
+def _cluster(setup: Setup, requests: Sequence[Request], factors: Sequence[float], seed: int) -> Cluster:
+    rng = Random(seed)
+    shapes = [request.shape for request in requests]
+    tables: dict[ProfileKey, Sequence[int]] = {}
+    for profile in setup.profiles:
+        table = _table_ns(profile)
+        tables[profile.key] = table
+        if not profile.shape:  # where a shape starts from that is met for the first time
+            for shape in set(shapes):
+                tables.setdefault((profile.partition, profile.kind, shape), table)
+    drawn = (lambda: rng.choice(factors)) if factors else None
+    workers = [SimulatedWorker(id=worker.id, kind=worker.kind, jitter=drawn) for worker in setup.workers]
+    return Cluster(workers, Truth(tables, shapes=shapes))
+
+
+def _table_ns(profile: Profile) -> tuple[int, ...]:
+    return tuple(map(profile.expected_ns, range(1, profile.max_rows + 1)))

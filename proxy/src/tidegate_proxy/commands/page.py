@@ -1,0 +1,34 @@
+"""`tidegate page`: a recording in the live page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def page(
+    log: Annotated[Path, typer.Argument(help="Event log that `tidegate serve --record` wrote.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Of 127.0.0.1; 0: a free one.")] = 0,
+    browser: Annotated[bool, typer.Option(help="Open a browser; else only the address is printed.")] = True,
+) -> None:
+    """Look into a recorded run with a browser: the page that a running Tidegate has at /live, at any instant.
+
+    The page is for this machine alone, and for whoever has its address, in which there is a token. It needs no network,
+    opens at once whatever the size of the file, and is there until Ctrl-C. Example:
+
+    tidegate page run.jsonl
+    """
+    import asyncio
+
+    from rich.console import Console
+
+    from tidegate_proxy.live_page.serving import show
+
+    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    try:
+        asyncio.run(show(log, port, told=typer.echo, browser=browser))
+    except KeyboardInterrupt:
+        return
+    except (OSError, ValueError) as error:
+        errors.print(f"error: {log}: {error}", style="red")
+        raise typer.Exit(1) from error

@@ -1,0 +1,134 @@
+"""What was decided, told in a line each, and what the policy had just been told."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final
+
+from tidegate.api import (
+    Advise,
+    AnyCommand,
+    BatchFailed,
+    Dispatch,
+    Drop,
+    Preempt,
+    Reroute,
+    WorkerJoined,
+    WorkerLost,
+)
+from tidegate.observation import (
+    AnyEffect,
+    AnyStimulus,
+    ChangeProgressed,
+    EngineRestarted,
+    Fail,
+    ObserverRemoved,
+    PlanChanged,
+    PolicyReplaced,
+)
+from tidegate_proxy.live_page.moments import Moment
+from tidegate_proxy.live_page.snapshot import Decision, cut
+
+SHOWN: Final = 15
+"""So many decisions are told at a tick, the latest."""
+_WHY: Final = {
+    "RequestArrived": "a request arrived",
+    "RequestCancelled": "a request was cancelled",
+    "LegFinished": "a batch ended",
+    "BatchFailed": "a batch failed",
+    "WorkerReady": "a worker was free",
+    "WorkerDelayed": "a worker was not free in time",
+    "TimerFired": "a timer fired",
+    "ClockAdvanced": "its time had come",
+    "WorkerJoined": "a worker joined",
+    "WorkerLost": "a worker was lost",
+    "ProfileUpdated": "what is expected had changed",
+    "ExecutionTimesUpdated": "what is expected had changed",
+    "WakeSlackUpdated": "what is expected had changed",
+    "PlanChanged": "the plan had changed",
+}
+
+
+def latest_decisions(
+    moments: Sequence[Moment], ms: Callable[[int], float], names: Mapping[int, str]
+) -> tuple[list[Decision], int]:
+    """The latest decisions, the latest last, and in how many moments more there may be others.
+
+    `ms`: instants as the page has them; `names`: of workers, by id.
+    """
+    found: list[Decision] = []
+    looked = 0
+    for moment in reversed(moments):
+        if len(found) >= SHOWN:
+            break
+        looked += 1
+        found += reversed(list(islice(_decisions(moment, ms, names), SHOWN)))
+    left = sum(1 for moment in islice(moments, len(moments) - looked) if moment.commands)
+    return found[:SHOWN][::-1], left + max(0, len(found) - SHOWN)
+
+
+def _decisions(moment: Moment, ms: Callable[[int], float], names: Mapping[int, str]) -> Iterator[Decision]:
+    at_ms = ms(moment.event.now_ns)
+    if told := _of_stimulus(moment.event, at_ms, names):
+        yield told
+    for event, commands in moment.told:
+        why = _WHY.get(type(event).__name__, "")
+        for command in commands:
+            if decided := _of_command(command, at_ms, why, names):
+                yield decided
+    for effect in moment.effects:
+        if happened := _of_effect(effect, at_ms):
+            yield happened
+
+
+def _of_command(command: AnyCommand, at_ms: float, why: str, names: Mapping[int, str]) -> Decision | None:
+    match command:
+        case Dispatch(batch=batch):
+            worker = cut(names.get(batch.legs[0].worker_id, str(batch.legs[0].worker_id)))
+            return Decision(
+                at_ms,
+                "dispatch",
+                why,
+                model=cut(batch.model),
+                worker=worker,
+                text=f"batch {batch.id}",
+                requests=len(batch.request_ids),
+                request=batch.request_ids[0],
+            )
+        case Drop():
+            return Decision(at_ms, "drop", why, text=cut(command.reason), requests=1, request=command.request_id)
+        case Preempt():
+            return Decision(at_ms, "preempt", why, text=f"batch {command.batch_id}")
+        case Reroute():
+            return Decision(at_ms, "reroute", why, text=f"batch {command.batch_id}")
+        case Advise():
+            return Decision(at_ms, "advise", why, text=f"{command.workers:+d} workers")
+    return None  # timers: every decision to wait sets one
+
+
+def _of_stimulus(event: AnyStimulus, at_ms: float, names: Mapping[int, str]) -> Decision | None:
+    match event:
+        case WorkerJoined():
+            return Decision(at_ms, "joined", "", worker=cut(event.worker.name))
+        case WorkerLost():
+            return Decision(at_ms, "lost", "", worker=cut(names.get(event.worker_id, str(event.worker_id))))
+        case BatchFailed():
+            worker = cut(names.get(event.worker_id, str(event.worker_id)))
+            return Decision(at_ms, "batch failed", "", worker=worker, text=cut(event.reason))
+        case PlanChanged():
+            return Decision(at_ms, "plan", "", text=f"{len(event.models)} models, {len(event.workers)} workers")
+        case ChangeProgressed():
+            return Decision(at_ms, "layout", "", text=cut(f"change {event.change}: {event.state} {event.reason}"))
+    return None
+
+
+def _of_effect(effect: AnyEffect, at_ms: float) -> Decision | None:
+    match effect:
+        case PolicyReplaced():
+            return Decision(at_ms, "policy replaced", "", text=cut(effect.reason))
+        case EngineRestarted():
+            return Decision(at_ms, "engine restarted", "", text=cut(effect.reason))
+        case ObserverRemoved():
+            return Decision(at_ms, "observer removed", "", text=cut(effect.reason))
+        case Fail():
+            return Decision(at_ms, "fail", "", text=cut(effect.reason), requests=1, request=effect.request_id)
+    return None

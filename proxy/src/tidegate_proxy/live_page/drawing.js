@@ -1,0 +1,85 @@
+// The lanes of the workers: what ran in the last seconds, one canvas each.
+const SPAN_MS = 10000
+let bars = [], lanes = new Map(), showing = null
+const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim()
+
+function takeLegs(snapshot, afresh) {
+  if (afresh) bars = []
+  for (const [worker, model, start, took, planned, rows, requests, batch, leg, first] of snapshot.legs) {
+    bars.push({ worker, model, start, took, planned, rows, requests, batch, leg, first })
+  }
+  bars = bars.filter((bar) => bar.start + bar.took > snapshot.at_ms - SPAN_MS)
+  showing = snapshot
+}
+
+function laneOf(worker) {
+  if (lanes.has(worker.id)) return lanes.get(worker.id)
+  const made = { box: element("div", "lane"), name: element("b"), says: element("span"), canvas: element("canvas") }
+  const line = element("p")
+  line.append(made.name, made.says)
+  made.canvas.setAttribute("role", "img")
+  made.canvas.onclick = (event) => {
+    const hit = barAt(worker.id, made.canvas, event)
+    if (hit) tell(hit.first)
+  }
+  made.canvas.onmousemove = (event) => {
+    const hit = barAt(worker.id, made.canvas, event)
+    made.canvas.title = hit
+      ? `${hit.model}: batch ${hit.batch}, ${hit.requests} requests, ${hit.rows} rows, ${digits(hit.took, 2)} ms (planned ${digits(hit.planned, 2)})`
+      : ""
+  }
+  made.box.append(line, made.canvas)
+  lanes.set(worker.id, made)
+  return made
+}
+
+function barAt(worker, canvas, event) {
+  const box = canvas.getBoundingClientRect(), from = showing.at_ms - SPAN_MS
+  const at = from + ((event.clientX - box.left) / box.width) * SPAN_MS
+  return bars.findLast((bar) => bar.worker === worker && bar.start <= at && at <= bar.start + bar.took)
+}
+
+function showWorkers(snapshot) {
+  const wanted = []
+  for (const worker of snapshot.workers) {
+    const lane = laneOf(worker)
+    lane.name.textContent = worker.name
+    lane.name.title = worker.kind
+    lane.says.textContent = `${worker.state}, ${percent(worker.busy)} busy${worker.running ? `, ${worker.running} under way` : ""}`
+    lane.says.className = worker.state === "up" ? "" : "lost"
+    const own = bars.filter((bar) => bar.worker === worker.id)
+    lane.canvas.setAttribute("aria-label", `${worker.name}: ${own.length} batches in the last ${SPAN_MS / 1000} s`)
+    wanted.push(lane.box)
+  }
+  const axis = element("div", "axis")
+  for (const label of [`${SPAN_MS / 1000} s before`, `${SPAN_MS / 2000} s`, recordedAt === null ? "now" : "then"]) axis.append(element("span", "", label))
+  if (snapshot.more_workers) wanted.push(element("p", "note", `${snapshot.more_workers} more are not shown`))
+  by("lanes").replaceChildren(...wanted, axis)
+  const models = [...new Set(bars.map((bar) => bar.model))].slice(0, MODELS + 1)
+  by("legend").replaceChildren(...models.map((model) => {
+    const entry = element("li"), swatch = element("span", "swatch")
+    swatch.style.background = `var(${colourOf(model)})`
+    entry.append(swatch, model)
+    return entry
+  }))
+  for (const worker of snapshot.workers) draw(worker.id, lanes.get(worker.id).canvas, snapshot.at_ms)
+}
+
+function draw(worker, canvas, until) {
+  const wide = canvas.clientWidth, dense = window.devicePixelRatio || 1, high = 16
+  if (canvas.width !== Math.round(wide * dense)) { canvas.width = Math.round(wide * dense); canvas.height = high * dense }
+  const brush = canvas.getContext("2d"), from = until - SPAN_MS, scale = wide / SPAN_MS
+  brush.setTransform(dense, 0, 0, dense, 0, 0)
+  brush.clearRect(0, 0, wide, high)
+  const notch = ink("--ink"), over = ink("--failed"), palette = new Map()
+  for (const bar of bars) {
+    if (bar.worker !== worker) continue
+    if (!palette.has(bar.model)) palette.set(bar.model, ink(colourOf(bar.model)))
+    const x = (bar.start - from) * scale, w = Math.max(0.5, bar.took * scale)
+    brush.fillStyle = palette.get(bar.model)
+    brush.fillRect(x, 1, Math.max(0.5, w - 0.5), high - 2)
+    const planned = bar.planned * scale
+    if (planned < w - 1) { brush.fillStyle = over; brush.fillRect(x + planned, high - 4, w - planned, 3) }
+    if (planned > 2) { brush.fillStyle = notch; brush.fillRect(x + Math.min(planned, w) - 0.5, 0, 1, 4) }
+  }
+}

@@ -1,0 +1,280 @@
+"""Rolling figures: what happened in the last seconds, from what was noted tick by tick."""
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import nlargest
+from typing import Final
+
+import numpy as np
+
+from tidegate.api import NEVER, NS_PER_MS, Request, Worker
+from tidegate.observation.reducer import SentLeg
+from tidegate_proxy.live_page.recent import Recent
+from tidegate_proxy.live_page.snapshot import Bad, LegBar, ModelRow, ShapeRow, WorkerRow, cut
+
+NS_PER_S: Final = 1_000_000_000
+WINDOW_NS: Final = 10 * NS_PER_S
+"""What the figures of models and workers are of."""
+SHAPES_NS: Final = 60 * NS_PER_S
+BUCKET_NS: Final = 10 * NS_PER_S
+"""Shapes are counted in so long pieces."""
+WORST_NS: Final = 60 * NS_PER_S
+MOST_SHAPES: Final = 200
+"""Shapes of a piece beyond that are not counted apart: clients choose them."""
+SHOWN_SHAPES, SHOWN_WORST, SHOWN_LEGS, SHOWN_MODELS, SHOWN_WORKERS = 40, 20, 500, 100, 100
+_ShapeKey = tuple[str, str, str, str, int]
+
+
+@dataclass(slots=True)
+class _OfModel:
+    """What became of a model's requests between two ticks."""
+
+    ended: Counter[str] = field(default_factory=Counter)
+    latencies_ns: list[int] = field(default_factory=list)
+    sizes: Counter[int] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _OfShape:
+    legs: int = 0
+    planned_ns: int = 0
+    took_ns: int = 0
+    over: int = 0
+
+
+@dataclass(slots=True)
+class _Tick:
+    """What happened between two ticks."""
+
+    at_ns: int
+    models: dict[str, _OfModel] = field(default_factory=dict)
+    busy_ns: Counter[int] = field(default_factory=Counter)
+    """By worker id."""
+
+    def of(self, model: str) -> _OfModel:
+        known = self.models.get(model)
+        if known is None:
+            known = self.models[model] = _OfModel()
+        return known
+
+
+class Figures:
+    """Takes in what was noted since the tick before; tells the figures of the window that ends with it."""
+
+    def __init__(self, base_ns: int) -> None:
+        """`base_ns`: the instant from which milliseconds count, and before which nobody looked."""
+        self._base_ns = base_ns
+        self._ticks: deque[_Tick] = deque()
+        self._shapes: deque[tuple[int, dict[_ShapeKey, _OfShape]]] = deque()
+        """Since when a piece counts, and what is in it."""
+        self._worst: deque[tuple[int, list[tuple[float, Bad]]]] = deque()
+        self._now_ns = base_ns
+        self.kinds: Mapping[int, str] = {}
+        """The kind of each worker, by id."""
+
+    def ms(self, at_ns: int) -> float:
+        """An instant, from the base on."""
+        return round((at_ns - self._base_ns) / NS_PER_MS, 3)
+
+    def take(self, recent: Recent, now_ns: int) -> tuple[list[LegBar], int]:
+        """Take in what was noted until now; the legs of it, and how many more there were than are shown."""
+        tick = _Tick(now_ns)
+        legs = recent.legs
+        first = max(0, len(legs) - SHOWN_LEGS)
+        bars = []
+        shapes = self._shapes_now(now_ns)
+        for number, (effect, started_ns, ended_ns) in enumerate(legs):
+            batch, leg = effect.batch, effect.batch.legs[effect.leg]
+            took_ns, planned_ns = ended_ns - started_ns, leg.duration_ns
+            tick.busy_ns[leg.worker_id] += took_ns
+            if not effect.leg:
+                tick.of(batch.model).sizes[effect.rows] += 1
+            key = (batch.model, leg.partition, effect.shape, self.kinds.get(leg.worker_id, ""), effect.rows)
+            of_shape = shapes.get(key)
+            if of_shape is None:
+                of_shape = _OfShape()
+                if len(shapes) < MOST_SHAPES:
+                    shapes[key] = of_shape
+            of_shape.legs += 1
+            of_shape.planned_ns += planned_ns
+            of_shape.took_ns += took_ns
+            of_shape.over += took_ns > planned_ns
+            if number >= first:
+                bars.append(
+                    LegBar(
+                        leg.worker_id,
+                        cut(batch.model),
+                        self.ms(started_ns),
+                        round(took_ns / NS_PER_MS, 3),
+                        round(planned_ns / NS_PER_MS, 3),
+                        effect.rows,
+                        len(batch.request_ids),
+                        batch.id,
+                        effect.leg,
+                        batch.request_ids[0],
+                    )
+                )
+        self._worst.append((now_ns, nlargest(SHOWN_WORST, self._ended(tick, recent), key=lambda each: each[0])))
+        self._ticks.append(tick)
+        recent.clear()
+        self._now_ns = now_ns
+        self._forget(now_ns)
+        return bars, first
+
+    def _ended(self, tick: _Tick, recent: Recent) -> list[tuple[float, Bad]]:
+        """How requests ended, counted, and those that ended worst with how bad that is."""
+        bad: list[tuple[float, Bad]] = []
+        for batch, requests, ended_ns in recent.answered_batches:
+            if not requests:
+                continue
+            of_model = tick.of(batch.model)
+            of_model.latencies_ns += [ended_ns - request.arrival_ns for request in requests]
+            late = [request for request in requests if ended_ns > request.deadline_ns]
+            of_model.ended["late"] += len(late)
+            of_model.ended["in time"] += len(requests) - len(late)
+            # The earliest deadline is the worst of those in time; of a late batch the few that are shown.
+            chosen = late[:SHOWN_WORST] or [min(requests, key=lambda each: each.deadline_ns - each.arrival_ns)]
+            outcome = "late" if late else "in time"
+            bad += [self._badness(request, outcome, ended_ns, "") for request in chosen]
+        for ended_ns, request, how, reason in recent.lost:
+            tick.of(request.model).ended[how] += 1
+            if how != "cancelled":
+                bad.append(self._badness(request, how, ended_ns, reason))
+        return bad
+
+    def _badness(self, request: Request, outcome: str, ended_ns: int, reason: str) -> tuple[float, Bad]:
+        """Failed is worse than dropped, that than late, and that than in time; then how late counts."""
+        latency_ns, has_deadline = ended_ns - request.arrival_ns, request.deadline_ns != NEVER
+        allowed_ns = request.deadline_ns - request.arrival_ns if has_deadline else 60 * NS_PER_S
+        share = latency_ns / max(1, allowed_ns)
+        rank = {"failed": 3.0, "dropped": 2.0, "late": 1.0}.get(outcome, 0.0)
+        answered = outcome in ("late", "in time")
+        late_ms = round((ended_ns - request.deadline_ns) / NS_PER_MS, 3) if has_deadline and answered else None
+        return rank + share / (1 + share), Bad(
+            request.id,
+            cut(request.model),
+            outcome,
+            self.ms(ended_ns),
+            round(latency_ns / NS_PER_MS, 3),
+            late_ms,
+            cut(reason),
+        )
+
+    def _shapes_now(self, now_ns: int) -> dict[_ShapeKey, _OfShape]:
+        if not self._shapes or now_ns - self._shapes[-1][0] >= BUCKET_NS:
+            self._shapes.append((now_ns, {}))
+        return self._shapes[-1][1]
+
+    def _forget(self, now_ns: int) -> None:
+        while self._ticks and self._ticks[0].at_ns <= now_ns - WINDOW_NS:
+            self._ticks.popleft()
+        while self._shapes and self._shapes[0][0] <= now_ns - SHAPES_NS:
+            self._shapes.popleft()
+        while self._worst and self._worst[0][0] <= now_ns - WORST_NS:
+            self._worst.popleft()
+
+    # What is shown ------------------------------------------------------------------------------------------------
+
+    @property
+    def window_ns(self) -> int:
+        """How long what is counted took: the window, or less where somebody began to look within it."""
+        return max(1, min(WINDOW_NS, self._now_ns - self._base_ns))
+
+    def models(self, slos_ms: Mapping[str, float | None], waiting: Mapping[str, int]) -> tuple[list[ModelRow], int]:
+        """A row for each model that is known or was asked for, the busiest of them where there are many; how many more.
+
+        `slos_ms`: the known ones; `waiting`: how many requests of each wait.
+        """
+        together: dict[str, _OfModel] = {name: _OfModel() for name in slos_ms}
+        for tick in self._ticks:
+            for name, counted in tick.models.items():
+                total = together.get(name)
+                if total is None:
+                    total = together[name] = _OfModel()
+                total.ended.update(counted.ended)
+                total.sizes.update(counted.sizes)
+                total.latencies_ns += counted.latencies_ns
+        chosen = nlargest(SHOWN_MODELS, together, key=lambda name: together[name].ended.total())
+        rows = [self._model(name, together[name], slos_ms.get(name), waiting.get(name, 0)) for name in sorted(chosen)]
+        return rows, len(together) - len(rows)
+
+    def _model(self, name: str, total: _OfModel, slo_ms: float | None, waiting: int) -> ModelRow:
+        ended, batches = total.ended, total.sizes.total()
+        counted = ended.total() - ended["cancelled"]
+        p50_ms = p99_ms = None
+        if total.latencies_ns:
+            ns = np.array(total.latencies_ns)
+            p50_ms, p99_ms = (round(float(each) / NS_PER_MS, 3) for each in np.percentile(ns, (50, 99)))
+        return ModelRow(
+            name=cut(name),
+            slo_ms=slo_ms,
+            rate_rps=round(ended.total() / self.window_ns * NS_PER_S, 2),
+            in_time=ended["in time"] / counted if counted else None,
+            late=ended["late"],
+            dropped=ended["dropped"],
+            failed=ended["failed"],
+            waiting=waiting,
+            p50_ms=p50_ms,
+            p99_ms=p99_ms,
+            mean_rows=sum(rows * count for rows, count in total.sizes.items()) / batches if batches else None,
+            sizes=dict(sorted(total.sizes.items())),
+        )
+
+    def workers(
+        self, workers: Sequence[tuple[Worker, str]], sent: Mapping[int, SentLeg]
+    ) -> tuple[list[WorkerRow], int]:
+        """A row for each worker, which come with their states; `sent`: the legs that run or are on their way."""
+        busy_ns: Counter[int] = Counter()
+        for tick in self._ticks:
+            busy_ns.update(tick.busy_ns)
+        running: Counter[int] = Counter()
+        for leg in sent.values():
+            if not running[leg.worker_id]:
+                busy_ns[leg.worker_id] += min(self._now_ns - leg.sent_ns, self.window_ns)
+            running[leg.worker_id] += 1
+        rows = [
+            WorkerRow(
+                worker.id,
+                cut(worker.name),
+                cut(worker.kind),
+                state,
+                round(min(1.0, busy_ns[worker.id] / self.window_ns), 4),
+                running[worker.id],
+            )
+            for worker, state in workers[:SHOWN_WORKERS]
+        ]
+        return rows, len(workers) - len(rows)
+
+    def shapes(self) -> list[ShapeRow]:
+        """Planned against actual, of the most frequent shapes and sizes."""
+        together: dict[_ShapeKey, _OfShape] = {}
+        for _, piece in self._shapes:
+            for key, counted in piece.items():
+                total = together.setdefault(key, _OfShape())
+                total.legs += counted.legs
+                total.planned_ns += counted.planned_ns
+                total.took_ns += counted.took_ns
+                total.over += counted.over
+        return [
+            ShapeRow(
+                cut(model),
+                cut(partition),
+                cut(shape),
+                cut(kind),
+                rows,
+                total.legs,
+                round(total.planned_ns / total.legs / NS_PER_MS, 3),
+                round(total.took_ns / total.legs / NS_PER_MS, 3),
+                round(total.over / total.legs, 4),
+            )
+            for model, partition, shape, kind, rows in sorted(
+                nlargest(SHOWN_SHAPES, together, key=lambda key: together[key].legs)
+            )
+            for total in [together[model, partition, shape, kind, rows]]
+        ]
+
+    def worst(self) -> list[Bad]:
+        """The requests of the last minute that ended worst."""
+        found = (each for _, of_tick in self._worst for each in of_tick)
+        return [bad for _, bad in nlargest(SHOWN_WORST, found, key=lambda each: each[0])]

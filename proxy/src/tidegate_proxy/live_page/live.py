@@ -1,0 +1,164 @@
+"""The page's view of a Tidegate that runs: it looks only while somebody has the page open."""
+
+import time
+from importlib.metadata import version
+from itertools import islice
+from typing import Final
+
+from tidegate.api import NS_PER_MS, Setup, Worker
+from tidegate.engine import FIRST_LEAD_NS
+from tidegate.observation import EngineSettings
+from tidegate.sim.what_if import Question
+from tidegate_proxy.catalog import Directory
+from tidegate_proxy.discovery import Discovery
+from tidegate_proxy.driver import Driver
+from tidegate_proxy.live_page.decisions import latest_decisions
+from tidegate_proxy.live_page.figures import Figures
+from tidegate_proxy.live_page.moments import Moments
+from tidegate_proxy.live_page.recent import Recent
+from tidegate_proxy.live_page.snapshot import Snapshot
+from tidegate_proxy.live_page.source import Hello
+from tidegate_proxy.live_page.telling import telling, told
+from tidegate_proxy.live_page.what_if import what_if
+from tidegate_proxy.live_page.why import Explanation
+from tidegate_proxy.observability.metrics import Metrics
+
+MOST_MOMENTS: Final = 100_000
+"""Some 40 MB: at 1,000 requests a second about the last 40 s."""
+LONGEST_NS: Final = 60_000_000_000
+MOST_AT_A_TICK: Final = 2_000
+"""So many moments are looked through for decisions at a tick, the latest."""
+
+
+class Live:
+    """Looks at one engine from `open` to `close`; before and after it costs nothing. Lives in the event loop."""
+
+    def __init__(self, driver: Driver, metrics: Metrics, directory: Directory, discovery: Discovery) -> None:
+        self._driver = driver
+        self._metrics = metrics
+        self._directory = directory
+        self._discovery = discovery
+        self._recent = Recent()
+        self._moments = Moments(most=MOST_MOMENTS, longest_ns=LONGEST_NS)
+        self._figures = Figures(0)
+        self._seen = 0
+        """How many moments there were at the tick before."""
+        self._cost_ns = 0
+        self._ticks_since_ns = 0
+        self._is_open = False
+
+    def hello(self) -> Hello:
+        """What the page is told first."""
+        return Hello("live", self._driver.engine.name, version("tidegate-proxy"))
+
+    def open(self) -> None:
+        """Begin to look. Raises ValueError where the engine has a witness already."""
+        self._moments = Moments(most=MOST_MOMENTS, longest_ns=LONGEST_NS)
+        self._driver.engine.admit(self._moments)
+        self._recent = Recent()
+        self._metrics.reducer.tell(self._recent)
+        self._figures = Figures(time.monotonic_ns())
+        self._seen = self._cost_ns = 0
+        self._ticks_since_ns = time.monotonic_ns()
+        self._is_open = True
+
+    def close(self) -> None:
+        """Look no more, and forget what was seen."""
+        if self._is_open:
+            self._is_open = False
+            self._driver.engine.dismiss(self._moments)
+            self._metrics.reducer.forget(self._recent)
+            self._moments = Moments(most=1, longest_ns=LONGEST_NS)
+            self._recent = Recent()
+
+    def tick(self, viewers: int) -> Snapshot:
+        """What happened since the tick before."""
+        began_ns = time.thread_time_ns()
+        now_ns = time.monotonic_ns()
+        figures, moments, catalog = self._figures, self._moments, self._directory.catalog
+        moments.trim(now_ns)
+        workers = self._workers()
+        figures.kinds = {worker.id: worker.kind for worker, _ in workers}
+        legs, more_legs = figures.take(self._recent, now_ns)
+        slos_ms = {model.name: _in_ms(model.slo_ns) for model in catalog.models.values()}
+        models, more_models = figures.models(slos_ms, self._metrics.waiting())
+        worker_rows, more_workers = figures.workers(workers, self._metrics.reducer.sent)
+        new = min(moments.count - self._seen, len(moments.latest), MOST_AT_A_TICK)
+        self._seen = moments.count
+        latest = list(islice(reversed(moments.latest), new))[::-1]
+        names = {worker.id: worker.name for worker, _ in workers}
+        decisions, more_decisions = latest_decisions(latest, figures.ms, names)
+        snapshot = Snapshot(
+            figures.ms(now_ns),
+            figures.window_ns / 1e9,
+            models,
+            more_models,
+            worker_rows,
+            more_workers,
+            figures.shapes(),
+            legs,
+            more_legs,
+            decisions,
+            more_decisions,
+            figures.worst(),
+            viewers,
+            round(self._cost_ns / max(1, now_ns - self._ticks_since_ns) * 1000, 3),
+        )
+        self._cost_ns += time.thread_time_ns() - began_ns
+        return snapshot
+
+    async def story(self, request_id: int) -> Explanation | None:
+        """The story of a request; None where it is not known, or no more."""
+        catalog = self._directory.catalog
+        models, workers = list(catalog.models.values()), [worker for worker, _ in self._workers()]
+        return await told(telling(request_id, list(self._moments.latest), models, workers, self._figures.ms))
+
+    async def what_if(self, at_ms: int | None) -> object:
+        """How the latest requests would have fared otherwise. Raises ValueError where that cannot be said."""
+        del at_ms  # it is now
+        engine = self._driver.engine
+        question = Question(
+            setup=self._setup(),
+            policy=engine.name,
+            options=engine.policy.options.model_dump(mode="json"),
+            settings=EngineSettings(learn=True, max_tries=engine.max_tries, first_lead_ns=FIRST_LEAD_NS),
+            requests=(),
+        )
+        return await what_if(question, list(self._moments.latest), learned=True)
+
+    def at(self, at_ms: int) -> object:
+        """There is no instant but this one."""
+        raise ValueError("this one runs: only a recording has other instants")
+
+    def overview(self) -> object:
+        """There is no whole yet."""
+        raise ValueError("this one runs: only a recording has an end")
+
+    def _setup(self) -> Setup:
+        """The models, workers and expectations as they are now."""
+        catalog = self._directory.catalog
+        engine = self._driver.engine
+        before = engine.policy.setup
+        return Setup(
+            models=tuple(catalog.models.values()),
+            workers=tuple(worker for worker, state in self._workers() if state != "away"),
+            profiles=tuple(engine.expectations.profiles.values()),
+            seed=before.seed,
+            wake_slack_ns=before.wake_slack_ns,
+            network=catalog.network,
+            patience_ns=before.patience_ns,
+        )
+
+    def _workers(self) -> list[tuple[Worker, str]]:
+        catalog = self._directory.catalog
+        ejections = self._driver.outliers.ejections(self._discovery.backends)
+        found = []
+        for worker in catalog.workers:
+            backend = catalog.backend_of[worker.id]
+            is_out = ejections.get(backend.address, (0, False))[1]
+            found.append((worker, "away" if not backend.alive else "ejected" if is_out else "up"))
+        return found
+
+
+def _in_ms(ns: int | None) -> float | None:
+    return None if ns is None else ns / NS_PER_MS

@@ -1,0 +1,123 @@
+"""An event log that is looked into at any instant: entries are in the order of time, so that it can be bisected."""
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tidegate.api import NEVER
+from tidegate.observation import LogEntry, LogHeader, read_log
+
+_ARRIVAL: Final = b'{"event":{"event":"RequestArrived"'
+
+
+class _At(msgspec.Struct):
+    now_ns: int
+
+
+class _When(msgspec.Struct):
+    """All that has to be read of an entry to know when it was."""
+
+    event: _At
+
+
+class _Id(msgspec.Struct):
+    id: int
+
+
+class _Arrival(msgspec.Struct):
+    request: _Id
+
+
+class _WhichRequest(msgspec.Struct):
+    event: _Arrival
+
+
+class LogFile:
+    """A log in a file, mapped into memory: what is not looked at is not read."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError, and ValueError for a file that is no event log, or holds no event."""
+        with path.open("rb") as file:
+            self.header: LogHeader = read_log(iter([file.readline()]))[0]
+            self.begin = file.tell()
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.end = self._bytes.rfind(b"\n") + 1
+        """The last line may be cut off, where a Tidegate was killed."""
+        if self.end <= self.begin:
+            raise ValueError("nothing happened while it was recorded")
+        self._when = msgspec.json.Decoder(_When)
+        self._entry = msgspec.json.Decoder(LogEntry)
+        self._which = msgspec.json.Decoder(_WhichRequest)
+        self.first_ns = self._at_ns(self.begin)
+        self.last_ns = self._at_ns(self._line_of(self.end - 1, self.begin))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._bytes.close()
+
+    def offset_at(self, at_ns: int) -> int:
+        """Where the first line begins that is not before an instant; the end of the file where there is none."""
+        low, high = self.begin, self.end
+        while low < high:
+            middle = self._line_of((low + high) // 2, low)
+            if self._at_ns(middle) < at_ns:
+                low = self._next(middle)
+            else:
+                high = middle
+        return low
+
+    def offset_of(self, request_id: int) -> int | None:
+        """Where the arrival of a request is, as requests are numbered in the order of arrival; None: nowhere."""
+        low, high = self.begin, self.end
+        while low < high:
+            middle = self._line_of((low + high) // 2, low)
+            found = self._bytes.find(_ARRIVAL, middle, high)
+            if found < 0:
+                high = middle
+                continue
+            known = self._which.decode(self._line(found)).event.request.id
+            if known == request_id:
+                return found
+            if known < request_id:
+                low = self._next(found)
+            else:
+                high = middle  # nothing arrived in between
+        return None
+
+    def entries(self, first: int, until_ns: int = NEVER) -> Iterator[tuple[LogEntry, int]]:
+        """The entries from an offset up to an instant, each with the offset of the line after it. Raises ValueError."""
+        while first < self.end:
+            after = self._next(first)
+            try:
+                entry = self._entry.decode(self._bytes[first : after - 1])
+            except msgspec.DecodeError as error:
+                raise ValueError(f"byte {first} of the log begins no entry: {error}") from error
+            if entry.event.now_ns > until_ns:
+                return
+            yield entry, after
+            first = after
+
+    def later(self, offset: int) -> int:
+        """The first line that begins at an offset, or after it."""
+        if offset <= self.begin:
+            return self.begin
+        return self._bytes.find(b"\n", offset - 1) + 1 or self.end
+
+    def _line_of(self, offset: int, least: int) -> int:
+        """Where the line begins that an offset is in, which begins at `least` or later."""
+        return self._bytes.rfind(b"\n", least, offset) + 1 or least
+
+    def _next(self, offset: int) -> int:
+        return self._bytes.find(b"\n", offset) + 1 or self.end
+
+    def _line(self, offset: int) -> bytes:
+        return self._bytes[offset : self._next(offset) - 1]
+
+    def _at_ns(self, offset: int) -> int:
+        try:
+            return self._when.decode(self._line(offset)).event.now_ns
+        except msgspec.DecodeError as error:
+            raise ValueError(f"byte {offset} of the log begins no entry: {error}") from error

@@ -1,0 +1,83 @@
+"""What became of the requests of a recording, from its beginning to its end, in pieces."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from tidegate.api import NS_PER_MS, Batch, Request
+from tidegate.observation import LogEntry, Reader, Reducer
+
+PIECES: Final = 240
+"""So many at most; none is shorter than a second."""
+LEAST_NS: Final = 1_000_000_000
+
+
+class Piece(msgspec.Struct):
+    """Requests that ended within it, by how."""
+
+    from_ms: float
+    length_ms: float
+    in_time: int = 0
+    late: int = 0
+    dropped: int = 0
+    failed: int = 0
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """All of it, as far as it was read."""
+
+    pieces: list[Piece]
+    read_ms: float
+    done: bool
+    error: str = ""
+    """Why it was read no further."""
+
+
+class OverviewReader(Reader):
+    """Folds a log into pieces. One thread feeds it; another may ask."""
+
+    def __init__(self, first_ns: int, last_ns: int) -> None:
+        """`first_ns`, `last_ns`: the instants of the log's first entry and of its last one."""
+        self._first_ns = first_ns
+        self._length_ns = max(LEAST_NS, (last_ns - first_ns) // PIECES + 1)
+        count = (last_ns - first_ns) // self._length_ns + 1
+        length_ms = self._length_ns / NS_PER_MS
+        self._pieces = [Piece(number * length_ms, length_ms) for number in range(count)]
+        self._read_ns = first_ns
+        self._done = False
+        self._error = ""
+        self._reducer = Reducer(self)
+
+    def overview(self) -> Overview:
+        """As far as it was read."""
+        pieces = [piece for piece in self._pieces if piece.in_time or piece.late or piece.dropped or piece.failed]
+        return Overview(pieces, (self._read_ns - self._first_ns) / NS_PER_MS, self._done, self._error)
+
+    def take(self, entry: LogEntry) -> None:
+        """Take in the next entry."""
+        self._read_ns = entry.event.now_ns
+        self._reducer.handled(entry.event, entry.effects)
+
+    def end(self, error: str = "") -> None:
+        """There is no more."""
+        self._done, self._error = True, error
+
+    def _piece(self, at_ns: int) -> Piece:
+        number = (at_ns - self._first_ns) // self._length_ns
+        return self._pieces[min(max(0, number), len(self._pieces) - 1)]
+
+    def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
+        """A batch is answered."""
+        late = sum(ended_ns > request.deadline_ns for request in requests)
+        piece = self._piece(ended_ns)
+        piece.late += late
+        piece.in_time += len(requests) - late
+
+    def dropped(self, now_ns: int, request: Request, reason: str) -> None:
+        """A request was given up."""
+        self._piece(now_ns).dropped += 1
+
+    def failed(self, now_ns: int, request: Request, reason: str) -> None:
+        """A request has no answer."""
+        self._piece(now_ns).failed += 1

@@ -1,0 +1,190 @@
+// Where the snapshots come from: a server that goes on, or a recording in which one moves.
+let token = new URLSearchParams(location.hash.slice(1)).get("token") || sessionStorage.getItem("tidegate-token") || ""
+let paused = false, latest = null, recordedAt = null, hello = null
+
+const headers = () => ({ "x-tidegate-page": "1", ...(token && { authorization: `Bearer ${token}` }) })
+
+async function ask(path, method = "GET") {
+  try {
+    const answer = await fetch(path, { method, headers: headers() })
+    const text = await answer.text()
+    if (answer.ok) return { data: JSON.parse(text) }
+    let error = text
+    try { error = JSON.parse(text).error } catch { /* no JSON: as it is */ }
+    return { error, status: answer.status }
+  } catch {
+    return { error: "no answer: does it still run?", status: 0 }
+  }
+}
+
+const say = (text) => { by("state").textContent = text }
+
+function show(snapshot, afresh = false) {
+  latest = snapshot
+  showModels(snapshot)
+  takeLegs(snapshot, afresh)
+  showWorkers(snapshot)
+  showShapes(snapshot)
+  showDecisions(snapshot, afresh)
+  showWorst(snapshot)
+  by("cost").textContent = recordedAt === null
+    ? `${snapshot.viewers} look${snapshot.viewers === 1 ? "s" : ""} on; making snapshots takes ${digits(snapshot.cost_ms_per_s, 1)} ms of CPU a second.`
+    : ""
+}
+
+async function follow() {
+  for (let wait = 500; ; wait = Math.min(wait * 2, 10000)) {
+    try {
+      const answer = await fetch("/live/events", { headers: headers(), cache: "no-store" })
+      if (answer.status === 401 || answer.status === 403) return locked()
+      if (!answer.ok) throw new Error((await answer.json()).error)
+      say("live")
+      wait = 500
+      await read(answer.body.getReader())
+      throw new Error("it has ended")
+    } catch (error) {
+      say(`not connected (${error.message}), trying again`)
+    }
+    await new Promise((resolve) => setTimeout(resolve, wait))
+  }
+}
+
+async function read(stream) {
+  const decoder = new TextDecoder()
+  let text = "", last = -1
+  for (;;) {
+    const { value, done } = await stream.read()
+    if (done) return
+    text += decoder.decode(value, { stream: true })
+    for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) {
+      const snapshot = JSON.parse(text.slice(6, end))
+      const anew = snapshot.at_ms < last
+      last = snapshot.at_ms
+      if (!paused) show(snapshot, anew)
+    }
+  }
+}
+
+function locked() {
+  sessionStorage.removeItem("tidegate-token")
+  say(token ? "this token is not known" : "")
+  by("verdict").textContent = "Who asks?"
+  by("key").hidden = false
+  by("token").focus()
+}
+by("key").onsubmit = (event) => {
+  event.preventDefault()
+  token = by("token").value
+  by("token").value = ""
+  by("key").hidden = true
+  begin()
+}
+
+by("pause").onclick = () => {
+  paused = !paused
+  by("pause").setAttribute("aria-pressed", String(paused))
+  by("pause").textContent = paused ? "Go on" : "Pause"
+}
+
+async function simulate() {
+  const button = by("what-if")
+  if (button.disabled) return
+  button.disabled = true
+  by("what-if-state").textContent = "simulating …"
+  const answer = await ask(`/live/what-if${recordedAt === null ? "" : `?ms=${Math.round(recordedAt)}`}`, "POST")
+  button.disabled = false
+  if (answer.error) { by("what-if-state").textContent = answer.error; return }
+  const data = answer.data
+  by("what-if-state").textContent = `${data.requests} requests of ${digits(data.seconds, 0)} s, in ${digits(data.took_s, 1)} s`
+  by("answers").replaceChildren(...data.answers.map((each) => {
+    const box = element("div", each.name === "as it is" ? "answer now" : "answer"), line = element("p"), meter = element("div", "meter"), bar = element("i")
+    line.append(element("b", "", each.name), element("span", each.share === null ? "" : grade(each.share), each.share === null ? each.why : percent(each.share)))
+    bar.style.width = `${100 * (each.share ?? 0)}%`
+    meter.append(bar)
+    box.append(line, meter)
+    return box
+  }))
+  if (data.actual !== null) by("answers").prepend(element("p", "note", `Live, ${percent(data.actual)} of those were in time.`))
+}
+by("what-if").onclick = simulate
+
+// A recording ----------------------------------------------------------------------------------------------------
+
+const clockOf = (ms) => `${Math.floor(ms / 60000)}:${String(Math.floor(ms / 1000) % 60).padStart(2, "0")}`
+
+async function moveTo(ms) {
+  recordedAt = ms
+  by("at").setAttribute("aria-valuetext", clockOf(ms))
+  by("shown-at").textContent = `${clockOf(ms)} of ${clockOf(hello.length_ms)}`
+  const answer = await ask(`/live/at?ms=${Math.round(ms)}`)
+  if (recordedAt !== ms) return
+  if (answer.error) say(answer.error)
+  else show(answer.data, true)
+}
+
+function drawOverview(pieces, until) {
+  const svg = by("overview"), made = [], high = 60
+  svg.setAttribute("viewBox", `0 0 ${until} ${high}`)
+  const most = Math.max(1, ...pieces.map((piece) => piece.in_time + piece.late + piece.dropped + piece.failed))
+  for (const piece of pieces) {
+    let top = high
+    for (const [kind, count] of [["in-time", piece.in_time], ["late", piece.late], ["dropped", piece.dropped], ["failed", piece.failed]]) {
+      if (!count) continue
+      const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect"), tall = (high * count) / most
+      top -= tall
+      for (const [name, value] of Object.entries({ x: piece.from_ms, y: top, width: piece.length_ms, height: tall })) bar.setAttribute(name, value)
+      bar.style.fill = `var(--${kind})`
+      made.push(bar)
+    }
+  }
+  svg.replaceChildren(...made)
+}
+
+async function overview() {
+  for (;;) {
+    const answer = await ask("/live/overview")
+    if (answer.error) { say(answer.error); return }
+    drawOverview(answer.data.pieces, hello.length_ms)
+    if (answer.data.done) { say("recording"); return }
+    say(`recording, read up to ${clockOf(answer.data.read_ms)}`)
+    await new Promise((resolve) => setTimeout(resolve, 500))
+  }
+}
+
+function openRecording() {
+  by("time").hidden = false
+  by("pause").hidden = true
+  by("title").textContent = `${hello.name}: policy ${hello.policy}, read by Tidegate ${hello.version}`
+  const at = by("at")
+  at.max = String(Math.ceil(hello.length_ms / 1000) * 1000)
+  at.value = String(Math.min(10000, hello.length_ms))
+  at.oninput = () => moveTo(Math.min(Number(at.value), hello.length_ms))
+  moveTo(Math.min(Number(at.value), hello.length_ms))
+  overview()
+}
+
+async function begin() {
+  const answer = await ask("/live/hello")
+  if (answer.status === 401 || answer.status === 403) return locked()
+  if (answer.error) {
+    say(answer.error)
+    setTimeout(begin, 2000)
+    return
+  }
+  if (token) sessionStorage.setItem("tidegate-token", token)
+  if (location.hash) history.replaceState(null, "", location.pathname)
+  hello = answer.data
+  if (hello.kind === "recording") return openRecording()
+  by("title").textContent = `Tidegate ${hello.version}, policy ${hello.policy}`
+  follow()
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") return closeStory()
+  if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return
+  if (event.key === "p" && !by("pause").hidden) by("pause").click()
+  else if (event.key === "w") { event.preventDefault(); worst.focus() }
+  else if (event.key === "s") simulate()
+})
+window.addEventListener("resize", () => { if (latest) showWorkers(latest) })
+begin()

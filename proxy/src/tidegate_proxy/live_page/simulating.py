@@ -1,0 +1,41 @@
+"""A process that answers one question and ends, at the least priority: `python -m tidegate_proxy.live_page.simulating`.
+
+It reads a line with the question, without its requests, then lines with some of these each, up to the end of the input;
+it writes a line with the answers.
+"""
+
+import os
+import sys
+import time
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tidegate.api import Request
+from tidegate.host import Plugins
+from tidegate.sim.what_if import Answer, Question, answer, usual_alternatives
+
+LEAST_PRIORITY: Final = 19
+WITHIN_S: Final = 30.0
+"""For all alternatives together; what is not done then is not."""
+
+
+def main() -> None:
+    """Read, simulate, write."""
+    os.nice(LEAST_PRIORITY)
+    give_up = time.monotonic() + WITHIN_S
+    lines = iter(sys.stdin.buffer)
+    question = msgspec.json.decode(next(lines), type=Question)
+    decoder = msgspec.json.Decoder(list[Request])
+    question = replace(question, requests=[request for line in lines for request in decoder.decode(line)])
+    plugins = Plugins.installed()
+    answers: list[Answer] = [
+        answer(question, alternative, plugins, enough=lambda: time.monotonic() > give_up)
+        for alternative in usual_alternatives(question, plugins)
+    ]
+    sys.stdout.buffer.write(msgspec.json.encode(answers))
+
+
+if __name__ == "__main__":
+    main()

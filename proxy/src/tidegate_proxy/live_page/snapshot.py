@@ -1,0 +1,134 @@
+"""What the page is told at a tick, as JSON has it. Instants are milliseconds from the source's beginning on."""
+
+from typing import Final
+
+import msgspec
+
+LONGEST_NAME: Final = 160
+"""Names of models and reasons are cut there: clients and policies choose them."""
+
+
+class ModelRow(msgspec.Struct, frozen=True):
+    """One model over the window; None: nothing happened from which it could be told."""
+
+    name: str
+    slo_ms: float | None
+    rate_rps: float
+    """Requests that ended, each second."""
+    in_time: float | None
+    """The share that was answered in time, of those that were not cancelled."""
+    late: int
+    dropped: int
+    failed: int
+    waiting: int
+    p50_ms: float | None
+    p99_ms: float | None
+    mean_rows: float | None
+    sizes: dict[int, int]
+    """How many batches of how many rows ran."""
+
+
+class WorkerRow(msgspec.Struct, frozen=True):
+    """One worker over the window."""
+
+    id: int
+    name: str
+    kind: str
+    state: str
+    """`up`, `away`, or `ejected`: it is given nothing for a while, as it failed."""
+    busy: float
+    """The share of the time in which it ran legs, the one that runs included."""
+    running: int
+    """Legs that run there, or are on their way."""
+
+
+class ShapeRow(msgspec.Struct, frozen=True):
+    """Batches of one shape and size, planned against actual, over the last minute."""
+
+    model: str
+    partition: str
+    shape: str
+    kind: str
+    """Of the workers that they ran on."""
+    rows: int
+    legs: int
+    planned_ms: float
+    """What the policy planned with, mostly a high quantile: the mean."""
+    took_ms: float
+    """The mean."""
+    over: float
+    """The share that took longer than planned."""
+
+
+class LegBar(msgspec.Struct, frozen=True, array_like=True):
+    """A leg that is over, for the Gantt."""
+
+    worker: int
+    model: str
+    start_ms: float
+    took_ms: float
+    planned_ms: float
+    rows: int
+    requests: int
+    batch: int
+    leg: int
+    first_request: int
+    """The id of one of its requests."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Something that was decided, or that happened to workers."""
+
+    at_ms: float
+    what: str
+    """`dispatch`, `drop`, `preempt`, `reroute`, `advise`, `policy replaced`, `joined`, `lost`, `plan`, ..."""
+    why: str
+    """What the policy had just been told."""
+    model: str = ""
+    worker: str = ""
+    text: str = ""
+    requests: int = 0
+    request: int | None = None
+    """The id of one that it concerns."""
+
+
+class Bad(msgspec.Struct, frozen=True):
+    """A request that ended badly, or came close to it."""
+
+    id: int
+    model: str
+    outcome: str
+    ended_ms: float
+    latency_ms: float
+    late_ms: float | None
+    """How much too late it was answered; below zero: in time; None: it has no deadline, or no answer."""
+    reason: str
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All of it."""
+
+    at_ms: float
+    window_s: float
+    """Of the figures of models and workers."""
+    models: list[ModelRow]
+    more_models: int
+    """So many more are not shown."""
+    workers: list[WorkerRow]
+    more_workers: int
+    shapes: list[ShapeRow]
+    legs: list[LegBar]
+    """Those that ended since the snapshot before; of a recording: all within the window."""
+    more_legs: int
+    decisions: list[Decision]
+    more_decisions: int
+    worst: list[Bad]
+    """Of the last minute, worst first."""
+    viewers: int = 0
+    cost_ms_per_s: float = 0.0
+    """What making snapshots costs the process, in milliseconds of CPU a second."""
+
+
+def cut(name: str) -> str:
+    """A name that is not too long to be shown."""
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"

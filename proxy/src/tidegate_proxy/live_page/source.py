@@ -1,0 +1,18 @@
+"""What the page shows comes from one of two sources: a Tidegate that runs, or a recording of one."""
+
+from typing import Literal
+
+import msgspec
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """What the page is told first."""
+
+    kind: Literal["live", "recording"]
+    policy: str
+    version: str
+    """Of Tidegate."""
+    name: str = ""
+    """Of the recording's file."""
+    length_ms: float = 0.0
+    """Of the recording."""
