@@ -196,7 +196,8 @@ class Stories(Witness, Reader):
     def _join(self, now_ns: int, batch: Batch, why: Why) -> None:
         """The policy formed a batch: its first leg starts now, or when it is planned to and its worker is free."""
         others = len(batch.request_ids) - 1
-        rows = sum(self._reducer.open[request_id].rows for request_id in batch.request_ids)
+        known = self._reducer.open  # where the stream was met in its middle not all are
+        rows = sum(known[request_id].rows for request_id in batch.request_ids if request_id in known)
         company = f"with {others} other{'s' * (others > 1)}, {rows} rows" if others else "alone"
         start_ns = batch.legs[0].start_ns
         for request_id in batch.request_ids:

@@ -1,6 +1,6 @@
 // The lanes of the workers: what ran in the last seconds, one canvas each.
-const SPAN_MS = 10000
-let bars = [], lanes = new Map(), showing = null
+const KEPT_MS = 10000
+let span = 5000, bars = [], lanes = new Map(), showing = null
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim()
 
 function takeLegs(snapshot, afresh) {
@@ -8,7 +8,7 @@ function takeLegs(snapshot, afresh) {
   for (const [worker, model, start, took, planned, rows, requests, batch, leg, first] of snapshot.legs) {
     bars.push({ worker, model, start, took, planned, rows, requests, batch, leg, first })
   }
-  bars = bars.filter((bar) => bar.start + bar.took > snapshot.at_ms - SPAN_MS)
+  bars = bars.filter((bar) => bar.start + bar.took > snapshot.at_ms - KEPT_MS)
   showing = snapshot
 }
 
@@ -34,8 +34,8 @@ function laneOf(worker) {
 }
 
 function barAt(worker, canvas, event) {
-  const box = canvas.getBoundingClientRect(), from = showing.at_ms - SPAN_MS
-  const at = from + ((event.clientX - box.left) / box.width) * SPAN_MS
+  const box = canvas.getBoundingClientRect(), from = showing.at_ms - span
+  const at = from + ((event.clientX - box.left) / box.width) * span
   return bars.findLast((bar) => bar.worker === worker && bar.start <= at && at <= bar.start + bar.took)
 }
 
@@ -47,12 +47,12 @@ function showWorkers(snapshot) {
     lane.name.title = worker.kind
     lane.says.textContent = `${worker.state}, ${percent(worker.busy)} busy${worker.running ? `, ${worker.running} under way` : ""}`
     lane.says.className = worker.state === "up" ? "" : "lost"
-    const own = bars.filter((bar) => bar.worker === worker.id)
-    lane.canvas.setAttribute("aria-label", `${worker.name}: ${own.length} batches in the last ${SPAN_MS / 1000} s`)
+    const own = bars.filter((bar) => bar.worker === worker.id && bar.start + bar.took > snapshot.at_ms - span)
+    lane.canvas.setAttribute("aria-label", `${worker.name}: ${own.length} batches in the last ${span / 1000} s`)
     wanted.push(lane.box)
   }
   const axis = element("div", "axis")
-  for (const label of [`${SPAN_MS / 1000} s before`, `${SPAN_MS / 2000} s`, recordedAt === null ? "now" : "then"]) axis.append(element("span", "", label))
+  for (const label of [`${span / 1000} s before`, `${span / 2000} s`, recordedAt === null ? "now" : "then"]) axis.append(element("span", "", label))
   if (snapshot.more_workers) wanted.push(element("p", "note", `${snapshot.more_workers} more are not shown`))
   by("lanes").replaceChildren(...wanted, axis)
   const models = [...new Set(bars.map((bar) => bar.model))].slice(0, MODELS + 1)
@@ -68,7 +68,7 @@ function showWorkers(snapshot) {
 function draw(worker, canvas, until) {
   const wide = canvas.clientWidth, dense = window.devicePixelRatio || 1, high = 16
   if (canvas.width !== Math.round(wide * dense)) { canvas.width = Math.round(wide * dense); canvas.height = high * dense }
-  const brush = canvas.getContext("2d"), from = until - SPAN_MS, scale = wide / SPAN_MS
+  const brush = canvas.getContext("2d"), from = until - span, scale = wide / span
   brush.setTransform(dense, 0, 0, dense, 0, 0)
   brush.clearRect(0, 0, wide, high)
   const notch = ink("--ink"), over = ink("--failed"), palette = new Map()
@@ -80,6 +80,8 @@ function draw(worker, canvas, until) {
     brush.fillRect(x, 1, Math.max(0.5, w - 0.5), high - 2)
     const planned = bar.planned * scale
     if (planned < w - 1) { brush.fillStyle = over; brush.fillRect(x + planned, high - 4, w - planned, 3) }
-    if (planned > 2) { brush.fillStyle = notch; brush.fillRect(x + Math.min(planned, w) - 0.5, 0, 1, 4) }
+    if (planned > 6) { brush.fillStyle = notch; brush.fillRect(x + Math.min(planned, w) - 0.5, 0, 1, 4) }
   }
 }
+
+by("span").onchange = () => { span = 1000 * Number(by("span").value); if (showing) showWorkers(showing) }

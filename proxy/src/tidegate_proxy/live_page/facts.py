@@ -77,6 +77,11 @@ class Facts(Reader):
         """What happened, step by step, in words."""
         return self._stories.of(self.request_id)
 
+    @property
+    def end_ns(self) -> int:
+        """When it ended, or as far as is known while it has not."""
+        return self.now_ns if self.ended_ns is None else self.ended_ns
+
     def feed(self, moments: Iterable[Moment]) -> None:
         """Take in what happened next."""
         for moment in moments:

@@ -159,6 +159,9 @@ class LivePage:
             await exchange.send(_event(first))
             async for snapshot in news:
                 await exchange.send(_event(snapshot))  # waits while the client takes nothing
+        except asyncio.CancelledError:
+            if not exchange.client_left:
+                raise
         finally:
             exchange.end_watch()
             await news.aclose()

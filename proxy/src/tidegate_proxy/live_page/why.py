@@ -97,7 +97,11 @@ def explain(facts: Facts, names: Mapping[int, str], ms: Callable[[int], float]) 
     story = facts.story
     began_ns = facts.sent_ns
     companions = [
-        Companion(each.id, each.rows, round(((began_ns or facts.now_ns) - each.arrival_ns) / NS_PER_MS, 3))
+        Companion(
+            each.id,
+            each.rows,
+            round(((facts.now_ns if began_ns is None else began_ns) - each.arrival_ns) / NS_PER_MS, 3),
+        )
         for each in facts.companions
         if each.id != request.id
     ]
@@ -138,7 +142,7 @@ def explain(facts: Facts, names: Mapping[int, str], ms: Callable[[int], float]) 
 
 def _parts(facts: Facts, request: Request) -> list[Part]:
     """They add up to the latency so far."""
-    end_ns = facts.ended_ns if facts.ended_ns is not None else facts.now_ns
+    end_ns = facts.end_ns
     formed_ns = end_ns if facts.dispatched_ns is None else min(facts.dispatched_ns, end_ns)
     ran_ns = sum(leg.took_ns for leg in facts.legs)
     longer_ns = sum(max(0, leg.overran_ns) for leg in facts.legs)
@@ -152,8 +156,8 @@ def _parts(facts: Facts, request: Request) -> list[Part]:
 
 
 def _verdict(facts: Facts, request: Request, names: Mapping[int, str]) -> str:
-    waited_ns = (facts.dispatched_ns or facts.ended_ns or facts.now_ns) - request.arrival_ns
-    so_far_ns = (facts.ended_ns or facts.now_ns) - request.arrival_ns
+    waited_ns = (facts.end_ns if facts.dispatched_ns is None else facts.dispatched_ns) - request.arrival_ns
+    so_far_ns = facts.end_ns - request.arrival_ns
     if facts.outcome == "in time":
         return _in_time(facts, request, waited_ns)
     if facts.outcome == "late":
@@ -172,16 +176,16 @@ def _verdict(facts: Facts, request: Request, names: Mapping[int, str]) -> str:
 
 
 def _in_time(facts: Facts, request: Request, waited_ns: int) -> str:
-    ended_ns = facts.ended_ns or facts.now_ns
     spare = (
-        "it had no deadline" if request.deadline_ns == NEVER else f"{_said(request.deadline_ns - ended_ns)} to spare"
+        "it had no deadline"
+        if request.deadline_ns == NEVER
+        else f"{_said(request.deadline_ns - facts.end_ns)} to spare"
     )
     return f"In time, with {spare}. It waited {_said(waited_ns)} until its batch was formed{_company(facts)}."
 
 
 def _late(facts: Facts, request: Request, waited_ns: int, names: Mapping[int, str]) -> str:
-    ended_ns = facts.ended_ns or facts.now_ns
-    head = f"Late by {_said(ended_ns - request.deadline_ns)}."
+    head = f"Late by {_said(facts.end_ns - request.deadline_ns)}."
     if facts.planned_end_ns is None:
         return head
     spare_ns = request.deadline_ns - facts.planned_end_ns
@@ -204,7 +208,7 @@ def _dropped(facts: Facts, request: Request, waited_ns: int) -> str:
     head = f"Given up after {_said(waited_ns)} ({facts.reason})"
     if request.deadline_ns == NEVER:
         return f"{head}.{_busy(facts)}"
-    left_ns = request.deadline_ns - (facts.ended_ns or facts.now_ns)
+    left_ns = request.deadline_ns - facts.end_ns
     left = f"{_said(left_ns)} were left until its deadline" if left_ns > 0 else "its deadline had passed"
     return f"{head}: {left}, and it could not be answered in that time.{_busy(facts)}"
 

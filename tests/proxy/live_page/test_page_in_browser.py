@@ -1,0 +1,132 @@
+"""The page itself, in a headless chromium: hostile names are text, and everything is done by keyboard and at 400 px."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.proxy.live_page.browser import CHROMIUM, Tab, browser
+from tidegate.sim.what_if import Answer
+from tidegate_proxy.http.exchange import Exchange
+from tidegate_proxy.http.interface import Receive, Scope, Send
+from tidegate_proxy.http.server import start_server
+from tidegate_proxy.live_page.routes import LivePage
+from tidegate_proxy.live_page.snapshot import Bad, Decision, LegBar, ModelRow, ShapeRow, Snapshot, WorkerRow
+from tidegate_proxy.live_page.source import Hello
+from tidegate_proxy.live_page.viewers import Viewers
+from tidegate_proxy.live_page.what_if import WhatIf
+from tidegate_proxy.live_page.why import Companion, Explanation, LegFigures, Part, StepLine
+from tidegate_proxy.ports import bind
+
+EVIL = "<img src=x onerror='document.title=1'><script>document.title=2</script>\"'`${1}"
+LONG = "a-model-whose-name-does-not-end" * 5
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
+
+
+class Hostile:
+    """Whatever has a name has an evil one."""
+
+    def hello(self) -> Hello:
+        return Hello("live", EVIL, EVIL)
+
+    def open(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def tick(self, viewers: int) -> Snapshot:
+        models = [
+            ModelRow(name, 50.0, 12.5, share, 1, 2, 3, 4, 10.0, 60.0, 2.0, {1: 3, 2: 5})
+            for name, share in ((EVIL, 0.5), (LONG, 0.999))
+        ]
+        workers = [WorkerRow(0, EVIL, EVIL, "up", 0.5, 1), WorkerRow(1, LONG, "k", "ejected", 0.0, 0)]
+        shapes = [ShapeRow(EVIL, EVIL, EVIL, EVIL, 4, 9, 20.0, 25.0, 0.5)]
+        legs = [LegBar(0, EVIL, 9_500.0, 100.0, 50.0, 4, 4, 1, 0, 7)]
+        decisions = [Decision(9_900.0, "dispatch", EVIL, EVIL, EVIL, EVIL, 2, 7), Decision(9_950.0, "lost", "")]
+        worst = [
+            Bad(7, EVIL, "late", 9_000.0, 70.0, 20.0, ""),
+            Bad(8, EVIL, "dropped", 9_000.0, 70.0, None, EVIL),
+            Bad(9, LONG, "in time", 9_000.0, 10.0, -40.0, ""),
+        ]
+        return Snapshot(10_000.0, 10.0, models, 1, workers, 1, shapes, legs, 1, decisions, 1, worst, viewers, 1.5)
+
+    async def story(self, request_id: int) -> Explanation | None:
+        steps = [StepLine(0.0, "arrived", EVIL)]
+        legs = [LegFigures(EVIL, EVIL, 4, 5.0, 6.0, 50.0, 64.0)]
+        return Explanation(
+            request_id, EVIL, EVIL, EVIL, 1, 8_930.0, "late", 70.0, 50.0, f"Why: {EVIL}", EVIL,
+            [Part("batch", 5.0), Part("worker", 1.0), Part("ran", 50.0), Part("longer", 14.0)],
+            1, 4, [Companion(8, 1, 2.0)], 2, legs, [(EVIL, 3, 30.0)], steps,
+        )  # fmt: skip
+
+    async def what_if(self, at_ms: int | None) -> object:
+        return WhatIf(40, 3.0, 0.1, 0.9, [Answer("as it is", 0.9), Answer(EVIL, None, why=EVIL)])
+
+    def at(self, at_ms: int) -> object:
+        raise ValueError("none")
+
+    def overview(self) -> object:
+        raise ValueError("none")
+
+
+def in_browser(folder: Path, test: Callable[[Tab, str], Awaitable[None]]) -> None:
+    async def all_of_it() -> None:
+        hostile = Hostile()
+        page = LivePage(hostile, Viewers(hostile), lambda _headers: None)
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            await page.answer(Exchange(scope, receive, send), scope["query_string"])
+
+        server = await start_server(answer, bind("127.0.0.1:0"))
+        try:
+            async with browser(folder) as tab:
+                await test(tab, f"http://127.0.0.1:{server.port}/live")
+        finally:
+            await page.close()
+            await server.stop()
+
+    asyncio.run(all_of_it())
+
+
+def test_hostile_names_the_keyboard_and_a_telephone(tmp_path: Path) -> None:
+    async def test(tab: Tab, address: str) -> None:
+        await tab.look(400, 900, dark=True)
+        await tab.open(address)
+        await tab.until("document.querySelectorAll('#models tbody tr').length === 2")
+        # By keyboard alone: to the requests, down to the second one, its story, and back.
+        await tab.press("w")
+        assert await tab.value("document.activeElement.id") == "worst"
+        await tab.press("ArrowDown")
+        assert await tab.value("document.querySelector('[aria-selected=true]').dataset.request") == "8"
+        await tab.press("Enter")
+        await tab.until("!document.getElementById('story').hidden")
+        assert await tab.value("document.activeElement.id") == "story"
+        assert (await tab.value("document.querySelector('#story .said').textContent")) == f"Why: {EVIL}"
+        await tab.press("s")
+        await tab.until("document.querySelectorAll('#answers .answer').length === 2")
+        await tab.press("Escape")
+        assert await tab.value("document.getElementById('story').hidden")
+        assert await tab.value("document.activeElement.id") == "worst"
+        await tab.press("p")
+        assert await tab.value("document.getElementById('pause').getAttribute('aria-pressed')") == "true"
+        # Names are text, whole and inert.
+        assert await tab.value("document.querySelector('#models tbody td').textContent") == EVIL
+        assert await tab.value("document.querySelectorAll('img, main script').length") == 0
+        assert await tab.value("document.title") == "Tidegate, live"
+        assert await tab.value("document.documentElement.scrollWidth <= 400")
+        assert await tab.value(
+            "document.querySelector('canvas').getContext('2d').getImageData(0, 8, 9999, 1).data.some(Boolean)"
+        )
+        dark = await tab.value("getComputedStyle(document.documentElement).backgroundColor")
+        await tab.look(1200, 900, dark=False)
+        assert await tab.value("getComputedStyle(document.documentElement).backgroundColor") != dark
+        unnamed = "[...document.querySelectorAll('button, input, select, [tabindex=\"0\"], canvas')]" + (
+            ".filter((e) => !e.hidden && !(e.textContent.trim() || e.ariaLabel || e.title || e.labels?.length"
+            " || e.getAttribute('aria-labelledby'))).map((e) => e.outerHTML)"
+        )
+        assert await tab.value(unnamed) == []
+        assert tab.said == []
+
+    in_browser(tmp_path, test)

@@ -1,0 +1,149 @@
+"""The live page before a real Triton: what it tells, to whom, and that it looks only while somebody does."""
+
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.live_page import viewers
+
+Make = Callable[..., Any]
+ASKS = {"x-tidegate-page": "1"}
+LOCAL = {"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
+ROW = np.array([[1.0, 2.0]], np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(viewers, "TICK_S", 0.05)
+    monkeypatch.setattr(viewers, "LINGER_S", 0.1)
+
+
+def ask(address: str, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
+    """Status and text."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(f"http://{address}{path}", headers=named, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return int(answer.status), answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@contextmanager
+def looking(address: str, **headers: str) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Follow the events; what is called gives the next snapshot."""
+    request = urllib.request.Request(f"http://{address}/live/events", headers={**ASKS, **headers})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert answer.headers["content-type"] == "text/event-stream"
+
+        def following() -> dict[str, Any]:
+            line = answer.readline()
+            assert answer.readline() == b"\n"
+            told: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
+            return told
+
+        yield following
+
+
+def test_what_it_tells_and_that_it_looks_only_while_somebody_does(
+    serve_here: Make, triton: EmbeddedTriton, call: Make, request_of: Make
+) -> None:
+    proxy = serve_here([triton], policy="symphony", listen=LOCAL)
+    address = proxy.serving.metrics_address
+    status, page = ask(address, "/live")
+    assert status == 200
+    assert re.search(r"(src|href)=[\"']?(https?:)?//", page) is None, "it needs no network"
+    assert json.loads(ask(address, "/live/hello", **ASKS)[1])["policy"] == "symphony"
+    assert proxy.in_loop(lambda: proxy.engine._witness) is None
+    with looking(address) as following:
+        following()
+        assert proxy.in_loop(lambda: proxy.engine._witness) is not None
+        for _ in range(12):
+            assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is grpc.StatusCode.OK
+        snapshot, legs, decisions = following(), [], []
+        while len(snapshot["worst"]) < 12:
+            legs += snapshot["legs"]
+            decisions += [each["what"] for each in snapshot["decisions"]]
+            snapshot = following()
+        echo = next(model for model in snapshot["models"] if model["name"] == "echo")
+        assert (echo["in_time"], echo["late"]) == (1.0, 0)
+        assert echo["p50_ms"] > 0
+        assert {worker["state"] for worker in snapshot["workers"]} == {"up"}
+        assert "dispatch" in decisions
+        assert snapshot["shapes"][0]["took_ms"] > 0
+        worst = snapshot["worst"][0]
+        story = json.loads(ask(address, f"/live/story?request={worst['id']}", **ASKS)[1])
+        assert (story["id"], story["model"], story["outcome"]) == (worst["id"], "echo", "in time")
+        assert [step["what"] for step in story["steps"]][-1] == "answered"
+        assert sum(part["ms"] for part in story["parts"]) == pytest.approx(worst["latency_ms"], abs=0.01)
+        assert ask(address, "/live/story?request=999999", **ASKS)[0] == 404
+        assert ask(address, "/live/story?request=x", **ASKS)[0] == 400
+        status, text = ask(address, "/live/what-if", "POST", **ASKS)
+        assert status == 200, text
+        told = json.loads(text)
+        assert (told["requests"], told["actual"]) == (12, 1.0)
+        assert [each["share"] for each in told["answers"] if each["name"] == "as it is"] == [1.0]
+        assert {each["why"] for each in told["answers"]} == {""}
+    give_up = time.monotonic() + 20
+    while proxy.in_loop(lambda: proxy.engine._witness) is not None:
+        assert time.monotonic() < give_up, "it looks on though nobody does"
+    assert proxy.serving.driver.observability.metrics.reducer._readers == (proxy.serving.driver.observability.metrics,)
+
+
+@pytest.fixture
+def serve(serve_here: Make, start_fake: Make) -> Make:
+    """`serve(page=..., ...)`: the address of a page, before a Triton that is none."""
+    fake = start_fake(lambda _request, _context: b"")
+    return lambda **options: serve_here([fake], **{"listen": LOCAL, **options}).serving.metrics_address
+
+
+def test_pages_of_other_sites_learn_nothing(serve: Make) -> None:
+    address = serve()
+    assert ask(address, "/live/hello")[0] == 403  # what a form or a picture of another page can ask
+    assert ask(address, "/live/hello", **ASKS, host="evil.example")[0] == 403  # a name that leads here
+    port = address.rpartition(":")[2]
+    assert ask(address, "/live/hello", **ASKS, host=f"LOCALHOST:{port}")[0] == 200
+    assert ask(address, "/live/what-if", **ASKS)[0] == 405
+    assert ask(address, "/live/nothing", **ASKS)[0] == 404
+    assert ask(address, "/live/at?ms=5", **ASKS)[0] == 400
+    policy = urllib.request.urlopen(f"http://{address}/live", timeout=20).headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+
+
+def test_where_anybody_can_reach_it_a_token_is_asked_for(serve: Make, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("t0ken\n")
+    everywhere = {"grpc": "127.0.0.1:0", "metrics": "0.0.0.0:0"}
+
+    def here(address: str) -> str:
+        return f"127.0.0.1:{address.rpartition(':')[2]}"
+
+    assert ask(here(serve(listen=everywhere)), "/live")[0] == 403
+    assert ask(here(serve(listen=everywhere)), "/live/hello", **ASKS)[0] == 403
+    for options in ({"page": {"token_file": str(tokens)}}, {"authentication": {"tokens_file": str(tokens)}}):
+        address = here(serve(listen=everywhere, **options))
+        assert ask(address, "/live")[0] == 200  # the frame, which tells nothing
+        assert ask(address, "/live/hello", **ASKS)[0] == 401
+        assert ask(address, "/live/hello", **ASKS, authorization="Bearer other")[0] == 401
+        assert ask(address, "/live/hello", **ASKS, authorization="Bearer t0ken", host="tidegate.example")[0] == 200
+        assert ask(address, "/metrics")[0] == 200
+        with looking(address, authorization="Bearer t0ken") as following:
+            assert following()["viewers"] == 1
+
+
+def test_it_can_be_off(serve: Make) -> None:
+    address = serve(page={"enabled": False})
+    assert ask(address, "/live")[0] == 404
+    assert ask(address, "/live/hello", **ASKS)[0] == 404
