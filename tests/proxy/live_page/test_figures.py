@@ -27,12 +27,12 @@ def test_rates_shares_and_percentiles_of_the_window() -> None:
     ran(recent, 1, 2, at_ns=1 * S + 500 * MS, took_ms=40)
     recent.dropped(1 * S, Request(3, "m", 1, 0), "deadline")
     recent.cancelled(1 * S, Request(4, "m", 1, 0))
-    bars, more = figures.take(recent, 2 * S)
-    assert [(bar.start_ms, bar.took_ms, bar.planned_ms, bar.requests, bar.first_request) for bar in bars] == [
-        (1000.0, 10.0, 10.0, 2, 0),
-        (1500.0, 40.0, 10.0, 1, 2),
+    legs = figures.take(recent, 2 * S)
+    assert [(bar.start_us, bar.took_us, bar.planned_us, bar.requests, bar.first_request) for bar in legs.bars] == [
+        (1_000_000, 10_000, 10_000, 2, 0),
+        (1_500_000, 40_000, 10_000, 1, 2),
     ]
-    assert more == 0
+    assert (legs.names, legs.more) == (["m"], 0)
     rows, _ = figures.models({"m": 50.0, "idle": None}, {"m": 7})
     idle, m = rows
     assert (idle.name, idle.rate_rps, idle.in_time, idle.p50_ms) == ("idle", 0.0, None, None)

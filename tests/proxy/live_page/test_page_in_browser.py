@@ -43,14 +43,15 @@ class Hostile:
         ]
         workers = [WorkerRow(0, EVIL, EVIL, "up", 0.5, 1), WorkerRow(1, LONG, "k", "ejected", 0.0, 0)]
         shapes = [ShapeRow(EVIL, EVIL, EVIL, EVIL, 4, 9, 20.0, 25.0, 0.5)]
-        legs = [LegBar(0, EVIL, 9_500.0, 100.0, 50.0, 4, 4, 1, 0, 7)]
+        legs = [LegBar(0, 0, 9_500_000, 100_000, 50_000, 4, 4, 1, 7)]
         decisions = [Decision(9_900.0, "dispatch", EVIL, EVIL, EVIL, EVIL, 2, 7), Decision(9_950.0, "lost", "")]
         worst = [
             Bad(7, EVIL, "late", 9_000.0, 70.0, 20.0, ""),
             Bad(8, EVIL, "dropped", 9_000.0, 70.0, None, EVIL),
             Bad(9, LONG, "in time", 9_000.0, 10.0, -40.0, ""),
         ]
-        return Snapshot(10_000.0, 10.0, models, 1, workers, 1, shapes, legs, 1, decisions, 1, worst, viewers, 1.5)
+        figures = (models, 1, workers, 1, shapes, [EVIL], legs, 1, decisions, 1, worst)
+        return Snapshot(10_000.0, 10.0, *figures, viewers, 1.5)
 
     async def story(self, request_id: int) -> Explanation | None:
         steps = [StepLine(0.0, "arrived", EVIL)]

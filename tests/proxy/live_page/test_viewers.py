@@ -28,7 +28,7 @@ class Watched:
         self.ticks += 1
         if self.breaks:
             raise RuntimeError("of no meaning")
-        return Snapshot(float(self.ticks), 1.0, [], 0, [], 0, [], [], 0, [], 0, [], viewers)
+        return Snapshot(float(self.ticks), 1.0, [], 0, [], 0, [], [], [], 0, [], 0, [], viewers)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def test_it_is_looked_at_from_the_first_viewer_until_after_the_last() -> None:
             assert those.is_open
         while those.is_open:
             await asyncio.sleep(0.001)
-        assert (watched.opened, watched.closed, len(those)) == (1, 1, 0)
+        assert (watched.opened, watched.closed, those.count) == (1, 1, 0)
         async with aclosing(those.watch()) as again:
             await anext(again)
         assert watched.opened == 2
@@ -105,5 +105,15 @@ def test_a_fault_ends_nothing() -> None:
                 await asyncio.sleep(0.001)
             watched.breaks = False
             await anext(one)
+
+    run(test)
+
+
+def test_viewers_are_told_when_it_ends() -> None:
+    async def test(_watched: Watched, those: Viewers) -> None:
+        async with aclosing(those.watch()) as one:
+            await anext(one)
+            await those.close()
+            assert [each async for each in one] == []
 
     run(test)

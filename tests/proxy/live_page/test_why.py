@@ -4,7 +4,7 @@ import pytest
 
 from tests.core.engine.script import arrived, failed, finished, run
 from tests.proxy.live_page.moments import MS, SETUP, moments_of
-from tidegate.api import Commands, Drop, RequestCancelled
+from tidegate.api import Commands, Drop, RequestCancelled, SetTimer
 from tidegate.engine import AnyStimulus, ClockAdvanced
 from tidegate_proxy.live_page.telling import telling
 from tidegate_proxy.live_page.why import Explanation
@@ -79,7 +79,7 @@ def test_late_already_when_its_batch_was_formed() -> None:
     )
     assert story.verdict == (
         "Late by 5.0 ms. It could not be in time any more when its batch was formed, 9.0 ms after its arrival: the "
-        "batch was expected to end 5.0 ms too late. While it waited its workers ran 1 batch, 1 of them of other models."
+        "batch was expected to end 5.0 ms too late. While it waited its workers ran 1 batch of other models."
     )
 
 
@@ -93,8 +93,8 @@ def test_dropped() -> None:
     )
     assert story.outcome == "dropped"
     assert story.verdict == (
-        "Given up after 9.0 ms (deadline): 5.0 ms were left until its deadline, and it could not be answered in that "
-        "time. While it waited its workers ran 1 batch."
+        "Given up after 9.0 ms (deadline): 5.0 ms were left until its deadline, in which it could not be answered. "
+        "While it waited its workers ran 1 batch."
     )
     assert parts(story) == {"batch": 9.0}
 
@@ -138,3 +138,16 @@ def test_a_stream_that_is_met_in_its_middle() -> None:
     story = list(telling(1, moments, SETUP.models, SETUP.workers, float))[-1]
     assert story is not None
     assert (story.outcome, story.companions) == ("in time", [])
+
+
+def test_one_that_tidegate_overslept() -> None:
+    story = told(
+        0,
+        [arrived(0, 0, due_ns=30 * MS), ClockAdvanced(200 * MS)],
+        [SetTimer("t", 5 * MS)],
+        [Drop(0, "deadline")],
+    )
+    assert story.verdict == (
+        "Given up after 200.0 ms (deadline): its deadline had passed. Meanwhile Tidegate woke up 195.0 ms late: its "
+        "machine was busy, or stood still."
+    )

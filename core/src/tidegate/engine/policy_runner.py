@@ -51,17 +51,16 @@ class PolicyRunner:
                 raise
             self._replace(fault)
         if self.witness is not None:
-            self._bear_witness(self.witness, event, before)
+            try:
+                self.witness.told(event, state.commands[before:])
+            except Exception as fault:
+                if self._strict:
+                    raise
+                self._dismiss(self.witness, fault)
 
-    def _bear_witness(self, witness: Witness, event: AnyEvent, before: int) -> None:
-        """Tell the witness of an event and of the commands after the first `before`; one that raises goes."""
-        try:
-            witness.told(event, self._state.commands[before:])
-        except Exception as fault:
-            if self._strict:
-                raise
-            self.witness = None
-            self._state.effects.append(ObserverRemoved(type(witness).__name__, f"{type(fault).__name__}: {fault}"))
+    def _dismiss(self, witness: Witness, fault: Exception) -> None:
+        self.witness = None
+        self._state.effects.append(ObserverRemoved(type(witness).__name__, f"{type(fault).__name__}: {fault}"))
 
     def tell_ready(self, *worker_ids: int) -> None:
         """Tell of those of these workers that may be given a batch."""

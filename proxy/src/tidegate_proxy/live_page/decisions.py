@@ -62,7 +62,7 @@ def latest_decisions(
             break
         looked += 1
         found += reversed(list(islice(_decisions(moment, ms, names), SHOWN)))
-    left = sum(1 for moment in islice(moments, len(moments) - looked) if moment.commands)
+    left = sum(1 for moment in islice(moments, len(moments) - looked) if any(answer for _, answer in moment.told))
     return found[:SHOWN][::-1], left + max(0, len(found) - SHOWN)
 
 

@@ -5,8 +5,8 @@ const ink = (name) => getComputedStyle(document.documentElement).getPropertyValu
 
 function takeLegs(snapshot, afresh) {
   if (afresh) bars = []
-  for (const [worker, model, start, took, planned, rows, requests, batch, leg, first] of snapshot.legs) {
-    bars.push({ worker, model, start, took, planned, rows, requests, batch, leg, first })
+  for (const [worker, name, start, took, planned, rows, requests, batch, first] of snapshot.legs) {
+    bars.push({ worker, model: snapshot.names[name], start: start / 1000, took: took / 1000, planned: planned / 1000, rows, requests, batch, first })
   }
   bars = bars.filter((bar) => bar.start + bar.took > snapshot.at_ms - KEPT_MS)
   showing = snapshot

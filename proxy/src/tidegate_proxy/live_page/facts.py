@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate.api import Batch, Dispatch, Model, Request, RequestArrived, Setup, Worker
+from tidegate.api import Batch, Dispatch, Model, Request, RequestArrived, Setup, TimerFired, Worker
 from tidegate.observation import ClockAdvanced, EngineSettings, Reader, Reducer, StartLeg, Stories, Story
 from tidegate_proxy.live_page.moments import Moment
 
@@ -56,6 +56,8 @@ class Facts(Reader):
     """The batch of that leg."""
     meanwhile: dict[str, tuple[int, int]] = field(default_factory=dict)
     """What the workers that host it ran while it waited: batches and their time in ns, by model."""
+    woke_late_ns: int = 0
+    """How much later than its policy had asked for Tidegate woke up while it waited, at most."""
     outcome: str = ""
     ended_ns: int | None = None
     reason: str = ""
@@ -89,6 +91,8 @@ class Facts(Reader):
             self.now_ns = event.now_ns
             for heard, answer in moment.told:
                 self._stories.told(heard, answer)
+                if type(heard) is TimerFired and self.request is not None and not self.outcome:
+                    self.woke_late_ns = max(self.woke_late_ns, event.now_ns - heard.now_ns)
             self._stories.handled(event, moment.commands, moment.effects)
             if type(event) is RequestArrived and event.request.id == self.request_id:
                 self._arrive(event.request)

@@ -1,12 +1,14 @@
 """Rolling figures: what happened in the last seconds, from what was noted tick by tick."""
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
-from typing import Final
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tidegate.api import NEVER, NS_PER_MS, Request, Worker
 from tidegate.observation.reducer import SentLeg
@@ -14,6 +16,7 @@ from tidegate_proxy.live_page.recent import Recent
 from tidegate_proxy.live_page.snapshot import Bad, LegBar, ModelRow, ShapeRow, WorkerRow, cut
 
 NS_PER_S: Final = 1_000_000_000
+NS_PER_US: Final = 1_000
 WINDOW_NS: Final = 10 * NS_PER_S
 """What the figures of models and workers are of."""
 SHAPES_NS: Final = 60 * NS_PER_S
@@ -22,8 +25,22 @@ BUCKET_NS: Final = 10 * NS_PER_S
 WORST_NS: Final = 60 * NS_PER_S
 MOST_SHAPES: Final = 200
 """Shapes of a piece beyond that are not counted apart: clients choose them."""
-SHOWN_SHAPES, SHOWN_WORST, SHOWN_LEGS, SHOWN_MODELS, SHOWN_WORKERS = 40, 20, 500, 100, 100
+SHOWN_SHAPES, SHOWN_WORST, SHOWN_LEGS, SHOWN_MODELS, SHOWN_WORKERS = 40, 20, 1000, 100, 100
 _ShapeKey = tuple[str, str, str, str, int]
+"""Model, partition, shape, kind of worker, rows."""
+_Ended = tuple[float, Request, str, int, str]
+"""How bad it was that a request ended so: its outcome, when that was, and why."""
+Latencies = npt.NDArray[np.int64]
+
+
+class Legs(NamedTuple):
+    """Legs that are over."""
+
+    names: list[str]
+    """Of their models."""
+    bars: list[LegBar]
+    more: int
+    """So many more are not shown."""
 
 
 @dataclass(slots=True)
@@ -31,8 +48,10 @@ class _OfModel:
     """What became of a model's requests between two ticks."""
 
     ended: Counter[str] = field(default_factory=Counter)
-    latencies_ns: list[int] = field(default_factory=list)
-    sizes: Counter[int] = field(default_factory=Counter)
+    sizes: dict[int, int] = field(default_factory=dict)
+    noted_ns: list[int] = field(default_factory=list)
+    latencies_ns: Latencies = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """Of those that were noted, once all of the tick are."""
 
 
 @dataclass(slots=True)
@@ -49,7 +68,7 @@ class _Tick:
 
     at_ns: int
     models: dict[str, _OfModel] = field(default_factory=dict)
-    busy_ns: Counter[int] = field(default_factory=Counter)
+    busy_ns: dict[int, int] = field(default_factory=dict)
     """By worker id."""
 
     def of(self, model: str) -> _OfModel:
@@ -77,20 +96,33 @@ class Figures:
         """An instant, from the base on."""
         return round((at_ns - self._base_ns) / NS_PER_MS, 3)
 
-    def take(self, recent: Recent, now_ns: int) -> tuple[list[LegBar], int]:
-        """Take in what was noted until now; the legs of it, and how many more there were than are shown."""
+    def take(self, recent: Recent, now_ns: int) -> Legs:
+        """Take in what was noted until now; the legs of it."""
         tick = _Tick(now_ns)
-        legs = recent.legs
-        first = max(0, len(legs) - SHOWN_LEGS)
-        bars = []
-        shapes = self._shapes_now(now_ns)
-        for number, (effect, started_ns, ended_ns) in enumerate(legs):
-            batch, leg = effect.batch, effect.batch.legs[effect.leg]
-            took_ns, planned_ns = ended_ns - started_ns, leg.duration_ns
-            tick.busy_ns[leg.worker_id] += took_ns
+        legs = self._legs(tick, recent, now_ns)
+        self._worst.append((now_ns, self._worst_of(tick, recent)))
+        for of_model in tick.models.values():
+            of_model.latencies_ns = np.array(of_model.noted_ns, dtype=np.int64)
+            of_model.noted_ns = []
+        self._ticks.append(tick)
+        recent.clear()
+        self._now_ns = now_ns
+        self._forget(now_ns)
+        return legs
+
+    def _legs(self, tick: _Tick, recent: Recent, now_ns: int) -> Legs:
+        first = max(0, len(recent.legs) - SHOWN_LEGS)
+        bars, names = [], dict[str, int]()
+        shapes, kinds, base_ns, busy_ns = self._shapes_now(now_ns), self.kinds, self._base_ns, tick.busy_ns
+        for number, (effect, started_ns, ended_ns) in enumerate(recent.legs):
+            batch, rows = effect.batch, effect.rows
+            leg = batch.legs[effect.leg]
+            worker_id, planned_ns, took_ns = leg.worker_id, leg.duration_ns, ended_ns - started_ns
+            busy_ns[worker_id] = busy_ns.get(worker_id, 0) + took_ns
             if not effect.leg:
-                tick.of(batch.model).sizes[effect.rows] += 1
-            key = (batch.model, leg.partition, effect.shape, self.kinds.get(leg.worker_id, ""), effect.rows)
+                sizes = tick.of(batch.model).sizes
+                sizes[rows] = sizes.get(rows, 0) + 1
+            key = (batch.model, leg.partition, effect.shape, kinds.get(worker_id, ""), rows)
             of_shape = shapes.get(key)
             if of_shape is None:
                 of_shape = _OfShape()
@@ -103,61 +135,57 @@ class Figures:
             if number >= first:
                 bars.append(
                     LegBar(
-                        leg.worker_id,
-                        cut(batch.model),
-                        self.ms(started_ns),
-                        round(took_ns / NS_PER_MS, 3),
-                        round(planned_ns / NS_PER_MS, 3),
-                        effect.rows,
+                        worker_id,
+                        names.setdefault(batch.model, len(names)),
+                        (started_ns - base_ns) // NS_PER_US,
+                        took_ns // NS_PER_US,
+                        planned_ns // NS_PER_US,
+                        rows,
                         len(batch.request_ids),
                         batch.id,
-                        effect.leg,
                         batch.request_ids[0],
                     )
                 )
-        self._worst.append((now_ns, nlargest(SHOWN_WORST, self._ended(tick, recent), key=lambda each: each[0])))
-        self._ticks.append(tick)
-        recent.clear()
-        self._now_ns = now_ns
-        self._forget(now_ns)
-        return bars, first
+        return Legs([cut(name) for name in names], bars, first)
 
-    def _ended(self, tick: _Tick, recent: Recent) -> list[tuple[float, Bad]]:
-        """How requests ended, counted, and those that ended worst with how bad that is."""
-        bad: list[tuple[float, Bad]] = []
+    def _worst_of(self, tick: _Tick, recent: Recent) -> list[tuple[float, Bad]]:
+        """The requests that ended worst, with how bad that is; on the way all that ended are counted.
+
+        Failed is worse than dropped, that than late, and that than in time; then how much of its time one took counts.
+        """
+        ended = [*self._answered(tick, recent), *self._lost(tick, recent)]
+        return [(badness, self._bad(*told)) for badness, *told in nlargest(SHOWN_WORST, ended, key=itemgetter(0))]
+
+    def _answered(self, tick: _Tick, recent: Recent) -> Iterator[_Ended]:
         for batch, requests, ended_ns in recent.answered_batches:
             if not requests:
                 continue
             of_model = tick.of(batch.model)
-            of_model.latencies_ns += [ended_ns - request.arrival_ns for request in requests]
+            of_model.noted_ns += [ended_ns - request.arrival_ns for request in requests]
             late = [request for request in requests if ended_ns > request.deadline_ns]
-            of_model.ended["late"] += len(late)
+            if late:
+                of_model.ended["late"] += len(late)
+                for request in late[:SHOWN_WORST]:
+                    yield 1.0 + _used(request, ended_ns), request, "late", ended_ns, ""
             of_model.ended["in time"] += len(requests) - len(late)
-            # The earliest deadline is the worst of those in time; of a late batch the few that are shown.
-            chosen = late[:SHOWN_WORST] or [min(requests, key=lambda each: each.deadline_ns - each.arrival_ns)]
-            outcome = "late" if late else "in time"
-            bad += [self._badness(request, outcome, ended_ns, "") for request in chosen]
+            if not late:  # mostly that which came first is the closest
+                yield _used(requests[0], ended_ns), requests[0], "in time", ended_ns, ""
+
+    def _lost(self, tick: _Tick, recent: Recent) -> Iterator[_Ended]:
         for ended_ns, request, how, reason in recent.lost:
             tick.of(request.model).ended[how] += 1
             if how != "cancelled":
-                bad.append(self._badness(request, how, ended_ns, reason))
-        return bad
+                yield (3.0 if how == "failed" else 2.0) + _used(request, ended_ns), request, how, ended_ns, reason
 
-    def _badness(self, request: Request, outcome: str, ended_ns: int, reason: str) -> tuple[float, Bad]:
-        """Failed is worse than dropped, that than late, and that than in time; then how late counts."""
-        latency_ns, has_deadline = ended_ns - request.arrival_ns, request.deadline_ns != NEVER
-        allowed_ns = request.deadline_ns - request.arrival_ns if has_deadline else 60 * NS_PER_S
-        share = latency_ns / max(1, allowed_ns)
-        rank = {"failed": 3.0, "dropped": 2.0, "late": 1.0}.get(outcome, 0.0)
-        answered = outcome in ("late", "in time")
-        late_ms = round((ended_ns - request.deadline_ns) / NS_PER_MS, 3) if has_deadline and answered else None
-        return rank + share / (1 + share), Bad(
+    def _bad(self, request: Request, outcome: str, ended_ns: int, reason: str) -> Bad:
+        is_timed = request.deadline_ns != NEVER and outcome in ("late", "in time")
+        return Bad(
             request.id,
             cut(request.model),
             outcome,
             self.ms(ended_ns),
-            round(latency_ns / NS_PER_MS, 3),
-            late_ms,
+            round((ended_ns - request.arrival_ns) / NS_PER_MS, 3),
+            round((ended_ns - request.deadline_ns) / NS_PER_MS, 3) if is_timed else None,
             cut(reason),
         )
 
@@ -186,25 +214,23 @@ class Figures:
 
         `slos_ms`: the known ones; `waiting`: how many requests of each wait.
         """
-        together: dict[str, _OfModel] = {name: _OfModel() for name in slos_ms}
+        ticks: dict[str, list[_OfModel]] = {name: [] for name in slos_ms}
         for tick in self._ticks:
             for name, counted in tick.models.items():
-                total = together.get(name)
-                if total is None:
-                    total = together[name] = _OfModel()
-                total.ended.update(counted.ended)
-                total.sizes.update(counted.sizes)
-                total.latencies_ns += counted.latencies_ns
-        chosen = nlargest(SHOWN_MODELS, together, key=lambda name: together[name].ended.total())
-        rows = [self._model(name, together[name], slos_ms.get(name), waiting.get(name, 0)) for name in sorted(chosen)]
-        return rows, len(together) - len(rows)
+                ticks.setdefault(name, []).append(counted)
+        chosen = nlargest(SHOWN_MODELS, ticks, key=lambda name: sum(each.ended.total() for each in ticks[name]))
+        rows = [self._model(name, ticks[name], slos_ms.get(name), waiting.get(name, 0)) for name in sorted(chosen)]
+        return rows, len(ticks) - len(rows)
 
-    def _model(self, name: str, total: _OfModel, slo_ms: float | None, waiting: int) -> ModelRow:
-        ended, batches = total.ended, total.sizes.total()
-        counted = ended.total() - ended["cancelled"]
+    def _model(self, name: str, ticks: Sequence[_OfModel], slo_ms: float | None, waiting: int) -> ModelRow:
+        ended, sizes = Counter[str](), Counter[int]()
+        for each in ticks:
+            ended.update(each.ended)
+            sizes.update(each.sizes)
+        counted, batches = ended.total() - ended["cancelled"], sizes.total()
         p50_ms = p99_ms = None
-        if total.latencies_ns:
-            ns = np.array(total.latencies_ns)
+        if ended["in time"] or ended["late"]:
+            ns = np.concatenate([each.latencies_ns for each in ticks])
             p50_ms, p99_ms = (round(float(each) / NS_PER_MS, 3) for each in np.percentile(ns, (50, 99)))
         return ModelRow(
             name=cut(name),
@@ -217,8 +243,8 @@ class Figures:
             waiting=waiting,
             p50_ms=p50_ms,
             p99_ms=p99_ms,
-            mean_rows=sum(rows * count for rows, count in total.sizes.items()) / batches if batches else None,
-            sizes=dict(sorted(total.sizes.items())),
+            mean_rows=sum(rows * count for rows, count in sizes.items()) / batches if batches else None,
+            sizes=dict(sorted(sizes.items())),
         )
 
     def workers(
@@ -278,3 +304,10 @@ class Figures:
         """The requests of the last minute that ended worst."""
         found = (each for _, of_tick in self._worst for each in of_tick)
         return [bad for _, bad in nlargest(SHOWN_WORST, found, key=lambda each: each[0])]
+
+
+def _used(request: Request, ended_ns: int) -> float:
+    """How much of its time a request took, from 0 to 1 for ever; half of that is all of it."""
+    latency_ns = ended_ns - request.arrival_ns
+    allowed_ns = request.deadline_ns - request.arrival_ns if request.deadline_ns != NEVER else WORST_NS
+    return latency_ns / max(1, latency_ns + allowed_ns)

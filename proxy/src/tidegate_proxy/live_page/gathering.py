@@ -10,7 +10,7 @@ from tidegate.api import Batch, Profile, ProfileKey, Request, Worker
 from tidegate.observation import Reader, Reducer, StartLeg
 from tidegate_proxy.live_page.moments import Moment
 
-MOST_REQUESTS: Final = 10_000
+MOST_REQUESTS: Final = 5_000
 """The latest of them: more would keep a simulation busy for longer than people wait."""
 MOST_FACTORS: Final = 2_000
 FARTHEST: Final = 20.0

@@ -79,7 +79,7 @@ class Live:
         moments.trim(now_ns)
         workers = self._workers()
         figures.kinds = {worker.id: worker.kind for worker, _ in workers}
-        legs, more_legs = figures.take(self._recent, now_ns)
+        legs = figures.take(self._recent, now_ns)
         slos_ms = {model.name: _in_ms(model.slo_ns) for model in catalog.models.values()}
         models, more_models = figures.models(slos_ms, self._metrics.waiting())
         worker_rows, more_workers = figures.workers(workers, self._metrics.reducer.sent)
@@ -96,8 +96,9 @@ class Live:
             worker_rows,
             more_workers,
             figures.shapes(),
-            legs,
-            more_legs,
+            legs.names,
+            legs.bars,
+            legs.more,
             decisions,
             more_decisions,
             figures.worst(),

@@ -2,23 +2,35 @@
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from tidegate.api import AnyCommand, AnyEvent
+import msgspec
+
+from tidegate.api import AnyCommand, AnyEvent, RequestArrived, RequestCancelled, TimerFired
 from tidegate.observation import AnyEffect, AnyStimulus, ClockAdvanced, LogEntry, ObserverOptions, Witness
 
+_TELLING: Final = frozenset({RequestArrived, RequestCancelled, TimerFired})
+"""What a story needs to know that a policy was told of, though it answered nothing."""
 MOST_TOLD: Final = 10_000
 """So many things that a policy was told because of one stimulus are kept; no engine tells more of one."""
 
 
-class Moment(NamedTuple):
-    """A stimulus, what the policy made of it and what followed."""
+class Moment(msgspec.Struct, frozen=True, gc=False):
+    """A stimulus, what the policy made of it and what followed.
+
+    Neither it nor what it holds is known to the garbage collector, which forgets tuples of what it does not know, but
+    not lists: tens of thousands of these would have it walk through all of them time and again.
+    """
 
     event: AnyStimulus
-    commands: Sequence[AnyCommand] = ()
-    effects: Sequence[AnyEffect] = ()
-    told: Sequence[tuple[AnyEvent, Sequence[AnyCommand]]] = ()
+    effects: tuple[AnyEffect, ...] = ()
+    told: tuple[tuple[AnyEvent, tuple[AnyCommand, ...]], ...] = ()
     """What the policy was told because of it, with its answers."""
+
+    @property
+    def commands(self) -> list[AnyCommand]:
+        """All that the policy wanted because of it."""
+        return [command for _, answer in self.told for command in answer]
 
 
 class Moments(Witness):
@@ -35,23 +47,22 @@ class Moments(Witness):
         self.count = 0
         """How many there have been."""
         self._longest_ns = longest_ns
-        self._told: list[tuple[AnyEvent, Sequence[AnyCommand]]] = []
+        self._told: list[tuple[AnyEvent, tuple[AnyCommand, ...]]] = []
 
     def told(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
         """The policy was told of something."""
-        if len(self._told) < MOST_TOLD:
-            self._told.append((event, commands))
+        if commands:
+            self._told.append((event, tuple(commands)))
+        elif type(event) in _TELLING and len(self._told) < MOST_TOLD:
+            self._told.append((event, ()))
 
     def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:
         """The engine took in a stimulus."""
         told = self._told
-        if told:
-            self._told = []
-        elif not effects and type(event) is ClockAdvanced:
-            return  # nothing came of it
-        # The lists go on in other hands: what is kept is a copy, and of those that are empty nothing.
-        self.latest.append(Moment(event, tuple(commands), tuple(effects), told))
-        self.count += 1
+        if told or effects or type(event) is not ClockAdvanced:  # else nothing came of it
+            self.latest.append(Moment(event, tuple(effects), tuple(told)))
+            self.count += 1
+            told.clear()
 
     def trim(self, now_ns: int) -> None:
         """Forget what is too old."""
@@ -63,5 +74,6 @@ class Moments(Witness):
 def moment_of(entry: LogEntry) -> Moment:
     """What a recording tells. It does not say what the policy was told, but it was told of most stimuli themselves."""
     event = entry.event
-    told = ((event, entry.commands),) if entry.commands else ()
-    return Moment(event, entry.commands, entry.effects, told)  # type: ignore[arg-type]  # or of what follows from them
+    commands = tuple(entry.commands)
+    told = ((event, commands),) if commands else ()
+    return Moment(event, tuple(entry.effects), told)  # type: ignore[arg-type]  # or of what follows from them

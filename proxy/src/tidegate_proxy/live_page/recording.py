@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,7 @@ from tidegate.observation import PlanChanged, Reducer
 from tidegate.sim.what_if import Question
 from tidegate_proxy.live_page.decisions import latest_decisions
 from tidegate_proxy.live_page.facts import Facts, names_of
-from tidegate_proxy.live_page.figures import SHOWN_LEGS, WINDOW_NS, Figures
+from tidegate_proxy.live_page.figures import NS_PER_US, SHOWN_LEGS, WINDOW_NS, Figures, Legs
 from tidegate_proxy.live_page.log_file import LogFile
 from tidegate_proxy.live_page.moments import Moment, moment_of
 from tidegate_proxy.live_page.overview import Overview, OverviewReader
@@ -29,7 +30,7 @@ from tidegate_proxy.live_page.why import Explanation, explain
 LOOK_BACK_NS: Final = 60_000_000_000
 MOST_BYTES: Final = 32 << 20
 """So much is read for one instant: of busier recordings less than a minute."""
-TICK_NS: Final = 500_000_000
+TICK_NS: Final = 1_000_000_000
 MOST_OF_STORY: Final = 300_000
 """A request that has not ended after so many entries has no end that is worth waiting for."""
 _RARE: Final = WorkerJoined | WorkerLost | PlanChanged
@@ -71,20 +72,19 @@ class Recording:
         reducer = Reducer(recent)
         models, workers, away = self._as_of(until_ns)
         figures.kinds = {worker.id: worker.kind for worker in workers}
-        legs: list[LegBar] = []
+        taken: list[Legs] = []
         moments: list[Moment] = []
         next_ns = self._log.first_ns
         for entry, _ in self._log.entries(self._from(until_ns), until_ns):
             now_ns = entry.event.now_ns
             if now_ns >= next_ns:
-                legs += figures.take(recent, now_ns)[0]
+                taken.append(figures.take(recent, now_ns))
                 next_ns = now_ns + TICK_NS
             reducer.handled(entry.event, entry.effects)
             if now_ns > until_ns - TICK_NS:
                 moments.append(moment_of(entry))
-        legs += figures.take(recent, until_ns)[0]
-        since_ms = figures.ms(until_ns - WINDOW_NS)
-        legs = [leg for leg in legs if leg.start_ms + leg.took_ms >= since_ms]
+        taken.append(figures.take(recent, until_ns))
+        names, legs = _together(taken, (until_ns - WINDOW_NS - self._log.first_ns) // NS_PER_US)
         underway = {number for sent in reducer.sent.values() for number in sent.effect.batch.request_ids}
         waiting = Counter(request.model for request in reducer.open.values() if request.id not in underway)
         slos_ms = {model.name: None if model.slo_ns is None else model.slo_ns / NS_PER_MS for model in models}
@@ -101,6 +101,7 @@ class Recording:
             worker_rows,
             more_workers,
             figures.shapes(),
+            names,
             legs[-most:],
             max(0, len(legs) - most),
             decisions,
@@ -184,3 +185,15 @@ class Recording:
             self._reader.end()
         except (ValueError, msgspec.MsgspecError) as error:
             self._reader.end(str(error))
+
+
+def _together(taken: Iterable[Legs], since_us: int) -> tuple[list[str], list[LegBar]]:
+    """The legs of several ticks that ended since an instant, over the same names."""
+    names: dict[str, int] = {}
+    legs = [
+        bar._replace(model=names.setdefault(some.names[bar.model], len(names)))
+        for some in taken
+        for bar in some.bars
+        if bar.start_us + bar.took_us >= since_us
+    ]
+    return list(names), legs

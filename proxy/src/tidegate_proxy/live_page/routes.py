@@ -148,19 +148,18 @@ class LivePage:
             await exchange.reply(error(404, "a recording does not go on"))
             return
         news = self._viewers.watch()
-        try:
-            first = await anext(news)
-        except TooMany as full:
-            await exchange.reply(error(503, str(full), (b"retry-after", b"10")))
-            return
         exchange.watch()
         try:
+            first = await anext(news, b"")
             await exchange.send({"type": "http.response.start", "status": 200, "headers": list(_EVENTS)})
             await exchange.send(_event(first))
             async for snapshot in news:
                 await exchange.send(_event(snapshot))  # waits while the client takes nothing
+            await exchange.send({"type": "http.response.body", "body": b""})
+        except TooMany as full:
+            await exchange.reply(error(503, str(full), (b"retry-after", b"10")))
         except asyncio.CancelledError:
-            if not exchange.client_left:
+            if not (exchange.client_left or self._viewers.closed):
                 raise
         finally:
             exchange.end_watch()

@@ -17,7 +17,7 @@ from tidegate.host import Plugins
 from tidegate.sim.what_if import Answer, Question, answer, usual_alternatives
 
 LEAST_PRIORITY: Final = 19
-WITHIN_S: Final = 30.0
+WITHIN_S: Final = 45.0
 """For all alternatives together; what is not done then is not."""
 
 

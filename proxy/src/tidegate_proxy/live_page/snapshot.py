@@ -1,6 +1,6 @@
 """What the page is told at a tick, as JSON has it. Instants are milliseconds from the source's beginning on."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -60,18 +60,19 @@ class ShapeRow(msgspec.Struct, frozen=True):
     """The share that took longer than planned."""
 
 
-class LegBar(msgspec.Struct, frozen=True, array_like=True):
-    """A leg that is over, for the Gantt."""
+class LegBar(NamedTuple):
+    """A leg that is over, for the Gantt. There are many of these: they are integers, times in microseconds."""
 
     worker: int
-    model: str
-    start_ms: float
-    took_ms: float
-    planned_ms: float
+    """Its id."""
+    model: int
+    """The place of its model's name among the names of the snapshot."""
+    start_us: int
+    took_us: int
+    planned_us: int
     rows: int
     requests: int
     batch: int
-    leg: int
     first_request: int
     """The id of one of its requests."""
 
@@ -117,6 +118,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     workers: list[WorkerRow]
     more_workers: int
     shapes: list[ShapeRow]
+    names: list[str]
+    """Of the models of the legs."""
     legs: list[LegBar]
     """Those that ended since the snapshot before; of a recording: all within the window."""
     more_legs: int

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Final, Protocol
 
 import msgspec
@@ -12,7 +12,7 @@ from tidegate_proxy.live_page.snapshot import Snapshot
 
 MOST: Final = 8
 """So many may look at a time."""
-TICK_S: Final = 0.5
+TICK_S: Final = 1.0
 LINGER_S: Final = 5.0
 """So long after the last one left it is looked on, for one who loads the page again."""
 
@@ -45,8 +45,12 @@ class Viewers:
         self._latest = b""
         self._encoder = msgspec.json.Encoder()
         self._ticking: asyncio.Task[None] | None = None
+        self.closed = False
+        """Whether nobody is told anything any more."""
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
+        """How many there are."""
         return len(self._news)
 
     @property
@@ -54,7 +58,7 @@ class Viewers:
         """Whether what is watched is looked at."""
         return self._ticking is not None
 
-    async def watch(self) -> AsyncIterator[bytes]:
+    async def watch(self) -> AsyncGenerator[bytes, None]:
         """Snapshots as JSON, for one viewer; whoever is slower than the ticks misses some. Raises TooMany.
 
         Close it (`aclosing`) when the viewer leaves.
@@ -69,13 +73,18 @@ class Viewers:
         try:
             while True:
                 await news.wait()
+                if self.closed:
+                    return
                 news.clear()
                 yield self._latest
         finally:
             del self._news[viewer]
 
     async def close(self) -> None:
-        """Look no more."""
+        """Look no more; the viewers are told so."""
+        self.closed = True
+        for news in self._news.values():
+            news.set()
         if self._ticking:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)

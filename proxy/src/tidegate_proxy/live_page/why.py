@@ -15,6 +15,10 @@ WRONG: Final = 0.1
 """What is planned was wrong if a leg took so much more of it: less is worth no sentence."""
 
 
+OVERSLEPT_NS: Final = 10 * NS_PER_MS
+"""A timer that fires so late is worth a sentence."""
+
+
 class Part(msgspec.Struct, frozen=True):
     """A part of a request's latency."""
 
@@ -161,9 +165,9 @@ def _verdict(facts: Facts, request: Request, names: Mapping[int, str]) -> str:
     if facts.outcome == "in time":
         return _in_time(facts, request, waited_ns)
     if facts.outcome == "late":
-        return _late(facts, request, waited_ns, names)
+        return _late(facts, request, waited_ns, names) + _woke_late(facts)
     if facts.outcome == "dropped":
-        return _dropped(facts, request, waited_ns)
+        return _dropped(facts, request, waited_ns) + _woke_late(facts)
     if facts.outcome == "failed":
         said = f"It failed after {_said(so_far_ns)}: {facts.reason}."
     elif facts.outcome == "cancelled":
@@ -209,8 +213,8 @@ def _dropped(facts: Facts, request: Request, waited_ns: int) -> str:
     if request.deadline_ns == NEVER:
         return f"{head}.{_busy(facts)}"
     left_ns = request.deadline_ns - facts.end_ns
-    left = f"{_said(left_ns)} were left until its deadline" if left_ns > 0 else "its deadline had passed"
-    return f"{head}: {left}, and it could not be answered in that time.{_busy(facts)}"
+    left = f"{_said(left_ns)} were left until its deadline, in which it could not be answered"
+    return f"{head}: {left if left_ns > 0 else 'its deadline had passed'}.{_busy(facts)}"
 
 
 def _busy(facts: Facts) -> str:
@@ -219,8 +223,14 @@ def _busy(facts: Facts) -> str:
         return ""
     batches = sum(count for count, _ in facts.meanwhile.values())
     others = sum(count for model, (count, _) in facts.meanwhile.items() if model != facts.request.model)
-    of_others = f", {others} of them of other models" if others else ""
+    of_others = "" if not others else " of other models" if others == batches else f", {others} of them of other models"
     return f" While it waited its workers ran {batches} batch{'es' * (batches > 1)}{of_others}."
+
+
+def _woke_late(facts: Facts) -> str:
+    if facts.woke_late_ns < OVERSLEPT_NS:
+        return ""
+    return f" Meanwhile Tidegate woke up {_said(facts.woke_late_ns)} late: its machine was busy, or stood still."
 
 
 def _company(facts: Facts) -> str:
