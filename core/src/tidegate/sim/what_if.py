@@ -24,7 +24,7 @@ AS_IT_IS: Final = "as it is"
 PATIENCE: Final = 10_000
 """How often timers may fire in a row while nothing runs and requests wait."""
 POLICIES: Final = ("symphony", "orloj", "eager", "nexus", "fifs")
-"""Those that are tried for models that are not split, where they are installed."""
+"""What is tried for models that are not split, where it is installed."""
 POLICIES_OF_SPLIT: Final = ("ppipe", "reactive")
 MORE: Final = 1.1
 

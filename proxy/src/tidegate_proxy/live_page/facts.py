@@ -46,7 +46,7 @@ class Facts(Reader):
     """When the first leg of it was sent."""
     batch: Batch | None = None
     rows: int = 0
-    """Of the batch."""
+    """The rows of the batch."""
     companions: Sequence[Request] = ()
     """The requests of the batch, this one among them."""
     legs: list[RanLeg] = field(default_factory=list)

@@ -37,7 +37,7 @@ class Legs(NamedTuple):
     """Legs that are over."""
 
     names: list[str]
-    """Of their models."""
+    """The names of their models."""
     bars: list[LegBar]
     more: int
     """So many more are not shown."""
@@ -51,7 +51,7 @@ class _OfModel:
     sizes: dict[int, int] = field(default_factory=dict)
     noted_ns: list[int] = field(default_factory=list)
     latencies_ns: Latencies = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """Of those that were noted, once all of the tick are."""
+    """The same, once all of the tick are noted."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _Tick:
     at_ns: int
     models: dict[str, _OfModel] = field(default_factory=dict)
     busy_ns: dict[int, int] = field(default_factory=dict)
-    """By worker id."""
+    """How long each worker was busy, by its id."""
 
     def of(self, model: str) -> _OfModel:
         known = self.models.get(model)

@@ -35,7 +35,7 @@ class Gathering(Reader):
 
     @property
     def requests(self) -> list[Request]:
-        """Those that have ended and whose clients waited for that, in the order of arrival."""
+        """The requests that have ended and whose clients waited for that, in the order of arrival."""
         return [request for request, _ in self._latest()]
 
     @property

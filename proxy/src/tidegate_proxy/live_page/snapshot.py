@@ -49,7 +49,7 @@ class ShapeRow(msgspec.Struct, frozen=True):
     partition: str
     shape: str
     kind: str
-    """Of the workers that they ran on."""
+    """The kind of the workers that they ran on."""
     rows: int
     legs: int
     planned_ms: float
@@ -111,7 +111,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     at_ms: float
     window_s: float
-    """Of the figures of models and workers."""
+    """What the figures of models and workers are of."""
     models: list[ModelRow]
     more_models: int
     """So many more are not shown."""
@@ -119,14 +119,14 @@ class Snapshot(msgspec.Struct, frozen=True):
     more_workers: int
     shapes: list[ShapeRow]
     names: list[str]
-    """Of the models of the legs."""
+    """The names of the models of the legs."""
     legs: list[LegBar]
-    """Those that ended since the snapshot before; of a recording: all within the window."""
+    """The legs that ended since the snapshot before; in a recording all within the window."""
     more_legs: int
     decisions: list[Decision]
     more_decisions: int
     worst: list[Bad]
-    """Of the last minute, worst first."""
+    """The worst of the last minute, worst first."""
     viewers: int = 0
     cost_ms_per_s: float = 0.0
     """What making snapshots costs the process, in milliseconds of CPU a second."""

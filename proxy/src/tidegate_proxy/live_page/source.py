@@ -11,8 +11,8 @@ class Hello(msgspec.Struct, frozen=True):
     kind: Literal["live", "recording"]
     policy: str
     version: str
-    """Of Tidegate."""
+    """The version of Tidegate."""
     name: str = ""
-    """Of the recording's file."""
+    """The name of the recording's file."""
     length_ms: float = 0.0
-    """Of the recording."""
+    """How long the recording is."""

@@ -1,4 +1,4 @@
-"""Those who have the page open: each is told every tick, or the latest where it reads slowly. Nothing piles up."""
+"""Viewers, who have the page open: each is told every tick, or the latest where it reads slowly. Nothing piles up."""
 
 import asyncio
 import time
@@ -41,7 +41,7 @@ class Viewers:
         self._watched = watched
         self._clock = clock
         self._news: dict[object, asyncio.Event] = {}
-        """By viewer; set when there is another snapshot."""
+        """An event for each viewer, set when there is another snapshot."""
         self._latest = b""
         self._encoder = msgspec.json.Encoder()
         self._ticking: asyncio.Task[None] | None = None

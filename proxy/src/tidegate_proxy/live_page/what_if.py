@@ -18,7 +18,7 @@ AT_ONCE: Final = 50
 REQUESTS_AT_ONCE: Final = 200
 GIVE_UP_S: Final = 60.0
 LEAST: Final = 10
-"""Of fewer requests nothing is said."""
+"""Nothing is said of fewer requests."""
 
 
 class WhatIf(msgspec.Struct, frozen=True):

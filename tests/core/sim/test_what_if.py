@@ -1,0 +1,82 @@
+"""What would have been otherwise: the requests that came, once more."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tidegate.api import NEVER, NS_PER_MS, Model, Profile, Request, Setup, Worker
+from tidegate.host import Plugins
+from tidegate.observation import EngineSettings
+from tidegate.sim.what_if import AS_IT_IS, Alternative, Question, answer, usual_alternatives
+
+PLUGINS = Plugins.installed()
+MS = NS_PER_MS
+SETUP = Setup(
+    (Model("m", 4, slo_ns=50 * MS), Model("rare", 1)),
+    (Worker(0, "w0", ("m", "rare")), Worker(1, "w1", ("m",))),
+    (
+        Profile.linear("m", alpha_ms=2, beta_ms=10, max_rows=4),
+        Profile.linear("rare", alpha_ms=1, beta_ms=1, max_rows=1),
+    ),
+    first_batch_id=77,
+)
+
+
+def question(*, every_ms: float = 3.5, count: int = 400, **changes: Any) -> Question:  # noqa: ANN401
+    """Requests of one model, as often as two workers bear."""
+    first_ns = 10**15
+    arrivals = [first_ns + round(number * every_ms * MS) for number in range(count)]
+    requests = [Request(5000 + 3 * n, "m", 1, at_ns, at_ns + 50 * MS) for n, at_ns in enumerate(arrivals)]
+    settings = EngineSettings(learn=True, max_tries=1)
+    return Question(
+        **{"setup": SETUP, "policy": "symphony", "options": {}, "settings": settings, "requests": requests} | changes
+    )
+
+
+def share(asked: Question, **otherwise: Any) -> float:  # noqa: ANN401
+    found = answer(asked, Alternative("other", **otherwise), PLUGINS)
+    assert found.why == ""
+    assert found.share is not None
+    return found.share
+
+
+def test_fewer_workers_serve_less_and_more_serve_more() -> None:
+    asked = question()
+    assert share(asked) == 1.0
+    less = share(asked, without=(1,))
+    assert less < 0.9
+    assert share(asked, without=(1,), twice=0) == 1.0
+    assert share(asked, pace=4.0) < 0.9
+    assert answer(asked, Alternative(AS_IT_IS), PLUGINS) == answer(asked, Alternative(AS_IT_IS), PLUGINS)
+
+
+def test_legs_take_what_they_were_seen_to_take() -> None:
+    assert share(question(factors=(1.0,))) == 1.0
+    assert share(question(factors=(4.0, 6.0))) < 0.5
+
+
+def test_shapes_that_are_new_and_requests_without_deadlines() -> None:
+    asked = question(count=20)
+    odd = [replace(request, shape="x:3", deadline_ns=NEVER) for request in asked.requests]
+    assert share(replace(asked, requests=odd)) == 1.0
+
+
+def test_what_cannot_be_said_has_a_reason() -> None:
+    asked = question(count=20)
+    assert "no policy" in answer(asked, Alternative("x", policy="nosuch"), PLUGINS).why
+    assert "took too long" in answer(asked, Alternative("x"), PLUGINS, enough=lambda: True).why
+    assert answer(replace(asked, requests=[]), Alternative("x"), PLUGINS).why == "nothing came"
+
+
+@pytest.mark.parametrize("policy", ["symphony", "eager"])
+def test_the_usual_ones(policy: str) -> None:
+    names = [each.name for each in usual_alternatives(question(policy=policy), PLUGINS)]
+    assert names[:4] == [
+        "as it is",
+        "without worker w1",  # all that it hosts is on the other, too
+        "with another worker like w1",
+        "with a tenth more requests",
+    ]
+    assert f"with policy {policy}" not in names
+    assert "with policy fifs" in names
