@@ -97,7 +97,7 @@ def test_stories_and_what_if(recording: Recording) -> None:
     assert [story.steps[0].what, story.steps[-1].what, story.outcome] == ["arrived", "answered", "in time"]
     assert sum(part.ms for part in story.parts) == pytest.approx(story.latency_ms)
     assert asyncio.run(recording.story(10**6)) is None
-    told = asyncio.run(recording.what_if(10_000))
+    told = asyncio.run(recording.what_if(2_500))
     assert isinstance(told, WhatIf)
     simulated = {each.name: each.share for each in told.answers}
     assert told.actual == pytest.approx(simulated["as it is"], abs=0.03)

@@ -114,6 +114,11 @@ class Reducer:
         self._tally.accepted = self._tally.ended + len(self.open)
         return self._tally
 
+    def waiting(self) -> Counter[str]:
+        """How many requests of each model wait: for a batch, or between two legs for the next worker."""
+        underway = {request_id for leg in self.sent.values() for request_id in leg.effect.batch.request_ids}
+        return Counter(request.model for request in self.open.values() if request.id not in underway)
+
     def tell(self, reader: Reader) -> None:
         """Let one more read, from now on."""
         self._readers = (*self._readers, reader)

@@ -114,7 +114,7 @@ def answer(
             first_lead_ns=FIRST_LEAD_NS if question.settings.first_lead_ns else 0,
         )
         ends = _Ends()
-        engine.tell(ends)
+        engine.reducer.tell(ends)
         cluster = _cluster(setup, requests, question.factors, seed)
         simulation = Simulation(engine, cluster, patience=PATIENCE, enough=enough)
         simulation.feed(RequestArrived(request.arrival_ns, request) for request in requests)

@@ -7,7 +7,7 @@ from tidegate_proxy.access.authentication import Authenticator
 from tidegate_proxy.access.refusal import HttpRefusal, http_refusal
 from tidegate_proxy.access.restrictions import FORBIDDEN
 from tidegate_proxy.configuration.access import AuthenticationConfig
-from tidegate_proxy.configuration.addresses import is_local, port_of
+from tidegate_proxy.configuration.addresses import is_local, names_this_machine
 from tidegate_proxy.configuration.config import ServeConfig
 
 NOT_FOUND: Final = 404
@@ -47,14 +47,4 @@ class Onlookers:
             return refused
         if self._tokens:
             return self._tokens.http_refusal(_PATH, headers)
-        return None if names_this_machine(headers) else http_refusal(FORBIDDEN, _BY_NAME)
-
-
-def names_this_machine(headers: Mapping[str, str]) -> bool:
-    """Whether a request asks for this machine by a name that is always its own.
-
-    Where no token is asked for, a page of another site could read what is here, by a name of its own that it lets lead
-    here (DNS rebinding).
-    """
-    host = headers.get("host", "").lower()
-    return is_local(host if port_of(host) >= 0 else f"{host}:80")
+        return None if names_this_machine(headers.get("host", "")) else http_refusal(FORBIDDEN, _BY_NAME)

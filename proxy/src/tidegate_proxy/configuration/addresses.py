@@ -59,3 +59,12 @@ def is_local(address: str) -> bool:
     """Whether who listens there is found from this machine alone."""
     host = host_of(address)
     return host in _THIS_HOST or bool(_LOOPBACK.fullmatch(host))
+
+
+def names_this_machine(host: str) -> bool:
+    """Whether the header `Host` of a request names this machine in a way that is always its own.
+
+    Where no token is asked for, a page of another site could read what is here, by a name of its own that it lets lead
+    here (DNS rebinding).
+    """
+    return is_local(host.lower() if port_of(host) >= 0 else f"{host.lower()}:80")

@@ -21,7 +21,6 @@ from tidegate_proxy.live_page.source import Hello
 from tidegate_proxy.live_page.telling import telling, told
 from tidegate_proxy.live_page.what_if import what_if
 from tidegate_proxy.live_page.why import Explanation
-from tidegate_proxy.observability.metrics import Metrics
 
 MOST_MOMENTS: Final = 100_000
 """Some 40 MB: at 1,000 requests a second about the last 40 s."""
@@ -33,9 +32,8 @@ MOST_AT_A_TICK: Final = 2_000
 class Live:
     """Looks at one engine from `open` to `close`; before and after it costs nothing. Lives in the event loop."""
 
-    def __init__(self, driver: Driver, metrics: Metrics, directory: Directory, discovery: Discovery) -> None:
+    def __init__(self, driver: Driver, directory: Directory, discovery: Discovery) -> None:
         self._driver = driver
-        self._metrics = metrics
         self._directory = directory
         self._discovery = discovery
         self._recent = Recent()
@@ -56,7 +54,7 @@ class Live:
         self._moments = Moments(most=MOST_MOMENTS, longest_ns=LONGEST_NS)
         self._driver.engine.admit(self._moments)
         self._recent = Recent()
-        self._metrics.reducer.tell(self._recent)
+        self._driver.engine.reducer.tell(self._recent)
         self._figures = Figures(time.monotonic_ns())
         self._seen = self._cost_ns = 0
         self._ticks_since_ns = time.monotonic_ns()
@@ -67,7 +65,7 @@ class Live:
         if self._is_open:
             self._is_open = False
             self._driver.engine.dismiss(self._moments)
-            self._metrics.reducer.forget(self._recent)
+            self._driver.engine.reducer.forget(self._recent)
             self._moments = Moments(most=1, longest_ns=LONGEST_NS)
             self._recent = Recent()
 
@@ -76,13 +74,14 @@ class Live:
         began_ns = time.thread_time_ns()
         now_ns = time.monotonic_ns()
         figures, moments, catalog = self._figures, self._moments, self._directory.catalog
+        reducer = self._driver.engine.reducer
         moments.trim(now_ns)
         workers = self._workers()
         figures.kinds = {worker.id: worker.kind for worker, _ in workers}
         legs = figures.take(self._recent, now_ns)
         slos_ms = {model.name: _in_ms(model.slo_ns) for model in catalog.models.values()}
-        models, more_models = figures.models(slos_ms, self._metrics.waiting())
-        worker_rows, more_workers = figures.workers(workers, self._metrics.reducer.sent)
+        models, more_models = figures.models(slos_ms, reducer.waiting())
+        worker_rows, more_workers = figures.workers(workers, reducer.sent)
         new = min(moments.count - self._seen, len(moments.latest), MOST_AT_A_TICK)
         self._seen = moments.count
         latest = list(islice(reversed(moments.latest), new))[::-1]

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections import Counter
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
@@ -85,10 +84,8 @@ class Recording:
                 moments.append(moment_of(entry))
         taken.append(figures.take(recent, until_ns))
         names, legs = _together(taken, (until_ns - WINDOW_NS - self._log.first_ns) // NS_PER_US)
-        underway = {number for sent in reducer.sent.values() for number in sent.effect.batch.request_ids}
-        waiting = Counter(request.model for request in reducer.open.values() if request.id not in underway)
         slos_ms = {model.name: None if model.slo_ns is None else model.slo_ns / NS_PER_MS for model in models}
-        model_rows, more_models = figures.models(slos_ms, waiting)
+        model_rows, more_models = figures.models(slos_ms, reducer.waiting())
         states = [(worker, "away" if worker.id in away else "up") for worker in workers]
         worker_rows, more_workers = figures.workers(states, reducer.sent)
         decisions, more_decisions = latest_decisions(moments, figures.ms, names_of(workers))

@@ -7,7 +7,7 @@ import webbrowser
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tidegate_proxy.access.onlookers import names_this_machine
+from tidegate_proxy.configuration.addresses import names_this_machine
 from tidegate_proxy.http.exchange import Exchange
 from tidegate_proxy.http.infer_response import error
 from tidegate_proxy.http.interface import Answer, Receive, Scope, Send
@@ -27,7 +27,7 @@ async def show(log: Path, port: int, *, told: Callable[[str], None], browser: bo
 
     def refusal(headers: Mapping[str, str]) -> Answer | None:
         given = headers.get("authorization", "").encode(errors="surrogatepass")
-        if names_this_machine(headers) and hmac.compare_digest(given, expected):
+        if names_this_machine(headers.get("host", "")) and hmac.compare_digest(given, expected):
             return None
         return error(401, "open the address that `tidegate page` printed: there is a token in it")
 

@@ -237,17 +237,11 @@ class Metrics(Reader):
         sent = self._reducer.sent.get(batch_id)
         return sent.sent_ns if sent else None
 
-    def waiting(self) -> Counter[str]:
-        """How many requests of each model wait: for a batch, or between two legs for the next worker."""
-        reducer = self._reducer
-        underway = {request_id for leg in reducer.sent.values() for request_id in leg.effect.batch.request_ids}
-        return Counter(request.model for request in reducer.open.values() if request.id not in underway)
-
     def snapshot(self) -> Snapshot:
         """A copy of all numbers. Call it under the lock; it takes some microseconds per model and open request."""
         return Snapshot(
             models={name: counts.copy() for name, counts in self._models.items()},
-            waiting=self.waiting(),
+            waiting=self._reducer.waiting(),
             workers=[WorkerCounts(worker.name, worker.up, worker.busy_ns) for worker in self._workers.values()],
             decisions=self._decisions.copy(),
             advised=self._advised,

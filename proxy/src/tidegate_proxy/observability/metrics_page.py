@@ -64,7 +64,7 @@ class MetricsPage:
         self._bounds = bounds
         self._limits = limits
         self._actuator = actuator
-        live = Live(driver, observability.metrics, directory, discovery)
+        live = Live(driver, directory, discovery)
         self._live_page = LivePage(live, Viewers(live), self._looks_refused)
         self._server: HttpServer | None = None
 
