@@ -85,7 +85,7 @@ def looking(metrics: str, viewers: int) -> Iterator[list[Viewer]]:
 @contextmanager
 def asked(address: str, rate: float, seconds: float) -> Iterator[None]:
     """Ask at a steady rate meanwhile, in a process of its own."""
-    load = [Path(TIDEGATE).with_name("python"), "-m", "bench.live_page", "--ask", address]
+    load = [str(Path(TIDEGATE).with_name("python")), "-m", "bench.live_page", "--ask", address]
     process = subprocess.Popen([*load, "--rate", str(rate), "--window", str(seconds)])
     try:
         time.sleep(3)
@@ -99,7 +99,7 @@ async def ask(address: str, rate: float, seconds: float) -> None:
     """Ask, so many times a second."""
     arrivals_ns = [round(number * 1e9 / rate) for number in range(round(rate * seconds))]
     async with Connection(address) as connection:
-        inputs = await RandomRequests.for_model(connection, "noop", rows=1, shapes={"INPUT": [16]}, seed=1)
+        inputs = await RandomRequests.for_model(connection, "noop", rows=1, shapes={"INPUT": (16,)}, seed=1)
         await run_open_loop(connection, arrivals_ns, inputs, window_ns=round(seconds * 1e9), timeout_s=5.0)
 
 
@@ -196,8 +196,8 @@ def bench_recording(console: Console, hours: float) -> dict[str, Any]:
         count = write_log(path, hours, console)
         began = time.monotonic()
         process = subprocess.Popen([TIDEGATE, "page", str(path), "--no-browser"], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
         try:
-            assert process.stdout is not None
             address, _, token = process.stdout.readline().strip().partition("#token=")
             told_s = time.monotonic() - began
 

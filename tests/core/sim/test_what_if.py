@@ -23,15 +23,12 @@ SETUP = Setup(
 )
 
 
-def question(*, every_ms: float = 3.5, count: int = 400, **changes: Any) -> Question:  # noqa: ANN401
+def question(*, count: int = 400, policy: str = "symphony", factors: tuple[float, ...] = ()) -> Question:
     """Requests of one model, as often as two workers bear."""
     first_ns = 10**15
-    arrivals = [first_ns + round(number * every_ms * MS) for number in range(count)]
+    arrivals = [first_ns + round(number * 3.5 * MS) for number in range(count)]
     requests = [Request(5000 + 3 * n, "m", 1, at_ns, at_ns + 50 * MS) for n, at_ns in enumerate(arrivals)]
-    settings = EngineSettings(learn=True, max_tries=1)
-    return Question(
-        **{"setup": SETUP, "policy": "symphony", "options": {}, "settings": settings, "requests": requests} | changes
-    )
+    return Question(SETUP, policy, {}, EngineSettings(learn=True, max_tries=1), requests, factors)
 
 
 def share(asked: Question, **otherwise: Any) -> float:  # noqa: ANN401

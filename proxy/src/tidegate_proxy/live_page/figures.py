@@ -154,7 +154,7 @@ class Figures:
         Failed is worse than dropped, that than late, and that than in time; then how much of its time one took counts.
         """
         ended = [*self._answered(tick, recent), *self._lost(tick, recent)]
-        return [(badness, self._bad(*told)) for badness, *told in nlargest(SHOWN_WORST, ended, key=itemgetter(0))]
+        return [(each[0], self._bad(*each[1:])) for each in nlargest(SHOWN_WORST, ended, key=itemgetter(0))]
 
     def _answered(self, tick: _Tick, recent: Recent) -> Iterator[_Ended]:
         for batch, requests, ended_ns in recent.answered_batches:
