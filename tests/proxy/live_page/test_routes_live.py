@@ -148,3 +148,9 @@ def test_it_can_be_off(serve: Make) -> None:
     address = serve(page={"enabled": False})
     assert ask(address, "/live")[0] == 404
     assert ask(address, "/live/hello", **ASKS)[0] == 404
+
+
+def test_who_may_not_see_the_metrics_may_not_look(serve: Make) -> None:
+    address = serve(restricted=[{"apis": ["metrics"], "header": {"name": "admin", "value": "s3cr3t"}}])
+    assert ask(address, "/live/hello", **ASKS)[0] == 403
+    assert ask(address, "/live/hello", **ASKS, admin="s3cr3t")[0] == 200

@@ -1,6 +1,7 @@
 """Who gets in: authentication first, then the APIs that are not for everybody."""
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from tidegate_proxy.access.authentication import Authenticator
 from tidegate_proxy.access.onlookers import Onlookers
@@ -8,6 +9,8 @@ from tidegate_proxy.access.owners import Owners
 from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal
 from tidegate_proxy.access.restrictions import Restrictions
 from tidegate_proxy.configuration.config import ServeConfig
+
+METRICS_PATH: Final = "/metrics"
 
 
 class Gate:
@@ -43,10 +46,17 @@ class Gate:
         """Whose an HTTP request is; `header` finds its headers by their lower-case names."""
         return self._owners.of(header, peer)
 
-    @property
-    def onlookers(self) -> Onlookers:
-        """Who may look at the live page."""
-        return self._onlookers
+    def page_refusal(self) -> HttpRefusal | None:
+        """Why there is no live page at all; None: there is one, and whoever asks may know."""
+        return self._onlookers.page_refusal()
+
+    def look_refusal(self, headers: Mapping[str, str]) -> HttpRefusal | None:
+        """Why the live page's data are refused to who sends these headers; None: they are not.
+
+        What keeps others from the metrics keeps them from what the page shows, too.
+        """
+        _, restrictions = self._rules
+        return restrictions.http_refusal(METRICS_PATH, headers) or self._onlookers.refusal(headers)
 
     def refusal(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> GrpcRefusal | None:
         """Why a gRPC call is refused; None: it is not."""

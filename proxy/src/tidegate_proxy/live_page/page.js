@@ -36,7 +36,7 @@ async function follow() {
   for (let wait = 500; ; wait = Math.min(wait * 2, 10000)) {
     try {
       const answer = await fetch("/live/events", { headers: headers(), cache: "no-store" })
-      if (answer.status === 401 || answer.status === 403) return locked()
+      if (answer.status === 401) return locked()
       if (!answer.ok) throw new Error((await answer.json()).error)
       say("live")
       wait = 500
@@ -165,7 +165,8 @@ function openRecording() {
 
 async function begin() {
   const answer = await ask("/live/hello")
-  if (answer.status === 401 || answer.status === 403) return locked()
+  if (answer.status === 401) return locked()
+  if (answer.status === 403) { by("verdict").textContent = answer.error; return }
   if (answer.error) {
     say(answer.error)
     setTimeout(begin, 2000)

@@ -103,13 +103,13 @@ class MetricsPage:
 
     async def _look(self, exchange: Exchange, query: bytes) -> None:
         """The live page has rules of its own: its frame is for whoever may see that there is one, the data are not."""
-        if refusal := self._gate.onlookers.page_refusal():
+        if refusal := self._gate.page_refusal():
             await exchange.reply(_answer_of(refusal))
         else:
             await self._live_page.answer(exchange, query)
 
     def _looks_refused(self, headers: Mapping[str, str]) -> Answer | None:
-        refusal = self._gate.onlookers.refusal(headers)
+        refusal = self._gate.look_refusal(headers)
         return refusal and _answer_of(refusal)
 
     async def _page(self) -> Answer:
