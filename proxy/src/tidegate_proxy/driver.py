@@ -19,6 +19,7 @@ from tidegate.engine import (
     EngineRestarted,
     Fail,
     ObserverRemoved,
+    PolicyChanged,
     PolicyReplaced,
     StartLeg,
     TriesChanged,
@@ -27,6 +28,7 @@ from tidegate.observation import ChangeProgressed
 from tidegate_proxy import refusal
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import Client
+from tidegate_proxy.configuration.config import PolicyChoice
 from tidegate_proxy.deadlines import Due
 from tidegate_proxy.faults import faults
 from tidegate_proxy.headroom import Headroom
@@ -170,6 +172,10 @@ class Driver:
     def settings_changed(self) -> None:
         """Have the engine learn what it has to know of the settings that are in force now."""
         self._engine.take_in(TriesChanged(time.monotonic_ns(), self._in_force.settings.max_tries))
+
+    def change_policy(self, choice: PolicyChoice) -> None:
+        """Let another policy decide, over what waits. Raises ValueError, and changes nothing, where there is none."""
+        self._engine.take_in(PolicyChanged(time.monotonic_ns(), choice.name, dict(choice.options)))
 
     def change_progressed(self, event: ChangeProgressed) -> None:
         """Let the engine, and all who watch it, know how far a change of the layout is."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tidegate.api import WorkerJoined
-from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, EngineRestarted, PlanChanged
+from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, EngineRestarted, PlanChanged, PolicyChanged
 from tidegate_proxy.alarm import Alarm
 from tidegate_proxy.faults import faults
 from tidegate_proxy.observability.metrics import Metrics
@@ -88,14 +88,14 @@ class LiveEngine:
     def handle(self, event: AnyStimulus) -> None:
         """Let the engine take in what happened; `perform` then carries out what follows.
 
-        Raises ValueError for a worker that joins, or a plan, that the engine refuses; nothing has changed then.
+        Raises ValueError for a worker that joins, a plan or a policy that the engine refuses; nothing has changed then.
         """
         if self._put_off is not None:
             self._catch_up_in_order()
         try:
             effects = self.engine.handle(event)
         except Exception as error:
-            if isinstance(event, WorkerJoined | PlanChanged) and isinstance(error, ValueError):
+            if isinstance(event, WorkerJoined | PlanChanged | PolicyChanged) and isinstance(error, ValueError):
                 raise
             faults.report("the engine", error)
             effects = self.engine.start_anew(event, error)

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from tidegate.documents import Layout, read_document
@@ -15,7 +15,7 @@ from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.configuration.addresses import host_of
-from tidegate_proxy.configuration.config import AGE_JITTER, TOLD_S, ServeConfig, TritonAddress
+from tidegate_proxy.configuration.config import AGE_JITTER, TOLD_S, PolicyChoice, ServeConfig, TritonAddress
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery
@@ -121,7 +121,8 @@ class Proxy:
         """Take up what can change while requests are under way, all of it; say what cannot.
 
         Raises BackendError, CredentialFileError, DocumentError, RestrictionError, TlsError or ValueError, and changes
-        nothing, for files that cannot be used and for Tritons that cannot be asked or do not fit together.
+        nothing, for files that cannot be used, a policy that cannot be made, and for Tritons that cannot be asked or do
+        not fit together.
         """
         is_changed = self.actuator is not None and self.actuator.changes_layout
         if is_changed:  # by the actuator, whose the Tritons are
@@ -137,10 +138,11 @@ class Proxy:
         staying = [backend for backend in self._discovery.backends if backend not in leaving]
         added: list[Backend] = []
         try:
-            added += (backend_of(triton, wanted, self.in_force) for triton in changes.tritons_added)
-            for backend in added:
-                await self._prepare(backend)
-            await self._discovery.change([*staying, *added], wanted, layout)
+            with self._deciding(wanted.policy):
+                added += (backend_of(triton, wanted, self.in_force) for triton in changes.tritons_added)
+                for backend in added:
+                    await self._prepare(backend)
+                await self._discovery.change([*staying, *added], wanted, layout)
         except BaseException:
             for backend in added:
                 if self.driver.regions:
@@ -166,6 +168,19 @@ class Proxy:
         for line in changes.warnings:
             log.warning("%s", line)
         log.info("configuration taken up: %s", ", ".join(changes.live) or "nothing has changed")
+
+    @contextmanager
+    def _deciding(self, wanted: PolicyChoice) -> Iterator[None]:
+        """Let a policy decide from now on; and the one before again, should what it is to decide over be refused."""
+        if wanted == self.config.policy:
+            yield
+            return
+        self.driver.change_policy(wanted)
+        try:
+            yield
+        except BaseException:
+            self.driver.change_policy(self.config.policy)
+            raise
 
     async def look_at_files(self) -> None:
         """For ever: take up tokens and keys that have changed in their files."""

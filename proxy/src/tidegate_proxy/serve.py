@@ -86,6 +86,7 @@ async def serving(
             observers=observers,
             max_tries=in_force.settings.max_tries,
             first_lead_ns=FIRST_LEAD_NS,
+            policies=plugins.make_policy,
         )
         observability = Observability(setup, engine.reducer, tracing)
         bounds = Bounds(in_force)
@@ -116,7 +117,7 @@ async def serving(
             stack.push_async_callback(_cancelled, asyncio.create_task(work))
         if config.listen.metrics:
             page = MetricsPage(
-                config.policy.name,
+                lambda: engine.name,
                 liveness,
                 observability,
                 driver,

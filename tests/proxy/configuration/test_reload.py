@@ -125,6 +125,22 @@ def test_an_slo_changes(
     assert outcome(running)[0] is OK
 
 
+def test_the_policy_changes_under_load(
+    configured: Make, triton: EmbeddedTriton, call: Make, request_of: Make, eventually: Make
+) -> None:
+    tidegate, change = configured(triton)
+    loads = [Load(call, request_of, tidegate) for _ in range(3)]
+    for number, policy in enumerate(("fifs", {"name": "timeout", "options": {"timeout_ms": 1}}, "symphony"), 1):
+        change(triton, policy=policy)
+        eventually(lambda n=number: tidegate.log.count("configuration taken up: policy") == n, "it to decide")
+        served = len(loads[0].outcomes)
+        eventually(lambda n=served: len(loads[0].outcomes) > n + 3, "requests to be answered")
+    change(triton, policy={"name": "timeout", "options": {"timeout_ms": -1}})
+    eventually(lambda: "the configuration was not taken up" in tidegate.log, "the complaint")
+    assert "timeout_ms" in tidegate.log
+    assert [load.stop() for load in loads] == [[], [], []]
+
+
 def test_a_model_that_is_loaded_is_scheduled_and_one_that_is_unloaded_is_gone(
     add_model: Make, start_triton: Make, start_tidegate: Make, call: Make, request_of: Make, tmp_path: Path
 ) -> None:

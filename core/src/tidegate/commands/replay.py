@@ -28,8 +28,9 @@ def replay(
     try:
         with log.open("rb") as lines:
             header, entries = read_log(lines)
-            policy = Plugins.installed().make_policy(header.policy, header.setup, header.options)
-            found = replay_log(header, entries, policy)
+            policies = Plugins.installed().make_policy
+            policy = policies(header.policy, header.setup, header.options)
+            found = replay_log(header, entries, policy, policies=policies)
     except (OSError, ValueError, PluginError) as error:
         errors.print(f"error: {log}: {error}", style="red")
         raise typer.Exit(1) from error

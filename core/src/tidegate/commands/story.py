@@ -71,8 +71,9 @@ def _told(header: "LogHeader", entries: "Iterable[LogEntry]", request_id: int) -
             if (told := stories.of(request_id)) and told.outcome:
                 return
 
-    policy = Plugins.installed().make_policy(header.policy, header.setup, header.options)
-    found = replay(header, until_it_ends(), policy, stories=stories)
+    policies = Plugins.installed().make_policy
+    policy = policies(header.policy, header.setup, header.options)
+    found = replay(header, until_it_ends(), policy, stories=stories, policies=policies)
     if found.difference:
         raise StoryError(
             f"event {found.difference.number} is answered otherwise than when it was recorded: by another version of "

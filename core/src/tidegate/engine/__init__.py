@@ -22,7 +22,7 @@ What drivers tell an engine besides the events of the contract, and the effects 
 `tidegate.observation`, as those who watch see them, too.
 """
 
-from tidegate.engine.engine import MAX_TRIES, Engine
+from tidegate.engine.engine import MAX_TRIES, Engine, Policies
 from tidegate.engine.invariants import InvariantViolation
 from tidegate.engine.overlap import FIRST_LEAD_NS
 from tidegate.engine.state import NO_WORKER
@@ -36,6 +36,7 @@ from tidegate.observation import (
     Fail,
     ObserverRemoved,
     PlanChanged,
+    PolicyChanged,
     PolicyReplaced,
     StartLeg,
     Tally,
@@ -56,6 +57,8 @@ __all__ = [
     "InvariantViolation",
     "ObserverRemoved",
     "PlanChanged",
+    "Policies",
+    "PolicyChanged",
     "PolicyReplaced",
     "StartLeg",
     "Tally",

@@ -5,7 +5,8 @@ calls `handle(event)` with what happened and carries out the effects; it calls `
 `next_wake_ns` has come.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from tidegate.api import (
     NEVER,
@@ -16,6 +17,7 @@ from tidegate.api import (
     Profile,
     ProfileKey,
     Request,
+    Setup,
     TimerFired,
     WakeSlackUpdated,
     Worker,
@@ -41,6 +43,7 @@ from tidegate.observation import (
     EngineSettings,
     Observer,
     PlanChanged,
+    PolicyChanged,
     Reducer,
     Stories,
     Story,
@@ -49,6 +52,10 @@ from tidegate.observation import (
 )
 from tidegate.toolkit import FirstComeFirstServed
 
+Policies = Callable[[str, Setup, dict[str, Any]], Policy]
+"""`policies(name, setup, options)` makes a policy by its name, or raises an error that says what is wrong with it."""
+_FOLLOWED = frozenset({PlanChanged, PolicyChanged})
+"""Events with which another policy takes over."""
 MAX_TRIES = 2
 """Unless somebody decides otherwise, a request whose worker failed is tried once more."""
 
@@ -67,15 +74,17 @@ class Engine:
         max_tries: int = MAX_TRIES,
         first_lead_ns: int = 0,
         stories: Stories | None = None,
+        policies: Policies | None = None,
     ) -> None:
         """`strict`: a policy's fault is raised instead of being isolated. `learn`: correct the profiles online.
 
         `max_tries`: how often a request is tried whose workers fail; then the failure is its answer. `first_lead_ns`:
         how early, before a leg is expected to end, the first batch is sent behind it; 0: never. `stories`: what `story`
-        is to know; None: nothing is kept.
+        is to know; None: nothing is kept. `policies`: makes the policy of a PolicyChanged; None: each is refused.
         """
         setup = policy.setup
         self.name = name
+        """The name of the policy that decides, as long as it does not break."""
         self.reducer = Reducer()
         """What became of requests and legs, and what is under way: drivers and figures read it, and tell it of readers.
 
@@ -84,6 +93,7 @@ class Engine:
         self._strict = strict
         self._stories = stories
         self._witness: Witness | None = stories
+        self._policies = policies
         settings = EngineSettings(learn=learn, max_tries=max_tries, first_lead_ns=first_lead_ns)
         self._begin(policy, settings)
         self._state.expectations.check(setup.workers, self._state.models)
@@ -94,7 +104,7 @@ class Engine:
         self._state = State(policy, settings)
         self._policy = PolicyRunner(self._state, self.name, strict=self._strict, witness=self._witness)
         self._turns = Turns(self._state, self._policy)
-        self._intake = Intake(self._state, self._policy, self._turns)
+        self._intake = Intake(self._state, self._policy, self._turns, self._made)
 
     @property
     def tally(self) -> Tally:
@@ -159,7 +169,8 @@ class Engine:
         """Take in what happened; returns what the driver has to do, in order.
 
         Raises, and takes nothing in: InvariantViolation when the clock runs backwards or a driver fires a timer;
-        ValueError for a worker that joins without the profiles to plan with, or a plan that does not add up. Strict
+        ValueError for a worker that joins without the profiles to plan with, a plan that does not add up, or a policy
+        that cannot be made. Strict
         engines raise a policy's fault, and their own.
         """
         state = self._state
@@ -167,7 +178,7 @@ class Engine:
         if event.now_ns < before_ns:
             raise InvariantViolation(4, f"an event of {event.now_ns} came after {before_ns}")
         if type(event) in REFUSABLE:
-            check_event(event, self.policy, state.models, state.fleet.bookings, state.expectations)
+            self._check(event)
         state.now_ns = event.now_ns
         state.effects, state.commands = [], []
         try:
@@ -175,7 +186,7 @@ class Engine:
                 state.fleet.lose(event.worker_id)
             elif type(event) is WorkerJoined:  # it was away, though nobody noticed
                 state.fleet.lose(event.worker.id)
-            if type(event) is PlanChanged:  # another policy follows, which has set no timers yet
+            if type(event) in _FOLLOWED:  # another policy follows, which has set no timers yet
                 state.flights.start_due(event.now_ns)
             else:
                 self._fire_timers(before_ns)
@@ -257,6 +268,26 @@ class Engine:
         self.reducer.handled(event, state.effects)
         state.effects += self._observers.handled(event, before.commands, state.effects)
         return state.effects
+
+    def _check(self, event: AnyStimulus) -> None:
+        """Raises what `handle` does for an event that is refused."""
+        state = self._state
+        if not isinstance(event, PolicyChanged):
+            check_event(event, self.policy, state.models, state.fleet.bookings, state.expectations)
+            return
+        if self._policies is None:
+            raise ValueError("this engine keeps its policy: make it with Engine(..., policies=plugins.make_policy)")
+        setup = state.succession.setup(state.models.values(), (), state.next_batch_id)
+        try:
+            self._policies(event.policy, setup, event.options)
+        except Exception as fault:
+            raise ValueError(f"policy {event.policy!r} cannot take over: {fault}") from fault
+
+    def _made(self, event: PolicyChanged, setup: Setup) -> Policy:
+        """The policy that was asked for, which was tried before."""
+        assert self._policies is not None, "it was checked"
+        self.name = self._policy.name = event.policy
+        return self._policies(event.policy, setup, event.options)
 
     def _fire_timers(self, before_ns: int) -> None:
         """Do what is due; `before_ns` is the instant of the event before.

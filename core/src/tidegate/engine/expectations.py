@@ -100,6 +100,13 @@ class Expectations:
                         + (f" for up to {rows[partition]} rows" if partition in rows else "")
                     )
 
+    def cover(self, quantile: float) -> None:
+        """Plan for this share of legs from now on; what is published moves with the next legs."""
+        self._quantile = quantile
+        for of_shapes in self._learners.values():
+            for learner in of_shapes.values():
+                learner.quantile = quantile
+
     def replace(self, profile: Profile) -> None:
         """Expect what somebody knows better, and learn from there."""
         self._guessed.discard(profile.key)

@@ -1,15 +1,20 @@
 """What happened: each event enters the books, and the policy is told of it."""
 
+from collections.abc import Callable
+from functools import partial
+
 import msgspec
 
 from tidegate.api import (
     BatchFailed,
     ExecutionTimesUpdated,
     LegFinished,
+    Policy,
     ProfileUpdated,
     Request,
     RequestArrived,
     RequestCancelled,
+    Setup,
     TimerFired,
     WorkerDelayed,
     WorkerJoined,
@@ -25,6 +30,7 @@ from tidegate.observation import (
     ChangeProgressed,
     ClockAdvanced,
     PlanChanged,
+    PolicyChanged,
     TriesChanged,
 )
 
@@ -32,10 +38,14 @@ from tidegate.observation import (
 class Intake:
     """Takes in one event after the other."""
 
-    def __init__(self, state: State, policy: PolicyRunner, turns: Turns) -> None:
+    def __init__(
+        self, state: State, policy: PolicyRunner, turns: Turns, made: Callable[[PolicyChanged, Setup], Policy]
+    ) -> None:
+        """`made`: makes the policy that somebody asks for."""
         self._state = state
         self._policy = policy
         self._turns = turns
+        self._made = made
 
     def take_in(self, event: AnyStimulus) -> None:
         """An event happened at the present instant, and is none that an engine refuses."""
@@ -57,6 +67,8 @@ class Intake:
                 self._update_profile(event)
             case PlanChanged():
                 self._change_plan(event)
+            case PolicyChanged():
+                self._change_policy(event)
             case TriesChanged():
                 self._state.settings = msgspec.structs.replace(self._state.settings, max_tries=event.max_tries)
             case ClockAdvanced() | TimerFired() | WorkerReady() | WorkerDelayed() | ChangeProgressed():
@@ -244,3 +256,11 @@ class Intake:
         self._turns.release_all()
         state.sharing.workers_changed(event.now_ns)
         self._policy.succeed(state.policy.successor)
+
+    def _change_policy(self, event: PolicyChanged) -> None:
+        """Another policy goes on with the same models and workers; what runs is finished first."""
+        state = self._state
+        self._turns.release_all()
+        state.sharing.workers_changed(event.now_ns)  # whether all is in turn is the policy's to say
+        self._policy.succeed(partial(self._made, event))
+        state.expectations.cover(state.policy.quantile)

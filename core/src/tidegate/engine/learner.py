@@ -61,14 +61,13 @@ class ProfileLearner:
         *,
         guessed: bool = False,
     ) -> None:
-        """`quantile`: the share of legs that what is planned covers.
-
-        `others`: the learners of the same partition and kind, by shape, this one among them. `guessed`: the base was
+        """`others`: the learners of the same partition and kind, by shape, this one among them. `guessed`: the base was
         derived from other shapes, so that a few legs are worth telling of.
         """
         self._base = base
         self._published = base
-        self._quantile = quantile
+        self.quantile = quantile
+        """The share of legs that what is planned covers."""
         self._others = others
         self._elements = elements_of(base.shape)
         self._first_look = 2 if guessed else PUBLISH_EVERY
@@ -294,7 +293,7 @@ class ProfileLearner:
 
     def _ranked(self, ordered: list[float]) -> float:
         """The quantile; the longest of n is exceeded by one leg in n + 1: the rank counts the next leg, too."""
-        return ordered[min(len(ordered), ceil(self._quantile * (len(ordered) + 1))) - 1]
+        return ordered[min(len(ordered), ceil(self.quantile * (len(ordered) + 1))) - 1]
 
     def _corrected(self) -> Profile:
         correction, spread, margin = self._correction, self._spread, self._margin()

@@ -27,9 +27,9 @@ class PolicyRunner:
     """Asks the policy of an engine, and isolates the others from its faults (invariant 9)."""
 
     def __init__(self, state: State, name: str, *, strict: bool, witness: Witness | None = None) -> None:
-        """`name`: of the engine, in reports. `strict`: a policy's fault is raised instead of being isolated."""
+        """`name`: the policy's, in reports. `strict`: a policy's fault is raised instead of being isolated."""
         self._state = state
-        self._name = name
+        self.name = name
         self._strict = strict
         self.witness = witness
         """Who is told what the policy is told; None: nobody."""
@@ -121,7 +121,7 @@ class PolicyRunner:
         if broken is FirstComeFirstServed:
             raise fault  # nothing is left to fall back on: this is a bug of the engine's own
         reason = f"{broken.__name__}: {type(fault).__name__}: {fault}"
-        self._state.effects.append(PolicyReplaced(self._name, reason))
+        self._state.effects.append(PolicyReplaced(self.name, reason))
         self.succeed(lambda setup: FirstComeFirstServed(setup, PolicyOptions()))
 
     def follow_doubts(self) -> None:

@@ -6,9 +6,9 @@ from tidegate.api import Model, Policy, TimerFired, WorkerDelayed, WorkerJoined,
 from tidegate.engine.books import Bookings
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.invariants import InvariantViolation
-from tidegate.observation import AnyStimulus, PlanChanged
+from tidegate.observation import AnyStimulus, PlanChanged, PolicyChanged
 
-REFUSABLE = frozenset({WorkerJoined, PlanChanged, TimerFired, WorkerReady, WorkerDelayed})
+REFUSABLE = frozenset({WorkerJoined, PlanChanged, PolicyChanged, TimerFired, WorkerReady, WorkerDelayed})
 """The kinds of events that are worth a look: all others are taken in whatever they say."""
 
 

@@ -20,7 +20,14 @@ from tidegate.observation.effects import (
 from tidegate.observation.event_log import LOG_VERSION, LogEntry, LogHeader, Recorder, read_log
 from tidegate.observation.observer import EngineSettings, Observer, ObserverOptions, ObserverSpec
 from tidegate.observation.reducer import Reader, Reducer, Tally
-from tidegate.observation.stimuli import AnyStimulus, ChangeProgressed, ClockAdvanced, PlanChanged, TriesChanged
+from tidegate.observation.stimuli import (
+    AnyStimulus,
+    ChangeProgressed,
+    ClockAdvanced,
+    PlanChanged,
+    PolicyChanged,
+    TriesChanged,
+)
 from tidegate.observation.stories import Stories
 from tidegate.observation.story import Step, Story
 from tidegate.observation.witness import Witness
@@ -42,6 +49,7 @@ __all__ = [
     "ObserverRemoved",
     "ObserverSpec",
     "PlanChanged",
+    "PolicyChanged",
     "PolicyReplaced",
     "Reader",
     "Recorder",

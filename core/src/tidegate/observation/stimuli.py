@@ -1,6 +1,6 @@
 """What happens to an engine: the events of the contract, and those that stay between a driver and its engine."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from tidegate.api import AnyEvent, Model, Network, Profile, Worker
 from tidegate.api.events import Event
@@ -23,6 +23,18 @@ class PlanChanged(Event, frozen=True, tag=True):
     profiles: tuple[Profile, ...]
     """The profiles of partitions that are new on a kind of worker; what was learned about others stands."""
     network: Network | None = None
+
+
+class PolicyChanged(Event, frozen=True, tag=True):
+    """The operator wants another policy, or other options: it decides from now on, over what is queued.
+
+    What runs is finished; what is queued is told to the new policy as arrivals; workers that are busy join it when they
+    are done. Profiles, and what was learned of them, stand.
+    """
+
+    policy: str
+    """The name by which policies are installed."""
+    options: dict[str, Any]
 
 
 class TriesChanged(Event, frozen=True, tag=True):
@@ -53,5 +65,5 @@ class ChangeProgressed(Event, frozen=True, tag=True):
     """Why it was undone, or refused; empty where all went well."""
 
 
-AnyStimulus = AnyEvent | ClockAdvanced | PlanChanged | TriesChanged | ChangeProgressed
+AnyStimulus = AnyEvent | ClockAdvanced | PlanChanged | PolicyChanged | TriesChanged | ChangeProgressed
 """The closed union, for decoding and for exhaustive matches."""

@@ -33,7 +33,7 @@ from tidegate.api import (
 from tidegate.observation.effects import AnyEffect, EngineRestarted, Fail, PolicyReplaced, StartLeg
 from tidegate.observation.observer import EngineSettings, ObserverOptions
 from tidegate.observation.reducer import Reader, Reducer
-from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, PlanChanged
+from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, PlanChanged, PolicyChanged
 from tidegate.observation.story import Story, Why, in_ms, name_of, timer_of
 from tidegate.observation.witness import Witness
 
@@ -277,6 +277,9 @@ class Stories(Witness, Reader):
                 self._lost.add(event.worker_id)
                 lost = [batch_id for batch_id, sent in self._reducer.sent.items() if sent.worker_id == event.worker_id]
                 return [(story, "worker lost", text) for batch_id in lost for story in self._of_batch(batch_id)]
+            case PolicyChanged():
+                self._timers.clear()
+                self._tell_all(event.now_ns, "policy changed", f"{event.policy} decides from now on")
             case PlanChanged():
                 self._models = {model.name: model for model in event.models}
                 self._workers = {worker.id: worker for worker in event.workers}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tidegate.api import AnyCommand, Policy
-from tidegate.engine import AnyEffect, AnyStimulus, Engine
+from tidegate.engine import AnyEffect, AnyStimulus, Engine, Policies
 from tidegate.observation import LogEntry, LogHeader, Observer, ObserverOptions, Stories
 
 
@@ -47,10 +47,11 @@ def replay(
     *,
     observers: Sequence[Observer] = (),
     stories: Stories | None = None,
+    policies: Policies | None = None,
 ) -> Replay:
     """Feed a log to an engine over `policy`, which must be made as the header says; stops at the first difference.
 
-    `observers` watch it, and `stories` are kept of its requests.
+    `observers` watch it, and `stories` are kept of its requests. `policies`: makes those that it was changed to.
     """
     last = _LastCommands()
     settings = header.settings
@@ -62,6 +63,7 @@ def replay(
         first_lead_ns=settings.first_lead_ns,
         observers=[last, *observers],
         stories=stories,
+        policies=policies,
     )
     events = commands = 0
     for entry in entries:

@@ -11,6 +11,7 @@ LIVE: Final = frozenset(
         "tritons",
         "models",
         "layout",
+        "policy",
         "wait_s",
         "clients",
         "limits.client_share",
@@ -40,7 +41,6 @@ LIVE: Final = frozenset(
 RESTART: Final = {
     "version": "another format",
     "listen": "clients are connected to the ports that are open",
-    "policy": "a policy holds what is queued",
     "controller": "all but `enabled`: a controller has to know of every change from the first layout on",
     "profiles": "profiles have been corrected since by what was observed",
     "record": "a log that starts in the middle cannot be replayed",

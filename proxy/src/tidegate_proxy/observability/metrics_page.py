@@ -43,7 +43,7 @@ class MetricsPage:
 
     def __init__(
         self,
-        policy: str,
+        policy: Callable[[], str],
         liveness: Liveness,
         observability: Observability,
         driver: Driver,
@@ -165,7 +165,7 @@ class MetricsPage:
         ejections: Mapping[str, tuple[int, bool]],
         pages: Mapping[str, str | None],
     ) -> bytes:
-        registry = registry_of(snapshot, self._policy, time.monotonic_ns(), ejections, self._bounds)
+        registry = registry_of(snapshot, self._policy(), time.monotonic_ns(), ejections, self._bounds)
         registry.register(self._liveness)
         pending = {(model, version): snapshot.waiting[model] for model, version in counts}
         requests = request_metrics(counts, pending)
