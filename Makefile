@@ -5,7 +5,7 @@ MEMBERS = core[sim] proxy[embedded,nvml,tracing] plugins/baselines plugins/symph
 BIN = .venv/bin
 SOURCES = core/src proxy/src plugins/baselines/src plugins/symphony/src plugins/ppipe/src plugins/orloj/src plugins/paris_elsa/src plugins/inss/src plugins/template repo_generator/src triton_models/src loadtest/src
 
-.PHONY: help demo test test-all explore test-grpcio test-fronts test-training lint dist site bench fuzz soak loadtest install clean
+.PHONY: help demo test test-all explore test-grpcio test-fronts test-training test-machines lint dist site bench fuzz soak loadtest install clean
 help:  ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/'
 
@@ -33,6 +33,9 @@ test-fronts: .venv/installed  ## The same tests with clients connected to fronts
 
 test-training: .venv-training/installed  ## The tests of `tidegate train-inss`, which skip elsewhere: with torch, in .venv-training (2 minutes)
 	OMP_NUM_THREADS=1 .venv-training/bin/pytest tests/plugins/inss/training tests/plugins/inss/learned
+
+test-machines: .venv-machines/installed  ## The tests on real clusters of Dask and Ray, which skip elsewhere, in .venv-machines (2 minutes)
+	.venv-machines/bin/pytest tests/core/sim/test_clusters.py
 
 lint: .venv/installed  ## ruff, strict mypy, import contracts
 	$(BIN)/ruff format --check .
@@ -66,7 +69,7 @@ loadtest: .venv/installed  ## A scenario live: SCENARIO=file [TARGET=HOST:PORT] 
 install: .venv/installed  ## Only set up .venv
 
 clean:  ## Remove .venv and every cache
-	rm -rf .venv .venv-training dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-training .venv-machines dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/installed: VERSION constraints.txt overrides.txt requirements-dev.txt $(wildcard */pyproject.toml plugins/*/pyproject.toml)
@@ -79,4 +82,9 @@ clean:  ## Remove .venv and every cache
 .venv-training/installed: .venv/installed plugins/inss/pyproject.toml
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-training
 	$(BIN)/uv pip install --quiet --python .venv-training/bin/python -c constraints.txt hypothesis pytest pytest-timeout pytest-xdist -e ./core[sim] -e ./proxy -e ./plugins/inss[planner,train]
+	@touch $@
+
+.venv-machines/installed: .venv/installed core/pyproject.toml
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-machines
+	$(BIN)/uv pip install --quiet --python .venv-machines/bin/python -c constraints.txt hypothesis pytest pytest-timeout pytest-xdist -e ./core[sim,dask,ray] -e ./proxy -e ./plugins/baselines
 	@touch $@

@@ -37,6 +37,7 @@ from tidegate.report import (
     chart_of,
     table,
 )
+from tidegate.sim.backend import Backend
 from tidegate.sim.goodput import Question, Search, search_goodput
 from tidegate.sim.parallel import run_parallel
 from tidegate.sim.run import Run
@@ -206,6 +207,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--mixed", type=int, default=6, help="of the 42 workloads with 35 models; default 6")
     parser.add_argument("--seed", type=int, default=1, help="of the sample; default 1")
     parser.add_argument("--jobs", type=int, default=1, help="workloads at once; -1: as many as cores; default 1")
+    parser.add_argument(
+        "--backend", type=Backend, choices=list(Backend), default=Backend.processes, help="as in tidegate sweep"
+    )
+    parser.add_argument("--address", metavar="HOST:PORT", help="of a cluster, as in tidegate sweep")
     parser.add_argument("--json", type=Path, help="write the figures to this file, after every workload")
     parser.add_argument("--html", type=Path, help="write a page with the distribution to this file")
     options = parser.parse_args(arguments)
@@ -216,7 +221,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     console = Console(width=None if os.isatty(1) else 120)
     rows = []
-    for row in _with_progress(console, run_parallel(compare, workloads, jobs=options.jobs), len(workloads)):
+    compared = run_parallel(compare, workloads, jobs=options.jobs, backend=options.backend, address=options.address)
+    for row in _with_progress(console, compared, len(workloads)):
         rows.append(row)
         if options.json:
             options.json.write_text(json.dumps({"seed": options.seed, "workloads": rows}, indent=2) + "\n")

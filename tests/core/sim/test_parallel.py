@@ -4,7 +4,8 @@ import importlib.util
 
 import pytest
 
-from tidegate.sim.parallel import Backend, ParallelBackendError, run_parallel
+from tidegate.sim.backend import Backend, ParallelBackendError
+from tidegate.sim.parallel import run_parallel
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -19,10 +20,15 @@ def test_what_a_task_raises_reaches_the_caller() -> None:
 
 @pytest.mark.parametrize(
     ("backend", "module", "package"),
-    [(Backend.ray, "ray", "ray"), (Backend.dask, "distributed", r"dask\[distributed\]")],
+    [(Backend.ray, "ray", r"tidegate\[ray\]"), (Backend.dask, "distributed", r"tidegate\[dask\]")],
 )
 def test_a_backend_that_is_not_installed_says_what_to_install(backend: Backend, module: str, package: str) -> None:
     if importlib.util.find_spec(module):
         pytest.skip(f"{module} is installed")
     with pytest.raises(ParallelBackendError, match=rf'--backend {backend}: .*pip install "{package}"'):
         list(run_parallel(abs, [-1, 2], backend=backend))
+
+
+def test_an_address_without_a_cluster_says_which_option_is_missing() -> None:
+    with pytest.raises(ParallelBackendError, match="choose --backend ray or --backend dask"):
+        list(run_parallel(abs, [-1, 2], address="10.0.0.1:8786"))

@@ -2,5 +2,6 @@
 `sizes`, `plugins`, `new_policy`.
 
 common    what those share that run scenarios
+clusters  the options of those whose runs may go to one
 scaffold  the template of a policy, under another name
 """

@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from tidegate.commands.clusters import AddressOption, BackendOption
+from tidegate.sim.backend import Backend
+
 
 def goodput(
     scenario: Annotated[Path, typer.Argument(help="Scenario file; its rate is where the search begins.")],
@@ -23,6 +26,8 @@ def goodput(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
     jobs: Annotated[int, typer.Option(help="Searches at once; -1: as many as there are cores.")] = -1,
+    backend: BackendOption = Backend.processes,
+    address: AddressOption = None,
 ) -> None:
     """Search the highest rate at which every model keeps its bad rate (late, dropped or failed) within a limit.
 
@@ -57,7 +62,7 @@ def goodput(
             for choice in choose_policies(document, policy or ())
             for number in seed or range(document.seed, document.seed + 5)
         ]
-        searches = run_parallel(search_goodput, questions, jobs=jobs)
+        searches = run_parallel(search_goodput, questions, jobs=jobs, backend=backend, address=address)
         found = summarise_searches(with_progress(console, "searching", searches, len(questions)))
         table = Table("policy", "median /s", "least", "most", "spread", "seeds")
         table.title = f"{title_of(document)}; at most {limit:g} bad of every model"

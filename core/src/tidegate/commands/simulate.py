@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.commands.clusters import AddressOption, BackendOption
+from tidegate.sim.backend import Backend
+
 if TYPE_CHECKING:
     from tidegate.sim.result import LayoutChange
 
@@ -20,6 +23,8 @@ def simulate(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
     jobs: Annotated[int, typer.Option(help="Runs at once; -1: as many as there are cores.")] = -1,
+    backend: BackendOption = Backend.processes,
+    address: AddressOption = None,
 ) -> None:
     """Run a scenario under virtual time, with the very engine and policies that run live.
 
@@ -55,7 +60,8 @@ def simulate(
             for choice in choose_policies(document, policy or ())
             for number in seed or [document.seed]
         ]
-        results = with_progress(console, "simulating", run_parallel(simulate_run, runs, jobs=jobs), len(runs))
+        outcomes = run_parallel(simulate_run, runs, jobs=jobs, backend=backend, address=address)
+        results = with_progress(console, "simulating", outcomes, len(runs))
         table = Table(
             "policy", "seed", "bad", "worst model", "goodput /s", "p50 ms", "p99 ms", "median batch", "busy", "advice"
         )

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from tidegate.sim.parallel import Backend
+from tidegate.commands.clusters import AddressOption, BackendOption
+from tidegate.sim.backend import Backend
 
 
 def sweep(
@@ -23,9 +24,8 @@ def sweep(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
     jobs: Annotated[int, typer.Option(help="Runs at once; -1: as many as there are cores.")] = -1,
-    backend: Annotated[
-        Backend, typer.Option(help="Where runs go: processes of this machine, or a cluster of Ray or Dask.")
-    ] = Backend.processes,
+    backend: BackendOption = Backend.processes,
+    address: AddressOption = None,
 ) -> None:
     """Run a scenario for every combination of some changes, in parallel.
 
@@ -57,7 +57,7 @@ def sweep(
         grid = parse_grid(changes)
         runs = sweep_runs(scenario, grid, policies=policy or (), seeds=seed or ())
         document = read_scenario(scenario)
-        outcomes = run_parallel(simulate, runs, jobs=jobs, backend=backend)
+        outcomes = run_parallel(simulate, runs, jobs=jobs, backend=backend, address=address)
         results = with_progress(console, "simulating", outcomes, len(runs))
         figures = ("bad", "worst model", "goodput /s", "p99 ms", "busy", "workers used")
         table = Table(*grid, "policy", "seed", *figures, title=title_of(document))

@@ -1,25 +1,14 @@
-"""Independent runs on many cores, or on many machines: joblib, with processes here, Ray or Dask beyond."""
+"""Independent runs on many cores, or on many machines: joblib's processes here, a cluster of Ray or Dask beyond."""
 
 from collections.abc import Callable, Iterator, Sequence
-from enum import StrEnum
-from importlib import import_module
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from tidegate.sim.backend import Backend, ParallelBackendError
+from tidegate.sim.on_dask import run_on_dask
+from tidegate.sim.on_ray import run_on_ray
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-
-
-class Backend(StrEnum):
-    """Where tasks run."""
-
-    processes = "processes"
-    """Processes of this machine."""
-    ray = "ray"
-    dask = "dask"
-
-
-class ParallelBackendError(Exception):
-    """A backend that cannot be used; the message says what to install or to start."""
 
 
 def run_parallel(
@@ -28,35 +17,26 @@ def run_parallel(
     *,
     jobs: int = -1,
     backend: Backend = Backend.processes,
+    address: str | None = None,
 ) -> Iterator[Result]:
     """Apply a function to every task; yields the results in the order of the tasks, which must pickle.
 
-    `jobs`: how many at once; -1: as many as there are cores, 1: in this process. What the results are depends on
-    neither. Raises ParallelBackendError, and whatever the function raises.
+    `jobs`: how many at once; -1: as many as there are cores, 1: in this process. `address`: of the cluster; without
+    one a cluster of `jobs` processes is started on this machine and ended with the run. At an address the cluster
+    says how many run at once. What the results are depends on none of this. A task whose machine goes is done on
+    another one. Raises ParallelBackendError, and whatever the function raises.
     """
-    import joblib  # noqa: PLC0415 - of the extra `sim`
+    match backend:
+        case Backend.processes if address is not None:
+            raise ParallelBackendError("--address is that of a cluster: choose --backend ray or --backend dask, too")
+        case Backend.processes if jobs == 1 or len(tasks) <= 1:
+            yield from map(function, tasks)
+        case Backend.processes:
+            import joblib  # noqa: PLC0415 - of the extra `sim`
 
-    if backend is Backend.processes and (jobs == 1 or len(tasks) <= 1):
-        yield from map(function, tasks)
-        return
-    calls = [joblib.delayed(function)(task) for task in tasks]
-    if backend is Backend.processes:
-        yield from joblib.Parallel(n_jobs=jobs, return_as="generator", batch_size=1)(calls)
-        return
-    with _connected(backend):
-        yield from joblib.Parallel(n_jobs=jobs)(calls)
-
-
-def _connected(backend: Backend) -> Any:  # noqa: ANN401 - joblib has no types
-    """A context in which joblib uses the cluster that Ray or Dask finds, or starts on this machine."""
-    import joblib  # noqa: PLC0415
-
-    try:
-        if backend is Backend.ray:
-            import_module("ray.util.joblib").register_ray()
-        else:
-            import_module("distributed").Client()  # joblib takes the newest client
-    except ImportError as error:
-        package = "ray" if backend is Backend.ray else "dask[distributed]"
-        raise ParallelBackendError(f'--backend {backend}: {error}; pip install "{package}"') from error
-    return joblib.parallel_config(backend=str(backend))
+            calls = [joblib.delayed(function)(task) for task in tasks]
+            yield from joblib.Parallel(n_jobs=jobs, return_as="generator", batch_size=1)(calls)
+        case Backend.ray:
+            yield from run_on_ray(function, tasks, jobs=jobs, address=address)
+        case Backend.dask:
+            yield from run_on_dask(function, tasks, jobs=jobs, address=address)

@@ -1,0 +1,18 @@
+"""The options of commands whose runs may go to a cluster."""
+
+from typing import Annotated
+
+import typer
+
+from tidegate.sim.backend import Backend
+
+BackendOption = Annotated[
+    Backend, typer.Option(help="Where runs go: processes of this machine, or a cluster of Ray or Dask.")
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Of Dask's scheduler or Ray's head (from elsewhere: ray://HOST:PORT); default: a cluster on this machine.",
+    ),
+]

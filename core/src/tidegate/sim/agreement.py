@@ -1,0 +1,83 @@
+"""What every worker of a cluster must have as this machine has it, so that the same runs give the same bytes."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tidegate.api import CommandSpec
+from tidegate.host import PluginError, Plugins
+from tidegate.sim.backend import ParallelBackendError
+
+Installed = Mapping[str, str]
+"""Versions by name: of Python, of what the simulator rests on, of Tidegate and its plugins."""
+
+PYTHON = "Python"
+NEEDED = (PYTHON, "tidegate", "numpy")
+"""What a run cannot do without, wherever it is; plugins are missed only where a run uses one."""
+
+
+def what_is_installed() -> Callable[[], dict[str, str]]:
+    """Return a function that lists what is installed where it runs, and that travels without Tidegate.
+
+    A function inside of a function is pickled by value by Ray and Dask, so a worker without Tidegate can answer, too.
+    """
+
+    def installed() -> dict[str, str]:
+        import sys  # noqa: PLC0415 - imported where it runs
+        from importlib import metadata  # noqa: PLC0415
+
+        found = {"Python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+        for distribution in metadata.distributions():
+            name = distribution.metadata["Name"]
+            if name == "numpy" or any(entry.group == "tidegate" for entry in distribution.entry_points):
+                found[name] = distribution.version
+        return found
+
+    return installed
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What was found on the workers, compared with this machine; made by `agree`."""
+
+    cluster: str
+    missing: Mapping[str, tuple[str, ...]]
+    """Workers, each with the plugins that are here and not there, as pip names them."""
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Say of a plugin that a run did not find that it is missing on a worker, and what to do there.
+
+        Raises ParallelBackendError in place of PluginError.
+        """
+        try:
+            yield
+        except PluginError as error:
+            if not self.missing:
+                raise
+            worker, wanted = next(iter(self.missing.items()))
+            remedy = f"pip install {' '.join(wanted)}"
+            raise ParallelBackendError(f"{self.cluster}: {error}; worker {worker} lacks plugins: {remedy}") from error
+
+
+def agree(cluster: str, workers: Mapping[str, Installed]) -> Agreement:
+    """Compare what the workers have with what this machine has.
+
+    `workers`: by address. Raises ParallelBackendError where runs could not start there, or would not give the same.
+    """
+    used = {name for (kind, _), name in Plugins.installed().source.items() if kind is not CommandSpec}
+    here = {name: version for name, version in what_is_installed()().items() if name in {*NEEDED, *used}}
+    for worker, there in workers.items():
+        for name, version in here.items():
+            if name not in there and name in NEEDED:
+                remedy = f'pip install "tidegate[sim]=={here["tidegate"]}" there'
+                raise ParallelBackendError(f"{cluster}: worker {worker} has no {name}: {remedy}")
+            if there.get(name, version) != version:
+                remedy = f"run Python {version}" if name == PYTHON else f"pip install {name}=={version}"
+                found = f"{name} {there[name]}, and this machine {version}"
+                raise ParallelBackendError(f"{cluster}: worker {worker} has {found}: {remedy} there")
+    missing = {
+        worker: tuple(f"{name}=={version}" for name, version in here.items() if name not in there)
+        for worker, there in workers.items()
+    }
+    return Agreement(cluster, {worker: plugins for worker, plugins in missing.items() if plugins})

@@ -1,0 +1,16 @@
+"""Where independent runs go, by name, and what is raised when they cannot."""
+
+from enum import StrEnum
+
+
+class Backend(StrEnum):
+    """Where tasks run."""
+
+    processes = "processes"
+    """Processes of this machine."""
+    ray = "ray"
+    dask = "dask"
+
+
+class ParallelBackendError(Exception):
+    """A backend that cannot be used; the message says what to install or to start."""
