@@ -40,6 +40,7 @@ discovery          keeps the catalog true; catalog, signature: what the Tritons 
   split_models       models in partitions, which clients see as one
 gpus               which GPUs and MIG instances this machine has, as NVML tells
 mig/               how they are cut, and how a layout wants them cut (`tidegate mig`)
+shadow             what passes in shadow mode is shown to a process that simulates what a policy would have gained
 settings           what of the configuration may change while requests are under way: one value, swapped as a whole
 take_over          several processes on one port, the last of which serves; ports: they are bound before they are served
 fronts/            processes that have the clients, where one is not enough; the supervisor of both

@@ -11,6 +11,7 @@ from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, open_known
 from tidegate_proxy.forwarded import fits
 from tidegate_proxy.heading import Headings, NotSchedulable
+from tidegate_proxy.shadow import Shadow
 from tidegate_proxy.signature import STRINGS_ASIDE_FROM
 from tidegate_proxy.transport import Metadata
 from tidegate_proxy.wire import first_string
@@ -19,7 +20,9 @@ from tidegate_proxy.wire import first_string
 class Inference:
     """Opens requests, which may be done in any thread, and hands those that can be scheduled to the driver."""
 
-    def __init__(self, directory: Directory, driver: Driver, applications: Applications) -> None:
+    def __init__(self, directory: Directory, driver: Driver, applications: Applications, shadow: Shadow) -> None:
+        """`shadow` is shown what passes, where it wants that."""
+        self._shadow = shadow
         self._directory = directory
         self._driver = driver
         self._applications = applications
@@ -48,9 +51,13 @@ class Inference:
         if headings is None or headings.signature is not signature:
             headings = self._headings[model] = Headings(signature, self._applications.parameter)
         try:
-            return open_known(message, headings)
+            envelope = open_known(message, headings)
         except NotSchedulable:
             return None
+        if self._shadow.is_on:
+            self._shadow.seen(envelope)
+            return None
+        return envelope
 
     def submit(self, client: Client, arrival_ns: int, remaining_s: float | None) -> None:
         """Have it scheduled. `remaining_s`: until the client's own deadline, if it has one."""

@@ -27,6 +27,7 @@ from tidegate_proxy.observability.metrics_page import MetricsPage
 from tidegate_proxy.passage import Passages
 from tidegate_proxy.probing import watch
 from tidegate_proxy.settings import InForce, settings_of
+from tidegate_proxy.shadow import Shadow
 from tidegate_proxy.take_over import prefer_newest
 
 if TYPE_CHECKING:
@@ -51,8 +52,10 @@ class Proxy:
         gate: Gate,
         bounds: Bounds,
         in_force: InForce,
+        shadow: Shadow,
     ) -> None:
         self.config = config
+        self.shadow = shadow
         self.in_force = in_force
         self.driver = driver
         self.bounds = bounds

@@ -47,6 +47,7 @@ from tidegate_proxy.queue_delay import drop_delays
 from tidegate_proxy.regions import Regions
 from tidegate_proxy.routing import Routing
 from tidegate_proxy.settings import InForce, settings_of
+from tidegate_proxy.shadow import Shadow
 from tidegate_proxy.starting_profiles import hosted, misfits, said_of_others, starting_profiles
 
 log = logging.getLogger(__name__)
@@ -109,11 +110,14 @@ async def serving(
         passages = Passages(routing, observability)
         driver.on_stray = passages.take_over
         control = Control(discovery.backends, directory, discovery, routing, observability, liveness)
-        inference = Inference(directory, driver, Applications(config.app))
-        proxy = Proxy(config, directory, driver, discovery, control, passages, gate, bounds, in_force)
+        shadow = Shadow(config, in_force, directory, measured)
+        observability.on_passed = shadow.ended
+        stack.push_async_callback(shadow.close)
+        inference = Inference(directory, driver, Applications(config.app), shadow)
+        proxy = Proxy(config, directory, driver, discovery, control, passages, gate, bounds, in_force, shadow)
         stack.push_async_callback(proxy.close)
         proxy.actuator = _actuator(config, controller, proxy, discovery, processes) if controller else None
-        for work in (discovery.look_around(), proxy.look_at_files(), proxy.control_layout()):
+        for work in (discovery.look_around(), proxy.look_at_files(), proxy.control_layout(), shadow.run()):
             stack.push_async_callback(_cancelled, asyncio.create_task(work))
         if config.listen.metrics:
             page = MetricsPage(
@@ -126,6 +130,7 @@ async def serving(
                 gate,
                 bounds,
                 http_limits(config),
+                shadow,
                 lambda: proxy.actuator,
             )
             await proxy.show_metrics(page, config.listen.metrics, stack)

@@ -43,6 +43,8 @@ class Settings:
     """The same of one connection, where it is more than one answer."""
     refuses_shared_memory: bool = False
     """Whether tensors in shared memory are refused rather than left to a Triton."""
+    shadow: bool = False
+    """Whether every request passes as it is, and is only looked at."""
 
     def leg_ns(self, planned_ns: int) -> int:
         """How long a leg may take that is planned to take `planned_ns`."""
@@ -68,6 +70,7 @@ def settings_of(config: ServeConfig) -> Settings:
         max_unread_bytes=int(limits.max_unread_bytes),
         max_unread_bytes_per_connection=int(limits.max_unread_bytes_per_connection),
         refuses_shared_memory=config.shared_memory == "refuse",
+        shadow=config.shadow,
     )
 
 

@@ -12,6 +12,7 @@ detail       what charts need of a run beyond its figures
 document     the results as JSON; report, goodput_report, sweep_report: as pages, made of
 verdicts     the sentences at the top; charts, gantt_charts, over_load: what is drawn; tables: what is listed
 what_if      requests that came, once more, with something otherwise
+shadow       what a policy would have done with what passed a Tidegate untouched; shadow_process: beside a live one
 replay       a recorded run again, simulated or live: the same events give the same commands
 
 What is exported here needs nothing beyond the core; `result` and all that uses it need the extra `sim`.

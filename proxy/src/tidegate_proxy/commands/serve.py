@@ -76,6 +76,14 @@ def serve(
         int | None,
         typer.Option(help="Processes that clients are connected to, beside the one that schedules. [default: 0]"),
     ] = None,
+    shadow: Annotated[
+        bool | None,
+        typer.Option(
+            "--shadow",
+            help="Schedule nothing: let every request pass as it is, and tell at /shadow of the metrics page what the "
+            "policy would have gained.",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the policy's random generator.")] = None,
     log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,
 ) -> None:
@@ -112,6 +120,7 @@ def serve(
         "drain_s": drain_s,
         "transport": transport,
         "fronts": fronts,
+        "shadow": shadow,
         "seed": seed,
         "log": {"format": log_format},
     }
@@ -280,6 +289,8 @@ def _announce(proxy: "Proxy") -> None:
     console.print(
         f"[bold]policy[/]   {proxy.config.policy.name} over {len(proxy.catalog.workers)} workers: {scheduled}"
     )
+    if proxy.config.shadow:
+        console.print("[bold]shadow[/]   nothing is scheduled: every request passes as it is")
     if proxy.http_address:
         console.print(f"[bold]HTTP[/]     {proxy.http_address}")
     if proxy.metrics_address:

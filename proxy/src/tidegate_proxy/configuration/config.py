@@ -236,6 +236,10 @@ class ServeConfig(Section):
     observers: tuple[Annotated[ObserverChoice, _short(ObserverChoice, "name")], ...] = Field(
         default=(), description="Who watches the engine; a string is the name of an observer"
     )
+    shadow: bool = Field(
+        default=False,
+        description="Every request passes as it is; what the policy would have done is simulated and told at /shadow",
+    )
     seed: int = Field(default=0, ge=0, description="Of the policy's random generator")
     wait_s: Seconds = Field(default=10.0, description="How long to wait at start for the Tritons to become ready")
     clients: ClientsConfig = Field(default=ClientsConfig(), description="Who counts as one client")
@@ -276,6 +280,7 @@ class ServeConfig(Section):
         self._check_ports()
         self._check_take_over()
         self._check_workers()
+        self._check_shadow()
         if self.fronts and self.transport != "http2":
             raise ValueError("fronts: they speak gRPC as transport: http2 does: leave `transport` out, or the fronts")
         if self.controller is not None and self.layout is None:
@@ -301,6 +306,17 @@ class ServeConfig(Section):
                 raise ValueError(f"tritons.{index}.kind: the layout says it of worker {triton.worker!r}: leave it out")
             if triton.worker is not None and workers[triton.worker] > 1:
                 raise ValueError(f"tritons: {workers[triton.worker]} of them are worker {triton.worker!r}")
+
+    def _check_shadow(self) -> None:
+        """Whoever only looks on changes nothing at the Tritons."""
+        if not self.shadow:
+            return
+        if self.layout is not None:
+            raise ValueError(
+                "shadow: models of a layout may be split, and then cannot pass as they are: leave layout out"
+            )
+        if delayed := [name for name, model in self.models.items() if model.load_without_delay]:
+            raise ValueError(f"shadow: models.{delayed[0]}.load_without_delay would change the Tritons: leave it out")
 
     def _check_take_over(self) -> None:
         """Clients have to leave the old process while it still answers."""

@@ -33,6 +33,7 @@ LIVE: Final = frozenset(
         "restricted",
         "page",
         "shared_memory",
+        "shadow",
         "log.level",
         "controller.enabled",
     }

@@ -31,15 +31,17 @@ from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.statistics import Counts
 from tidegate_proxy.observability.triton_metrics import merge, request_metrics, scrape
 from tidegate_proxy.ports import bind
+from tidegate_proxy.shadow import Shadow
 
 METRICS: Final = b"/metrics"
 MODELS: Final = b"/models"
 LAYOUT: Final = b"/layout"
+SHADOW: Final = b"/shadow"
 
 
 class MetricsPage:
     """Serves GET /metrics, GET /models: what happens to the requests of each, GET /layout: what is in force, and what a
-    controller makes of it, and the live page. Lives in one event loop."""
+    controller makes of it, GET /shadow: what a policy would have gained, and the live page. Lives in one event loop."""
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class MetricsPage:
         gate: Gate,
         bounds: Bounds,
         limits: HttpLimits,
+        shadow: Shadow,
         actuator: Callable[[], Actuator | None] = lambda: None,
     ) -> None:
         self._policy = policy
@@ -63,6 +66,7 @@ class MetricsPage:
         self._gate = gate
         self._bounds = bounds
         self._limits = limits
+        self._shadow = shadow
         self._actuator = actuator
         live = Live(driver, directory, discovery)
         self._live_page = LivePage(live, Viewers(live), self._looks_refused)
@@ -91,11 +95,15 @@ class MetricsPage:
             await self._look(exchange, scope["query_string"])
         elif refusal := self._gate.http_refusal(exchange.path.decode("latin1"), exchange.first_headers()):
             await exchange.reply(_answer_of(refusal))
-        elif exchange.path not in {METRICS, MODELS, LAYOUT}:
-            words = "metrics are at /metrics, each model at /models, the layout at /layout, the live page at /live"
+        elif exchange.path not in {METRICS, MODELS, LAYOUT, SHADOW}:
+            words = "metrics are at /metrics, each model at /models, the layout at /layout, the live page at /live, "
+            words += "what a policy would have gained at /shadow"
             await exchange.reply(error(404, words))
         elif exchange.method not in ("GET", "HEAD"):
             await exchange.reply(error(405, "this is read with GET", (b"allow", b"GET, HEAD")))
+        elif exchange.path == SHADOW:
+            body = json.dumps(self._shadow.document()).encode()
+            await exchange.reply(Answer(200, [(b"content-type", b"application/json")], body))
         elif exchange.path == METRICS:
             await exchange.reply(await self._page())
         else:
@@ -167,6 +175,7 @@ class MetricsPage:
     ) -> bytes:
         registry = registry_of(snapshot, self._policy(), time.monotonic_ns(), ejections, self._bounds)
         registry.register(self._liveness)
+        registry.register(self._shadow)
         pending = {(model, version): snapshot.waiting[model] for model, version in counts}
         requests = request_metrics(counts, pending)
         own = generate_latest(registry).decode()

@@ -1,0 +1,33 @@
+"""The process beside a Tidegate in shadow mode, `python -m tidegate.sim.shadow_process`: JSON lines in, reports out.
+
+It gives way to everybody else on the machine, and nobody waits for it: where it breaks, requests do not notice.
+"""
+
+import os
+import sys
+
+import msgspec
+
+from tidegate.host import Plugins
+from tidegate.sim.shadow import Begin, Passed, Shadow
+
+
+def main() -> None:
+    """Answer each message that wants a report by one line, until the input ends."""
+    os.nice(19)
+    plugins = Plugins.installed()
+    messages = msgspec.json.Decoder(Begin | Passed)
+    shadow: Shadow | None = None
+    for line in sys.stdin.buffer:
+        message = messages.decode(line)
+        if isinstance(message, Begin):
+            shadow = Shadow(message, plugins)
+        elif shadow is not None:
+            shadow.take(message)
+            if message.report:
+                sys.stdout.buffer.write(msgspec.json.encode(shadow.report(message.now_ns)) + b"\n")
+                sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

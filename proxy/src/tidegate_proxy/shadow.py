@@ -1,0 +1,238 @@
+"""Shadow mode: what passes untouched is shown to a process beside this one, which says what a policy would have gained.
+
+That process runs at the lowest priority and simulates (`tidegate.sim.shadow`). Nobody waits for it: what it does not
+take in time is left out and counted, and where it ends another is started a while later.
+"""
+
+import asyncio
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from prometheus_client.core import GaugeMetricFamily
+
+from tidegate.documents import ProfileFile
+from tidegate_proxy.catalog import Catalog, Directory
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.envelope import Envelope
+from tidegate_proxy.faults import faults
+from tidegate_proxy.settings import InForce
+from tidegate_proxy.starting_profiles import hosted, starting_profiles
+
+log = logging.getLogger(__name__)
+
+COMMAND: Final = ("-m", "tidegate.sim.shadow_process")
+TELL_EVERY_S: Final = 1.0
+REPORT_EVERY: Final = 10
+"""Every so many messages a report is asked for."""
+MOST_REQUESTS: Final = 20_000
+"""Between two messages; more are counted, and left out."""
+MOST_UNREAD_BYTES: Final = 16 << 20
+"""What the process has not read yet; what comes while it is more is left out."""
+LONGEST_REPORT: Final = 4 << 20
+START_AGAIN_S: Final = 60.0
+
+
+class Shadow:
+    """Lives in the event loop; only `seen` may be called in other threads, and `collect`."""
+
+    def __init__(self, config: ServeConfig, in_force: InForce, directory: Directory, measured: ProfileFile) -> None:
+        self._config = config
+        self._in_force = in_force
+        self._directory = directory
+        self._measured = measured
+        self._seen: list[tuple[int, str, int, str, str]] = []
+        self._ended: list[tuple[int, str, int, bool]] = []
+        self._counts = Counter[str]()
+        self._process: asyncio.subprocess.Process | None = None
+        self._told: Catalog | None = None
+        self._report: dict[str, Any] | None = None
+        self._messages = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether requests are to pass as they are."""
+        return self._in_force.settings.shadow
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the process that simulates; None: there is none."""
+        return self._process.pid if self._process else None
+
+    def seen(self, envelope: Envelope) -> None:
+        """A request passes that could have been scheduled."""
+        if len(self._seen) < MOST_REQUESTS:
+            heading = envelope.heading
+            self._seen.append((time.monotonic_ns(), heading.model, heading.rows, heading.merge_key, heading.shape))
+        else:
+            self._counts["left_out"] += 1
+
+    def ended(self, model: str, sent_ns: int, took_ns: int, ok: bool) -> None:
+        """A request that was not scheduled has its answer."""
+        if self.is_on and len(self._ended) < MOST_REQUESTS:
+            self._ended.append((sent_ns, model, took_ns, ok))
+
+    def document(self) -> dict[str, Any]:
+        """What is known, for machines: GET /shadow."""
+        return {
+            "shadow": self.is_on,
+            "seen": self._counts["seen"],
+            "left_out": self._counts["left_out"],
+            "simulator": "runs" if self._process else "does not run",
+            "report": self._report,
+        }
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The same for Prometheus."""
+        attainment = GaugeMetricFamily(
+            "tidegate_shadow_attainment",
+            "Share of the requests in time, of the latest minute in shadow mode: as measured, and as simulated under "
+            "Triton's own batcher and under the policy.",
+            labels=["model", "side"],
+        )
+        gain = GaugeMetricFamily(
+            "tidegate_shadow_gain",
+            "What the policy would add to the attainment: the bounds of the 95 % interval. Absent where nothing is "
+            "promised.",
+            labels=["model", "bound"],
+        )
+        for estimate in (self._report or {}).get("estimates", ()) if self.is_on else ():
+            for side in ("measured", "batcher", "policy"):
+                attainment.add_metric([estimate["model"], side], estimate[side])
+            for bound, value in zip(("low", "high"), estimate["gain"] or (), strict=False):
+                gain.add_metric([estimate["model"], bound], value)
+        yield attainment
+        yield gain
+
+    async def run(self) -> None:
+        """For ever: show the process what passed, while that is wanted."""
+        while True:
+            await asyncio.sleep(TELL_EVERY_S)
+            if not self.is_on:
+                await self._end()
+                continue
+            try:
+                await self._run_process()
+            except Exception as error:
+                faults.report("the simulator of shadow mode", error)
+            await self._end()
+            if self.is_on:
+                log.warning(
+                    "shadow: the simulator has ended (requests do not notice); it is started again in %g s. Has it "
+                    "all it needs: pip install tidegate[sim] and the plugin of the policy?",
+                    START_AGAIN_S,
+                )
+                await asyncio.sleep(START_AGAIN_S)
+
+    async def close(self) -> None:
+        """End the process."""
+        await self._end()
+
+    async def _run_process(self) -> None:
+        """Until it ends, or shadow mode does."""
+        pipe = asyncio.subprocess.PIPE
+        self._process = process = await asyncio.create_subprocess_exec(
+            sys.executable, *COMMAND, stdin=pipe, stdout=pipe, limit=LONGEST_REPORT
+        )
+        self._told = None
+        reading = asyncio.create_task(self._read(process))
+        try:
+            while self.is_on and process.returncode is None and not reading.done():
+                self._tell(process)
+                await asyncio.sleep(TELL_EVERY_S)
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    def _tell(self, process: asyncio.subprocess.Process) -> None:
+        seen, self._seen = self._seen, []
+        ended, self._ended = self._ended, []
+        stdin = process.stdin
+        if stdin is None or stdin.transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
+            self._counts["left_out"] += len(seen)
+            return
+        self._counts["seen"] += len(seen)
+        catalog = self._directory.catalog
+        if self._told is None or not catalog.same_plan(self._told):
+            self._told = catalog
+            stdin.write(msgspec.json.encode(self._begin(catalog)) + b"\n")
+        self._messages += 1
+        passed = {
+            "type": "passed",
+            "now_ns": time.monotonic_ns(),
+            "seen": seen,
+            "ended": ended,
+            "report": self._messages % REPORT_EVERY == 0,
+        }
+        stdin.write(msgspec.json.encode(passed) + b"\n")
+
+    def _begin(self, catalog: Catalog) -> dict[str, Any]:
+        guessed = {
+            name
+            for name, kind in hosted(catalog)
+            if not self._measured.profiles_of(name, kind, catalog.models[name].max_rows)
+        }
+        setup = {
+            "models": tuple(catalog.models.values()),
+            "workers": tuple(catalog.workers),
+            "profiles": starting_profiles(catalog, self._measured),
+            "seed": self._config.seed,
+        }
+        policy = self._config.policy
+        return {
+            "type": "begin",
+            "setup": setup,
+            "policy": policy.name,
+            "options": policy.options,
+            "batcher": _batcher(catalog),
+            "guessed": sorted(guessed),
+        }
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout, "it was asked for"
+        while line := await process.stdout.readline():
+            self._report = msgspec.json.decode(line, type=dict[str, Any])
+            for estimate in self._report["estimates"]:
+                if not estimate["model"]:
+                    log.info("shadow: %s", _in_words(self._report["policy"], estimate))
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        self._seen, self._ended = [], []
+        if process is None:
+            return
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def _batcher(catalog: Catalog) -> dict[str, Any]:
+    """How the Tritons' own batchers are configured, in options of the policy `triton`, which has one for all models.
+
+    Where models differ it is what most have; that the simulator is checked against what was measured shows the rest.
+    """
+    ways = Counter(
+        (
+            tuple(model.config.dynamic_batching.preferred_batch_size),
+            model.config.dynamic_batching.max_queue_delay_microseconds,
+        )
+        for models in catalog.loaded.values()
+        for model in models
+        if model.config.name in catalog.models
+    )
+    if not ways:
+        return {}
+    (preferred, delay_us), _ = ways.most_common(1)[0]
+    return {"preferred_batch_size": preferred, "max_queue_delay_ms": delay_us / 1000}
+
+
+def _in_words(policy: str, estimate: dict[str, Any]) -> str:
+    said = f"{100 * estimate['measured']:.1f} % in time of {estimate['requests']} requests"
+    if estimate["gain"] is None:
+        return f"{said}; what {policy} would gain is not said: {estimate['why']}"
+    low, high = (100 * bound for bound in estimate["gain"])
+    return f"{said}; with {policy} {low:+.1f} to {high:+.1f} points"

@@ -1,0 +1,80 @@
+"""What is said of requests that passed untouched, and when nothing is promised."""
+
+from random import Random
+
+import pytest
+
+from tidegate.api import Model, Profile, Setup, Worker
+from tidegate.host import Plugins
+from tidegate.sim.shadow import MOST_REQUESTS, Begin, Ended, Estimate, Passed, Seen, Shadow
+
+S = 1_000_000_000
+MS = 1_000_000
+NOW = 24 * S
+SETUP = Setup(
+    models=(Model("m", 32, slo_ns=50 * MS),),
+    workers=(Worker(0, "w", ("m",)),),
+    profiles=(Profile.linear("m", alpha_ms=1.0, beta_ms=10.0, max_rows=32),),
+)
+
+
+def _begin(*, guessed: tuple[str, ...] = ()) -> Begin:
+    return Begin(SETUP, "symphony", {}, {}, guessed)
+
+
+def _passed(rate_rps: float, until_ns: int = NOW) -> list[Seen]:
+    rng, at_s, seen = Random(1), 0.0, []
+    while (at_s := at_s + rng.expovariate(rate_rps)) < until_ns / S:
+        seen.append(Seen(round(at_s * S), "m", 1, "", ""))
+    return seen
+
+
+def _estimate(begin: Begin, seen: list[Seen], in_time: float) -> Estimate:
+    """What is said where so large a share was in time, as measured."""
+    shadow, rng = Shadow(begin, Plugins.installed()), Random(2)
+    took_ns = [20 * MS if rng.random() < in_time else 90 * MS for _ in seen]
+    ended = [Ended(request.at_ns, "m", each, ok=True) for request, each in zip(seen, took_ns, strict=True)]
+    shadow.take(Passed(NOW, seen, ended, report=True))
+    return shadow.report(NOW).estimates[0]
+
+
+@pytest.fixture(scope="module")
+def simulated() -> float:
+    """The attainment of the simulated batcher at the rate of these tests."""
+    return _estimate(_begin(), _passed(400), 1.0).batcher
+
+
+def test_where_the_simulator_agrees_a_gain_is_told_with_its_doubt(simulated: float) -> None:
+    said = _estimate(_begin(), _passed(400), simulated)
+    assert said.why == ""
+    assert said.gain is not None
+    low, high = said.gain
+    assert low <= said.policy - said.batcher <= high
+    assert high - low >= 2 * abs(said.error)
+
+
+def test_where_it_disagrees_nothing_is_promised(simulated: float) -> None:
+    said = _estimate(_begin(), _passed(400), simulated - 0.2)
+    assert said.gain is None
+    assert "points from what was measured" in said.why
+
+
+def test_nothing_is_promised_of_a_guess_or_of_a_few(simulated: float) -> None:
+    assert "tidegate profile" in _estimate(_begin(guessed=("m",)), _passed(400), simulated).why
+    assert "too few" in _estimate(_begin(), _passed(2), 1.0).why
+
+
+def test_who_left_without_an_answer_was_not_in_time() -> None:
+    seen = _passed(20)
+    shadow = Shadow(_begin(), Plugins.installed())
+    ended = [Ended(request.at_ns, "m", 20 * MS, ok=True) for request in seen[::2]]
+    shadow.take(Passed(NOW, seen, ended, report=True))
+    assert shadow.report(NOW).estimates[0].measured == pytest.approx(0.5, abs=0.01)
+
+
+def test_the_window_is_bounded_and_slides() -> None:
+    shadow = Shadow(_begin(), Plugins.installed())
+    shadow.take(Passed(S, [Seen(at_ns, "m", 1, "", "") for at_ns in range(2 * MOST_REQUESTS)], [], report=False))
+    assert len(shadow._seen) == MOST_REQUESTS
+    shadow.take(Passed(200 * S, [], [], report=True))
+    assert shadow.report(200 * S).estimates == []

@@ -1,0 +1,148 @@
+"""Shadow mode: every request passes as it is, and what would have been gained is told by a process nobody waits for."""
+
+import json
+import os
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tests.proxy.fixtures.here import ProxyHere
+from tidegate_proxy import shadow
+from tidegate_proxy.configuration.config_file import ConfigError, read_config
+from tidegate_proxy.embedded import EmbeddedTriton
+
+Make = Callable[..., Any]
+LISTEN = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
+
+
+def _request(model: str, values: list[float], **fields: str) -> bytes:
+    message = service_pb2.ModelInferRequest(model_name=model, **fields)
+    message.inputs.add(name="X", datatype="FP32", shape=[1, len(values)])
+    message.raw_input_contents.append(np.array(values, np.float32).tobytes())
+    return message.SerializeToString()
+
+
+CASES = {
+    "an answer": _request("echo", [1, 2, 3], id="mine"),
+    "another version": _request("echo", [1], model_version="9"),
+    "refused by the model": _request("picky", [-1]),
+    "no such model": _request("nope", [1]),
+}
+
+
+@pytest.fixture
+def shadowing(serve_here: Make, triton: EmbeddedTriton, monkeypatch: pytest.MonkeyPatch) -> ProxyHere:
+    """A Tidegate in shadow mode whose process reports often."""
+    monkeypatch.setattr(shadow, "TELL_EVERY_S", 0.05)
+    monkeypatch.setattr(shadow, "REPORT_EVERY", 1)
+    proxy: ProxyHere = serve_here([triton], policy="symphony", tritons=[_both(triton)], listen=LISTEN, shadow=True)
+    return proxy
+
+
+def _both(triton: EmbeddedTriton) -> dict[str, str]:
+    return {"grpc": triton.grpc_address, "http": triton.http_address}
+
+
+def _document(proxy: ProxyHere) -> dict[str, Any]:
+    with urllib.request.urlopen(f"http://{proxy.serving.metrics_address}/shadow") as answer:
+        return dict(json.load(answer))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_answers_and_errors_are_tritons_to_the_byte(
+    case: str, triton: EmbeddedTriton, shadowing: object, call: Make
+) -> None:
+    assert call(shadowing, "ModelInfer", CASES[case]) == call(triton, "ModelInfer", CASES[case])
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1,2],"data":[1,2]}]}', b'{"no":1}']
+)
+def test_http_is_tritons_to_the_byte(body: bytes, triton: EmbeddedTriton, shadowing: ProxyHere) -> None:
+    def ask(address: str) -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(f"http://{address}/v2/models/echo/infer", data=body) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    assert ask(shadowing.serving.http_address) == ask(triton.http_address)
+    assert shadowing.engine.tally.accepted == 0
+
+
+def test_streams_are_tritons_in_their_order(
+    triton: EmbeddedTriton, shadowing: object, open_stream: Make, rest_of: Make
+) -> None:
+    sent = [_request("echo", [step], id=str(step)) for step in range(20)]
+    answers, code, _ = rest_of(open_stream(shadowing, sent))
+    assert code is grpc.StatusCode.OK
+    assert answers == rest_of(open_stream(triton, sent))[0]
+    assert [answer.infer_response.id for answer in answers] == [str(step) for step in range(20)]
+
+
+def test_nothing_is_scheduled_and_all_is_counted(
+    triton: EmbeddedTriton, shadowing: ProxyHere, call: Make, eventually: Make
+) -> None:
+    for _ in range(5):
+        call(shadowing, "ModelInfer", CASES["an answer"])
+    eventually(lambda: _document(shadowing)["seen"] == 5, "they are shown to the simulator")
+    assert shadowing.engine.tally.accepted == 0
+    assert _document(shadowing)["shadow"]
+
+
+def test_a_killed_simulator_costs_nothing_and_is_started_again(
+    shadowing: ProxyHere,
+    call: Make,
+    eventually: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shadow, "START_AGAIN_S", 0.05)
+    of_proxy = shadowing.serving.shadow
+    eventually(lambda: of_proxy.process_id, "the simulator runs")
+    first = of_proxy.process_id
+    os.kill(first, signal.SIGKILL)
+    code, _ = call(shadowing, "ModelInfer", CASES["an answer"])
+    assert code is grpc.StatusCode.OK
+    eventually(lambda: of_proxy.process_id not in (None, first), "another is started")
+
+
+def test_a_simulator_that_reads_nothing_costs_no_memory(
+    shadowing: ProxyHere,
+    call: Make,
+    eventually: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shadow, "MOST_REQUESTS", 3)
+    monkeypatch.setattr(shadow, "TELL_EVERY_S", 1.0)
+    of_proxy = shadowing.serving.shadow
+    eventually(lambda: of_proxy.process_id, "the simulator runs")
+    os.kill(of_proxy.process_id, signal.SIGSTOP)
+    monkeypatch.setattr(shadow, "MOST_UNREAD_BYTES", -1)
+    for _ in range(10):
+        code, _ = call(shadowing, "ModelInfer", CASES["an answer"])
+        assert code is grpc.StatusCode.OK
+    eventually(lambda: _document(shadowing)["left_out"] == 10, "what is not read is left out, and counted")
+
+
+def test_it_is_switched_on_and_off_while_it_serves(
+    triton: EmbeddedTriton, serve_here: Make, call: Make, eventually: Make
+) -> None:
+    proxy = serve_here([triton])
+    for is_on, scheduled in ((True, 0), (False, 1), (True, 1)):
+        proxy.run(proxy.serving.reconfigure(proxy.serving.config.model_copy(update={"shadow": is_on})))
+        code, _ = call(proxy, "ModelInfer", CASES["an answer"])
+        assert code is grpc.StatusCode.OK
+        assert proxy.engine.tally.accepted == scheduled
+
+
+def test_what_would_change_the_tritons_is_refused() -> None:
+    tritons = {"tritons": ["localhost:8001"], "shadow": True}
+    with pytest.raises(ConfigError, match="load_without_delay"):
+        read_config(flags={**tritons, "models": {"m": {"load_without_delay": True}}})
