@@ -1,7 +1,8 @@
 """Run every benchmark: `make bench`, or `python -m bench [--json FILE]`. Nothing else should run meanwhile.
 
 Not among them, since they take long or need the papers' data, all `python -m bench.NAME`: synthetic_workloads, faults,
-ppipe_planner, ppipe_simulated, dynamic_models, shadow_switch, inss, inss.live.
+ppipe_planner, ppipe_simulated, dynamic_models, shadow_switch, shadow_mode, inss,
+inss.live.
 """
 
 import argparse
