@@ -167,14 +167,14 @@ def show(console: Console, rows: list[Compared]) -> None:
     table = Table("workload", "passed", "scheduled", "gained", "simulated gain", "said", "off", "aim", "p50 ms", "CPU")
     for row in rows:
         said = row.said
-        low, high = said["gain"] or (None, None)
+        low, high = said["gain"] or (0.0, 0.0)
         table.add_row(
             row.workload + (" [yellow](generator fell behind)[/]" if row.fell_behind else ""),
             f"{row.measured:.1%} (seen {said['measured']:.1%}, simulated {said['batcher']:.1%})",
             f"{row.scheduled:.1%} (simulated {said['policy']:.1%})",
             f"{100 * row.gain:+.1f}",
             f"{100 * (said['policy'] - said['batcher']):+.1f}",
-            f"{100 * low:+.1f} to {100 * high:+.1f}" if low is not None else f"nothing: {said['why']}",
+            f"{100 * low:+.1f} to {100 * high:+.1f}" if said["gain"] else f"nothing: {said['why']}",
             f"{100 * row.off:+.1f}",
             "met" if abs(row.off) <= AIM else "[red]missed[/]",
             f"{row.plain_p50_ms:.1f} -> {row.shadow_p50_ms:.1f}",

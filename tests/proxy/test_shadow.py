@@ -26,7 +26,7 @@ def _request(model: str, values: list[float], **fields: str) -> bytes:
     message = service_pb2.ModelInferRequest(model_name=model, **fields)
     message.inputs.add(name="X", datatype="FP32", shape=[1, len(values)])
     message.raw_input_contents.append(np.array(values, np.float32).tobytes())
-    return message.SerializeToString()
+    return bytes(message.SerializeToString())
 
 
 CASES = {
@@ -107,6 +107,7 @@ def test_a_killed_simulator_costs_nothing_and_is_started_again(
     of_proxy = shadowing.serving.shadow
     eventually(lambda: of_proxy.process_id, "the simulator runs")
     first = of_proxy.process_id
+    assert first
     os.kill(first, signal.SIGKILL)
     code, _ = call(shadowing, "ModelInfer", CASES["an answer"])
     assert code is grpc.StatusCode.OK
@@ -123,6 +124,7 @@ def test_a_simulator_that_reads_nothing_costs_no_memory(
     monkeypatch.setattr(shadow, "TELL_EVERY_S", 1.0)
     of_proxy = shadowing.serving.shadow
     eventually(lambda: of_proxy.process_id, "the simulator runs")
+    assert of_proxy.process_id
     os.kill(of_proxy.process_id, signal.SIGSTOP)
     monkeypatch.setattr(shadow, "MOST_UNREAD_BYTES", -1)
     for _ in range(10):

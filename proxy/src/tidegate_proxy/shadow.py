@@ -9,11 +9,12 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from tidegate.documents import ProfileFile
 from tidegate_proxy.catalog import Catalog, Directory
@@ -37,7 +38,7 @@ LONGEST_REPORT: Final = 4 << 20
 START_AGAIN_S: Final = 60.0
 
 
-class Shadow:
+class Shadow(Collector):
     """Lives in the event loop; only `seen` may be called in other threads, and `collect`."""
 
     def __init__(self, config: ServeConfig, in_force: InForce, directory: Directory, measured: ProfileFile) -> None:
@@ -60,7 +61,7 @@ class Shadow:
 
     @property
     def process_id(self) -> int | None:
-        """Of the process that simulates; None: there is none."""
+        """The id of the process that simulates; None: there is none."""
         return self._process.pid if self._process else None
 
     def seen(self, envelope: Envelope) -> None:
@@ -88,25 +89,7 @@ class Shadow:
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The same for Prometheus."""
-        attainment = GaugeMetricFamily(
-            "tidegate_shadow_attainment",
-            "Share of the requests in time, of the latest minute in shadow mode: as measured, and as simulated under "
-            "Triton's own batcher and under the policy.",
-            labels=["model", "side"],
-        )
-        gain = GaugeMetricFamily(
-            "tidegate_shadow_gain",
-            "What the policy would add to the attainment: the bounds of the 95 % interval. Absent where nothing is "
-            "promised.",
-            labels=["model", "bound"],
-        )
-        for estimate in (self._report or {}).get("estimates", ()) if self.is_on else ():
-            for side in ("measured", "batcher", "policy"):
-                attainment.add_metric([estimate["model"], side], estimate[side])
-            for bound, value in zip(("low", "high"), estimate["gain"] or (), strict=False):
-                gain.add_metric([estimate["model"], bound], value)
-        yield attainment
-        yield gain
+        return gauges((self._report or {}).get("estimates", ()) if self.is_on else ())
 
     async def run(self) -> None:
         """For ever: show the process what passed, while that is wanted."""
@@ -208,6 +191,29 @@ class Shadow:
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+def gauges(estimates: Iterable[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:
+    """Estimates as metrics."""
+    attainment = GaugeMetricFamily(
+        "tidegate_shadow_attainment",
+        "Share of the requests in time, of the latest minute in shadow mode: as measured, and as simulated under "
+        "Triton's own batcher and under the policy.",
+        labels=["model", "side"],
+    )
+    gain = GaugeMetricFamily(
+        "tidegate_shadow_gain",
+        "What the policy would add to the attainment: the bounds of the 95 % interval. Absent where nothing is "
+        "promised.",
+        labels=["model", "bound"],
+    )
+    for estimate in estimates:
+        for side in ("measured", "batcher", "policy"):
+            attainment.add_metric([estimate["model"], side], estimate[side])
+        for bound, value in zip(("low", "high"), estimate["gain"] or (), strict=False):
+            gain.add_metric([estimate["model"], bound], value)
+    yield attainment
+    yield gain
 
 
 def _batcher(catalog: Catalog) -> dict[str, Any]:

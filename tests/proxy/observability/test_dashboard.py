@@ -12,7 +12,9 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from tests.proxy.observability.followed import Followed
 from tidegate.api import Batch, Leg, LegFinished, Model, Request, RequestArrived, Setup, Worker
@@ -25,6 +27,7 @@ from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.statistics import Statistics
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
 from tidegate_proxy.settings import InForce
+from tidegate_proxy.shadow import gauges
 
 ROOT = Path(__file__).parents[3]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/tidegate.json").read_text())
@@ -49,7 +52,7 @@ def _exported() -> dict[str, set[str]]:
     metrics.handled(ChangeProgressed(1, 1, "starting", gpus=1), [], 1)
     metrics.handled(ChangeProgressed(1, 1, "undone", gpus=1), [], 1)
     registry = registry_of(metrics.snapshot(), "fifs", 0, ejections, bounds)
-    own = generate_latest(registry).decode() + _liveness()
+    own = generate_latest(registry).decode() + _liveness() + _shadow()
     statistics = Statistics()
     statistics.declare("m", ["1"])
     page = merge(own, request_metrics(statistics.snapshot(), {}), {"h:1": None}, ["m"])
@@ -66,6 +69,23 @@ def _liveness() -> str:
     registry, liveness = CollectorRegistry(), Liveness(InForce())
     liveness.watch("engine", lambda: 0)
     registry.register(liveness)
+    return generate_latest(registry).decode()
+
+
+class _Said(Collector):
+    """What a shadow shows of these estimates."""
+
+    def __init__(self, estimates: list[dict[str, Any]]) -> None:
+        self._estimates = estimates
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        return gauges(self._estimates)
+
+
+def _shadow() -> str:
+    said = {"model": "m", "measured": 0.8, "batcher": 0.8, "policy": 0.9, "gain": [0.05, 0.15]}
+    registry = CollectorRegistry()
+    registry.register(_Said([said]))
     return generate_latest(registry).decode()
 
 

@@ -30,11 +30,11 @@ BLOCK_NS: Final = 5 * NS_PER_S
 SETTLING_NS: Final = 2 * NS_PER_S
 """The latest requests are left out: their answers may not have been seen yet."""
 MOST_REQUESTS: Final = 20_000
-"""Of a window: the oldest are forgotten, so that neither memory nor a simulation grows with the load."""
+"""A window has no more: the oldest are forgotten, so that neither memory nor a simulation grows with the load."""
 ENOUGH_REQUESTS: Final = 200
 ENOUGH_BLOCKS: Final = 4
 BELIEVED: Final = 0.03
-"""By how much the attainment of the simulated batcher may differ from the measured one."""
+"""The attainment of the simulated batcher may differ from the measured one by so much."""
 DRAWS: Final = 1000
 PATIENCE: Final = 100_000
 
