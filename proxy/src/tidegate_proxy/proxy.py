@@ -155,6 +155,7 @@ class Proxy:
         # From here on nothing fails, and nothing waits.
         self._gate.follow(gate)
         self.config = wanted
+        self.shadow.change_policy(wanted.policy)
         self.in_force.settings = settings_of(wanted)
         self.driver.settings_changed()
         if self.actuator and wanted.controller:

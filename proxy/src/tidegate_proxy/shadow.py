@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from tidegate.documents import ProfileFile
 from tidegate_proxy.catalog import Catalog, Directory
-from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.faults import faults
 from tidegate_proxy.settings import InForce
@@ -42,7 +42,8 @@ class Shadow(Collector):
     """Lives in the event loop; only `seen` may be called in other threads, and `collect`."""
 
     def __init__(self, config: ServeConfig, in_force: InForce, directory: Directory, measured: ProfileFile) -> None:
-        self._config = config
+        self._policy = config.policy
+        self._seed = config.seed
         self._in_force = in_force
         self._directory = directory
         self._measured = measured
@@ -90,6 +91,11 @@ class Shadow(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The same for Prometheus."""
         return gauges((self._report or {}).get("estimates", ()) if self.is_on else ())
+
+    def change_policy(self, policy: PolicyChoice) -> None:
+        """Speak of another policy from now on."""
+        if policy != self._policy:
+            self._policy, self._told, self._report = policy, None, None
 
     async def run(self) -> None:
         """For ever: show the process what passed, while that is wanted."""
@@ -163,9 +169,9 @@ class Shadow(Collector):
             "models": tuple(catalog.models.values()),
             "workers": tuple(catalog.workers),
             "profiles": starting_profiles(catalog, self._measured),
-            "seed": self._config.seed,
+            "seed": self._seed,
         }
-        policy = self._config.policy
+        policy = self._policy
         return {
             "type": "begin",
             "setup": setup,
