@@ -26,6 +26,8 @@ class PolicySpec:
     summary: str
     """One line, for lists."""
     policy: type[Policy]
+    tries: tuple[dict[str, Any], ...] = ({},)
+    """Options with which `tidegate recommend` tries it: its defaults, and others that are better for some load."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,12 @@ class PlannerSpec:
     """What makes of a problem and a plan of it a `tidegate.documents.Layout`.
 
     None: its plans say nothing of partitions and workers.
+    """
+    problem_of: Callable[[Any], Document] | None = None
+    """What makes a problem of a `tidegate.documents.Demand`, so that `tidegate recommend` tries the planner.
+
+    It raises PlanningError for a demand that lacks what the planner needs: what is lacking, and the remedy. None: it is
+    not tried, as with planners that others are judged by.
     """
 
 

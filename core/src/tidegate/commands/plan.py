@@ -56,7 +56,7 @@ def plan(
             raise PlanningError(f"--layout: plans of {name!r} say nothing of partitions and workers: leave it out")
         given = read_document(problem, planner.problem)
         if taken is None:
-            with _stdout_to_stderr():
+            with stdout_to_stderr():
                 found = run_under_bar(planner, given, time_limit_s, errors)
         else:
             found = read_document(taken, planner.plan)
@@ -93,7 +93,7 @@ def plan(
 
 
 @contextmanager
-def _stdout_to_stderr() -> Iterator[None]:
+def stdout_to_stderr() -> Iterator[None]:
     """Keep stdout to the plan: solvers, which are libraries in C, print what they wonder about to descriptor 1."""
     sys.stdout.flush()
     kept = os.dup(1)

@@ -4,6 +4,7 @@ from tidegate.api import CommandSpec, hookimpl
 from tidegate.commands.goodput import goodput
 from tidegate.commands.new_policy import new_policy
 from tidegate.commands.plan import plan
+from tidegate.commands.recommend import recommend
 from tidegate.commands.replay import replay
 from tidegate.commands.simulate import simulate
 from tidegate.commands.sizes import sizes
@@ -13,11 +14,12 @@ from tidegate.commands.sweep import sweep
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `simulate`, `goodput`, `sweep`, `replay`, `story`, `plan`, `sizes` and `new-policy`."""
+    """Offer `simulate`, `goodput`, `sweep`, `recommend`, `replay`, `story`, `plan`, `sizes` and `new-policy`."""
     return [
         CommandSpec("simulate", simulate),
         CommandSpec("goodput", goodput),
         CommandSpec("sweep", sweep),
+        CommandSpec("recommend", recommend),
         CommandSpec("replay", replay),
         CommandSpec("story", story),
         CommandSpec("plan", plan),

@@ -23,14 +23,20 @@ def read_scenario(path: Path, changes: dict[str, Any] | None = None) -> Scenario
     every entry of a list.
     """
     data = _parse(path)
-    for field, value in (changes or {}).items():
-        _change(path, data, field, value)
+    data = changed_by(path, data, changes or {})
     if isinstance(data, dict) and not data.get("name"):
         data["name"] = path.stem
     try:
         return Scenario.model_validate(data, context={"folder": path.parent})
     except ValidationError as error:
         raise ScenarioError(in_lines(str(path), wrong_fields(error, Scenario, members=MEMBERS))) from error
+
+
+def changed_by(path: Path, data: Any, changes: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever YAML can say
+    """A scenario that is not checked yet, with fields replaced as in `read_scenario`. Raises ScenarioError."""
+    for field, value in changes.items():
+        _change(path, data, field, value)
+    return data
 
 
 def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever YAML can say

@@ -15,9 +15,16 @@ from tidegate_baselines.triton import Triton
 def tidegate_policies() -> list[PolicySpec]:
     """Offer every baseline by its name."""
     return [
-        PolicySpec("fifs", "First idle, first served: eager batches, no deadlines", Fifs),
-        PolicySpec("eager", "An idle worker takes at once what can still be in time", Eager),
-        PolicySpec("timeout", "A batch starts a constant time after its oldest request came", Timeout),
+        PolicySpec("fifs", "First idle, first served: eager batches, no deadlines", Fifs, ({}, {"max_rows": 1})),
+        PolicySpec(
+            "eager", "An idle worker takes at once what can still be in time", Eager, ({}, {"gathering": "window"})
+        ),
+        PolicySpec(
+            "timeout",
+            "A batch starts a constant time after its oldest request came",
+            Timeout,
+            tuple({"timeout_ms": 0.0, "slo_share": share} for share in (0.1, 0.2, 0.35)),
+        ),
         PolicySpec("clockwork", "A candidate per batch size; the most urgent runs first", Clockwork),
         PolicySpec("clipper", "A batch size found by trial: more while in time, less when not", Clipper),
         PolicySpec("nexus", "A static plan, round robin, and a queue per worker", Nexus),

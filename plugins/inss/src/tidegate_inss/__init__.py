@@ -1,6 +1,6 @@
 """InSS: models on MPS shares of GPUs, by a model of how they slow each other down (Han et al., TPDS 2024).
 
-problem      GPUs, models, rates, SLOs, and the interference file
+problem      GPUs, models, rates, SLOs, and the interference file; proposal: made of a demand
 assignment   what planners decide: which model has how much of which GPU, in batches of which size
 tables       what every model takes alone, on all shares and in all batches
 prediction   what batches take beside their neighbours

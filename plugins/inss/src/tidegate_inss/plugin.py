@@ -8,13 +8,22 @@ from tidegate_inss.controllers import GsliceLoop, ShareReplanning
 from tidegate_inss.layout import layout_of
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.problem import ShareProblem
+from tidegate_inss.proposal import problem_of
 
 
 @hookimpl
 def tidegate_planners() -> list[PlannerSpec]:
     """Offer the search, InSS's networks, and the planners that these are judged by."""
     return [
-        PlannerSpec(name, offered.summary, ShareProblem, SharePlan, share_planner(name), layout_of)
+        PlannerSpec(
+            name,
+            offered.summary,
+            ShareProblem,
+            SharePlan,
+            share_planner(name),
+            layout_of,
+            problem_of if name == "shares" else None,
+        )
         for name, offered in OFFERED.items()
     ]
 

@@ -2,6 +2,7 @@
 
 The planners, in the order in which a plan is made:
 problem   GPUs, models, sizes of requests; slices: which kinds the GPUs offer, and how fast a model is there
+proposal  such a problem, made of a demand
 knees     from how many rows on a slice is busy; counts: how many slices of each size PARIS wants, in parts of slices
 budget    how GPUs can be cut, and how many GPCs that spends
 program   whole slices on whole GPUs; planners: paris and its baselines

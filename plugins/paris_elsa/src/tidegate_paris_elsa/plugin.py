@@ -12,12 +12,15 @@ from tidegate_paris_elsa.layout import layout_of
 from tidegate_paris_elsa.plan import MigPlan
 from tidegate_paris_elsa.policy import Elsa
 from tidegate_paris_elsa.problem import MigProblem
+from tidegate_paris_elsa.proposal import problem_of
 
 
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
     """Offer ELSA by name."""
-    return [PolicySpec("elsa", "Each request on the smallest slice on which it is in time", Elsa)]
+    return [
+        PolicySpec("elsa", "Each request on the smallest slice on which it is in time", Elsa, ({}, {"merge": True}))
+    ]
 
 
 @hookimpl
@@ -30,7 +33,15 @@ def tidegate_planners() -> list[PlannerSpec]:
         ("heterogeneous-random", "MIG slices of random sizes", "plan_random"),
     ]
     planners = [
-        PlannerSpec(name, words, MigProblem, MigPlan, _later("planners", function), layout_of)
+        PlannerSpec(
+            name,
+            words,
+            MigProblem,
+            MigPlan,
+            _later("planners", function),
+            layout_of,
+            problem_of if name == "paris" else None,
+        )
         for name, words, function in offered
     ]
     reconfigure = PlannerSpec(

@@ -1,6 +1,6 @@
 """PPipe: pooled pipelines over unlike GPUs.
 
-problem      what is given: classes of GPUs, models with their block profiles, the objective
+problem      what is given: classes of GPUs, models with their block profiles, the objective; proposal: made of a demand
 columns      every pipeline that meets the SLO and that no other one replaces
 prices       what parts of GPUs would bear: a bound, and which columns are worth an integer program
 counts       how many GPUs each column gets: `rounding` starts, `program` is the integer program

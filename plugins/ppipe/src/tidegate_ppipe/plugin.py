@@ -7,6 +7,7 @@ from tidegate_ppipe.layout import layout_of
 from tidegate_ppipe.plan import PpipePlan
 from tidegate_ppipe.policy import Ppipe
 from tidegate_ppipe.problem import PpipeProblem
+from tidegate_ppipe.proposal import problem_of
 from tidegate_ppipe.reactive import Reactive
 from tidegate_ppipe.replanning import Replanning
 
@@ -36,6 +37,7 @@ def tidegate_planners() -> list[PlannerSpec]:
             PpipePlan,
             imported_late(f"tidegate_ppipe.planners:{function}", "tidegate-ppipe[planner]"),
             layout_of,
+            problem_of if name == "ppipe" else None,
         )
         for name, words, function in offered
     ]

@@ -1,5 +1,7 @@
 """Registers Symphony."""
 
+from typing import Any
+
 from tidegate.api import PlannerSpec, PolicySpec, hookimpl
 from tidegate.control import ControllerSpec
 from tidegate_symphony.advised_workers import AdvisedWorkers
@@ -13,7 +15,14 @@ from tidegate_symphony.subclusters_random import plan_randomly
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
     """Offer Symphony by name."""
-    return [PolicySpec("symphony", "Deferred batching: wait until one more request could not join in time", Symphony)]
+    tries: tuple[dict[str, Any], ...] = (
+        {},
+        {"deferral": "frontrun"},
+        {"gathering": "keep-head"},
+        {"consolidate": True},
+    )
+    words = "Deferred batching: wait until one more request could not join in time"
+    return [PolicySpec("symphony", words, Symphony, tries)]
 
 
 @hookimpl

@@ -1,0 +1,216 @@
+"""`tidegate recommend`: what to run, on which hardware, for given traffic."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rich.console import Console
+
+    from tidegate.api import Document, Plan, PlannerSpec
+    from tidegate.documents import BlockProfile
+    from tidegate.recommend.recommendation import Recommendation
+    from tidegate.recommend.recording import Recording
+    from tidegate.recommend.trial import Outcome
+    from tidegate.workload import Scenario
+
+
+def recommend(
+    traffic: Annotated[
+        Path, typer.Argument(help="A scenario, or an event log that `tidegate serve --record` wrote under load.")
+    ],
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="8xT4,2xA100",
+            help="The GPUs that there are; where fewer will do the last are spared. Default: the scenario's workers.",
+        ),
+    ] = None,
+    any_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--any-of",
+            metavar="A100=2.5",
+            help="GPUs that could be bought, with their price in any unit; several bought together: A100+3xT4=3.1. "
+            "May be given several times: the cheapest wins.",
+        ),
+    ] = None,
+    goal: Annotated[
+        float, typer.Option(min=0.5, max=0.9999, help="The share of every model's requests that is to be in time.")
+    ] = 0.99,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Try only this policy; may be given several times. Default: all.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Arrivals, one per line (seconds, model), in place of the scenario's.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a field of the scenario, as in sweep."),
+    ] = None,
+    blocks: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL=FILE", help="What `tidegate profile-blocks` measured: so models may be split."),
+    ] = None,
+    interference: Annotated[
+        Path | None, typer.Option(help="What `tidegate fit-interference` wrote: so GPUs may be shared.")
+    ] = None,
+    planning_s: Annotated[float, typer.Option(min=0.1, help="Seconds for each plan.")] = 2.0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the answer to this file.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write it as a page.")] = None,
+    apply: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write the files that it takes to do so into this new folder."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Simulations at once; -1: as many as there are cores.")] = -1,
+) -> None:
+    """Say what to run for given traffic: which policy, on which GPUs laid out how, and what that saves.
+
+    Every policy and planner that applies is simulated, and Triton's own batcher with many settings: nothing is
+    recommended that is not better than that. What is reported comes from other seeds than what was chosen by. Examples:
+
+    tidegate recommend scenario.yaml --html answer.html
+
+    tidegate recommend run.jsonl --gpus 8xT4,2xA100 --apply tidegate
+
+    tidegate recommend scenario.yaml --any-of T4=0.35 --any-of A100=2.5
+    """
+    from functools import partial
+
+    from rich.console import Console
+
+    from tidegate.commands.common import console_for_tables, errors_explained, origin, write_results
+
+    console = console_for_tables()
+    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    with errors_explained():
+        from tidegate.documents import DocumentError
+        from tidegate.recommend.document import recommend_document
+        from tidegate.recommend.files import FolderError, check_folder, write_files
+        from tidegate.recommend.hardware import Bundle, parse_gpus, parse_offer
+        from tidegate.recommend.page import recommend_page
+        from tidegate.recommend.question import Question, RecommendError
+        from tidegate.recommend.recommendation import recommend as find
+        from tidegate.recommend.recording import RecordingError
+        from tidegate.recommend.trials import Trials
+        from tidegate.recommend.verdicts import verdicts
+
+        try:
+            if gpus is not None and any_of:
+                raise RecommendError("--gpus says what there is, --any-of what could be bought: give one of the two")
+            if apply is not None:
+                check_folder(apply)
+            scenario, recording = _traffic(traffic, trace, changes or (), interference)
+            question = Question(
+                scenario,
+                recording,
+                (Bundle(parse_gpus(gpus)),) if gpus is not None else tuple(map(parse_offer, any_of or ())),
+                buy=bool(any_of),
+                goal=goal,
+                blocks=_blocks(blocks or ()),
+                run_planner=partial(_plan, planning_s, errors),
+                only=tuple(policy or ()),
+            )
+            found = find(question, Trials(jobs, partial(_collect, console)))
+            said = verdicts(found)
+            for sentence in said:
+                console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+            _print_models(console, found)
+            for each in found.unfit:
+                console.print(
+                    f"not tried: {', '.join(each.names)}: {each.why}", markup=False, style="dim", soft_wrap=True
+                )
+            document = recommend_document(found, said)
+            write_results(
+                console, document, json_file, html_file, lambda: recommend_page(found, said, document, origin())
+            )
+            if apply is not None:
+                for path in write_files(found, apply, said):
+                    console.print(f"written: {path}", markup=False, style="dim")
+        except (RecommendError, RecordingError, FolderError, DocumentError) as error:
+            errors.print(f"error: {error}", style="red")
+            raise typer.Exit(1) from error
+
+
+def _traffic(
+    source: Path, trace: Path | None, changes: "Iterable[str]", interference: Path | None
+) -> "tuple[Scenario, Recording | None]":
+    """The scenario that a file is, or stands for. Raises ScenarioError, RecordingError, OSError."""
+    from tidegate.recommend.recording import RecordingError, read_recording, scenario_of_recording
+    from tidegate.sim.sweep import parse_changes
+    from tidegate.workload import read_scenario
+
+    changed: dict[str, Any] = parse_changes([*changes])
+    with source.open("rb") as lines:
+        recorded = b'"setup"' in lines.readline()
+    if trace is not None:
+        changed["arrivals"] = {"process": "trace", "file": str(trace.resolve())}
+    if interference is not None:
+        changed["simulation.interference"] = str(interference.resolve())
+    if not recorded:
+        return read_scenario(source, changed), None
+    if trace is not None:
+        raise RecordingError("--trace: a recording has arrivals of its own: leave it out")
+    from tidegate.observation import read_log
+    from tidegate.workload.scenario_file import changed_by
+
+    with source.open("rb") as lines:
+        try:
+            header, entries = read_log(lines)
+            recording, given = read_recording(header.setup, entries)
+        except ValueError as error:
+            raise RecordingError(f"{source}: {error}") from error
+    return scenario_of_recording(changed_by(source, given, changed), source.stem), recording
+
+
+def _blocks(texts: "Iterable[str]") -> "dict[str, BlockProfile]":
+    """Block profiles by model. Raises DocumentError, RecommendError."""
+    from tidegate.documents import BlockProfile, read_document
+    from tidegate.recommend.question import RecommendError
+
+    found = {}
+    for text in texts:
+        model, equals, path = text.partition("=")
+        if not (model and equals and path):
+            raise RecommendError(f"--blocks {text!r}: give MODEL=FILE")
+        found[model] = read_document(Path(path), BlockProfile)
+    return found
+
+
+def _plan(time_limit_s: float, errors: "Console", planner: "PlannerSpec", problem: "Document") -> "Plan":
+    """Run a planner, whose solver may print what it wonders about."""
+    from tidegate.commands.plan import run_under_bar, stdout_to_stderr
+
+    with stdout_to_stderr():
+        return run_under_bar(planner, problem, time_limit_s, errors)
+
+
+def _collect(console: "Console", label: str, outcomes: "Iterable[Outcome]", total: int) -> "list[Outcome]":
+    from tidegate.commands.common import with_progress
+
+    return with_progress(console, label, outcomes, total)
+
+
+def _print_models(console: "Console", found: "Recommendation") -> None:
+    """The attainment of each model."""
+    from rich.table import Table
+
+    from tidegate.recommend.verdicts import between
+
+    chosen = found.chosen
+    names = [*chosen.ours.models]
+    if len(names) < 2:
+        return
+    table = Table("model", chosen.candidate.title, title=f"in time, on {chosen.site.words(chosen.count)}")
+    theirs: Mapping[str, Any] = chosen.tritons.models if chosen.tritons is not None else {}
+    if theirs:
+        table.add_column("Triton, tuned")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name in names:
+        own = between(chosen.ours.models[name])
+        table.add_row(name, own, *([between(theirs[name])] if name in theirs else ["-"] * bool(theirs)))
+    console.print(table)

@@ -1,0 +1,231 @@
+"""One choice of hardware, assessed: the best candidate and the best-tuned Triton, and how little would do for each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidegate.api import PlanningError
+from tidegate.recommend.candidates import Candidate, Site, Unfit, candidates_on, policy_choices
+from tidegate.recommend.held_out import HELD_OUT_SEEDS, Interval, Measured, gain_of, measured
+from tidegate.recommend.least import first_enough, least_count
+from tidegate.recommend.race import Race, race
+from tidegate.recommend.trial import Trial
+from tidegate.recommend.trials import Trials
+from tidegate.recommend.triton_tuning import nearby, triton_choices
+from tidegate.workload import PolicyChoice, Scenario, ScenarioError
+
+MOST_BUNDLES = 256
+"""So many are bought at most."""
+TRITONS_MOST = 4
+"""Triton is asked for up to so many times what suffices without it."""
+FINALISTS = 3
+"""So many settings of Triton are held against the best candidate: whichever is the best there, too."""
+REPORTED = 2
+"""Times the length of the search's windows: those of the figures that are reported."""
+LEAST_SEEDS = HELD_OUT_SEEDS[:4]
+LOAD, SLO = 1.1, 0.9
+"""What may change: ten percent more load, SLOs a tenth tighter."""
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What would be, if something were otherwise."""
+
+    name: str
+    ours: Measured | None
+    triton: Measured | None
+    """None: it cannot run there."""
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What a choice of hardware is good for."""
+
+    site: Site
+    count: int
+    """Steps of the site that are used: GPUs, or bundles."""
+    candidate: Candidate
+    ours: Measured
+    triton: Candidate | None
+    """None: Triton cannot run this without a proxy, or cannot run on it."""
+    tritons: Measured | None
+    gain: Interval | None
+    least: int | None
+    """The least steps of the site that keep the goal; None: that is not known, or not even all do."""
+    tritons_least: int | None
+    changes: tuple[Changed, ...]
+    race: Race[Candidate]
+    tritons_race: Race[Candidate]
+    unfit: tuple[Unfit, ...]
+
+
+class Assessor:
+    """Assesses sites with the runs that it is given."""
+
+    def __init__(self, trials: Trials) -> None:
+        self._trials = trials
+
+    def assess(self, site: Site) -> Assessment | list[Unfit]:
+        """Assess a site; what cannot run on it, where nothing can. Raises TraceError."""
+        enough = self._enough(site) if site.question.buy else site.most
+        if enough is None:
+            goal = f"{site.question.goal:.0%}"
+            return [
+                Unfit((site.words(1),), f"not even {site.words(MOST_BUNDLES)} answer {goal} of every model in time")
+            ]
+        candidates, unfit = candidates_on(site, enough)
+        won = self._race("policies and planners", site, candidates, enough)
+        unfit += _by_reason(won.broken)
+        if not won.standings:
+            return unfit
+        tuned = self._race("Triton's own batcher", site, _tritons(triton_choices(site.question.scenario)), enough)
+        if tuned.standings:
+            around = _tritons(nearby(tuned.standings[0].entrant.choice))
+            tuned = self._race("Triton's own batcher, finer", site, around, enough)
+        best = won.standings[0].entrant
+        rivals = [standing.entrant for standing in tuned.standings[:FINALISTS]]
+        least = self._least(site, [best], enough)
+        tritons_least = self._least(
+            site, rivals, min(TRITONS_MOST * enough, MOST_BUNDLES) if site.question.buy else enough
+        )
+        count = (least or enough) if site.question.buy else enough
+        ours = self._measured(site, best, count)
+        theirs = [(rival, self._measured(site, rival, count)) for rival in rivals]
+        triton, measured_triton = max(theirs, key=lambda pair: sum(pair[1].scores), default=(None, None))
+        return Assessment(
+            site,
+            count,
+            best,
+            ours,
+            triton,
+            measured_triton,
+            None if measured_triton is None else gain_of(ours, measured_triton),
+            least,
+            tritons_least,
+            tuple(self._changes(site, count, best, triton)),
+            won,
+            tuned,
+            tuple(unfit),
+        )
+
+    def _race(self, label: str, site: Site, entrants: Sequence[Candidate], count: int) -> Race[Candidate]:
+        able = []
+        for each in entrants:
+            try:
+                site.scenario(each.planner, count)
+            except (PlanningError, ScenarioError):
+                continue  # it is among what does not fit
+            able.append(each)
+        if not able:
+            return Race(1.0, [], [])
+        return race(label, able, lambda each, seed, load: self._trial(site, each, count, seed, load=load), self._trials)
+
+    def _trial(
+        self,
+        site: Site,
+        candidate: Candidate,
+        count: int,
+        seed: int,
+        *,
+        load: float = 1.0,
+        slo: float = 1.0,
+        longer: int = 1,
+        goal: float | None = None,
+    ) -> Trial:
+        question = site.question
+        scenario = tightened(site.scenario(candidate.planner, count), slo)
+        return Trial(scenario, candidate.choice, seed, load, question.recording, question.requests * longer, goal)
+
+    def _enough(self, site: Site) -> int | None:
+        """So many bundles that some policy keeps the goal with its defaults."""
+        choices = policy_choices(site.plugins, site.question.only)
+        first = [Candidate(choice) for choice in choices if not choice.options]
+
+        def keeps(count: int) -> bool:
+            try:
+                trials = [self._trial(site, each, count, 0, goal=site.question.goal) for each in first]
+            except (PlanningError, ScenarioError):
+                return True  # whole GPUs are no measure of it: the planners are asked, with one bundle
+            outcomes = self._trials.run(f"{site.words(count)}: enough?", trials)
+            return any(outcome.worst >= site.question.goal for outcome in outcomes)
+
+        return first_enough(keeps, MOST_BUNDLES)
+
+    def _least(self, site: Site, candidates: Sequence[Candidate], most: int) -> int | None:
+        if not (site.divisible and candidates):
+            return None
+        goal = site.question.goal
+        # Who is so far below it with one seed cannot be above it in the mean.
+        hopeless = max(0.0, 1 - len(LEAST_SEEDS) * (1 - goal))
+
+        def keeps(count: int) -> bool:
+            try:
+                trials = [
+                    self._trial(site, each, count, seed, goal=hopeless) for each in candidates for seed in LEAST_SEEDS
+                ]
+            except (PlanningError, ScenarioError):
+                return False
+            outcomes = self._trials.run(f"{site.words(count)}: enough?", trials)
+            size = len(LEAST_SEEDS)
+            groups = [outcomes[start : start + size] for start in range(0, len(outcomes), size)]
+            return any(
+                not any(outcome.missed or outcome.broken for outcome in group) and measured(group).keeps(goal)
+                for group in groups
+            )
+
+        return least_count(keeps, most)
+
+    def _measured(
+        self,
+        site: Site,
+        candidate: Candidate,
+        count: int,
+        *,
+        load: float = 1.0,
+        slo: float = 1.0,
+        longer: int = REPORTED,
+    ) -> Measured:
+        runs = [self._trial(site, candidate, count, seed, load=load, slo=slo, longer=longer) for seed in HELD_OUT_SEEDS]
+        return measured(self._trials.run(f"{candidate.choice.name}, held-out seeds", runs))
+
+    def _changes(self, site: Site, count: int, best: Candidate, triton: Candidate | None) -> list[Changed]:
+        def of(candidate: Candidate | None, number: int, load: float, slo: float) -> Measured | None:
+            if candidate is None or number < 1:
+                return None
+            try:
+                return self._measured(site, candidate, number, load=load, slo=slo, longer=1)
+            except (PlanningError, ScenarioError):
+                return None
+
+        asked = [("10 % more load", count, LOAD, 1.0), ("SLOs a tenth tighter", count, 1.0, SLO)]
+        if site.divisible and count > 1:
+            asked.append((f"{site.words(count - 1)} in place of {site.words(count)}", count - 1, 1.0, 1.0))
+        return [
+            Changed(name, of(best, number, load, slo), of(triton, number, load, slo))
+            for name, number, load, slo in asked
+        ]
+
+
+def _tritons(choices: Sequence[PolicyChoice]) -> list[Candidate]:
+    return [Candidate(choice) for choice in choices]
+
+
+def tightened(scenario: Scenario, slo: float) -> Scenario:
+    """The scenario with so many times its SLOs."""
+    if slo == 1:
+        return scenario
+    models = [
+        model if model.slo_ms is None else model.model_copy(update={"slo_ms": model.slo_ms * slo})
+        for model in scenario.models
+    ]
+    return scenario.model_copy(update={"models": models})
+
+
+def _by_reason(broken: Sequence[tuple[Candidate, str]]) -> list[Unfit]:
+    """What could not run, those with one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for candidate, why in broken:
+        _, colon, reason = why.partition(": ")
+        names = reasons.setdefault(reason if colon else why, [])
+        if candidate.choice.name not in names:
+            names.append(candidate.choice.name)
+    return [Unfit(tuple(names), why) for why, names in reasons.items()]

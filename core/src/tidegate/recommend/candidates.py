@@ -1,0 +1,135 @@
+"""What can be run: a policy with options, on whole GPUs or on a planner's layout; and what cannot, with the reason."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tidegate.api import PlannerSpec, PlanningError
+from tidegate.host import Plugins
+from tidegate.recommend.hardware import Bundle, gpus_of_scenario, in_words, on_gpus
+from tidegate.recommend.planned import planned_on
+from tidegate.recommend.question import Question
+from tidegate.recommend.triton_tuning import TRITON
+from tidegate.workload import PolicyChoice, Scenario, ScenarioError
+
+WHOLE = ""
+"""The planner that there is none of: every model on every GPU."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A policy with its options, on a layout."""
+
+    choice: PolicyChoice
+    planner: str = WHOLE
+    """Whose layout."""
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        return self.choice.title + (f", laid out by {self.planner}" if self.planner else "")
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """What was not tried, or could not run."""
+
+    names: tuple[str, ...]
+    why: str
+    """The reason, and the remedy."""
+
+
+@dataclass
+class Site:
+    """Hardware, of which more or less may be used, and the scenarios on it."""
+
+    question: Question
+    plugins: Plugins
+    bundle: Bundle | None
+    """None: the scenario's own workers, all of them."""
+    _scenarios: dict[tuple[str, int], Scenario | str] = field(default_factory=dict)
+
+    @property
+    def divisible(self) -> bool:
+        """Whether there can be less of it."""
+        return self.bundle is not None
+
+    @property
+    def most(self) -> int:
+        """How many steps there are of what is there: GPUs."""
+        return len(self.bundle.gpus) if self.bundle is not None else 1
+
+    def gpus(self, count: int) -> tuple[str, ...]:
+        """The GPUs of so many steps: the first ones of what is there; or so many bundles."""
+        if self.bundle is None:
+            return ()
+        return self.bundle.gpus * count if self.question.buy else self.bundle.gpus[:count]
+
+    def cost(self, count: int) -> float:
+        """What these cost: their price, or one for each GPU."""
+        if self.bundle is None:
+            return 1.0
+        return self.bundle.cost * count if self.question.buy else float(count)
+
+    def words(self, count: int) -> str:
+        """These GPUs."""
+        return in_words(self.gpus(count)) if self.bundle is not None else "the scenario's workers"
+
+    def scenario(self, planner: str, count: int) -> Scenario:
+        """The scenario on so much of it, as a planner lays it out. Raises ScenarioError, PlanningError."""
+        known = self._scenarios.get((planner, count))
+        if known is None:
+            known = self._scenarios[planner, count] = self._made(planner, count)
+        if isinstance(known, str):
+            raise PlanningError(known)
+        return known
+
+    def _made(self, planner: str, count: int) -> Scenario | str:
+        if self.bundle is None:
+            return self.question.scenario
+        try:
+            if planner:
+                return planned_on(self.question, self.plugins.planner(planner), self.gpus(count))
+            return on_gpus(self.question.scenario, self.gpus(count))
+        except (PlanningError, ScenarioError) as error:
+            return str(error)
+
+
+def candidates_on(site: Site, count: int) -> tuple[list[Candidate], list[Unfit]]:
+    """All that can be tried on so much of the site, and what cannot."""
+    choices = policy_choices(site.plugins, site.question.only)
+    if not site.divisible:
+        why = "the scenario says itself what is loaded where: name GPUs with --gpus to have them laid out"
+        return [Candidate(choice) for choice in choices], [Unfit(tuple(_planners(site.plugins)), why)]
+    found, unfit = [], []
+    for planner in (WHOLE, *_planners(site.plugins)):
+        try:
+            site.scenario(planner, count)
+        except (PlanningError, ScenarioError) as error:
+            unfit.append(Unfit((planner or "whole GPUs",), str(error)))
+        else:
+            found += [Candidate(choice, planner) for choice in choices]
+    others = [name for name, spec in site.plugins.planners.items() if spec.layout is None]
+    if others:
+        unfit.append(Unfit(tuple(others), "their plans say nothing of GPUs: `tidegate plan` runs them"))
+    return found, unfit
+
+
+def policy_choices(plugins: Plugins, only: Sequence[str] = ()) -> list[PolicyChoice]:
+    """Every policy with the options that are worth trying; Triton's own batcher is not one. Raises UnknownPlugin."""
+    specs = [plugins.policy(name) for name in only] or [*plugins.policies.values()]
+    return [
+        PolicyChoice(name=spec.name, options=dict(options))
+        for spec in specs
+        if spec.name != TRITON
+        for options in spec.tries
+    ]
+
+
+def default_bundle(question: Question) -> Bundle | None:
+    """The scenario's own GPUs, where they are whole ones."""
+    gpus = gpus_of_scenario(question.scenario)
+    return None if gpus is None else Bundle(gpus)
+
+
+def _planners(plugins: Plugins) -> dict[str, PlannerSpec]:
+    return {name: spec for name, spec in plugins.planners.items() if spec.problem_of is not None}

@@ -1,0 +1,77 @@
+"""The answer as JSON, for machines."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tidegate.recommend.assess import Assessment
+from tidegate.recommend.candidates import Candidate
+from tidegate.recommend.held_out import Measured
+from tidegate.recommend.race import Race
+from tidegate.recommend.recommendation import Recommendation
+
+VERSION = 1
+"""Raised whenever a field changes its meaning or goes away."""
+Document = dict[str, Any]
+
+
+def recommend_document(found: Recommendation, said: Sequence[str]) -> Document:
+    """All of the answer; `said`: it in words."""
+    return {
+        "version": VERSION,
+        "command": "recommend",
+        "question": found.question.asked(),
+        "verdict": found.verdict,
+        "words": list(said),
+        "run": _candidate(found.candidate),
+        "hardware": found.chosen.site.words(found.count),
+        "cost": found.chosen.site.cost(found.count),
+        "assessed": [_assessment(each) for each in found.assessed],
+        "chosen": found.assessed.index(found.chosen),
+        "unfit": [asdict(each) for each in found.unfit],
+        "runs": found.runs,
+        "scenario": found.scenario.model_dump(mode="json", exclude_defaults=True),
+    }
+
+
+def _assessment(its: Assessment) -> Document:
+    return {
+        "hardware": its.site.words(its.count),
+        "cost": its.site.cost(its.count),
+        "candidate": {**_candidate(its.candidate), **_measured(its.ours)},
+        "triton": None if its.triton is None else {**_candidate(its.triton), **_measured(its.tritons)},
+        "gain": None if its.gain is None else asdict(its.gain),
+        "least": None if its.least is None else its.site.words(its.least),
+        "least_cost": None if its.least is None else its.site.cost(its.least),
+        "tritons_least": None if its.tritons_least is None else its.site.words(its.tritons_least),
+        "tritons_least_cost": None if its.tritons_least is None else its.site.cost(its.tritons_least),
+        "changes": [
+            {"change": each.name, "candidate": _measured(each.ours), "triton": _measured(each.triton)}
+            for each in its.changes
+        ],
+        "race": _race(its.race),
+        "tritons_race": _race(its.tritons_race),
+    }
+
+
+def _candidate(candidate: Candidate) -> Document:
+    choice = candidate.choice
+    return {"policy": choice.name, "options": choice.options, "planner": candidate.planner or None}
+
+
+def _measured(its: Measured | None) -> Document:
+    if its is None:
+        return {}
+    return {
+        "attainment": asdict(its.attainment),
+        "models": {name: asdict(each) for name, each in its.models.items()},
+        "p99_ms": its.p99_ms,
+        "busy_share": its.busy_share,
+    }
+
+
+def _race(its: Race[Candidate]) -> Document:
+    return {
+        "load": its.load,
+        "standings": [{**_candidate(each.entrant), "score": each.score, "runs": each.runs} for each in its.standings],
+    }

@@ -1,0 +1,145 @@
+"""The answer as files: the configuration of the proxy, its profiles, the layout, a scenario to try it with."""
+
+from pathlib import Path
+from typing import Any
+
+from tidegate.api import NS_PER_MS
+from tidegate.documents import ModelProfile, Point, ProfileFile, write_document
+from tidegate.recommend.candidates import Candidate
+from tidegate.recommend.recommendation import Recommendation
+from tidegate.workload import Scenario, layout_of
+
+PROFILES, LAYOUT, SCENARIO, CONFIG, TRITON, README = (
+    "profiles.json",
+    "layout.json",
+    "scenario.yaml",
+    "tidegate.yaml",
+    "dynamic_batching.pbtxt",
+    "README.md",
+)
+
+
+class FolderError(Exception):
+    """A folder that cannot be written; the message says why."""
+
+
+def write_files(found: Recommendation, folder: Path, said: list[str]) -> list[Path]:
+    """Write what is needed to do as recommended into a new folder. Raises FolderError, OSError."""
+    check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    scenario = found.scenario
+    texts = {SCENARIO: _yaml(_scenario(found)), README: _readme(found, said)}
+    if found.chosen.triton is not None:
+        texts[TRITON] = dynamic_batching(found.chosen.triton)
+    if found.verdict == "run":
+        texts[CONFIG] = proxy_config(found)
+        if scenario.layout is not None:
+            write_document(folder / LAYOUT, scenario.layout)
+        else:
+            texts[PROFILES] = _profiles(scenario).model_dump_json(indent=2) + "\n"
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return sorted(folder.iterdir())
+
+
+def check_folder(folder: Path) -> None:
+    """Raises FolderError where something would be overwritten."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FolderError(f"{folder}: it is there already: name a folder that is not, or is empty")
+
+
+def proxy_config(found: Recommendation) -> str:
+    """The configuration of `tidegate serve`; the addresses are to be filled in."""
+    scenario = found.scenario
+    choice = found.candidate.choice
+    kinds = list(dict.fromkeys(pool.gpu for pool in scenario.workers))
+    tritons: list[dict[str, str]]
+    if scenario.layout is not None:
+        tritons = [{"grpc": f"{_host(worker.name)}:8001", "worker": worker.name} for worker in scenario.layout.workers]
+        where: dict[str, Any] = {"layout": LAYOUT}
+    else:
+        tritons = [{"grpc": f"{_host(kind)}:8001", "kind": kind} for kind in kinds]
+        where = {"profiles": PROFILES}
+    models = {
+        model.name: {"slo_ms": model.slo_ms, **({"late": model.late} if model.late != "drop" else {})}
+        for model in scenario.models
+        if model.slo_ms is not None
+    }
+    policy = {"name": choice.name, **({"options": choice.options} if choice.options else {})}
+    head = "# Written by `tidegate recommend`. Put in the addresses of your Tritons; `tidegate check` tries the file.\n"
+    return head + _yaml({"version": 1, "tritons": tritons, **where, "policy": policy, "models": models})
+
+
+def dynamic_batching(candidate: Candidate) -> str:
+    """Triton's own batcher with these settings, as config.pbtxt has it."""
+    options = candidate.choice.options
+    lines = [f"  preferred_batch_size: {options['preferred_batch_size']}"] if "preferred_batch_size" in options else []
+    if "max_queue_delay_ms" in options:
+        lines.append(f"  max_queue_delay_microseconds: {round(1000 * options['max_queue_delay_ms'])}")
+    if "default_timeout_ms" in options:
+        timeout_us = round(1000 * options["default_timeout_ms"])
+        lines.append(f"  default_queue_policy {{ timeout_action: REJECT default_timeout_microseconds: {timeout_us} }}")
+    return "\n".join(["dynamic_batching {", *lines, "}"]) + "\n"
+
+
+def _host(name: str) -> str:
+    """A name that stands for an address."""
+    return "triton-" + "".join(letter if letter.isalnum() else "-" for letter in name).lower()
+
+
+def _scenario(found: Recommendation) -> dict[str, Any]:
+    given = found.scenario.model_dump(mode="json", exclude_defaults=True)
+    if given.get("layout") is not None:
+        given["layout"] = LAYOUT
+        for model in given["models"]:
+            model.pop("max_batch", None)
+    return given
+
+
+def _profiles(scenario: Scenario) -> ProfileFile:
+    """What the scenario expects, for the proxy to start from."""
+    _, _, profiles, _ = layout_of(scenario).contract()
+    found = []
+    for profile in profiles:
+        rows = sorted({2**power for power in range(profile.max_rows.bit_length())} | {profile.max_rows})
+        fixed_ns = profile.fixed_cost_ns
+        points = [
+            Point(rows=each, median_ms=took_ms, p95_ms=took_ms, samples=1)
+            for each in rows
+            for took_ms in [profile.expected_ns(each) / NS_PER_MS]
+        ]
+        slope_ms = (profile.expected_ns(1) - fixed_ns) / NS_PER_MS
+        found.append(
+            ModelProfile(
+                model=profile.partition,
+                kind=profile.kind,
+                alpha_ms=slope_ms,
+                beta_ms=fixed_ns / NS_PER_MS,
+                points=points,
+            )
+        )
+    return ProfileFile(profiles=found)
+
+
+def _readme(found: Recommendation, said: list[str]) -> str:
+    lines = ["# What `tidegate recommend` said", "", *(f"- {each}" for each in said), "", "## What to do", ""]
+    if found.verdict == "stay":
+        lines += [f"Put `{TRITON}` into the config.pbtxt of your models."]
+    elif found.scenario.layout is not None:
+        policy = found.candidate.choice.name
+        lines += [
+            f"    tidegate generate {LAYOUT} --blocks MODEL=FILE.onnx --policy {policy} -o deployment",
+            "    tidegate up deployment",
+            "",
+            f"`{CONFIG}` is the proxy's configuration for Tritons that you start yourself.",
+        ]
+    else:
+        lines += [f"    tidegate check {CONFIG} --online", f"    tidegate serve {CONFIG}"]
+    lines += ["", "Try it first:", "", f"    tidegate simulate {SCENARIO}", f"    tidegate loadtest {SCENARIO}", ""]
+    return "\n".join(lines)
+
+
+def _yaml(given: dict[str, Any]) -> str:
+    import yaml  # noqa: PLC0415 - of the extra `sim`
+
+    return str(yaml.safe_dump(given, sort_keys=False, allow_unicode=True, width=120))

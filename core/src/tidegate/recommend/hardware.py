@@ -1,0 +1,117 @@
+"""GPUs in words (`8xT4,2xA100`, `A100=2.5`), and a scenario on so many of them."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from tidegate.documents import wrong_fields
+from tidegate.workload import Scenario, ScenarioError
+
+_ENTRY = re.compile(r"(?:(\d{1,4})\s*[x*]\s*)?([^\s=,+]+)")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """GPUs that are there, or that are bought together."""
+
+    gpus: tuple[str, ...]
+    """Each by its product, in the order in which they are kept: where fewer will do, the last are spared."""
+    price: float | None = None
+    """Of all of them, in any unit; None: one for each GPU."""
+
+    @property
+    def cost(self) -> float:
+        """Its price."""
+        return len(self.gpus) if self.price is None else self.price
+
+    @property
+    def text(self) -> str:
+        """As it is written on the command line."""
+        return in_words(self.gpus) + ("" if self.price is None else f"={self.price:g}")
+
+
+def in_words(gpus: Sequence[str]) -> str:
+    """`8xT4,2xA100`."""
+    return ",".join(f"{count}x{product}" for product, count in Counter(gpus).items())
+
+
+def parse_gpus(text: str) -> tuple[str, ...]:
+    """Out of `8xT4,2xA100` (`+` divides as well): each GPU by its product. Raises ScenarioError."""
+    gpus: list[str] = []
+    for entry in re.split(r"[,+]", text):
+        found = _ENTRY.fullmatch(entry.strip())
+        if found is None or found[1] == "0":
+            raise ScenarioError(f"GPUs: {text!r} is not of the form 8xT4,2xA100: {entry!r}")
+        gpus += [found[2]] * int(found[1] or 1)
+    return tuple(gpus)
+
+
+def parse_offer(text: str) -> Bundle:
+    """Out of `A100=2.5` or `A100+3xT4=3.1`: what is bought together, and its price. Raises ScenarioError."""
+    gpus, equals, price = text.partition("=")
+    try:
+        number = float(price) if equals else None
+    except ValueError:
+        number = -1.0
+    if number is not None and not 0 < number < float("inf"):
+        raise ScenarioError(f"--any-of {text!r}: {price!r} is no price: give one such as A100=2.5")
+    return Bundle(parse_gpus(gpus), number)
+
+
+def gpus_of_scenario(scenario: Scenario) -> tuple[str, ...] | None:
+    """Its GPUs, if each worker is a whole one that hosts every model; None: they are cut, shared or dedicated."""
+    plain = all(
+        pool.per_gpu == 1 and pool.percent is None and pool.device is None and pool.hosts is None
+        for pool in scenario.workers
+    )
+    if scenario.layout is not None or not plain or any(model.pipelines for model in scenario.models):
+        return None
+    return tuple(pool.gpu for pool in scenario.workers for _ in range(pool.count))
+
+
+def on_gpus(scenario: Scenario, gpus: Sequence[str]) -> Scenario:
+    """The scenario with these GPUs, each a worker that hosts every model. Raises ScenarioError.
+
+    The delays on the way to workers of a product are those that the scenario has for it. What it says of single
+    workers, events, is left out.
+    """
+    given = scenario.model_dump(mode="json", exclude_defaults=True)
+    for section in ("layout", "workers", "controller"):
+        given.pop(section, None)
+    given["models"] = whole_models(scenario)
+    networks = {pool.gpu: pool.network.model_dump() for pool in scenario.workers if pool.network is not None}
+    given["workers"] = [
+        {"count": count, "gpu": product, **({"network": networks[product]} if product in networks else {})}
+        for product, count in Counter(gpus).items()
+    ]
+    if "simulation" in given:
+        given["simulation"].pop("events", None)
+        given["simulation"].pop("interference", None)  # nobody shares a GPU
+    return checked(given, scenario, f"on {in_words(gpus)}")
+
+
+def checked(given: dict[str, Any], scenario: Scenario, where: str) -> Scenario:
+    """A scenario out of sections of another one, whose paths it keeps. Raises ScenarioError."""
+    try:
+        return Scenario.model_validate(given, context={"folder": scenario.folder})
+    except ValidationError as error:
+        wrong = wrong_fields(error, Scenario)[0]
+        raise ScenarioError(f"{where}: {wrong}") from error
+
+
+def whole_models(scenario: Scenario) -> list[dict[str, Any]]:
+    """The scenario's models as sections of another one; profiles that a layout has of them are their own then."""
+    given = [model.model_dump(mode="json", exclude_defaults=True) for model in scenario.models]
+    if scenario.layout is None:
+        return given
+    tables = {part.name: part.latency_ms for part in scenario.layout.partitions}
+    for model in given:
+        if model["name"] in tables:
+            model["profiles"] = {
+                kind: {"points_ms": dict(enumerate(table, 1))} for kind, table in tables[model["name"]].items()
+            }
+    return given

@@ -1,0 +1,74 @@
+"""What was chosen, on seeds that did not choose it: means with their 95 % intervals.
+
+A candidate that is the best of many on some seeds was lucky there, too: what it is reported with are others.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from tidegate.recommend.recording import FIRST_HELD_OUT
+from tidegate.recommend.trial import Outcome
+
+HELD_OUT_SEEDS = tuple(range(FIRST_HELD_OUT, FIRST_HELD_OUT + 6))
+QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+"""Of Student's t, by degrees of freedom, for intervals of 95 %."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean, and where it lies with 95 % confidence."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def interval_of(values: Sequence[float], least: float = 0.0, most: float = 1.0) -> Interval:
+    """Student's t interval of values that vary by chance, two at least, cut to what can be."""
+    mean = fmean(values)
+    half = QUANTILES[len(values) - 1] * stdev(values) / math.sqrt(len(values))
+    return Interval(mean, max(least, mean - half), min(most, mean + half))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A candidate on the seeds that were held out."""
+
+    attainment: Interval
+    worst: Interval
+    models: dict[str, Interval]
+    p99_ms: float | None
+    busy_share: float
+    scores: tuple[float, ...]
+    """By seed."""
+
+    @property
+    def worst_mean(self) -> float:
+        """The mean attainment of the model of which that is lowest."""
+        return min((each.mean for each in self.models.values()), default=1.0)
+
+    def keeps(self, goal: float) -> bool:
+        """Whether every model's mean attainment is at least so much."""
+        return self.worst_mean >= goal
+
+
+def measured(outcomes: Sequence[Outcome]) -> Measured:
+    """The figures of one candidate's runs, one for each seed."""
+    names = [name for name in outcomes[0].models if all(name in outcome.models for outcome in outcomes)]
+    latencies = [outcome.p99_ms for outcome in outcomes if outcome.p99_ms is not None]
+    return Measured(
+        interval_of([outcome.attainment for outcome in outcomes]),
+        interval_of([outcome.worst for outcome in outcomes]),
+        {name: interval_of([outcome.models[name] for outcome in outcomes]) for name in names},
+        fmean(latencies) if latencies else None,
+        fmean(outcome.busy_share for outcome in outcomes),
+        tuple(outcome.score for outcome in outcomes),
+    )
+
+
+def gain_of(ours: Measured, theirs: Measured) -> Interval:
+    """By how much one is better, seed by seed, in the figure by which candidates are chosen."""
+    pairs = zip(ours.scores, theirs.scores, strict=True)
+    return interval_of([mine - their for mine, their in pairs], -1.0, 1.0)

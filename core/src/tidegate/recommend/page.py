@@ -1,0 +1,145 @@
+"""The answer as a page: to be read, and to be sent round."""
+
+from collections.abc import Sequence
+from html import escape
+
+from tidegate.recommend.assess import Assessment
+from tidegate.recommend.document import Document
+from tidegate.recommend.files import proxy_config
+from tidegate.recommend.held_out import Measured
+from tidegate.recommend.recommendation import Recommendation
+from tidegate.recommend.verdicts import between, settings
+from tidegate.report import (
+    Axis,
+    Chart,
+    Colours,
+    Download,
+    Entry,
+    Origin,
+    Page,
+    Part,
+    Section,
+    StackedBar,
+    stacked_bars,
+    table,
+)
+from tidegate.report.words import limit, share
+from tidegate.sim.document import as_json
+
+MOST_STANDINGS = 12
+TRITON = "Triton, tuned"
+
+
+def recommend_page(found: Recommendation, said: Sequence[str], document: Document, origin: Origin) -> str:
+    """The page of `tidegate recommend`."""
+    chosen = found.chosen
+    parts: list[Chart | Section | None] = [
+        _models(found, chosen),
+        _changes(chosen),
+        _hardware(found),
+        _standings(chosen),
+        _layout(found),
+        Section("The configuration", f"<pre>{escape(proxy_config(found))}</pre>") if found.verdict == "run" else None,
+        _unfit(found),
+    ]
+    return Page(
+        f"What to run: {found.question.scenario.name}",
+        said,
+        origin,
+        {
+            "Goal": f"{limit(found.question.goal)} of every model",
+            "Simulations": f"{found.runs:,}; what is reported are {len(chosen.ours.scores)} that nothing was chosen by",
+        },
+        document["scenario"],
+        [part for part in parts if part],
+        downloads=[Download("recommend.json", "application/json", as_json(document))],
+    ).html()
+
+
+def _contenders(chosen: Assessment) -> list[tuple[str, Measured]]:
+    found = [(chosen.candidate.title, chosen.ours)]
+    if chosen.tritons is not None:
+        found.append((TRITON, chosen.tritons))
+    return found
+
+
+def _models(found: Recommendation, chosen: Assessment) -> Chart:
+    """What is kept of each model."""
+    contenders = _contenders(chosen)
+    colours = Colours((), [name for name, _ in contenders])
+    bars = [
+        StackedBar(
+            model if number == 0 else "",
+            [Part(its.models[model].mean, colours.of_contender(name), f"{name}: {between(its.models[model])}")],
+            between(its.models[model]),
+            mark=found.question.goal,
+        )
+        for model in chosen.ours.models
+        for number, (name, its) in enumerate(contenders)
+        if model in its.models
+    ]
+    title = "Which share of each model's requests is in time?"
+    axis = Axis.shares([], "share of the requests", from_zero=True)
+    legend = [Entry(name, colours.of_contender(name)) for name, _ in contenders]
+    note = "On seeds that nothing was chosen by; behind the mean stands where it lies with 95 % confidence."
+    return Chart(title, stacked_bars(bars, axis, title), legend, note, wide=True)
+
+
+def _changes(chosen: Assessment) -> Section:
+    head = ["if", chosen.candidate.title, "worst model", TRITON, "its worst model"]
+    now = ["as it is", *_pair(chosen.ours), *_pair(chosen.tritons)]
+    lines = [[change.name, *_pair(change.ours), *_pair(change.triton)] for change in chosen.changes]
+    return Section("What would change the answer?", table(head, [now, *lines]))
+
+
+def _pair(its: Measured | None) -> list[str]:
+    return ["-", "-"] if its is None else [between(its.attainment), share(its.worst_mean)]
+
+
+def _hardware(found: Recommendation) -> Section | None:
+    if not found.chosen.site.divisible:
+        return None
+    lines = []
+    for its in found.assessed:
+        for name, count in ((its.candidate.title, its.least), (TRITON, its.tritons_least)):
+            lines.append(
+                [name, "not enough", "-"]
+                if count is None
+                else [name, its.site.words(count), f"{its.site.cost(count):g}"]
+            )
+    title = f"How little keeps {limit(found.question.goal)} of every model in time?"
+    return Section(title, table(["state", "GPUs", "cost"], lines))
+
+
+def _standings(chosen: Assessment) -> Section:
+    lines = [
+        [each.entrant.title, f"{100 * each.score:.1f}", each.runs] for each in chosen.race.standings[:MOST_STANDINGS]
+    ]
+    lines += [
+        [f"Triton {settings(each.entrant)}", f"{100 * each.score:.1f}", each.runs]
+        for each in chosen.tritons_race.standings[:3]
+    ]
+    note = (
+        "Mean of the attainment of all requests and that of the worst model, in percent, on the seeds that chose. "
+        f"Policies were told apart at {chosen.race.load:g} times the load, Triton's settings at "
+        f"{chosen.tritons_race.load:g} times."
+    )
+    return Section("What else was tried?", table(["policy", "score", "seeds"], lines), note)
+
+
+def _layout(found: Recommendation) -> Section | None:
+    if found.verdict != "run" or not found.candidate.planner:
+        return None
+    layout = found.scenario.layout
+    assert layout is not None, "a planner made it"
+    lines = [[worker.name, worker.speed, ", ".join(worker.hosts)] for worker in layout.workers]
+    return Section(
+        "What is loaded where?", table(["target", "kind", "reason"], lines), folded=len(lines) > MOST_STANDINGS
+    )
+
+
+def _unfit(found: Recommendation) -> Section | None:
+    if not found.unfit:
+        return None
+    lines = [[", ".join(each.names), each.why] for each in found.unfit]
+    return Section("What was not tried, and why?", table(["policy", "reason"], lines))

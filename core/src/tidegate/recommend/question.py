@@ -1,0 +1,51 @@
+"""What is asked: which traffic, on which hardware, how good it shall be."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate.api import Document, Plan, PlannerSpec
+from tidegate.documents import BlockProfile
+from tidegate.recommend.hardware import Bundle
+from tidegate.recommend.recording import Recording
+from tidegate.workload import Scenario
+
+GOAL = 0.99
+"""The attainment that every model shall have."""
+
+
+class RecommendError(Exception):
+    """A question without an answer; the message says why, and the remedy."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """All that an answer depends on."""
+
+    scenario: Scenario
+    """Models and their arrivals; its workers say what there is where `bundles` is empty."""
+    recording: Recording | None = None
+    """What arrived, in place of what the scenario would draw."""
+    bundles: tuple[Bundle, ...] = ()
+    """Hardware: one that there is, or several that could be bought. Empty: the scenario's workers as they are."""
+    buy: bool = False
+    """The bundles could be bought, as many as it takes: the cheapest is asked for."""
+    goal: float = GOAL
+    blocks: Mapping[str, BlockProfile] = field(default_factory=dict)
+    """By model: how long its blocks run."""
+    run_planner: Callable[[PlannerSpec, Document], Plan] | None = None
+    """Runs a planner against the clock that the core does not have. None: planners are not asked."""
+    only: tuple[str, ...] = ()
+    """The policies to try, by name; empty: all that are installed."""
+    requests: int = 3000
+    """In each run of the search, about; twice as many in those that are reported."""
+
+    def asked(self) -> dict[str, Any]:
+        """The question for a document."""
+        return {
+            "goal": self.goal,
+            "hardware": [bundle.text for bundle in self.bundles] or "as in the scenario",
+            "buy": self.buy,
+            "recorded": self.recording is not None,
+            "requests": self.requests,
+        }

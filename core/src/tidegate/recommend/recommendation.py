@@ -1,0 +1,122 @@
+"""The answer: what to run on which hardware, or to stay with Triton."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tidegate.host import Plugins
+from tidegate.recommend.assess import Assessment, Assessor
+from tidegate.recommend.candidates import Candidate, Site, Unfit, default_bundle
+from tidegate.recommend.question import Question, RecommendError
+from tidegate.recommend.trials import Trials
+from tidegate.workload import Scenario
+
+SLIGHT = 0.001
+"""Who needs fewer GPUs may lose so much attainment, if the goal is kept: a request in a thousand."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What was found."""
+
+    question: Question
+    verdict: Literal["run", "stay"]
+    """`run`: the candidate. `stay`: nothing is shown to be better than Triton's own batcher, tuned."""
+    chosen: Assessment
+    """Of the hardware that is recommended."""
+    assessed: tuple[Assessment, ...]
+    """Of every hardware that was asked for."""
+    unfit: tuple[Unfit, ...]
+    runs: int
+    """How many simulations it took."""
+
+    @property
+    def candidate(self) -> Candidate:
+        """What to run: with `stay` Triton's own batcher, with the settings that are best."""
+        if self.verdict == "stay":
+            assert self.chosen.triton is not None, "or there would be nothing to stay with"
+            return self.chosen.triton
+        return self.chosen.candidate
+
+    @property
+    def count(self) -> int:
+        """How many steps of the hardware: GPUs, or bundles."""
+        least = self.chosen.tritons_least
+        if self.verdict == "stay" and self.question.buy and least is not None:
+            return least
+        return self.chosen.count
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario on the recommended hardware, with what is recommended, and Triton beside it."""
+        candidate = self.candidate
+        found = self.chosen.site.scenario(candidate.planner, self.count)
+        policies = [candidate.choice]
+        if self.verdict == "run" and self.chosen.triton is not None and not candidate.planner:
+            policies.append(self.chosen.triton.choice)
+        return found.model_copy(update={"policies": policies})
+
+
+def recommend(question: Question, trials: Trials, plugins: Plugins | None = None) -> Recommendation:
+    """Find out what to run.
+
+    Raises RecommendError where nothing can run, or no model has an SLO; PluginError, TraceError.
+    """
+    if all(model.slo_ms is None for model in question.scenario.models):
+        raise RecommendError(
+            "no model has an SLO, so nothing is better than anything else: say with slo_ms (--set models.*.slo_ms=50) "
+            "how soon answers are wanted"
+        )
+    plugins = plugins or Plugins.installed()
+    assessor = Assessor(trials)
+    assessed: list[Assessment] = []
+    unfit: list[Unfit] = []
+    for bundle in question.bundles or (default_bundle(question),):
+        found = assessor.assess(Site(question, plugins, bundle))
+        if isinstance(found, Assessment):
+            assessed.append(found)
+        else:
+            unfit += found
+    if not assessed:
+        reasons = "; ".join(f"{', '.join(each.names)}: {each.why}" for each in unfit)
+        raise RecommendError(f"nothing can run: {reasons}")
+    chosen, verdict = choose(assessed)
+    return Recommendation(question, verdict, chosen, tuple(assessed), _merged([*unfit, *chosen.unfit]), trials.count)
+
+
+def choose(assessed: Sequence[Assessment]) -> tuple[Assessment, Literal["run", "stay"]]:
+    """The hardware to take, and whether to run the candidate there or to stay with Triton.
+
+    The least cost that keeps the goal; where nothing keeps it, what is best. A candidate must be shown to be better
+    than Triton, or to need less: else stay.
+    """
+    buying = assessed[0].site.question.buy
+    ours = min(assessed, key=lambda each: (_cost(each, each.least), -each.ours.attainment.mean))
+    if not buying:
+        return ours, "run" if _is_better(ours) else "stay"
+    tritons = min(assessed, key=lambda each: _cost(each, each.tritons_least))
+    if _cost(ours, ours.least) < _cost(tritons, tritons.tritons_least):
+        return ours, "run"
+    return tritons, "run" if _is_better(tritons) else "stay"
+
+
+def _cost(assessment: Assessment, count: int | None) -> float:
+    return float("inf") if count is None else assessment.site.cost(count)
+
+
+def _is_better(its: Assessment) -> bool:
+    """Whether the candidate is shown to be better than Triton on this hardware, or to need less of it."""
+    if its.gain is None or its.tritons is None:
+        return True
+    if its.gain.low > 0 and its.ours.attainment.mean >= its.tritons.attainment.mean - SLIGHT:
+        return True
+    saves = _cost(its, its.least) < _cost(its, its.tritons_least)
+    return saves and its.gain.mean >= -SLIGHT and its.ours.attainment.mean >= its.tritons.attainment.mean - SLIGHT
+
+
+def _merged(unfit: Sequence[Unfit]) -> tuple[Unfit, ...]:
+    """Each reason once."""
+    names: dict[str, tuple[str, ...]] = {}
+    for each in unfit:
+        names[each.why] = tuple(dict.fromkeys((*names.get(each.why, ()), *each.names)))
+    return tuple(Unfit(its, why) for why, its in names.items())

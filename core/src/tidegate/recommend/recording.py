@@ -1,0 +1,155 @@
+"""Traffic out of an event log (`tidegate serve --record`): what arrived, cut into windows as others draw seeds.
+
+A recording is one sample. So that a choice can be judged by other requests than those that it was made by, windows take
+turns: those with even numbers choose, the others judge.
+"""
+
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from tidegate.api import NEVER, NS_PER_MS, RequestArrived, Setup
+from tidegate.observation import LogEntry
+from tidegate.recommend.hardware import checked
+from tidegate.workload import RequestSequence, Scenario
+from tidegate.workload.arrivals import NS_PER_S
+
+WINDOWS = 16
+"""Into so many windows a recording is cut."""
+FIRST_HELD_OUT = 1000
+"""The seeds from here on judge what the others chose."""
+LEAST_REQUESTS = 400
+"""Fewer tell nothing."""
+
+
+class RecordingError(Exception):
+    """A recording that says too little; the message names the remedy."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What arrived, in order."""
+
+    models: tuple[str, ...]
+    at_ns: "array[int]"
+    """Since the first arrival."""
+    model: "array[int]"
+    rows: "array[int]"
+    shapes: tuple[str, ...] | None
+
+    @property
+    def length_ns(self) -> int:
+        """From the first arrival to the last."""
+        return self.at_ns[-1]
+
+    @property
+    def window_ns(self) -> int:
+        """How long each window is, its warm-up included."""
+        return self.length_ns // WINDOWS
+
+    def requests(
+        self, seed: int, load: float, slos_ns: tuple[int, ...], served_late: frozenset[str]
+    ) -> RequestSequence:
+        """The window of a seed, at so many times the load: time is compressed by that, over as many windows more."""
+        number = 2 * (seed % FIRST_HELD_OUT) + (seed >= FIRST_HELD_OUT)
+        start_ns = number % WINDOWS * self.window_ns
+        start_ns = min(start_ns, max(0, self.length_ns - round(self.window_ns * load)))
+        chosen = [
+            index for index, at_ns in enumerate(self.at_ns) if 0 <= at_ns - start_ns < round(self.window_ns * load)
+        ]
+        return RequestSequence(
+            models=self.models,
+            slos_ns=slos_ns,
+            at_ns=array("q", [round((self.at_ns[index] - start_ns) / load) for index in chosen]),
+            model=array("q", [self.model[index] for index in chosen]),
+            rows=array("q", [self.rows[index] for index in chosen]),
+            apps=None,
+            shapes=None if self.shapes is None else tuple(self.shapes[index] for index in chosen),
+            times_ms=None,
+            served_late=served_late,
+        )
+
+
+def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[Recording, dict[str, Any]]:
+    """What arrived, and the models as a scenario lists them, with the SLO that half of their requests had or exceeded.
+
+    Raises RecordingError, and ValueError for a log that is none.
+    """
+    known = {model.name: number for number, model in enumerate(setup.models)}
+    at_ns, model, rows = array("q"), array("q"), array("q")
+    shapes: list[str] = []
+    slos_ns: defaultdict[str, list[int]] = defaultdict(list)
+    sizes: defaultdict[str, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for entry in entries:
+        if not isinstance(entry.event, RequestArrived) or entry.event.request.model not in known:
+            continue
+        request = entry.event.request
+        at_ns.append(entry.event.now_ns)
+        model.append(known[request.model])
+        rows.append(request.rows)
+        shapes.append(request.shape)
+        sizes[request.model][request.rows] += 1
+        if request.deadline_ns < NEVER:
+            slos_ns[request.model].append(request.deadline_ns - request.arrival_ns)
+    if len(at_ns) < LEAST_REQUESTS or not at_ns[-1] > at_ns[0]:
+        raise RecordingError(f"{len(at_ns)} requests were recorded: record at least {LEAST_REQUESTS}, under load")
+    if idle := sorted(set(known) - set(sizes)):
+        known_models = [name for name in known if name not in idle]
+    else:
+        known_models = [*known]
+    renumbered = {known[name]: number for number, name in enumerate(known_models)}
+    first_ns = at_ns[0]
+    recording = Recording(
+        tuple(known_models),
+        array("q", [each - first_ns for each in at_ns]),
+        array("q", [renumbered[each] for each in model]),
+        rows,
+        tuple(shapes) if any(shapes) else None,
+    )
+    if any(each.pipelines for each in setup.models):
+        raise RecordingError("models that are split were recorded: describe them in a scenario, whole, with --blocks")
+    models = [
+        _as_listed(setup, name, median(slos_ns[name]) if slos_ns[name] else None, sizes[name]) for name in known_models
+    ]
+    duration_s = recording.window_ns / NS_PER_S
+    return recording, {
+        "warmup_s": 0.0,
+        "duration_s": duration_s,
+        "models": models,
+        "workers": [{"count": 1, "gpu": worker.kind} for worker in setup.workers],
+        "arrivals": {"process": "poisson", "rate_rps": len(at_ns) * NS_PER_S / recording.length_ns},
+    }
+
+
+def _as_listed(setup: Setup, name: str, slo_ns: float | None, sizes: dict[int, int]) -> dict[str, Any]:
+    """A model as a scenario lists it, with what was known of it when the recording began."""
+    own = next(model for model in setup.models if model.name == name)
+    profiles = {
+        profile.kind: {
+            "points_ms": {rows: profile.expected_ns(rows) / NS_PER_MS for rows in range(1, profile.max_rows + 1)}
+        }
+        for profile in setup.profiles
+        if profile.partition == name and not profile.shape
+    }
+    return {
+        "name": name,
+        "slo_ms": None if slo_ns is None else slo_ns / NS_PER_MS,
+        "max_batch": own.max_rows,
+        "share": sum(sizes.values()),
+        "rows": {"distribution": "table", "values": sorted(sizes), "weights": [sizes[rows] for rows in sorted(sizes)]},
+        **({"profiles": profiles} if profiles else {}),
+    }
+
+
+def scenario_of_recording(given: dict[str, Any], name: str) -> Scenario:
+    """The scenario that a recording stands for. Raises RecordingError, ScenarioError."""
+    for model in given["models"]:
+        if "profiles" not in model:
+            raise RecordingError(
+                f"nothing was known of how long {model['name']!r} takes when the recording began: serve with a profile "
+                "file (`profiles`), or give one with --profiles"
+            )
+    return checked({"name": name, **given}, Scenario.model_construct(), "the recording")

@@ -1,0 +1,111 @@
+"""One simulated run of a candidate, and what it tells."""
+
+from dataclasses import dataclass, field
+
+from tidegate.api import NEVER, ms_to_ns
+from tidegate.host import PluginError
+from tidegate.recommend.recording import Recording
+from tidegate.sim.run import Run, SimulationError, simulate
+from tidegate.workload import PolicyChoice, RequestSequence, Scenario
+from tidegate.workload.scenario import ProcessSpec, TraceSpec
+from tidegate.workload.traces import read_trace
+
+GOLDEN = 0.6180339887
+"""Seeds of a trace begin at parts of it that are spread evenly, however many there are."""
+LEAST_S, SLOS_OF_WINDOW, SLOS_OF_WARMUP = 1.0, 40, 10
+"""A window lasts so long at least: seconds, and times the longest SLO. So does a warm-up."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What to run. Pickles."""
+
+    scenario: Scenario
+    choice: PolicyChoice
+    seed: int
+    load: float = 1.0
+    """Times the traffic."""
+    recording: Recording | None = None
+    requests: int | None = None
+    """The window is as long as so many requests take, about; None: as the scenario says."""
+    goal: float | None = None
+    """Stop as soon as some model is certain to have a lower attainment."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run tells."""
+
+    attainment: float = 0.0
+    """Of all requests."""
+    models: dict[str, float] = field(default_factory=dict)
+    """Of each model; those of which nothing arrived are left out."""
+    p99_ms: float | None = None
+    busy_share: float = 0.0
+    missed: bool = False
+    """It was stopped: a model is below the goal."""
+    broken: str = ""
+    """Why it did not run at all."""
+
+    @property
+    def worst(self) -> float:
+        """The attainment of the worst model."""
+        return 0.0 if self.missed or self.broken else min(self.models.values(), default=1.0)
+
+    @property
+    def score(self) -> float:
+        """What candidates are chosen by: the mean of the attainment of all requests and that of the worst model."""
+        return (self.attainment + self.worst) / 2
+
+
+def run_trial(trial: Trial) -> Outcome:
+    """Run it. Raises TraceError."""
+    scenario = windowed(trial)
+    requests = _recorded(trial, scenario) if trial.recording is not None else None
+    limit = None if trial.goal is None else 1 - trial.goal
+    run = Run(scenario, trial.choice, trial.seed, load=trial.load, bad_limit=limit)
+    try:
+        result = simulate(run, requests=requests)
+    except (PluginError, SimulationError) as error:
+        return Outcome(broken=str(error))
+    row = result.total
+    return Outcome(
+        row.attainment,
+        {each.model: each.attainment for each in result.rows[1:] if each.accepted},
+        row.p99_ms,
+        row.busy_share,
+        result.stopped_early,
+    )
+
+
+def windowed(trial: Trial) -> Scenario:
+    """The scenario with the window, and the part of the trace, that the trial has."""
+    scenario, arrivals = trial.scenario, trial.scenario.arrivals
+    if trial.recording is not None:
+        return scenario
+    steady = isinstance(arrivals, TraceSpec) or not isinstance(arrivals.rate_rps, list)
+    changes: dict[str, object] = {}
+    if steady and trial.requests is not None:
+        slo_s = max((model.slo_ms for model in scenario.models if model.slo_ms is not None), default=0.0) / 1000
+        wanted_s = max(LEAST_S, SLOS_OF_WINDOW * slo_s, trial.requests / _rate_rps(scenario, trial.load))
+        changes["duration_s"] = min(scenario.duration_s, wanted_s)
+        changes["warmup_s"] = min(scenario.warmup_s, max(LEAST_S / 2, SLOS_OF_WARMUP * slo_s))
+    if isinstance(arrivals, TraceSpec):
+        period_s = read_trace(scenario.folder / arrivals.file, arrivals.format).period_s
+        start_s = (arrivals.start_s + trial.seed * GOLDEN * period_s) % period_s
+        changes["arrivals"] = arrivals.model_copy(update={"start_s": start_s})
+    return scenario.model_copy(update=changes)
+
+
+def _rate_rps(scenario: Scenario, load: float) -> float:
+    arrivals = scenario.arrivals
+    if isinstance(arrivals, ProcessSpec):
+        return arrivals.mean_rps(scenario.duration_s) * load
+    return read_trace(scenario.folder / arrivals.file, arrivals.format).rate_rps * arrivals.scale * load
+
+
+def _recorded(trial: Trial, scenario: Scenario) -> RequestSequence:
+    assert trial.recording is not None, "asked by the caller"
+    slos_ns = tuple(NEVER if model.slo_ms is None else ms_to_ns(model.slo_ms) for model in scenario.models)
+    late = frozenset(model.name for model in scenario.models if model.late == "serve" and model.slo_ms is not None)
+    return trial.recording.requests(trial.seed, trial.load, slos_ns, late)

@@ -1,0 +1,143 @@
+"""The answer in words: what to run, what it keeps, what it saves, what would change it."""
+
+from tidegate.recommend.assess import Assessment, Changed
+from tidegate.recommend.candidates import Candidate
+from tidegate.recommend.held_out import Interval, Measured
+from tidegate.recommend.recommendation import Recommendation
+from tidegate.report.words import limit, listed, plural, share
+
+SETTINGS = {
+    "max_queue_delay_ms": "a delay of {} ms",
+    "default_timeout_ms": "a timeout of {} ms",
+    "preferred_batch_size": "preferred sizes {}",
+}
+
+MARGIN = 0.005
+"""Half a point: so much better another one must be to be called so."""
+
+
+def verdicts(found: Recommendation) -> list[str]:
+    """Sentences, the answer first."""
+    said = [_answer(found)]
+    said += filter(None, (_beside(found), _saved(found), _offers(found)))
+    return [*said, *_changes(found)]
+
+
+def settings(candidate: Candidate) -> str:
+    """Triton's, in words."""
+    options = candidate.choice.options
+    words = [
+        text.format(", ".join(map(str, options[name])) if isinstance(options[name], list) else f"{options[name]:g}")
+        for name, text in SETTINGS.items()
+        if name in options
+    ]
+    return f"with {listed(words)}" if words else "with no delay"
+
+
+def between(interval: Interval) -> str:
+    """`94.4 % (93.4 to 95.3 %)`."""
+    low, mean, high = (share(value) for value in (interval.low, interval.mean, interval.high))
+    return mean if low == mean == high else f"{mean} ({low} to {high})"
+
+
+def _answer(found: Recommendation) -> str:
+    chosen = found.chosen
+    where = chosen.site.words(found.count)
+    if found.verdict == "stay":
+        least = chosen.tritons
+        assert least is not None, "there is a Triton to stay with"
+        keeps = f": it keeps {_keeps(least)}" if found.count == chosen.count else ""
+        return f"Stay with Triton's own batcher on {where}, {settings(found.candidate)}{keeps}."
+    return f"Run {chosen.candidate.title} on {where}: it keeps {_keeps(chosen.ours)}."
+
+
+def _keeps(its: Measured) -> str:
+    worst = min(its.models, key=lambda name: its.models[name].mean, default="")
+    alone = len(its.models) <= 1
+    said = f"{between(its.attainment)} of the requests in time"
+    return said if alone else f"{said}; {worst} is the worst, {share(its.worst_mean)}"
+
+
+def _beside(found: Recommendation) -> str:
+    """How it stands to the other one."""
+    chosen = found.chosen
+    if chosen.tritons is None or chosen.triton is None or chosen.gain is None:
+        return "Triton by itself cannot run this, so there is nothing to compare with."
+    if found.verdict == "run":
+        tuned = f"Triton's own batcher, tuned as well as it can be ({settings(chosen.triton)})"
+        return f"{tuned}, keeps {_keeps(chosen.tritons)}."
+    low, high = 100 * chosen.gain.low, 100 * chosen.gain.high
+    if chosen.gain.high < 0:
+        what = f"is worse by {-high:.1f} to {-low:.1f} points"
+    else:
+        what = f"is not shown to be better ({low:+.1f} to {high:+.1f} points)"
+    return f"The best of all that Tidegate has, {chosen.candidate.title}, {what}."
+
+
+def _saved(found: Recommendation) -> str:
+    """How much hardware would do."""
+    chosen, goal = found.chosen, limit(found.question.goal)
+    if not chosen.site.divisible:
+        return ""
+    priced = found.question.buy and chosen.site.bundle is not None and chosen.site.bundle.price is not None
+
+    def needs(count: int) -> str:
+        return chosen.site.words(count) + (f" for {chosen.site.cost(count):g}" if priced else "")
+
+    def much(ours: int, theirs: int) -> str:
+        saved = chosen.site.cost(theirs) - chosen.site.cost(ours)
+        if priced:
+            return f"{saved:g} saved, {share(saved / chosen.site.cost(theirs))}"
+        gpus = len(chosen.site.gpus(theirs)) - len(chosen.site.gpus(ours))
+        return f"{plural(gpus, 'GPU')} saved, {share(gpus / len(chosen.site.gpus(theirs)))}"
+
+    ours, theirs = chosen.least, chosen.tritons_least
+    for_all = f"To keep {goal} of every model"
+    if ours is None:
+        if theirs is None:
+            return f"{for_all}, {chosen.site.words(chosen.count)} is too little for either."
+        return f"{for_all}, Triton needs {needs(theirs)}; {chosen.candidate.title} needs more than there is."
+    if theirs is None:
+        most = "any number that was tried" if found.question.buy else chosen.site.words(chosen.count)
+        return f"{for_all}, {needs(ours)} will do; Triton cannot with {most}."
+    if ours < theirs:
+        return f"{for_all}, {needs(ours)} will do; Triton needs {needs(theirs)}: {much(ours, theirs)}."
+    needed = f"both need {needs(ours)}" if ours == theirs else f"Triton needs {needs(theirs)}, else {needs(ours)}"
+    return f"{for_all}, {needed}."
+
+
+def _offers(found: Recommendation) -> str:
+    """What the other hardware would cost."""
+    others = [each for each in found.assessed if each is not found.chosen]
+    if not others:
+        return ""
+    return "Other offers: " + "; ".join(_offer(each) for each in others) + "."
+
+
+def _offer(its: Assessment) -> str:
+    if its.least is None:
+        return f"{its.site.words(1)} not enough of them"
+    return f"{its.site.words(its.least)} for {its.site.cost(its.least):g}"
+
+
+def _changes(found: Recommendation) -> list[str]:
+    """What would be otherwise if something changed."""
+    goal = found.question.goal
+    told = [_change(change, goal, found.verdict) for change in found.chosen.changes]
+    parts = [said for said in told if said]
+    return [f"What would change it: {'; '.join(parts)}."] if parts else []
+
+
+def _change(change: Changed, goal: float, verdict: str) -> str:
+    mine, other = (change.ours, change.triton) if verdict == "run" else (change.triton, change.ours)
+    if mine is None:
+        return f"with {change.name}, it cannot run"
+    said = f"with {change.name}, {share(mine.attainment.mean)}"
+    if len(mine.models) > 1:
+        said += f", {share(mine.worst_mean)} of the worst model"
+    if other is not None:
+        beside = "Triton" if verdict == "run" else "the best policy"
+        said += f" ({beside} {share(other.attainment.mean)})"
+        if other.attainment.mean > mine.attainment.mean + MARGIN:
+            said += ", so that the answer would be another"
+    return said + ("" if mine.keeps(goal) else f", below {limit(goal)}")
