@@ -58,6 +58,9 @@ def recommend(
     interference: Annotated[
         Path | None, typer.Option(help="What `tidegate fit-interference` wrote: so GPUs may be shared.")
     ] = None,
+    requests: Annotated[
+        int, typer.Option(min=100, help="Requests in each simulated run, about: more tell smaller differences apart.")
+    ] = 3000,
     planning_s: Annotated[float, typer.Option(min=0.1, help="Seconds for each plan.")] = 2.0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the answer to this file.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write it as a page.")] = None,
@@ -113,6 +116,7 @@ def recommend(
                 blocks=_blocks(blocks or ()),
                 run_planner=partial(_plan, planning_s, errors),
                 only=tuple(policy or ()),
+                requests=requests,
             )
             found = find(question, Trials(jobs, partial(_collect, console)))
             said = verdicts(found)

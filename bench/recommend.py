@@ -1,0 +1,304 @@
+"""Is what `tidegate recommend` says the best there is? Its answer beside an exhaustive search over the same choices.
+
+    python -m bench.recommend [--requests N] [--only NAME ...] [--json FILE]
+
+Five workloads, simulated: a burst of one model, a zoo, OCR with requests of many rows (from an event log), a cluster
+for a model that can be split, and GPUs that can be cut. The exhaustive search runs every candidate and every setting of
+Triton on the seeds that the answer is reported with, so that it is luckier than anybody who may not choose by them.
+Minutes on two quiet cores.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tidegate.api import Document, Plan, PlannerSpec, PlanningError
+from tidegate.documents import BlockLatencies, BlockProfile
+from tidegate.host import Plugins
+from tidegate.observation import Recorder, read_log
+from tidegate.recommend.assess import tightened
+from tidegate.recommend.candidates import Candidate, candidates_on
+from tidegate.recommend.held_out import HELD_OUT_SEEDS
+from tidegate.recommend.question import Question
+from tidegate.recommend.recommendation import recommend
+from tidegate.recommend.recording import read_recording, scenario_of_recording
+from tidegate.recommend.trial import Trial
+from tidegate.recommend.trials import Trials
+from tidegate.recommend.triton_tuning import triton_choices
+from tidegate.sim.run import Run, simulate
+from tidegate.workload import PolicyChoice, Scenario, ScenarioError
+
+PLANNING_S = 1.0
+ZOO = [
+    ("DenseNet121", 21, 0.054, 10.546),
+    ("ResNet50V2", 20, 0.135, 5.56),
+    ("EfficientNetB0", 20, 0.115, 4.326),
+    ("ResNet101", 20, 0.284, 8.266),
+    ("MobileNetV3Large", 20, 0.196, 4.072),
+    ("EfficientNetB1", 20, 0.291, 5.797),
+]
+"""Of the Symphony paper's Table 4: SLO, ms per row and per batch."""
+SLICES = {
+    "": [5.1, 5.3, 5.6, 6.6, 9.3, 14],
+    "/1g.5gb": [5.1, 6.9, 11, 21, 40, 78],
+    "/2g.10gb": [4.7, 5.2, 7.1, 12, 22, 41],
+    "/3g.20gb": [4.7, 5.1, 5.9, 8.4, 14, 25],
+    "/4g.20gb": [4.7, 5.1, 5.7, 7.6, 12, 22],
+    "/7g.40gb": [5.1, 5.3, 5.6, 6.6, 9.3, 14],
+}
+"""Made up, as in plugins/paris_elsa/README.md: milliseconds of 1, 2, 4, 8, 16 and 32 rows."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One workload."""
+
+    workload: str
+    verdict: str
+    run: str
+    score: float
+    """Mean of the attainments of all requests and of the worst model, on the held-out seeds."""
+    best: str
+    best_score: float
+    triton: float
+    """Of Triton as `recommend` tuned it."""
+    best_triton: float
+    """Of Triton's best setting of all that it may choose from."""
+    runs: int
+    seconds: float
+    all_runs: int
+    all_seconds: float
+
+    @property
+    def off(self) -> float:
+        """How far the answer is from the best, in points."""
+        return 100 * (max(self.best_score, self.best_triton) - self.score)
+
+
+def workloads(requests: int) -> dict[str, Callable[[], Question]]:
+    """The questions, by name; each is made when it is asked."""
+
+    def asked(given: dict[str, Any], **more: Any) -> Question:  # noqa: ANN401 - fields of a question
+        scenario = Scenario.model_validate({"warmup_s": 1, "duration_s": 20, **given})
+        return Question(scenario, requests=requests, run_planner=run_planner, **more)
+
+    return {
+        "burst": lambda: asked(
+            {
+                "name": "burst",
+                "workers": [{"count": 4, "gpu": "1080Ti"}],
+                "models": [_linear("resnet50", 25, 1.053, 5.072)],
+                "arrivals": {"process": "gamma", "shape": 0.3, "rate_rps": 1500},
+            }
+        ),
+        "zoo": lambda: asked(
+            {
+                "name": "zoo",
+                "workers": [{"count": 6, "gpu": "A100"}],
+                "models": [_linear(*each) for each in ZOO],
+                "arrivals": {"process": "poisson", "rate_rps": 3000},
+            }
+        ),
+        "ocr, recorded": lambda: _ocr(requests),
+        "split model": lambda: asked(
+            {
+                "name": "split model",
+                "workers": [{"count": 2, "gpu": "L4"}, {"count": 6, "gpu": "P4"}],
+                "network": {"gbps": 6},
+                "models": [
+                    {
+                        "name": "detector",
+                        "slo_ms": 42,
+                        "max_batch": 2,
+                        "profiles": {"L4": {"points_ms": {1: 10, 2: 16}}, "P4": {"points_ms": {1: 38, 2: 73}}},
+                    }
+                ],
+                "arrivals": {"process": "poisson", "rate_rps": 300},
+            },
+            blocks={"detector": _detector()},
+        ),
+        "slices": lambda: asked(
+            {
+                "name": "slices",
+                "workers": [{"count": 2, "gpu": "A100-40GB"}],
+                "models": [
+                    {
+                        "name": "resnet50",
+                        "slo_ms": 30,
+                        "max_batch": 32,
+                        "rows": {
+                            "distribution": "table",
+                            "values": [1, 2, 4, 8, 16, 32],
+                            "weights": [30, 25, 20, 15, 8, 2],
+                        },
+                        "profiles": {
+                            f"A100-40GB{part}": {"points_ms": dict(zip((1, 2, 4, 8, 16, 32), times, strict=True))}
+                            for part, times in SLICES.items()
+                        },
+                    }
+                ],
+                "arrivals": {"process": "poisson", "rate_rps": 600},
+            }
+        ),
+    }
+
+
+def run_planner(planner: PlannerSpec, problem: Document) -> Plan:
+    """Run a planner for a second."""
+    begun = time.perf_counter()
+
+    def progress(*, objective: float | None = None, bound: float | None = None) -> float:
+        del objective, bound
+        return time.perf_counter() - begun
+
+    return planner.run(problem, time_limit_s=PLANNING_S, progress=progress)
+
+
+def compare(workload: str, question: Question, jobs: int) -> Compared:
+    """Ask, and search all."""
+    begun = time.perf_counter()
+    found = recommend(question, Trials(jobs))
+    took_s = time.perf_counter() - begun
+    chosen = found.chosen
+    begun = time.perf_counter()
+    site = chosen.site
+    candidates, _ = candidates_on(site, chosen.count)
+    tritons = [Candidate(choice) for choice in triton_choices(question.scenario)]
+    trials = Trials(jobs)
+    scores = _scores(trials, question, [(each, site.scenario(each.planner, chosen.count)) for each in candidates])
+    tritons_scores = _scores(trials, question, [(each, site.scenario("", chosen.count)) for each in tritons])
+    best = max(scores, key=lambda name: scores[name])
+    ours = chosen.ours if found.verdict == "run" else chosen.tritons
+    return Compared(
+        workload,
+        found.verdict,
+        found.candidate.title,
+        fmean(ours.scores) if ours else 0.0,
+        best,
+        scores[best],
+        fmean(chosen.tritons.scores) if chosen.tritons else 0.0,
+        max(tritons_scores.values()),
+        found.runs,
+        took_s,
+        trials.count,
+        time.perf_counter() - begun,
+    )
+
+
+def _scores(trials: Trials, question: Question, entrants: Sequence[tuple[Candidate, Scenario]]) -> dict[str, float]:
+    """Every entrant on every held-out seed, in windows as long as those that are reported."""
+    runs = [
+        Trial(tightened(scenario, 1), each.choice, seed, 1.0, question.recording, 2 * question.requests)
+        for each, scenario in entrants
+        for seed in HELD_OUT_SEEDS
+    ]
+    outcomes = trials.run("all", runs)
+    size = len(HELD_OUT_SEEDS)
+    return {
+        each.title: fmean(outcome.score for outcome in outcomes[size * number : size * (number + 1)])
+        for number, (each, _) in enumerate(entrants)
+    }
+
+
+def _linear(name: str, slo_ms: float, alpha_ms: float, beta_ms: float) -> dict[str, Any]:
+    return {
+        "name": name,
+        "slo_ms": slo_ms,
+        "profile": {"alpha_ms": alpha_ms, "beta_ms": beta_ms, "max_batch": 64},
+    }
+
+
+def _detector() -> BlockProfile:
+    """As in plugins/ppipe/README.md."""
+    l4, half, p4 = (
+        [[3000, 4500], [4000, 6500], [3000, 5000]],
+        [[4800], [6200], [4700]],
+        [[7000, 13000], [15000, 29000], [16000, 31000]],
+    )
+    return BlockProfile(
+        model="detector",
+        blocks=["stem", "body", "head"],
+        cut_bytes=[600_000, 150_000],
+        latencies=[
+            BlockLatencies(kind="L4", share=1, rows=[1, 2], latency_us=l4),
+            BlockLatencies(kind="L4", share=2, rows=[1], latency_us=half),
+            BlockLatencies(kind="P4", share=1, rows=[1, 2], latency_us=p4),
+        ],
+    )
+
+
+def _ocr(requests: int) -> Question:
+    """Pages, each one to find lines in and many lines to read, recorded while they were served first come first."""
+    lines = {"distribution": "lognormal", "mean": 6, "cv": 0.8}
+    served = Scenario.model_validate(
+        {
+            "name": "ocr, recorded",
+            "warmup_s": 0,
+            "duration_s": 16 * max(2.0, requests / 300),
+            "workers": [{"count": 4, "gpu": "T4"}],
+            "models": [
+                {**_linear("detect", 120, 11, 9), "share": 1},
+                {**_linear("recognise", 80, 1.6, 6), "share": 2, "rows": lines},
+            ],
+            "arrivals": {"process": "gamma", "shape": 0.5, "rate_rps": 130},
+        }
+    )
+    log = BytesIO()
+    simulate(Run(served, PolicyChoice(name="fifs"), seed=7), observers=[Recorder(log)])
+    header, entries = read_log(log.getvalue().splitlines(keepends=True))
+    recording, given = read_recording(header.setup, entries)
+    scenario = scenario_of_recording(given, served.name)
+    return Question(scenario, recording, requests=requests, run_planner=run_planner)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compare, print a table, write figures."""
+    parser = argparse.ArgumentParser(prog="python -m bench.recommend", description=__doc__)
+    parser.add_argument("--requests", type=int, default=3000, help="in each run of the search; default 3000")
+    parser.add_argument("--only", nargs="+", help="some of the workloads")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    parser.add_argument("--jobs", type=int, default=-1, help="simulations at once; default: as many as cores")
+    options = parser.parse_args(arguments)
+    console = Console()
+    Plugins.installed()
+    table = Table(
+        "workload", "answer", "its score", "best of all", "off, points", "Triton", "runs", "s", "all: runs", "s"
+    )
+    found = []
+    for name, ask in workloads(options.requests).items():
+        if options.only and name not in options.only:
+            continue
+        try:
+            its = compare(name, ask(), options.jobs)
+        except (PlanningError, ScenarioError) as error:
+            parser.error(f"{name}: {error}")
+        found.append(its)
+        console.print(f"{name}: {its.verdict} {its.run}, {its.off:.2f} points off")
+        table.add_row(
+            name,
+            f"{its.verdict}: {its.run}",
+            f"{100 * its.score:.2f}",
+            f"{its.best} {100 * its.best_score:.2f}",
+            f"{its.off:.2f}",
+            f"{100 * its.triton:.2f} of {100 * its.best_triton:.2f}",
+            f"{its.runs}",
+            f"{its.seconds:.0f}",
+            f"{its.all_runs}",
+            f"{its.all_seconds:.0f}",
+        )
+        if options.json is not None:
+            options.json.write_text(json.dumps([asdict(each) | {"off": each.off} for each in found], indent=1) + "\n")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

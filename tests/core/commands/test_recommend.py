@@ -1,0 +1,135 @@
+"""`tidegate recommend`, as a person asks it."""
+
+import json
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tidegate.cli import build_app
+from tidegate.documents import read_profiles
+from tidegate.host import Plugins
+from tidegate.observation import Recorder
+from tidegate.sim.run import Run, simulate
+from tidegate.workload import PolicyChoice, Scenario, read_scenario
+
+PLUGINS = Plugins.installed()
+BUSY: dict[str, Any] = {
+    "warmup_s": 0.5,
+    "duration_s": 1,
+    "workers": [{"count": 2, "gpu": "T4"}],
+    "models": [{"name": "m", "slo_ms": 40, "profile": {"alpha_ms": 1, "beta_ms": 12, "max_batch": 16}}],
+    "arrivals": {"process": "gamma", "shape": 0.4, "rate_rps": 700},
+}
+
+
+def ask(*arguments: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(
+        build_app(PLUGINS), ["recommend", *map(str, arguments), "--jobs", "1", "--requests", "300"]
+    )
+    return result.exit_code, result.output
+
+
+def written(folder: Path, scenario: dict[str, Any]) -> Path:
+    path = folder / "scenario.yaml"
+    path.write_text(yaml.safe_dump(scenario))
+    return path
+
+
+def test_it_answers_first_in_words_and_writes_what_it_takes(tmp_path: Path) -> None:
+    scenario = written(tmp_path, BUSY)
+    files = tmp_path / "files"
+    outputs = ["--json", tmp_path / "answer.json", "--html", tmp_path / "answer.html", "--apply", files]
+    code, output = ask(scenario, "--policy", "eager", "--policy", "fifs", *outputs)
+    assert code == 0, output
+    answer = json.loads((tmp_path / "answer.json").read_text())
+    (assessed,) = answer["assessed"]
+    assert output.startswith(answer["words"][0])
+    assert answer["verdict"] == "run"
+    assert assessed["gain"]["low"] > 0
+    assert assessed["candidate"]["attainment"]["mean"] > assessed["triton"]["attainment"]["mean"]
+    assert [each["change"] for each in assessed["changes"]][:2] == ["10 % more load", "SLOs a tenth tighter"]
+    assert "not tried: paris" in output
+    assert "tidegate fit-interference" in output  # the remedy
+    config = yaml.safe_load((files / "tidegate.yaml").read_text())
+    assert config["policy"]["name"] == answer["run"]["policy"] == "eager"
+    assert config["models"] == {"m": {"slo_ms": 40.0}}
+    (profile,) = read_profiles(files / "profiles.json").profiles_of("m", "T4", 16)
+    assert profile.expected_ns(16) == 28_000_000
+    tried = read_scenario(files / "scenario.yaml")
+    assert tried.policies[0].name == "eager"
+    page = (tmp_path / "answer.html").read_text()
+    assert page.index("Run eager") < page.index("Which share of each model")
+
+
+def test_nothing_is_recommended_that_is_not_better_than_triton(tmp_path: Path) -> None:
+    """One GPU, one request at a time, no batches: there is nothing to gain."""
+    model = {"name": "m", "slo_ms": 400, "profile": {"alpha_ms": 10, "beta_ms": 0, "max_batch": 1}}
+    light = BUSY | {"models": [model], "arrivals": {"rate_rps": 30}, "workers": [{"count": 1, "gpu": "T4"}]}
+    code, output = ask(written(tmp_path, light), "--policy", "fifs", "--apply", tmp_path / "files")
+    assert code == 0, output
+    assert output.startswith("Stay with Triton's own batcher")
+    assert not (tmp_path / "files" / "tidegate.yaml").exists()
+    assert "dynamic_batching {" in (tmp_path / "files" / "dynamic_batching.pbtxt").read_text()
+
+
+def test_the_cheapest_of_what_could_be_bought(tmp_path: Path) -> None:
+    """The quick GPUs are twice as quick and cost four times as much."""
+    profiles = {
+        "slow": {"alpha_ms": 2, "beta_ms": 10, "max_batch": 8},
+        "quick": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 8},
+    }
+    scenario = BUSY | {
+        "workers": [{"count": 1, "gpu": "slow"}],
+        "models": [{"name": "m", "slo_ms": 100.0, "profiles": profiles}],
+        "arrivals": {"rate_rps": 500},
+        "duration_s": 0.6,
+        "warmup_s": 0.2,
+    }
+    offers = ["--any-of", "slow=1", "--any-of", "quick=4"]
+    code, output = ask(written(tmp_path, scenario), *offers, "--policy", "eager", "--json", tmp_path / "answer.json")
+    assert code == 0, output
+    answer = json.loads((tmp_path / "answer.json").read_text())
+    assert answer["hardware"].endswith("xslow")
+    costs = [each["least_cost"] for each in answer["assessed"]]
+    assert answer["cost"] == min(costs)
+    assert 2 <= costs[0] < costs[1]
+
+
+def test_a_recording_is_judged_by_the_windows_that_did_not_choose(tmp_path: Path) -> None:
+    served = Scenario.model_validate(BUSY | {"duration_s": 8, "warmup_s": 0})
+    log = BytesIO()
+    simulate(Run(served, PolicyChoice(name="fifs"), seed=1), observers=[Recorder(log)])
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(log.getvalue())
+    code, output = ask(path, "--policy", "eager", "--set", "models.*.slo_ms=60", "--json", tmp_path / "answer.json")
+    assert code == 0, output
+    answer = json.loads((tmp_path / "answer.json").read_text())
+    assert answer["question"]["recorded"]
+    (model,) = answer["scenario"]["models"]
+    assert model["slo_ms"] == 60
+    assert answer["scenario"]["workers"] == [{"count": 2, "gpu": "T4"}]
+    assert answer["scenario"]["arrivals"]["rate_rps"] == pytest.approx(700, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "said"),
+    [
+        ({"models": [{**BUSY["models"][0], "slo_ms": None}]}, [], "no model has an SLO"),
+        ({}, ["--gpus", "8yT4=2"], "is not of the form 8xT4,2xA100"),
+        ({}, ["--any-of", "T4=free"], "is no price"),
+        ({}, ["--gpus", "2xT4", "--any-of", "T4"], "give one of the two"),
+        ({}, ["--blocks", "m"], "give MODEL=FILE"),
+        ({}, ["--policy", "eagr"], "eager"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(
+    changes: dict[str, Any], arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    code, output = ask(written(tmp_path, BUSY | changes), *arguments)
+    assert code == 1
+    assert said in output
+    assert "Traceback" not in output

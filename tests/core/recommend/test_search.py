@@ -1,0 +1,107 @@
+"""How the best is found: races, bisection, what is reported."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+
+from tidegate.api import PlanningError
+from tidegate.documents import Demand, DemandedModel
+from tidegate.host import Plugins
+from tidegate.recommend.hardware import in_words, parse_gpus, parse_offer
+from tidegate.recommend.held_out import interval_of
+from tidegate.recommend.least import first_enough, least_count
+from tidegate.recommend.race import race
+from tidegate.recommend.trial import Outcome, Trial
+from tidegate.recommend.trials import Trials
+
+
+@dataclass
+class Known(Trials):
+    """What runs would tell: an entrant carries so many times the load."""
+
+    asked: int = 0
+
+    def run(self, label: str, trials: "list[Trial] | tuple[Trial, ...]") -> list[Outcome]:  # type: ignore[override]
+        """The more it carries, the later it begins to miss."""
+        self.asked += len(trials)
+        found = []
+        for trial in cast("list[tuple[float, int, float]]", trials):
+            carries, seed, load = trial
+            if not carries:
+                found.append(Outcome(broken="no"))
+                continue
+            kept = max(0.0, min(1.0, 1 - (load - carries) + 0.001 * (seed % 3 - 1)))
+            found.append(Outcome(kept, {"m": kept}))
+        return found
+
+
+def race_of(*carried: float) -> tuple[list[float], float, int]:
+    trials = Known()
+    found = race("race", carried, lambda each, seed, load: cast("Trial", (each, seed, load)), trials)
+    return [standing.entrant for standing in found.standings], found.load, trials.asked
+
+
+def test_the_best_wins_by_few_runs() -> None:
+    entrants = [0.2 + 0.03 * number for number in range(24)]
+    order, load, asked = race_of(*entrants)
+    assert order[0] == max(entrants)
+    assert load == 1
+    assert asked < 3 * len(entrants)
+
+
+def test_who_misses_nothing_is_told_apart_under_more_load() -> None:
+    order, load, _ = race_of(1.5, 2.5, 2.0, 0.0)
+    assert order[:3] == [2.5, 2.0, 1.5]
+    assert load > 2.4
+
+
+@pytest.mark.parametrize("needed", [1, 2, 7, 16, 17])
+def test_the_least_that_keeps_the_goal(needed: int) -> None:
+    tried: list[int] = []
+
+    def keeps(count: int) -> bool:
+        tried.append(count)
+        return count >= needed
+
+    assert least_count(keeps, 16) == (needed if needed <= 16 else None)
+    assert len(tried) <= 6
+    enough = first_enough(lambda count: count >= needed, 16)
+    assert enough is None if needed > 16 else enough is not None and needed <= enough < 2 * needed
+
+
+def test_intervals_hold_the_mean_and_end_where_figures_do() -> None:
+    found = interval_of([0.99, 1.0, 0.98, 1.0])
+    assert found.low < found.mean < found.high == 1.0
+    assert found.mean - found.low == pytest.approx(3.182 * 0.00957 / 2, rel=0.01)
+
+
+def test_gpus_in_words() -> None:
+    assert parse_gpus("2xT4,A100") == ("T4", "T4", "A100")
+    assert in_words(parse_gpus("A100+3xT4")) == "1xA100,3xT4"
+    assert parse_offer("A100+3xT4=3.5").cost == 3.5
+    assert parse_offer("2xT4").cost == 2
+
+
+@pytest.mark.parametrize(
+    ("planner", "lacking"),
+    [("paris", "cannot be cut"), ("ppipe", "tidegate profile-blocks"), ("shares", "tidegate fit-interference")],
+)
+def test_a_planner_says_what_it_lacks_and_the_remedy(planner: str, lacking: str) -> None:
+    model = DemandedModel("m", 50.0, 100.0, 8, {1: 1.0}, {"T4": (10.0,) * 8})
+    problem_of = Plugins.installed().planner(planner).problem_of
+    assert problem_of is not None
+    with pytest.raises(PlanningError, match=lacking):
+        problem_of(Demand((model,), {"T4": 2}))
+
+
+def test_slices_are_planned_for_a_demand_that_knows_them() -> None:
+    tables = {"A100-40GB/1g.5gb": (10.0, 20.0), "A100-40GB/7g.40gb": (4.0, 5.0)}
+    model = DemandedModel("m", 50.0, 100.0, 2, {1: 0.5, 2: 0.5}, tables)
+    spec = Plugins.installed().planner("paris")
+    assert spec.problem_of is not None
+    problem = spec.problem_of(Demand((model,), {"A100-40GB": 1}))
+    plan = spec.run(problem, time_limit_s=1, progress=lambda **_: 0.0)
+    assert spec.layout is not None
+    layout = spec.layout(problem, plan)
+    assert {worker["device"]["product"] for worker in layout.model_dump()["workers"]} == {"A100-40GB"}
