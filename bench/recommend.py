@@ -46,7 +46,7 @@ ZOO = [
     ("MobileNetV3Large", 20, 0.196, 4.072),
     ("EfficientNetB1", 20, 0.291, 5.797),
 ]
-"""Of the Symphony paper's Table 4: SLO, ms per row and per batch."""
+"""From the Symphony paper's Table 4: SLO, ms per row and per batch."""
 SLICES = {
     "": [5.1, 5.3, 5.6, 6.6, 9.3, 14],
     "/1g.5gb": [5.1, 6.9, 11, 21, 40, 78],
@@ -70,9 +70,9 @@ class Compared:
     best: str
     best_score: float
     triton: float
-    """Of Triton as `recommend` tuned it."""
+    """Triton's, as `recommend` tuned it."""
     best_triton: float
-    """Of Triton's best setting of all that it may choose from."""
+    """That of Triton's best setting of all that it may choose from."""
     runs: int
     seconds: float
     all_runs: int
@@ -97,13 +97,13 @@ def workloads(requests: int) -> dict[str, Callable[[], Question]]:
                 "name": "burst",
                 "workers": [{"count": 4, "gpu": "1080Ti"}],
                 "models": [_linear("resnet50", 25, 1.053, 5.072)],
-                "arrivals": {"process": "gamma", "shape": 0.3, "rate_rps": 1500},
+                "arrivals": {"process": "gamma", "shape": 0.3, "rate_rps": 2100},
             }
         ),
         "zoo": lambda: asked(
             {
                 "name": "zoo",
-                "workers": [{"count": 6, "gpu": "A100"}],
+                "workers": [{"count": 4, "gpu": "A100"}],
                 "models": [_linear(*each) for each in ZOO],
                 "arrivals": {"process": "poisson", "rate_rps": 3000},
             }

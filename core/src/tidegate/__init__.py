@@ -4,6 +4,7 @@ The map of the house (arrows of import point down):
 
     cli          the `tidegate` command; other distributions add subcommands
     terminal     where commands print to: a terminal, or what nobody looks at
+    recommend    what to run for given traffic, and on which hardware: all that applies, simulated
     testing      for authors of policies: Playbook, check_policy, PolicyConformance, pytest fixtures
     sim          drives the engine under virtual time with simulated workers
     engine       the books, turns among clients, learning; checks every command of a policy

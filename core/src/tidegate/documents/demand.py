@@ -20,7 +20,7 @@ class DemandedModel:
     sizes: Mapping[int, float]
     """{rows: the share of its requests that have so many}."""
     latency_ms: Mapping[str, tuple[float, ...]]
-    """By kind of worker (`A100`, `A100-40GB/1g.5gb`): milliseconds of a batch of 1, 2, ... rows of the whole model."""
+    """Latencies by kind of worker (`A100`, `A100-40GB/1g.5gb`): milliseconds of a batch of 1, 2, ... rows of the whole model."""
     blocks: BlockProfile | None = None
     """How long its blocks run; None: it was not cut."""
 
@@ -37,4 +37,4 @@ class Demand:
     interference: InterferenceModel | None = None
     """How models slow each other down that share a GPU; None: that was not measured."""
     gbps: float | None = None
-    """Of each machine's link; None: transfers take no time."""
+    """The rate of each machine's link; None: transfers take no time."""

@@ -22,7 +22,7 @@ FINALISTS = 3
 REPORTED = 2
 """Times the length of the search's windows: those of the figures that are reported."""
 FEWER_SEEDS = HELD_OUT_SEEDS[:4]
-"""Of what is asked of many."""
+"""For what is asked of many."""
 LOAD, SLO = 1.1, 0.9
 """What may change: ten percent more load, SLOs a tenth tighter."""
 
@@ -80,7 +80,8 @@ class Assessor:
             return unfit
         tuned = self._race("Triton's own batcher", site, _tritons(triton_choices(site.question.scenario)), enough)
         if tuned.standings:
-            around = _tritons(nearby(tuned.standings[0].entrant.choice))
+            first, *others = [standing.entrant for standing in tuned.standings[:FINALISTS]]
+            around = [*_tritons(nearby(first.choice)), *others]
             tuned = self._race("Triton's own batcher, finer", site, around, enough)
         best = won.standings[0].entrant
         rivals = [standing.entrant for standing in tuned.standings[:FINALISTS]]

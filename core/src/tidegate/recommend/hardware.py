@@ -21,7 +21,7 @@ class Bundle:
     gpus: tuple[str, ...]
     """Each by its product, in the order in which they are kept: where fewer will do, the last are spared."""
     price: float | None = None
-    """Of all of them, in any unit; None: one for each GPU."""
+    """What all of them cost, in any unit; None: one for each GPU."""
 
     @property
     def cost(self) -> float:

@@ -13,7 +13,7 @@ from tidegate.recommend.trial import Outcome
 
 HELD_OUT_SEEDS = tuple(range(FIRST_HELD_OUT, FIRST_HELD_OUT + 6))
 QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-"""Of Student's t, by degrees of freedom, for intervals of 95 %."""
+"""Quantiles of Student's t, by degrees of freedom, for intervals of 95 %."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Measured:
     p99_ms: float | None
     busy_share: float
     scores: tuple[float, ...]
-    """By seed."""
+    """One for each seed."""
 
     @property
     def worst_mean(self) -> float:
@@ -69,6 +69,6 @@ def measured(outcomes: Sequence[Outcome]) -> Measured:
 
 
 def gain_of(ours: Measured, theirs: Measured) -> Interval:
-    """By how much one is better, seed by seed, in the figure by which candidates are chosen."""
+    """How much one is better, seed by seed, in the figure by which candidates are chosen."""
     pairs = zip(ours.scores, theirs.scores, strict=True)
     return interval_of([mine - their for mine, their in pairs], -1.0, 1.0)

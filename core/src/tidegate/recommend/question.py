@@ -32,7 +32,7 @@ class Question:
     """The bundles could be bought, as many as it takes: the cheapest is asked for."""
     goal: float = GOAL
     blocks: Mapping[str, BlockProfile] = field(default_factory=dict)
-    """By model: how long its blocks run."""
+    """How long the blocks of a model run, by its name."""
     run_planner: Callable[[PlannerSpec, Document], Plan] | None = None
     """Runs a planner against the clock that the core does not have. None: planners are not asked."""
     only: tuple[str, ...] = ()

@@ -43,9 +43,9 @@ class Race(Generic[Entrant]):
     load: float
     """Times the traffic, at which it was decided; above 1: there and with the traffic as it is."""
     standings: list[Standing[Entrant]]
-    """Those that came furthest first, and of these the best."""
+    """The entrants that came furthest first, and of these the best."""
     broken: list[tuple[Entrant, str]]
-    """Those that could not run, and why."""
+    """The entrants that could not run, and why."""
 
 
 def race(

@@ -23,9 +23,9 @@ class Recommendation:
     verdict: Literal["run", "stay"]
     """`run`: the candidate. `stay`: nothing is shown to be better than Triton's own batcher, tuned."""
     chosen: Assessment
-    """Of the hardware that is recommended."""
+    """The recommended hardware's."""
     assessed: tuple[Assessment, ...]
-    """Of every hardware that was asked for."""
+    """What every hardware that was asked for is good for."""
     unfit: tuple[Unfit, ...]
     runs: int
     """How many simulations it took."""

@@ -37,9 +37,9 @@ class Outcome:
     """What a run tells."""
 
     attainment: float = 0.0
-    """Of all requests."""
+    """That of all requests."""
     models: dict[str, float] = field(default_factory=dict)
-    """Of each model; those of which nothing arrived are left out."""
+    """That of each model; those of which nothing arrived are left out."""
     p99_ms: float | None = None
     busy_share: float = 0.0
     missed: bool = False
