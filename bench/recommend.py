@@ -219,11 +219,12 @@ def _linear(name: str, slo_ms: float, alpha_ms: float, beta_ms: float) -> dict[s
 
 def _detector() -> BlockProfile:
     """As in plugins/ppipe/README.md."""
-    l4, half, p4 = (
+    tables: list[list[list[float]]] = [
         [[3000, 4500], [4000, 6500], [3000, 5000]],
         [[4800], [6200], [4700]],
         [[7000, 13000], [15000, 29000], [16000, 31000]],
-    )
+    ]
+    l4, half, p4 = tables
     return BlockProfile(
         model="detector",
         blocks=["stem", "body", "head"],

@@ -44,7 +44,14 @@ def test_it_answers_first_in_words_and_writes_what_it_takes(tmp_path: Path) -> N
     models = [BUSY["models"][0] | {"slo_ms": 150.0, "share": 4}, quick]
     scenario = written(tmp_path, BUSY | {"models": models, "duration_s": 2})
     files = tmp_path / "files"
-    outputs = ["--json", tmp_path / "answer.json", "--html", tmp_path / "answer.html", "--apply", files]
+    outputs: list[str | Path] = [
+        "--json",
+        tmp_path / "answer.json",
+        "--html",
+        tmp_path / "answer.html",
+        "--apply",
+        files,
+    ]
     code, output = ask(scenario, "--policy", "eager", "--policy", "symphony", *outputs)
     assert code == 0, output
     answer = json.loads((tmp_path / "answer.json").read_text())

@@ -20,7 +20,7 @@ class DemandedModel:
     sizes: Mapping[int, float]
     """{rows: the share of its requests that have so many}."""
     latency_ms: Mapping[str, tuple[float, ...]]
-    """Latencies by kind of worker (`A100`, `A100-40GB/1g.5gb`): milliseconds of a batch of 1, 2, ... rows of the whole model."""
+    """Milliseconds of a batch of 1, 2, ... rows, by kind of worker: `A100`, `A100-40GB/1g.5gb`."""
     blocks: BlockProfile | None = None
     """How long its blocks run; None: it was not cut."""
 
