@@ -150,6 +150,6 @@ def scenario_of_recording(given: dict[str, Any], name: str) -> Scenario:
         if "profiles" not in model:
             raise RecordingError(
                 f"nothing was known of how long {model['name']!r} takes when the recording began: serve with a profile "
-                "file (`profiles`), or give one with --profiles"
+                "file (`profiles`), and record anew"
             )
     return checked({"name": name, **given}, Scenario.model_construct(), "the recording")
