@@ -9,11 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, get_args
 
 import pytest
+import yaml
 
 from tidegate_proxy.configuration.config import ServeConfig, TransportName
 from tidegate_proxy.embedded import EmbeddedTriton, TritonStartError
@@ -35,17 +37,19 @@ pytest_plugins = [
 DEFAULT_TRANSPORT: TransportName = ServeConfig.model_fields["transport"].default
 FRONTS = "fronts"
 """As a transport: http2 in processes of their own, which have the clients."""
+HOMES = "homes"
+"""As a transport: the same before two homes, the second of which has nothing but an empty Triton."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a run choose how Tidegate speaks gRPC."""
-    names = [*get_args(TransportName), FRONTS]
+    names = [*get_args(TransportName), FRONTS, HOMES]
     parser.addoption("--transport", choices=names, default=None, help="only the tests to which it matters, spoken so")
 
 
 @pytest.fixture(scope="session")
 def transport_of_tests(pytestconfig: pytest.Config) -> str:
-    """How the Tidegates of this run speak gRPC: a TransportName, or FRONTS."""
+    """How the Tidegates of this run speak gRPC: a TransportName, FRONTS or HOMES."""
     name: str = pytestconfig.getoption("--transport") or DEFAULT_TRANSPORT
     return name
 
@@ -140,11 +144,13 @@ class Tidegate:
         """Have it end; how the requests it accepted ended."""
         self.ask_to_stop()
         assert self._process.wait(PATIENCE_S) == 0, self.log
-        tally = re.search(r"^requests: (.*)$", self.output, re.MULTILINE)
-        assert tally, self.output
-        counts = {name: int(count) for name, count in re.findall(r"([\w-]+) (\d+)", tally[1])}
+        tallies = re.findall(r"^requests: (.*)$", self.output, re.MULTILINE)
+        assert tallies, self.output
+        counts: Counter[str] = Counter()
+        for tally in tallies:  # one for each home
+            counts.update({name: int(count) for name, count in re.findall(r"([\w-]+) (\d+)", tally)})
         del counts["dropped"]  # the sum of those by reason
-        return counts
+        return dict(counts)
 
     def kill(self) -> None:
         """End it whatever state it is in."""
@@ -178,7 +184,19 @@ StartTidegate = Callable[..., Tidegate]
 
 
 @pytest.fixture(scope="session")
-def start_tidegate(at_the_end: AtTheEnd, fork_tidegate: "ForkTidegate", transport_of_tests: str) -> StartTidegate:
+def empty_triton(start_triton: StartTriton, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
+    """One without any model."""
+    return start_triton([tmp_path_factory.mktemp("no_models")], options=["--model-control-mode=explicit"])
+
+
+@pytest.fixture(scope="session")
+def start_tidegate(
+    at_the_end: AtTheEnd,
+    fork_tidegate: "ForkTidegate",
+    transport_of_tests: str,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> StartTidegate:
     """Start `tidegate serve` on a free port; killed, if it was not stopped, as a Triton is.
 
     `start_tidegate([triton, ...], policy="fifs", environment={}, slo=["model=20"], ...)`: what is not named here is an
@@ -193,11 +211,19 @@ def start_tidegate(at_the_end: AtTheEnd, fork_tidegate: "ForkTidegate", transpor
         **options: object,
     ) -> Tidegate:
         arguments = ["--listen", "127.0.0.1:0"]
-        arguments += ["--fronts", "2"] if transport_of_tests == FRONTS else ["--transport", transport_of_tests]
+        has_fronts = transport_of_tests in (FRONTS, HOMES)
+        arguments += ["--fronts", "2"] if has_fronts else ["--transport", transport_of_tests]
         if "config" not in options:
             arguments += ["--policy", policy]
-        for triton in tritons:
-            arguments += ["--triton", triton.grpc_address]
+        if transport_of_tests == HOMES and tritons and "config" not in options:
+            file = tmp_path_factory.mktemp("two_homes") / "tidegate.yaml"
+            empty = request.getfixturevalue("empty_triton")
+            own = {"tritons": [triton.grpc_address for triton in tritons]}
+            file.write_text(yaml.safe_dump({"homes": [own, {"tritons": [empty.grpc_address]}]}))
+            options["config"] = file
+        else:
+            for triton in tritons:
+                arguments += ["--triton", triton.grpc_address]
         for name, value in options.items():
             for single in value if isinstance(value, list) else [value]:
                 arguments += ["--" + name.replace("_", "-"), str(single)]

@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from tidegate_proxy.configuration.config import AGE_JITTER, ServeConfig
+from tidegate_proxy.configuration.config_file import read_config
+from tidegate_proxy.configuration.home_config import assignment_of
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/tidegate"
@@ -136,6 +138,42 @@ def test_the_pods_listen_where_the_configuration_says(render: Callable[..., Docu
     assert _one(documents, "Service", "tidegate-triton")["spec"]["clusterIP"] == "None"
 
 
+HOMES: dict[str, Any] = {
+    "homes": {"enabled": True, "replicas": 2, "tritonsPerHome": 2, "plan": {"ant": 0, "cat": 1}},
+    "tidegate": {"env": [{"name": "TZ", "value": "UTC"}]},
+}
+
+
+@pytest.mark.parametrize("tls", ["", "links-tls"])
+def test_homes_behind_fronts_hang_together(render: Callable[..., Documents], tmp_path: Path, tls: str) -> None:
+    documents = render({**HOMES, "homes": {**HOMES["homes"], "links": {"tlsSecret": tls}}})
+    _hangs_together(documents)
+    data = _one(documents, "ConfigMap")["data"]
+    text = data["tidegate.yaml"].replace("/etc/tidegate", str(tmp_path))
+    for name in ("config/plan.json", "links/secret", "links-tls/tls.crt", "links-tls/tls.key", "links-tls/ca.crt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(data.get(Path(name).name, ""))
+    (tmp_path / "tidegate.yaml").write_text(text)
+    config = read_config(tmp_path / "tidegate.yaml")
+    assert assignment_of(config) == {"ant": 0, "cat": 1}
+    for number, home in enumerate(config.homes):
+        assert home.address == f"tidegate-home-{number}.tidegate-home:8200"
+        assert [triton.grpc for triton in home.tritons] == [
+            f"tidegate-triton-{2 * number + each}.tidegate-triton:8001" for each in range(2)
+        ]
+    homes, fronts = _one(documents, "StatefulSet", "tidegate-home"), _one(documents, "Deployment")
+    assert homes["spec"]["serviceName"] == "tidegate-home"
+    assert _one(documents, "Service", "tidegate-home")["spec"]["clusterIP"] == "None"
+    assert _one(documents, "StatefulSet", "tidegate-triton")["spec"]["replicas"] == 4
+    assert _container(fronts)["args"][-2:] == ["--role", "front"]
+    assert _container(homes)["args"][-4:] == ["--role", "home", "--home", "$(HOME_NUMBER)"]
+    assert {each["name"] for each in _container(homes)["env"]} == {"HOME_NUMBER", "TZ"}
+    assert "replicas" not in fronts["spec"], "the autoscaler's"
+    scaler = _one(documents, "HorizontalPodAutoscaler")["spec"]
+    assert scaler["scaleTargetRef"]["name"] == fronts["metadata"]["name"]
+    assert "cpu" in _container(fronts)["resources"]["requests"], "what a share of it is counted by"
+
+
 def test_tritons_elsewhere(render: Callable[..., Documents]) -> None:
     documents = render(
         {"triton": {"enabled": False}, "tritons": ["gpu-1:8001", {"grpc": "gpu-2:9", "http": "gpu-2:8"}]}
@@ -243,6 +281,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tidegate": {"secrets": ["Not_A_Name"]}}, "secrets"),
     ({"tritons": ["no-port"]}, "tritons"),
     ({"triton": {"enabled": False}}, "tritons: name at least one"),
+    ({"homes": {"enabled": True, "replicas": 3}, "tritons": ["a:1", "b:1"]}, "homes.replicas times"),
+    ({"homes": {"plan": {"m": -1}}}, "plan"),
 ]
 
 

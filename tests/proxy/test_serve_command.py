@@ -122,7 +122,7 @@ def test_as_many_files_as_are_allowed_may_be_open() -> None:
     script = (
         "import resource; hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]; "
         "resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard)); "
-        "from tidegate_proxy.commands.serve import allow_all_files; allow_all_files(); "
+        "from tidegate_proxy.commands.running import allow_all_files; allow_all_files(); "
         "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)"
     )
     assert subprocess.run([sys.executable, "-c", script], timeout=120, check=False).returncode == 0

@@ -43,7 +43,7 @@ mig/               how they are cut, and how a layout wants them cut (`tidegate 
 shadow             what passes in shadow mode is shown to a process that simulates what a policy would have gained
 settings           what of the configuration may change while requests are under way: one value, swapped as a whole
 take_over          several processes on one port, the last of which serves; ports: they are bound before they are served
-fronts/            processes that have the clients, where one is not enough; the supervisor of both
+fronts/            processes that have the clients, where one is not enough; several homes; the supervisor of both
 transport/         gRPC, two ways behind one interface: libnghttp2 in the event loop; grpcio's completion queues
 access/ configuration/ observability/   TLS and credentials; the file; metrics, statistics, traces, logs
 embedded/          the tritonserver of the nvidia-pytriton wheel, started and stopped

@@ -183,14 +183,23 @@ class Backend:
             versions[model.name] = (*versions.get(model.name, ()), model.version)
         return versions
 
-    async def load(self, name: str, config: str) -> None:
-        """Have it load a model again, with this config (JSON) for its own. Raises BackendError where it does not."""
+    async def load(self, name: str, config: str | None = None) -> None:
+        """Have it load a model, with this config (JSON) if not with its own. Raises BackendError where it does not."""
         request = service_pb2.RepositoryModelLoadRequest(model_name=name)
-        request.parameters["config"].string_param = config
+        if config is not None:
+            request.parameters["config"].string_param = config
         try:
             await self.ask(SERVICE + "RepositoryModelLoad", request.SerializeToString(), timeout_s=LOAD_TIMEOUT_S)
         except CallFailed as error:
             raise BackendError(f"Triton at {self.address} does not load {name!r}: {error.details}") from error
+
+    async def unload(self, name: str) -> None:
+        """Have it unload a model once what runs is done. Raises BackendError where it does not."""
+        request = service_pb2.RepositoryModelUnloadRequest(model_name=name)
+        try:
+            await self.ask(SERVICE + "RepositoryModelUnload", request.SerializeToString(), timeout_s=LOAD_TIMEOUT_S)
+        except CallFailed as error:
+            raise BackendError(f"Triton at {self.address} does not unload {name!r}: {error.details}") from error
 
     async def _config(self, name: str) -> model_config_pb2.ModelConfig:
         answer = await self._ask("ModelConfig", service_pb2.ModelConfigRequest(name=name))

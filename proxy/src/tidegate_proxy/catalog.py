@@ -73,6 +73,11 @@ class Catalog:
         return frozenset(self.partitions).difference(self.models) if self.split else frozenset()
 
     @property
+    def names(self) -> frozenset[str]:
+        """Every model that clients may ask for, scheduled or not."""
+        return (frozenset(self.consents) | frozenset(self.split)) - self.hidden
+
+    @property
     def network(self) -> Network | None:
         """Between the nodes of the layout."""
         return self.layout.contract()[3] if self.layout else None
@@ -133,12 +138,15 @@ async def discover(
     returning: Backend | None = None,
     layout: Layout | None = None,
     gpus: Sequence[Gpu] = (),
+    *,
+    is_whole: bool = True,
 ) -> Catalog:
     """Ask every Triton what it serves. With a `layout` each of them is one of its workers, and serves nothing else.
 
     `told`: what the configuration says of models; it goes before their configs, or the layout. `before`: the catalog so
     far, in which workers that are the same keep their ids, and what a Triton that is given up had loaded is taken to be
-    there still, unless it is `returning`. `gpus`: those of this machine; `before` has them, too.
+    there still, unless it is `returning`. `gpus`: those of this machine; `before` has them, too. `is_whole`: False
+    where `told` names models of other Tritons, too.
     Raises BackendError for a Triton that does not answer when it is new, or `returning`, for parameters of a
     config that make no sense, (at first) for an SLO of a model that is not scheduled, and for a layout that the Tritons
     do not have.
@@ -167,7 +175,7 @@ async def discover(
     if before:
         _keep_signatures(catalog, before)
     else:
-        _check_told(catalog, told)
+        _check_told(catalog, told if is_whole else {name: said for name, said in told.items() if name in catalog.names})
     return catalog
 
 

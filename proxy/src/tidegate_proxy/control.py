@@ -16,7 +16,7 @@ from tidegate_proxy.grpc_codec import ControlCall, GrpcCodec, Responder, index_o
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.merged_statistics import merge_statistics
 from tidegate_proxy.observability.observability import Observability
-from tidegate_proxy.outcome import answer_in
+from tidegate_proxy.outcome import RequestFailed, answer_in
 from tidegate_proxy.routing import Routing
 from tidegate_proxy.split_models import SplitModel
 from tidegate_proxy.wire import first_string
@@ -78,6 +78,15 @@ class Control:
         if answer := self._answers.get(call.method):
             return await answer(call)
         return await self._routing.ask(self._routing.route(model), *call)
+
+    async def has(self, model: str) -> bool:
+        """Whether some Triton has a model ready, whether or not Tidegate knows of it yet."""
+        request = service_pb2.ModelReadyRequest(name=model)
+        try:
+            answer = await self.unary(ControlCall(SERVICE + "ModelReady", request.SerializeToString()))
+        except RequestFailed:
+            return False
+        return bool(service_pb2.ModelReadyResponse.FromString(answer).ready)
 
     async def statistics(self, model: str, version: str) -> service_pb2.ModelStatisticsResponse:
         """What clients are told of a model, or of all: "". Raises RequestFailed."""

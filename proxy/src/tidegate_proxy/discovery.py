@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tidegate.control import Roster
 from tidegate.documents import Layout, ProfileFile
@@ -53,6 +53,8 @@ class Discovery:
         self._measured = measured
         self.one_at_a_time = asyncio.Lock()
         """Held by whoever changes what the Tritons serve, or finds out whether it has changed."""
+        self.on_change: Callable[[], None] | None = None
+        """Called when another catalog is in force."""
         driver.recovery.look_again = self._look_at
         declare(statistics, directory.catalog)
         tell(directory.catalog)
@@ -79,6 +81,7 @@ class Discovery:
             self._refused.clear()
             declare(self._statistics, catalog)
             tell(catalog, before)
+            self._changed()
 
     def switch(self, backends: list[Backend], joining: Mapping[Backend, list[LoadedModel]], roster: Roster) -> None:
         """The Tritons follow another layout from this instant on; whoever calls this holds `one_at_a_time`.
@@ -157,7 +160,12 @@ class Discovery:
                 for words in catalog.disagreements or ["all Tritons have the same models again"]:
                     log.warning("%s", words)
             tell(catalog, before)
+            self._changed()
             return True
+
+    def _changed(self) -> None:
+        if self.on_change:
+            self.on_change()
 
 
 def declare(statistics: Statistics, catalog: Catalog) -> None:

@@ -143,7 +143,8 @@ def whole_index(
 ) -> list[IndexRow]:
     """Every model and version once, in the order of names as Triton has it; ready where it is ready somewhere.
 
-    `hidden` models of Tritons are left out; `split` ones are there though no Triton has them by that name.
+    A Triton lists what it could load without a version: that is said of what is loaded nowhere. `hidden` models of
+    Tritons are left out; `split` ones are there though no Triton has them by that name.
     """
     models = {(name, VERSION): IndexRow(name, VERSION, "READY") for name in split}
     for index in indexes:
@@ -151,4 +152,5 @@ def whole_index(
             key = (model.name, model.version)
             if model.name not in hidden and (key not in models or model.state == "READY"):
                 models[key] = model
-    return [models[key] for key in sorted(models)]
+    known = {name for name, version in models if version}
+    return [models[name, version] for name, version in sorted(models) if version or name not in known]

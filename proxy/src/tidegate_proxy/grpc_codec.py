@@ -6,7 +6,7 @@ from typing import NamedTuple
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.backend import Backend
-from tidegate_proxy.fan_out import Codec, IndexRow
+from tidegate_proxy.fan_out import AnyTriton, Codec, IndexRow
 from tidegate_proxy.outcome import Outcome, RequestFailed, answer_in
 from tidegate_proxy.routing import Routing
 from tidegate_proxy.transport import Metadata
@@ -27,18 +27,8 @@ Responder = Callable[[ControlCall], Awaitable[bytes]]
 """Answers the calls of one method. Raises RequestFailed with what a client is to be told."""
 
 
-class GrpcCodec(Codec[Backend, ControlCall, Outcome]):
-    """Asks a Triton on its gRPC port; what it says is a serialized answer, or a failure."""
-
-    def __init__(self, routing: Routing) -> None:
-        self._routing = routing
-
-    async def ask(self, triton: Backend, question: ControlCall) -> Outcome:
-        """What it says."""
-        try:
-            return await self._routing.ask(triton, *question)
-        except RequestFailed as failure:
-            return failure
+class GrpcAnswers(Codec[AnyTriton, ControlCall, Outcome]):
+    """Reads what is said over gRPC: a serialized answer, or a failure."""
 
     def succeeded(self, answer: Outcome) -> bool:
         """Whether it has done what it was asked."""
@@ -59,6 +49,20 @@ class GrpcCodec(Codec[Backend, ControlCall, Outcome]):
             response.models.add(**row._asdict())
         serialized: bytes = response.SerializeToString()
         return serialized
+
+
+class GrpcCodec(GrpcAnswers[Backend]):
+    """Asks a Triton on its gRPC port."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+
+    async def ask(self, triton: Backend, question: ControlCall) -> Outcome:
+        """What it says."""
+        try:
+            return await self._routing.ask(triton, *question)
+        except RequestFailed as failure:
+            return failure
 
 
 def index_of(answer: bytes) -> list[IndexRow]:

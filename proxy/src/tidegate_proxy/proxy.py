@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,13 @@ from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.configuration.addresses import host_of
 from tidegate_proxy.configuration.config import AGE_JITTER, TOLD_S, PolicyChoice, ServeConfig, TritonAddress
+from tidegate_proxy.configuration.home_config import assignment_of
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.front import Front
+from tidegate_proxy.fronts.home import Home
 from tidegate_proxy.http.service import HttpService
 from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.observability.metrics_page import MetricsPage
@@ -67,6 +69,8 @@ class Proxy:
         """Changes the layout while it serves, if anything does."""
         self.metrics_address = ""
         """Where the metrics page is, if it is."""
+        self.follow_plan: Callable[[Mapping[str, int]], None] | None = None
+        """Takes up which home has which model, where this is one of several."""
         self._directory = directory
         self._discovery = discovery
         self._control = control
@@ -94,8 +98,17 @@ class Proxy:
         """What the Tritons serve."""
         return self._directory.catalog
 
-    async def show_metrics(self, page: MetricsPage, address: str, stack: AsyncExitStack) -> None:
-        """Listen for those who ask for metrics; the stack closes what is opened, here and below."""
+    async def show_metrics(
+        self, page: MetricsPage, address: str, stack: AsyncExitStack, home: Home | None = None
+    ) -> None:
+        """Listen for those who ask for metrics; the stack closes what is opened, here and below.
+
+        `home`: where its fronts do so, they ask for it there.
+        """
+        if home and home.metrics_port is not None:
+            home.page = page.answer
+            self.metrics_address = self._bound(address, home.metrics_port)
+            return
         stack.push_async_callback(page.close)
         port = await page.listen(address, reuse_port=self.config.listen.reuse_port)
         self.metrics_address = self._bound(address, port)
@@ -133,6 +146,7 @@ class Proxy:
         changes = diff(self.config, config)
         wanted = changes.effective
         layout = read_document(wanted.layout, Layout) if wanted.layout else None
+        assignment = assignment_of(wanted)
         if is_changed:
             layout = self._discovery.layout
         gate = Gate(wanted)
@@ -159,10 +173,7 @@ class Proxy:
         self.in_force.settings = settings_of(wanted)
         self.driver.settings_changed()
         if self.actuator and wanted.controller:
-            if wanted.controller.enabled:
-                self.actuator.resume()
-            else:
-                self.actuator.halt()
+            (self.actuator.resume if wanted.controller.enabled else self.actuator.halt)()
         logging.getLogger().setLevel(wanted.log.level.upper())
         for backend in leaving:
             self._watches.pop(backend).cancel()
@@ -171,6 +182,8 @@ class Proxy:
             self._watch(backend)
         for line in changes.warnings:
             log.warning("%s", line)
+        if self.follow_plan:
+            self.follow_plan(assignment)
         log.info("configuration taken up: %s", ", ".join(changes.live) or "nothing has changed")
 
     @contextmanager

@@ -25,6 +25,7 @@ from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
+from tidegate_proxy.configuration.home_config import assignment_of
 from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.doctor.asking import executions, not_ready
@@ -33,6 +34,7 @@ from tidegate_proxy.doctor.facts import facts_of
 from tidegate_proxy.doctor.reach import why_not_ready
 from tidegate_proxy.driver import Driver
 from tidegate_proxy.front import Front
+from tidegate_proxy.fronts.claims import Claims, load_missing, planned_for
 from tidegate_proxy.fronts.home import Home
 from tidegate_proxy.gpus import gpus_here
 from tidegate_proxy.http.service import HttpService, http_limits
@@ -78,7 +80,7 @@ async def serving(
         backends = [backend_of(triton, config, in_force) for triton in config.tritons]
         stack.push_async_callback(_close_all, backends)
         await _await_tritons(config, backends)
-        directory = Directory(await _first_look(backends, config, measured))
+        directory = Directory(await _first_look(backends, config, measured, home.number if home else None))
         setup = _setup(config, directory.catalog, measured)
         policy = plugins.make_policy(config.policy.name, setup, dict(config.policy.options))
         engine = Engine(
@@ -133,7 +135,7 @@ async def serving(
                 shadow,
                 lambda: proxy.actuator,
             )
-            await proxy.show_metrics(page, config.listen.metrics, stack)
+            await proxy.show_metrics(page, config.listen.metrics, stack, home)
         front = Front(inference, driver, control, routing, passages, gate, config, bounds, home)
         await proxy.serve_grpc(front, stack)
         front.watch(liveness)
@@ -141,9 +143,19 @@ async def serving(
             http = HttpService(config, inference, directory, discovery, control, routing, gate, bounds, in_force, home)
             await proxy.serve_http(http, config.listen.http, stack)
         if home:
-            await home.open()
+            await _open(home, proxy, discovery, control, stack)
         stack.push_async_callback(_drain, proxy, control)
         yield proxy
+
+
+async def _open(home: Home, proxy: Proxy, discovery: Discovery, control: Control, stack: AsyncExitStack) -> None:
+    """Let fronts in, and tell them what is here where it is not everything."""
+    if home.number is not None:
+        claims = Claims(home, discovery, proxy)
+        stack.push_async_callback(claims.close)
+        await claims.begin(assignment_of(proxy.config))
+        proxy.follow_plan = claims.follow
+    await home.open(control.has)
 
 
 async def _drain(proxy: Proxy, control: Control) -> None:
@@ -243,12 +255,19 @@ async def _tell_what_needs_attention(
         log.warning("%s", finding)
 
 
-async def _first_look(backends: Sequence[Backend], config: ServeConfig, measured: ProfileFile) -> Catalog:
-    """What the Tritons serve, once they are as the configuration wants them; what needs attention is logged."""
+async def _first_look(
+    backends: Sequence[Backend], config: ServeConfig, measured: ProfileFile, home: int | None
+) -> Catalog:
+    """What the Tritons serve, once they are as the configuration wants them; what needs attention is logged.
+
+    `home`: where they are those of one of several homes, its number.
+    """
+    if home is not None:
+        await load_missing(backends, planned_for(home, assignment_of(config)))
     await drop_delays(backends, config.models)
     layout = read_document(config.layout, Layout) if config.layout else None
     gpus = () if layout else await asyncio.to_thread(gpus_here)
-    catalog = await discover(backends, config.models, layout=layout, gpus=gpus)
+    catalog = await discover(backends, config.models, layout=layout, gpus=gpus, is_whole=home is None)
     await _tell_what_needs_attention(config, catalog, measured, backends)
     return catalog
 

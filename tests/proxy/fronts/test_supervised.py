@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import Tidegate
 from tidegate_proxy.embedded import EmbeddedTriton
-from tidegate_proxy.fronts.front import HOME_LOST, NO_HOME
+from tidegate_proxy.fronts.home_line import HOME_LOST, NO_HOME
 from tidegate_proxy.fronts.supervisor import HOME
 
 Make = Callable[..., Any]

@@ -3,6 +3,7 @@
 document       JSON or YAML in, JSON out
 layout         what is loaded where: planners make it, the generator, the simulator and the proxy read it
 demand         which models are asked for how often, on which GPUs: planners make their problems of it
+assignment     which model is whose: what a server reads of a plan of sub-clusters
 deployment     what the generator wrote: model repositories and the processes that serve them
 profile_file   how long models run, as measured; hardware: on what
 interference   what models take on shares of one GPU, and by how much neighbours there make that longer
@@ -21,6 +22,7 @@ block_profile  how long the blocks of a model run, as measured: what planners of
 from tidegate.api.device import DEFAULT_KIND, Device, Mig, Mps, Slice, Whole, compute_percent, mig_instance
 from tidegate.api.interference import Interference, Tenant
 from tidegate.api.mig import MIG_GEOMETRIES, MigGeometry, MigProfile, mig_geometries
+from tidegate.documents.assignment import Assignment
 from tidegate.documents.block_profile import BlockLatencies, BlockProfile
 from tidegate.documents.demand import Demand, DemandedModel
 from tidegate.documents.deployment import (
@@ -76,6 +78,7 @@ __all__ = [
     "STATE_FILE",
     "WHOLE",
     "Alone",
+    "Assignment",
     "BlockLatencies",
     "BlockProfile",
     "Demand",

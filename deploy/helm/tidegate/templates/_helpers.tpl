@@ -25,18 +25,46 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $tritons := .Values.tritons -}}
 {{- if and (not $tritons) .Values.triton.enabled -}}
 {{- $name := printf "%s-triton" (include "tidegate.fullname" .) -}}
-{{- range $number := until (int .Values.triton.replicas) -}}
+{{- range $number := until (int (include "tidegate.tritons" .)) -}}
 {{- $tritons = append $tritons (printf "%s-%d.%s:8001" $name $number $name) -}}
 {{- end -}}
 {{- end -}}
 {{- if not $tritons -}}
 {{- fail "tritons: name at least one, or let the chart start them (triton.enabled, triton.replicas)" -}}
 {{- end -}}
-{{- $own := dict "tritons" $tritons "listen" (dict "grpc" "0.0.0.0:8101" "http" "0.0.0.0:8100" "metrics" "0.0.0.0:8102") -}}
+{{- $own := dict "listen" (dict "grpc" "0.0.0.0:8101" "http" "0.0.0.0:8100" "metrics" "0.0.0.0:8102") -}}
+{{- if .Values.homes.enabled -}}
+{{- $name := printf "%s-home" (include "tidegate.fullname" .) -}}
+{{- $each := int .Values.homes.tritonsPerHome -}}
+{{- if ne (len $tritons) (mul $each .Values.homes.replicas | int) -}}
+{{- fail "tritons: homes.replicas times homes.tritonsPerHome of them are needed" -}}
+{{- end -}}
+{{- $homes := list -}}
+{{- range $number := until (int .Values.homes.replicas) -}}
+{{- $mine := slice $tritons (mul $number $each) (mul (add1 $number) $each) -}}
+{{- $homes = append $homes (dict "tritons" $mine "address" (printf "%s-%d.%s:8200" $name $number $name)) -}}
+{{- end -}}
+{{- $links := dict "secret_file" "/etc/tidegate/links/secret" "hold_s" .Values.homes.links.holdSeconds -}}
+{{- if .Values.homes.links.tlsSecret -}}
+{{- $tls := "/etc/tidegate/links-tls" -}}
+{{- $links = set $links "tls" (dict "cert" (printf "%s/tls.crt" $tls) "key" (printf "%s/tls.key" $tls) "ca" (printf "%s/ca.crt" $tls)) -}}
+{{- end -}}
+{{- $own = merge $own (dict "homes" $homes "fronts" 1 "links" $links) -}}
+{{- if .Values.homes.plan -}}
+{{- $own = set $own "plan" "/etc/tidegate/config/plan.json" -}}
+{{- end -}}
+{{- else -}}
+{{- $own = set $own "tritons" $tritons -}}
+{{- end -}}
 {{- if .Values.tidegate.profiles.configMap -}}
 {{- $own = set $own "profiles" "/etc/tidegate/profiles/profiles.json" -}}
 {{- end -}}
 {{- toYaml (merge $own .Values.tidegate.config) -}}
+{{- end -}}
+
+{{/* How many Tritons the chart starts. */}}
+{{- define "tidegate.tritons" -}}
+{{- if .Values.homes.enabled }}{{ mul .Values.homes.replicas .Values.homes.tritonsPerHome }}{{ else }}{{ .Values.triton.replicas }}{{ end -}}
 {{- end -}}
 
 {{/* `drain_s`, whose default is Tidegate's own. */}}

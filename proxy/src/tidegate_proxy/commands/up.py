@@ -92,7 +92,7 @@ def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
 
     from tidegate.documents import PROXY_FILE, WrongField
     from tidegate.host import Plugins
-    from tidegate_proxy.commands.serve import run_proxy, serving_errors
+    from tidegate_proxy.commands.running import run_proxy, serving_errors
     from tidegate_proxy.configuration.config_check import plugin_problems
     from tidegate_proxy.configuration.config_file import ConfigError
     from tidegate_proxy.deployed.folder import DeploymentError, port_remedy

@@ -18,6 +18,7 @@ from tidegate_proxy.configuration.access import AuthenticationConfig, PageConfig
 from tidegate_proxy.configuration.addresses import Address, ListenAddress, beside, host_of, listens_on, port_of
 from tidegate_proxy.configuration.clients import AppConfig, ClientsConfig
 from tidegate_proxy.configuration.limits import LimitsConfig
+from tidegate_proxy.configuration.links import LinksConfig
 from tidegate_proxy.configuration.padding import Merging
 from tidegate_proxy.configuration.section import BatchWord, HeaderName, InputFile, Name, OutputFile, Seconds, Section
 
@@ -89,6 +90,27 @@ class TritonAddress(Section):
             others = {"http": TRITON_GRPC_PORT - 1, "metrics": TRITON_GRPC_PORT + 1}
             return {name: beside(given["grpc"], port) for name, port in others.items()} | given
         return given
+
+
+def _short(section: type[Section], field: str) -> BeforeValidator:
+    """A section that may be written as the value of its one essential field."""
+    return BeforeValidator(
+        lambda given: {field: given} if isinstance(given, str) else given, json_schema_input_type=section | str
+    )
+
+
+class HomeConfig(Section):
+    """An engine with Tritons of its own, in a process of its own."""
+
+    tritons: tuple[Annotated[TritonAddress, _short(TritonAddress, "grpc")], ...] = Field(
+        min_length=1, description="Its Tritons; a string is a gRPC address"
+    )
+    address: Address | None = Field(
+        default=None, description="HOST:PORT where fronts of other machines find it; default: it runs beside its fronts"
+    )
+    listen: ListenAddress | None = Field(
+        default=None, description="Where it listens for them; default: on the port of `address`, of every interface"
+    )
 
 
 class Listen(Section):
@@ -199,13 +221,6 @@ class Tracing(Section):
     endpoint: str = Field(pattern=r"^https?://[^/\s]+", description="URL of an OTLP collector, e.g. http://otel:4317")
 
 
-def _short(section: type[Section], field: str) -> BeforeValidator:
-    """A section that may be written as the value of its one essential field."""
-    return BeforeValidator(
-        lambda given: {field: given} if isinstance(given, str) else given, json_schema_input_type=section | str
-    )
-
-
 TransportName = Literal["http2", "grpcio"]
 """How gRPC is spoken: with libnghttp2's frames in the event loop, or by gRPC's own core and its threads."""
 
@@ -261,6 +276,13 @@ class ServeConfig(Section):
         le=256,
         description="Processes that clients are connected to, beside the one that schedules; 0: it has them itself",
     )
+    homes: tuple[HomeConfig, ...] = Field(
+        default=(), description="Engines with Tritons of their own behind the same fronts, in place of `tritons`"
+    )
+    plan: InputFile | None = Field(
+        default=None, description="Which home has which model: a plan of `tidegate plan subclusters`. Default: none"
+    )
+    links: LinksConfig = Field(default=LinksConfig(), description="Between fronts and homes")
     tls: ServerTls | None = Field(default=None, description="TLS towards clients; default: none")
     authentication: AuthenticationConfig | None = Field(default=None, description="Who may call; default: everybody")
     restricted: tuple[Restriction, ...] = Field(default=(), description="APIs that are not for everybody")
@@ -283,6 +305,7 @@ class ServeConfig(Section):
         self._check_shadow()
         if self.fronts and self.transport != "http2":
             raise ValueError("fronts: they speak gRPC as transport: http2 does: leave `transport` out, or the fronts")
+        self._check_homes()
         if self.controller is not None and self.layout is None:
             raise ValueError(
                 "controller: it changes a layout, and there is none: name one, or leave the controller out"
@@ -294,6 +317,27 @@ class ServeConfig(Section):
             if count > 1:
                 raise ValueError(f"restricted: {api!r} stands there {count} times; one entry must decide")
         return self
+
+    def _check_homes(self) -> None:
+        if not self.homes:
+            if self.plan is not None:
+                raise ValueError("plan: it says which home has which model, and there are no `homes`: name them")
+            return
+        if not self.fronts:
+            raise ValueError("fronts: clients of several homes are connected to fronts: set it to 1 or more")
+        if self.layout is not None:
+            raise ValueError("layout: it is for one home, with `tritons`: leave it out, or the homes")
+        apart = [index for index, home in enumerate(self.homes) if home.address]
+        if apart and len(apart) < len(self.homes):
+            raise ValueError("homes: either all of them have an `address`, for other machines, or none has")
+        for index, home in enumerate(self.homes):
+            if home.listen and not home.address:
+                raise ValueError(f"homes.{index}.listen: nobody comes from elsewhere without an `address`")
+        if apart and not (self.links.secret_file or self.links.tls):
+            raise ValueError(
+                "links: homes with an `address` can be reached from other machines, and may be asked by anybody there: "
+                "set links.secret_file, links.tls or both"
+            )
 
     def _check_workers(self) -> None:
         workers = Counter(triton.worker for triton in self.tritons)

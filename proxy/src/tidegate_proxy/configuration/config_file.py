@@ -32,7 +32,7 @@ def read_config(path: Path | None = None, flags: Mapping[str, Any] | None = None
     document = _parse(path) if path else {}
     if not isinstance(document, dict):
         raise ConfigError(source, (WrongField(WHOLE, "it is no mapping of fields to values"),))
-    data = _merged(_long(document), _long(given))
+    data = _with_all_tritons(_merged(_long(document), _long(given)), source)
     folder = path.parent.absolute() if path else Path.cwd()
     try:
         # As JSON: pydantic then takes strings for paths and lists for tuples, and is strict in all else.
@@ -45,6 +45,18 @@ def _source(path: Path | None, flags: Mapping[str, Any]) -> str:
     if path is None:
         return "command line"
     return f"{path} with the flags given" if flags else str(path)
+
+
+def _with_all_tritons(document: dict[str, Any], source: str) -> dict[str, Any]:
+    """With homes, `tritons` are those of all of them. Raises ConfigError where both are given."""
+    homes = document.get("homes")
+    if not homes or not isinstance(homes, list):
+        return document
+    if document.get("tritons"):
+        words = "each home has Tritons of its own: name all of them in `homes`, and leave these out"
+        raise ConfigError(source, (WrongField("tritons", words),))
+    lists = [home.get("tritons") for home in homes if isinstance(home, dict)]
+    return {**document, "tritons": [triton for each in lists if isinstance(each, list) for triton in each]}
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml is untyped

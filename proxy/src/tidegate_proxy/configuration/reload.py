@@ -9,6 +9,8 @@ from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
 LIVE: Final = frozenset(
     {
         "tritons",
+        "homes",
+        "plan",
         "models",
         "layout",
         "policy",
@@ -66,6 +68,7 @@ RESTART: Final = {
     ),
     "transport": "connections are open that the other one does not know",
     "fronts": "each has clients that are connected to it",
+    "links": "fronts and homes are connected by them",
     "tls": "ports are open with or without it; the files themselves are read again when they change",
     "log.format": "lines of two formats in one log cannot be read by machines",
     "tracing": "the exporter is set up at start",

@@ -1,13 +1,20 @@
 """Fronts: processes that clients are connected to, where one process is not enough for all of them.
 
 A front speaks gRPC and HTTP, ends TLS, looks at credentials, bounds what clients hold, and passes what they ask on to
-the home: the process with the engine, the policy and the ways to the Tritons. The home sees the same calls as if its
-clients were its own. docs/decisions/0064-fronts.md says why it is done so.
+a home: a process with an engine, a policy and the ways to Tritons. There is one home, which has all models, or several,
+each with a part of them. A home sees the same calls as if its clients were its own.
+docs/decisions/0064-fronts.md and 0067-homes.md say why it is done so.
 
-    supervisor.py       starts home and fronts, and starts anew those that end
+    supervisor.py       starts homes and fronts, and starts anew those that end
     front.py            a front
       relayed_call.py       a gRPC call, as the front passes it on; relayed_exchange.py: an HTTP request
-    link.py, frames.py  what fronts and home say to each other
-    home.py             the home's side
+      relayed_stream.py     a stream, which may name models of several homes
+      home_line.py          a home, as the front knows it
+      routes.py             which home is asked for which model
+      together.py           what concerns all homes, answered as by one server; together_http.py: over HTTP
+    link.py, frames.py  what fronts and homes say to each other
+      address.py            where they find each other; handshake.py: how they prove to be who they are
+    home.py             a home's side
       remote_call.py        a gRPC call, as the home sees it; remote_exchange.py: an HTTP request
+      claims.py             which models it answers for, of several homes; how they move
 """

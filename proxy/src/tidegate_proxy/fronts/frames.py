@@ -19,6 +19,8 @@ HEAD: Final = Struct("<BII")
 _CALL: Final = Struct("<BdI")
 """Whether a message follows at once, seconds until the deadline (negative: none), bytes of the opening."""
 _STATUS: Final = Struct("<IB")
+PROTOCOL: Final = 1
+"""What is said over links; fronts and homes of different ones do not understand each other."""
 STREAM: Final = SERVICE + "ModelStreamInfer"
 """The method whose messages are passed on as they are asked for; of all others the first comes with the call."""
 INLINE: Final = 1 << 14
@@ -54,9 +56,19 @@ class Kind(IntEnum):
     """How the front's connections are: `Counts`."""
     RETIRED = 11
     """Clients had time to hear that they are to go elsewhere."""
+    FIND = 12
+    """Has the home a model of this name, of which it has not said so? Answered with ANSWER: a byte, 0 or 1."""
+    LEFT = 13
+    """Nothing is asked any more of models that the home was to part with: their names."""
+    PROOF = 14
+    """That the front knows the secret: a number, and the home's answered."""
     # from a home
+    CHALLENGE = 17
+    """A number that is to be answered, before anything else is said."""
+    PROVEN = 18
+    """That the home knows the secret."""
     HELLO = 19
-    """The first frame of a link: a `Hello`."""
+    """Calls may come: a `Hello`."""
     WANT = 20
     """The next message, or the next part of a body, may come."""
     RELEASE = 21
@@ -79,6 +91,12 @@ class Kind(IntEnum):
     """The same for those over HTTP."""
     STOP = 30
     """The front is to end."""
+    SERVES = 31
+    """What is asked of this home: a `Serves`."""
+    AWAY = 32
+    """The home ends and comes back: so many milliseconds, as of `size_of`, what is asked of it is to wait."""
+    RELOAD = 33
+    """The configuration was taken up: so it is to be by the front."""
 
 
 class Hello(msgspec.Struct):
@@ -86,6 +104,17 @@ class Hello(msgspec.Struct):
 
     serves_http: bool
     """Whether clients come in over HTTP, too."""
+    protocol: int = 0
+    """`PROTOCOL`, where it runs."""
+
+
+class Serves(msgspec.Struct):
+    """Which models a home has."""
+
+    models: frozenset[str]
+    """Models that it is asked for."""
+    leaving: frozenset[str]
+    """Models that it answers for until another home does, and then parts with."""
 
 
 class Counts(msgspec.Struct):
@@ -124,6 +153,8 @@ class Ask(msgspec.Struct, array_like=True):
     """ASGI's, as far as it is text, numbers and bytes."""
     body: bytes | None
     """The whole body where it is short; None: it comes by and by."""
+    is_page: bool = False
+    """Whether it is for the home's metrics page, not for the server of models."""
 
 
 class Start(msgspec.Struct, array_like=True):
@@ -136,6 +167,8 @@ class Start(msgspec.Struct, array_like=True):
 encode: Final[Callable[[object], bytes]] = msgspec.msgpack.Encoder().encode
 hello_of: Final = msgspec.msgpack.Decoder(Hello).decode
 counts_of: Final = msgspec.msgpack.Decoder(Counts).decode
+serves_of: Final = msgspec.msgpack.Decoder(Serves).decode
+names_of: Final = msgspec.msgpack.Decoder(list[str]).decode
 retire_of: Final = msgspec.msgpack.Decoder(Retire).decode
 ask_of: Final = msgspec.msgpack.Decoder(Ask).decode
 start_of: Final = msgspec.msgpack.Decoder(Start).decode

@@ -1,4 +1,4 @@
-"""A front: a process that clients are connected to, which passes what they ask on to its home."""
+"""A front: a process that clients are connected to, which passes what they ask on to the home that it concerns."""
 
 import asyncio
 import contextlib
@@ -8,10 +8,9 @@ import logging
 import signal
 import socket
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from itertools import count
-from pathlib import Path
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+from weakref import WeakSet
 
 import grpc
 
@@ -19,19 +18,31 @@ from tidegate_proxy import refusal
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.tls import server_context
 from tidegate_proxy.access.watched import WatchedFiles, credential_files
-from tidegate_proxy.bounds import Bounds, Served
+from tidegate_proxy.backend import CANCEL_AFTER_S
+from tidegate_proxy.bounds import TOO_MUCH, Bounds, Served, TooMuchInFlight
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.faults import faults
 from tidegate_proxy.fronts import frames
+from tidegate_proxy.fronts.address import HomeAddress
 from tidegate_proxy.fronts.frames import Kind
-from tidegate_proxy.fronts.link import Link
+from tidegate_proxy.fronts.home_line import HomeLine, no_home, shutting_down
 from tidegate_proxy.fronts.relayed_call import RelayedCall
-from tidegate_proxy.fronts.relayed_exchange import HomeLost, RelayedExchange
+from tidegate_proxy.fronts.relayed_exchange import HomeLost, RelayedExchange, scope_of
+from tidegate_proxy.fronts.relayed_stream import RelayedStream
+from tidegate_proxy.fronts.routes import Routes
+from tidegate_proxy.fronts.together import OF_ONE_MODEL, Together
+from tidegate_proxy.fronts.together_http import TogetherHttp
+from tidegate_proxy.grpc_codec import ControlCall
+from tidegate_proxy.http.body import ClientLeft, RequestBody
+from tidegate_proxy.http.compression import TooLarge
+from tidegate_proxy.http.exchange import Exchange
+from tidegate_proxy.http.infer_response import error
 from tidegate_proxy.http.interface import Receive, Scope, Send
+from tidegate_proxy.http.routes import Route, match
 from tidegate_proxy.http.server import HttpServer, start_server
 from tidegate_proxy.http.service import http_limits
-from tidegate_proxy.outcome import SHUTTING_DOWN, own_fault
+from tidegate_proxy.outcome import RequestFailed, own_fault
 from tidegate_proxy.settings import InForce, settings_of
 from tidegate_proxy.take_over import prefer_newest
 from tidegate_proxy.transport.http2 import Server
@@ -40,54 +51,61 @@ from tidegate_proxy.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
-NO_HOME: Final = "Tidegate's scheduler is not there: it is being started again"
-HOME_LOST: Final = "Tidegate's scheduler ended while the request was under way"
 _COUNT_EVERY_S: Final = 0.5
 _LOOK_EVERY_S: Final = 1.0
-_CONNECT_EVERY_S: Final = (0.02, 0.5)
-"""How soon a home is looked for again that was not there: at first, and at last."""
+_ALL_WITHIN_S: Final = 5.0
+"""Clients are let in when every home is there, or so long after the first of them."""
+_HEARD_S: Final = 1.0
+"""Clients that hear that they are to go elsewhere have heard it by then."""
 _POLL_S: Final = 0.01
 _LAST_WORDS_S: Final = 1.0
 """How long it may take to tell clients how their calls ended before their connections are cut."""
-_NUMBERS: Final = (1 << 32) - 1
-_UNAVAILABLE: Final = grpc.StatusCode.UNAVAILABLE
 
 
-class Relayed(Protocol):
-    """A call or an exchange that is passed on."""
-
-    def take(self, kind: int, payload: bytes) -> None:
-        """What the home says of it."""
-
-    def fail(self, code: int, details: str, reason: str) -> None:
-        """End it with a status of gRPC's."""
+_NO_COUNTS: Final = frames.encode(frames.Counts({}, [], 0))
 
 
 class Front:
-    """The servers that clients are connected to, and the link to the home. Lives in one event loop."""
+    """The servers that clients are connected to, and the links to the homes. Lives in one event loop."""
 
     def __init__(
-        self, config: ServeConfig, home: Path, grpc_port: socket.socket, http_port: socket.socket | None
+        self,
+        config: ServeConfig,
+        homes: Sequence[HomeAddress],
+        grpc_port: socket.socket,
+        http_port: socket.socket | None,
+        metrics_port: socket.socket | None = None,
     ) -> None:
-        """`home`: the socket of its links; the ports are bound, and listened on once there is a home.
+        """`homes`: where they are found, in their order; the ports are bound, and listened on once there is a home.
+
+        `metrics_port`: where the homes' metrics are shown; None: the home does that itself.
 
         Raises CredentialFileError and RestrictionError for files that cannot be used.
         """
         self._config = config
-        self._home = home
-        self._grpc_port, self._http_port = grpc_port, http_port
+        self.homes = [HomeLine(number, address, self) for number, address in enumerate(homes)]
+        self.are_several = bool(config.homes)
+        """Whether homes say what they have; else there is one, which has everything."""
+        self._routes = Routes(len(self.homes))
+        self._together = Together(self.homes, self._home_of)
+        self._together_http = TogetherHttp(self.homes, self._home_of)
+        self._grpc_port, self._http_port, self._metrics_port = grpc_port, http_port, metrics_port
         self.in_force = InForce(settings_of(config))
         self.bounds = Bounds(self.in_force)
         """What its own clients hold."""
         self._gate = Gate(config)
         self._grpc = Server(self._accept, config.limits, self.bounds)
         self._http: HttpServer | None = None
-        self._link: Link | None = None
-        """To the home; None: there is none."""
-        self._under_way: dict[int, Relayed] = {}
-        self._numbers = count(1)
+        self._streams: WeakSet[RelayedStream] = WeakSet()
+        self._retiring: asyncio.Future[None] | None = None
+        """Has clients over gRPC go elsewhere, since all ends."""
+        self._read_again: Callable[[], ServeConfig] | None = None
+        self._metrics: HttpServer | None = None
+        self.on_listening: Callable[[], None] | None = None
+        """Called when clients come in."""
+        self._serves_http = False
+        self._opening: asyncio.TimerHandle | None = None
         self._counted: Counter[tuple[Served, str]] = Counter()
-        self._lost = asyncio.Event()
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -95,7 +113,8 @@ class Front:
         """Serve as `run` does; SIGTERM ends it, too, and SIGHUP has the configuration read again."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, lambda: self._spawn(self._leave()))
-        loop.add_signal_handler(signal.SIGHUP, lambda: self._reload(read_again))
+        self._read_again = read_again
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
         watchdog = Watchdog(lambda: self.in_force.settings.silence_s)
         gc.collect()
         gc.freeze()  # what is here stays: looked through for garbage again and again, it would hold everybody
@@ -104,18 +123,21 @@ class Front:
 
     async def run(self) -> None:
         """Serve until the home says to stop."""
-        for work in (self._keep_linked(), self._tell_counts(), self._look_at_files()):
+        for work in (*(home.keep_linked() for home in self.homes), self._tell_counts(), self._look_at_files()):
             self._spawn(work)
         await self._stop.wait()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for stream in list(self._streams):
+            stream.fail(shutting_down())
         await self._grpc.stop(_LAST_WORDS_S)
-        if self._http:
-            await self._http.stop()
-        if self._link:
-            self._link.close()
+        for server in (self._http, self._metrics):
+            if server:
+                await server.stop()
+        for home in self.homes:
+            home.close()
 
     def stop(self) -> None:
         """Have it end."""
@@ -128,57 +150,88 @@ class Front:
 
     # For what is relayed -----------------------------------------------------------------------------------------
 
-    def begin(self, relayed: Relayed) -> int:
-        """Something begins: its number; 0, and it is ended, where there is no home."""
-        if self._link is None:
-            relayed.fail(_UNAVAILABLE.value[0], NO_HOME, refusal.NO_HOME)
-            return 0
-        number = next(self._numbers) & _NUMBERS
-        while not number or number in self._under_way:
-            number = next(self._numbers) & _NUMBERS
-        self._under_way[number] = relayed
-        return number
+    def find(self, model: str, then: Callable[[HomeLine], None], refuse: Callable[[RequestFailed], None]) -> None:
+        """Call `then` with the home that is asked for a model, at once or later, or `refuse` with why not."""
+        if not self.are_several:
+            then(self.homes[0])
+        elif home := self._home_of(model):
+            then(home)
+        elif self._routes.knows_all:
+            self._spawn(self._look_for(model, then, refuse))
+        else:  # it may be that of one that was never there
+            refuse(no_home())
 
-    def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
-        """Send a frame to the home; where it is lost, what it is about was ended or will be."""
-        if self._link:
-            self._link.send(kind, number, payload)
+    def any_home(self) -> HomeLine | None:
+        """The first that may be asked."""
+        return next((home for home in self.homes if home.alive), None)
 
-    def over(self, number: int) -> None:
-        """The call or exchange of this number has ended."""
-        self._under_way.pop(number, None)
+    def _home_of(self, model: str) -> HomeLine | None:
+        number = self._routes.home_of(model)
+        return None if number is None else self.homes[number]
 
-    # For its link ------------------------------------------------------------------------------------------------
+    async def _look_for(
+        self, model: str, then: Callable[[HomeLine], None], refuse: Callable[[RequestFailed], None]
+    ) -> None:
+        """One that may just have been loaded; if it was not, a home says so as Triton does."""
+        alive = [home for home in self.homes if home.alive] or self.homes[:1]
+        found = await asyncio.gather(*(home.has(model) for home in alive)) if model and len(alive) > 1 else ()
+        try:
+            then(next((home for home, has in zip(alive, found, strict=False) if has), alive[0]))
+        except Exception as error:  # one call's fault must not end the front
+            faults.report("a call", error)
+            refuse(own_fault())
 
-    def _linked(self, link: Link) -> "Front":
-        self._link = link
-        self._lost.clear()
-        return self
+    # For its homes -----------------------------------------------------------------------------------------------
 
-    def take(self, kind: int, number: int, payload: bytes) -> None:
-        """One frame of the home's."""
-        if relayed := self._under_way.get(number):
-            relayed.take(kind, payload)
+    def home_said(self, home: HomeLine, kind: int, payload: bytes) -> None:
+        """A frame of a home's that is about no call."""
+        if kind == Kind.SERVES:
+            self._routes.said(home.number, frames.serves_of(payload))
+            self._tell_news()
         elif kind == Kind.HELLO:
-            self._spawn(self._listen(frames.hello_of(payload)))
+            self._welcome(home, frames.hello_of(payload))
+        elif kind == Kind.AWAY:
+            home.is_away(frames.size_of(payload) / 1e3)
+            home.send(Kind.RETIRED)
         elif kind == Kind.RETIRE:
-            self._spawn(self._retire(frames.retire_of(payload)))
+            self._spawn(self._retire(home, frames.retire_of(payload)))
         elif kind == Kind.RETIRE_HTTP:
             self._spawn(self._retire_http(frames.retire_of(payload)))
+        elif kind == Kind.RELOAD:
+            self._reload()
         elif kind == Kind.STOP:
-            self.stop()
+            home.has_stopped = True
+            if all(each.has_stopped or not each.is_linked for each in self.homes):
+                self.stop()
 
-    def lost(self) -> None:
-        """The home ended."""
-        self._link = None
-        relayed, self._under_way = list(self._under_way.values()), {}
-        why = (SHUTTING_DOWN, refusal.SHUTTING_DOWN) if self._stop.is_set() else (HOME_LOST, refusal.NO_HOME)
-        for one in relayed:
-            try:
-                one.fail(_UNAVAILABLE.value[0], *why)
-            except Exception as error:  # one that breaks keeps no other from hearing of it
-                faults.report("ending a call whose home is lost", error)
-        self._lost.set()
+    def home_lost(self, home: HomeLine) -> None:
+        """A home ended."""
+        self._routes.lost(home.number)
+        self._tell_news()
+
+    def _tell_news(self) -> None:
+        for number, models in self._routes.news():
+            self.homes[number].send(Kind.LEFT, payload=frames.encode(models))
+
+    def _welcome(self, home: HomeLine, hello: frames.Hello) -> None:
+        if hello.protocol != frames.PROTOCOL:
+            words = "home %d is of another release, whose links are others (%d, not %d): it is asked for nothing"
+            log.error(words, home.number, hello.protocol, frames.PROTOCOL)
+            return
+        home.said_hello()
+        self._serves_http |= hello.serves_http
+        if self.is_listening:
+            home.send(Kind.LISTENS)
+        elif all(each.alive for each in self.homes):
+            self._open()
+        elif self._opening is None:
+            self._opening = asyncio.get_running_loop().call_later(_ALL_WITHIN_S, self._open)
+
+    def _open(self) -> None:
+        if self._opening:
+            self._opening.cancel()
+        if not self.is_listening:
+            self._spawn(self._listen())
 
     # What clients ask --------------------------------------------------------------------------------------------
 
@@ -187,19 +240,52 @@ class Front:
             if refused := self._gate.refusal(call.method, call.metadata):
                 call.end(refused.code, refused.details)
                 return
-            if self._link is None:
-                call.end(_UNAVAILABLE, NO_HOME, refusal.NO_HOME)
-                return
             call.owner = self._gate.owner(call.metadata, call.peer)
-            RelayedCall(self, call, self._config.limits.body_timeout_s)
+            body_timeout_s = self._config.limits.body_timeout_s
+            if not self.are_several or call.method in OF_ONE_MODEL:
+                RelayedCall(self, call, body_timeout_s)
+            elif call.method == frames.STREAM:
+                self._streams.add(RelayedStream(self, call))
+            else:
+                call.receive(lambda message: self._answer_together(call, message), body_timeout_s)
         except Exception as error:
             faults.report("a call", error)
             failed = own_fault()
             call.end(failed.code, failed.details, failed.refusal)
 
+    def _answer_together(self, call: Call, message: bytes | None) -> None:
+        """A call that concerns more than one home, or any."""
+        if message is None:
+            call.end(grpc.StatusCode.INTERNAL, "no message was received")
+            return
+
+        async def answer() -> None:
+            try:
+                asked = ControlCall(call.method, message, call.metadata, call.remaining_s())
+                call.answer(await self._together.answer(asked))
+            except RequestFailed as failure:
+                call.end(failure.code, failure.details, failure.refusal)
+            except Exception as error:  # one call's fault must not end the front
+                faults.report("a call", error)
+                failed = own_fault()
+                call.end(failed.code, failed.details, failed.refusal)
+
+        work = self._spawn(answer())
+
+        def cancel() -> None:
+            asyncio.get_running_loop().call_later(CANCEL_AFTER_S, work.cancel)
+
+        call.on_gone = cancel
+        if call.gone:
+            cancel()
+
     async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The HTTP application."""
-        exchange = RelayedExchange(self, scope, receive, send)
+        route = match(scope["raw_path"]) if self.are_several else None
+        if route and self._together_http.answers(scope["method"], route):
+            await self._ask_together(route, scope, receive, send)
+            return
+        exchange = RelayedExchange(self, route.model if route else "", scope, receive, send)
         try:
             await exchange.run()
         except HomeLost as lost:
@@ -212,25 +298,44 @@ class Front:
             await send({"type": "http.response.start", "status": 503, "headers": headers})
             await send({"type": "http.response.body", "body": body})
 
+    async def _ask_together(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        limit = int(self._config.limits.max_message_bytes)
+        body = RequestBody(receive, exchange.content_length, limit, self.bounds)
+        try:
+            content = await body.whole()
+            exchange.watch()
+            answer = await self._together_http.answer(exchange.method, route, (scope_of(scope), content))
+        except TooLarge:
+            answer = error(413, f"the request's body exceeds the maximum of {limit} bytes")
+        except TooMuchInFlight:
+            answer = error(429, TOO_MUCH)
+        except (ClientLeft, asyncio.CancelledError):
+            return
+        finally:
+            exchange.end_watch()
+            body.close()
+        await exchange.reply(answer)
+
+    async def _ask_for_page(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application of the metrics page."""
+        exchange = Exchange(scope, receive, send)
+        await exchange.reply(await self._together_http.page(scope_of(scope)))
+
     # What it does by itself --------------------------------------------------------------------------------------
 
-    async def _keep_linked(self) -> None:
-        """Be linked to the home, or look for it, until this ends."""
-        loop = asyncio.get_running_loop()
-        wait_s, longest_s = _CONNECT_EVERY_S
-        while not self._stop.is_set():
-            try:
-                await loop.create_unix_connection(lambda: Link(self._linked), str(self._home))
-            except OSError:
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, longest_s)
-                continue
-            wait_s = _CONNECT_EVERY_S[0]
-            await self._lost.wait()
-
-    async def _listen(self, hello: frames.Hello) -> None:
-        """Let clients in, unless they are."""
-        if self._http is None and self._http_port is not None and hello.serves_http:
+    async def _listen(self) -> None:
+        """Let clients in."""
+        if self._metrics is None and self._metrics_port is not None:
+            self._metrics = await start_server(
+                self._ask_for_page,
+                self._metrics_port,
+                limits=http_limits(self._config),
+                bounds=self.bounds,
+                served="metrics",
+            )
+            self._prefer_newest(self._metrics_port)
+        if self._http is None and self._http_port is not None and self._serves_http:
             tls = self._config.tls
             self._http = await start_server(
                 self._ask,
@@ -243,7 +348,10 @@ class Front:
         if not self.is_listening:
             await self._grpc.listen_on(self._grpc_port, self._config.tls)
             self._prefer_newest(self._grpc_port)
-        self.send(Kind.LISTENS)
+        for home in self.homes:
+            home.send(Kind.LISTENS)
+        if self.on_listening:
+            self.on_listening()
 
     def _prefer_newest(self, port: socket.socket) -> None:
         if self._config.listen.reuse_port:
@@ -261,7 +369,12 @@ class Front:
                 ended=[(protocol, limit, amount) for (protocol, limit), amount in new.items() if amount],
                 unread_bytes=self.bounds.unread_bytes,
             )
-            self.send(Kind.COUNTS, payload=frames.encode(counts))
+            counting = self.any_home()
+            if counting:  # one of them: they are to be counted once
+                counting.send(Kind.COUNTS, payload=frames.encode(counts))
+                for other in self.homes:
+                    if other is not counting:
+                        other.send(Kind.COUNTS, payload=_NO_COUNTS)
 
     async def _look_at_files(self) -> None:
         """For ever: take up tokens and keys that have changed in their files."""
@@ -275,10 +388,12 @@ class Front:
             except Exception as error:  # the rules that were in force stay
                 log.error("credentials were not read again: %s", error)
 
-    def _reload(self, read_again: Callable[[], ServeConfig]) -> None:
-        """Take up what concerns clients' connections; whether the rest can be, the home says."""
+    def _reload(self) -> None:
+        """Take up what concerns clients' connections."""
+        if self._read_again is None:
+            return
         try:
-            config = diff(self._config, read_again()).effective
+            config = diff(self._config, self._read_again()).effective
             self._gate.follow(Gate(config))
             self._config = config
             self.in_force.settings = settings_of(config)
@@ -286,9 +401,11 @@ class Front:
         except Exception as error:  # the next one may be better
             log.error("the configuration was not taken up by a front: %s", error)
 
-    async def _retire(self, retire: frames.Retire) -> None:
-        await self._grpc.retire(retire.cut_s)
-        self.send(Kind.RETIRED)
+    async def _retire(self, home: HomeLine, retire: frames.Retire) -> None:
+        if self._retiring is None:  # every home says so
+            self._retiring = asyncio.ensure_future(self._grpc.retire(retire.cut_s))
+        await asyncio.wait([self._retiring], timeout=_HEARD_S)
+        home.send(Kind.RETIRED)
 
     async def _retire_http(self, retire: frames.Retire) -> None:
         now = asyncio.get_running_loop().time()
@@ -302,7 +419,7 @@ class Front:
         self._grpc.close_port()
         http = self._spawn(self._retire_http(frames.Retire(self._config.drain_s, 0.0)))
         await self._grpc.retire(self._config.drain_s)
-        while self._under_way and loop.time() < until:
+        while not all(home.is_idle for home in self.homes) and loop.time() < until:
             await asyncio.sleep(_POLL_S)
         await asyncio.wait([http], timeout=max(0.0, until - loop.time()))
         self._stop.set()

@@ -3,9 +3,8 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, cast
 
 import grpc
@@ -15,6 +14,7 @@ from tidegate_proxy.bounds import Bounds, Served
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.faults import faults
 from tidegate_proxy.fronts import frames
+from tidegate_proxy.fronts.address import HomeAddress
 from tidegate_proxy.fronts.frames import STREAM, Kind
 from tidegate_proxy.fronts.link import Link
 from tidegate_proxy.fronts.remote_call import RemoteCall
@@ -39,18 +39,36 @@ _HEARD_S: Final = 1.5
 class Home:
     """Takes links of fronts, and gives what comes over them to a gRPC server and an HTTP application."""
 
-    def __init__(self, path: Path, grpc_port: int, http_port: int | None, fronts: int) -> None:
-        """`path`: of the socket for links, in a folder that only its owner enters; ports: where the fronts listen.
+    def __init__(
+        self,
+        address: HomeAddress,
+        grpc_port: int,
+        http_port: int | None,
+        fronts: int,
+        metrics_port: int | None = None,
+        hold_s: float | None = None,
+        number: int | None = None,
+    ) -> None:
+        """`address`: where fronts come in; ports: where they listen.
 
-        `fronts`: how many there are.
+        `fronts`: how many have to let clients in before it is open. `metrics_port`: where they show its metrics; None:
+        it does so itself. `hold_s`: fronts go on when it ends, and hold for so long what comes for it; None: they end
+        with it. `number`: which of several homes it is, each of which has a part of the models; None: it has all.
         """
         self.grpc_port = grpc_port
         self.http_port = http_port
+        self.metrics_port = metrics_port
+        self.number = number
+        self._has: Callable[[str], Awaitable[bool]] | None = None
+        self.page: Application | None = None
+        """Its metrics page."""
         self.accept: Callable[[Call], None] | None = None
         self.application: Application | None = None
         self.bounds = Bounds()
-        self._path = path
+        self._address = address
         self._fronts = fronts
+        self._hold_s = hold_s
+        self._serves: frames.Serves | None = None
         self._listener: asyncio.AbstractServer | None = None
         self._closed = False
         self._links: set[FrontLink] = set()
@@ -66,38 +84,81 @@ class Home:
         self.application = application
         return HttpOfFronts(self)
 
-    async def open(self) -> None:
-        """Let fronts in; return when all of them have let clients in. Raises OSError."""
-        self._path.unlink(missing_ok=True)
-        self._listener = await asyncio.get_running_loop().create_unix_server(
-            lambda: Link(lambda link: FrontLink(self, link)), str(self._path)
-        )
+    async def open(self, has: Callable[[str], Awaitable[bool]] | None = None) -> None:
+        """Let fronts in; return when all of them have let clients in. Raises OSError, TlsError.
+
+        `has`: whether its Tritons have a model, of which the catalog may not know yet; fronts of several homes ask.
+        """
+        self._has = has
+        self._listener = await self._address.listen(lambda link: FrontLink(self, link))
         while sum(link.listens for link in self._links) < self._fronts:
             await asyncio.sleep(_POLL_S)
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its fronts are on other machines."""
+        return self._address.is_elsewhere
+
+    def tell(self, serves: frames.Serves) -> None:
+        """Have the fronts know what this home has."""
+        self._serves = serves
+        for link in self._links:
+            link.left_of = {name: calls for name, calls in link.left_of.items() if name in serves.leaving}
+            link.send(Kind.SERVES, payload=frames.encode(serves))
+
+    def greet(self, link: "FrontLink") -> None:
+        """Say what is here to a front that came."""
+        if self._serves:
+            link.send(Kind.SERVES, payload=frames.encode(self._serves))
+        hello = frames.Hello(serves_http=self.application is not None, protocol=frames.PROTOCOL)
+        link.send(Kind.HELLO, payload=frames.encode(hello))
+
+    def was_left(self, model: str) -> bool:
+        """Whether every front asks another home for a model, and what came here for it before has ended."""
+        return bool(self._links) and all(link.was_left(model) for link in self._links)
+
+    def ends_all(self) -> None:
+        """The fronts are to end with it, whatever else they would do."""
+        if not self.is_elsewhere:
+            self._hold_s = None
+
+    def reload_fronts(self) -> None:
+        """Have the fronts of this machine take up the configuration, too."""
+        for link in self._links if not self.is_elsewhere else ():
+            link.send(Kind.RELOAD)
+
     async def close(self) -> None:
-        """Have the fronts end, and let nobody in."""
+        """Have the fronts end, unless they go on without it, and let nobody in."""
         await self.cut_off_exchanges()
         self._closed = True
         if self._listener:
             self._listener.close()
         for link in list(self._links):
-            link.send(Kind.STOP)
+            if self._hold_s is None:
+                link.send(Kind.STOP)
             link.close()
 
     async def retire(self, within_s: float) -> None:
-        """Have clients over gRPC told to go elsewhere; return when they had time to hear it."""
+        """Have clients over gRPC told to go elsewhere; return when they had time to hear it.
+
+        Fronts that go on hold what comes instead, and their clients stay.
+        """
         loop = asyncio.get_running_loop()
         told = list(self._links)
         for link in told:
             link.is_retired = False
-            link.send(Kind.RETIRE, payload=frames.encode(frames.Retire(within_s, within_s)))
+            if self._hold_s is None:
+                link.send(Kind.RETIRE, payload=frames.encode(frames.Retire(within_s, within_s)))
+            else:
+                link.send(Kind.AWAY, payload=frames.size(round((within_s + self._hold_s) * 1e3)))
         give_up = loop.time() + min(within_s, _HEARD_S)
         while any(link in self._links and not link.is_retired for link in told) and loop.time() < give_up:
             await asyncio.sleep(_POLL_S)
 
     def retire_http(self, cut_s: float, serve_s: float) -> None:
-        """Have clients over HTTP told to go elsewhere."""
+        """Have clients over HTTP told to go elsewhere, unless the fronts go on."""
+        if self._hold_s is not None:
+            return
         for link in self._links:
             link.send(Kind.RETIRE_HTTP, payload=frames.encode(frames.Retire(cut_s, serve_s)))
 
@@ -146,10 +207,23 @@ class Home:
         for protocol in SERVED:
             self.bounds.connections[protocol] = totals[protocol]
 
-    def begin(self, exchange: RemoteExchange) -> None:
+    def begin(self, exchange: RemoteExchange, *, is_page: bool) -> None:
         """Have an HTTP request answered."""
-        assert self.application is not None, "no front listens for HTTP otherwise"
-        task = asyncio.get_running_loop().create_task(exchange.run(self.application))
+        application = self.page if is_page else self.application
+        assert application is not None, "no front listens for it otherwise"
+        task = asyncio.get_running_loop().create_task(exchange.run(application))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def find(self, link: "FrontLink", number: int, model: str) -> None:
+        """Answer whether it has a model."""
+        has = self._has
+        assert has is not None, "it was given before links were let in"
+
+        async def answer() -> None:
+            link.send(Kind.ANSWER, number, b"\x01" if await has(model) else b"\x00")
+
+        task = asyncio.get_running_loop().create_task(answer())
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
@@ -172,13 +246,15 @@ class FrontLink:
         """Whether its clients have heard that they are to go elsewhere."""
         self.bounds = home.bounds
         self.now_s = asyncio.get_running_loop().time
+        self.left_of: dict[str, set[RemoteCall | RemoteExchange]] = {}
+        """Models that this front asks another home for, with what it had asked here before that may not have ended."""
         self._exchanges: dict[int, RemoteExchange] = {}
         self._openings = frames.Openings()
         self._home = home
         self._link = link
         self._unread = 0
         home.joined(self)
-        link.send(Kind.HELLO, payload=frames.encode(frames.Hello(serves_http=home.application is not None)))
+        home.greet(self)
 
     def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
         """Send a frame."""
@@ -187,6 +263,14 @@ class FrontLink:
     def close(self) -> None:
         """End it."""
         self._link.close()
+
+    def was_left(self, model: str) -> bool:
+        """Whether this front asks another home for a model, and what it had asked here before has ended."""
+        before = self.left_of.get(model)
+        if before is None:
+            return False
+        before &= {*self.calls.values(), *self._exchanges.values()}
+        return not before
 
     def over(self, number: int) -> None:
         """A call or exchange has ended."""
@@ -198,14 +282,20 @@ class FrontLink:
         if kind == Kind.CALL:
             self._call(number, payload)
         elif kind == Kind.ASK:
-            exchange = self._exchanges[number] = RemoteExchange(self, number, frames.ask_of(payload))
-            self._home.begin(exchange)
+            ask = frames.ask_of(payload)
+            exchange = self._exchanges[number] = RemoteExchange(self, number, ask)
+            self._home.begin(exchange, is_page=ask.is_page)
         elif kind == Kind.COUNTS:
             self._count(frames.counts_of(payload))
         elif kind == Kind.LISTENS:
             self.listens = True
         elif kind == Kind.RETIRED:
             self.is_retired = True
+        elif kind == Kind.FIND:
+            self._home.find(self, number, payload.decode("utf-8", "surrogatepass"))
+        elif kind == Kind.LEFT:
+            under_way = {call for call in self.calls.values() if call.method != STREAM} | set(self._exchanges.values())
+            self.left_of |= {name: set(under_way) for name in frames.names_of(payload)}
         elif call := self.calls.get(number):
             self._of_call(kind, number, call, payload)
         elif exchange := self._exchanges.get(number):  # type: ignore[assignment]

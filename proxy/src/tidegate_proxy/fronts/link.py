@@ -1,6 +1,7 @@
 """One connection between a front and its home: frames, in order, either way."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
@@ -29,6 +30,8 @@ class Link(asyncio.Protocol):
 
     def __init__(self, make_end: Callable[["Link"], LinkEnd]) -> None:
         self._make_end = make_end
+        self.largest: int | None = None
+        """Frames may carry no more bytes; None: no limit."""
         self._end: LinkEnd | None = None
         self._transport: asyncio.Transport | None = None
         self._rest = b""
@@ -56,6 +59,21 @@ class Link(asyncio.Protocol):
         else:
             self._transport.writelines((head, payload))
 
+    @property
+    def connection(self) -> socket.socket | None:
+        """What it goes over."""
+        found: socket.socket | None = self._transport.get_extra_info("socket") if self._transport else None
+        return found
+
+    def hand_over(self, make_end: Callable[["Link"], LinkEnd]) -> None:
+        """From the next frame on it has another end."""
+        self._end = make_end(self)
+
+    def abort(self) -> None:
+        """End at once, whatever was sent."""
+        if self._transport:
+            self._transport.abort()
+
     def close(self) -> None:
         """Send what was said, and end."""
         if self._transport:
@@ -82,8 +100,7 @@ class Link(asyncio.Protocol):
                 self._read(self._rest + data if self._rest else data)
         except Exception as error:
             faults.report("a link between a front and its home", error)
-            if self._transport:
-                self._transport.abort()
+            self.abort()
 
     def _read(self, data: bytes) -> None:
         """Take the frames that are whole, and keep what is left."""
@@ -91,6 +108,9 @@ class Link(asyncio.Protocol):
         at, size, self._rest = 0, len(data), b""
         while size - at >= HEAD.size:
             kind, number, length = HEAD.unpack_from(data, at)
+            if self.largest is not None and length > self.largest:
+                self.abort()
+                return
             begin = at + HEAD.size
             end = begin + length
             if end > size:

@@ -1,49 +1,52 @@
-"""A gRPC call of a client, as a front passes it on to its home."""
+"""A gRPC call of a client, as a front passes it on to the home of its model."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from tidegate_proxy.fronts import frames
 from tidegate_proxy.fronts.frames import INLINE, STREAM, Kind
-from tidegate_proxy.transport.http2.status import CODES
+from tidegate_proxy.fronts.home_line import HomeLine, failure_in
+from tidegate_proxy.outcome import RequestFailed
 from tidegate_proxy.transport.interface import Call
+from tidegate_proxy.wire import first_string
 
 
-class Line(Protocol):
-    """What a call needs of the link to its home."""
+class Homes(Protocol):
+    """What a call needs of its front."""
 
-    def send(self, kind: Kind, number: int, payload: bytes = b"") -> None:
-        """Send a frame."""
+    are_several: bool
+    """Whether it matters which model it is."""
 
-    def begin(self, call: "RelayedCall") -> int:
-        """A call begins: its number."""
-
-    def over(self, number: int) -> None:
-        """The call of this number has ended."""
+    def find(self, model: str, then: Callable[[HomeLine], None], refuse: Callable[[RequestFailed], None]) -> None:
+        """Call `then` with the home that is asked for a model, at once or later, or `refuse` with why not."""
 
 
 class RelayedCall:
-    """One call. What its home says of it comes to `take`."""
+    """One call that is for one home. What that says of it comes to `take`."""
 
-    __slots__ = ("_call", "_line", "_number")
+    __slots__ = ("_call", "_first", "_home", "_homes", "_number")
 
-    def __init__(self, line: Line, call: Call, body_timeout_s: float | None) -> None:
-        self._line = line
+    def __init__(self, homes: Homes, call: Call, body_timeout_s: float | None) -> None:
+        self._homes = homes
         self._call = call
+        self._home: HomeLine | None = None
+        self._first: bytes | None = None
+        """Its first message, until it begins."""
         self._number = 0
         call.on_gone = self._gone
         if call.method == STREAM:
-            self._begin(None)
+            self.again()
         else:
             call.receive(self._received_first, body_timeout_s)
 
     def take(self, kind: int, payload: bytes) -> None:
         """What the home says."""
         if kind == Kind.ANSWER:
-            self._line.over(self._number)
+            self._over()
             self._call.answer(payload)
         elif kind == Kind.END:
-            self._line.over(self._number)
-            self.fail(*frames.status_of(payload))
+            self._over()
+            self.fail(failure_in(payload))
         elif kind == Kind.SEND:
             self._call.send(payload, self._sent)
         elif kind == Kind.WANT:
@@ -51,38 +54,61 @@ class RelayedCall:
         elif kind == Kind.RELEASE:
             self._call.release(frames.size_of(payload))
 
-    def fail(self, code: int, details: str, reason: str) -> None:
+    def fail(self, failure: RequestFailed) -> None:
         """End it with a status."""
-        self._call.end(CODES[code], details, reason)
+        self._call.end(failure.code, failure.details, failure.refusal)
 
-    def _begin(self, message: bytes | None) -> None:
-        call = self._call
-        self._number = self._line.begin(self)
-        if not self._number:  # there is no home, and it was told so
+    def again(self) -> None:
+        """Begin, at the home that has its model now."""
+        self._home = None
+        if not self._call.gone:
+            model = first_string(self._first or b"") if self._homes.are_several else ""
+            self._homes.find(model, self._begin, self.fail)
+
+    def _begin(self, home: HomeLine) -> None:
+        call, message = self._call, self._first
+        if call.gone:
             return
+        self._home = home
+        self._number = home.begin(self)
+        if not self._number:  # it was told, or will be
+            return
+        self._first = None
         inline = message if message is not None and len(message) <= INLINE else None
         opening = frames.call(call.method, call.peer(), call.metadata, call.remaining_s(), inline)
-        self._line.send(Kind.CALL, self._number, opening)
+        home.send(Kind.CALL, self._number, opening)
         if message is not None and inline is None:
-            self._line.send(Kind.MESSAGE, self._number, message)
+            home.send(Kind.MESSAGE, self._number, message)
+        elif message is None and call.method != STREAM:
+            home.send(Kind.CLOSED, self._number)
+
+    def _over(self) -> None:
+        if self._home:
+            self._home.over(self._number)
 
     def _received_first(self, message: bytes | None) -> None:
         """The first message; None: there is none."""
-        self._begin(message)
-        if message is None and self._number:
-            self._line.send(Kind.CLOSED, self._number)
+        self._first = message
+        self.again()
 
     def _received(self, message: bytes | None) -> None:
         """A further message; None: there is none."""
+        if not self._home:
+            return
         if message is None:
-            self._line.send(Kind.CLOSED, self._number)
+            self._home.send(Kind.CLOSED, self._number)
         else:
-            self._line.send(Kind.MESSAGE, self._number, message)
+            self._home.send(Kind.MESSAGE, self._number, message)
 
     def _sent(self, _nothing: object) -> None:
-        self._line.send(Kind.TAKEN, self._number)
+        if self._home:
+            self._home.send(Kind.TAKEN, self._number)
 
     def _gone(self) -> None:
+        if not self._home:
+            return
         if self._number:
-            self._line.over(self._number)
-            self._line.send(Kind.GONE, self._number)
+            self._home.over(self._number)
+            self._home.send(Kind.GONE, self._number)
+        else:
+            self._home.forget(self)

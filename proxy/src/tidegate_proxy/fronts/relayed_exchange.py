@@ -1,81 +1,92 @@
-"""An HTTP request of a client, as a front passes it on to its home."""
+"""An HTTP request of a client, as a front passes it on to the home of its model."""
 
 import asyncio
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 from tidegate_proxy.fronts import frames
 from tidegate_proxy.fronts.frames import INLINE, Kind
+from tidegate_proxy.fronts.home_line import HomeLine
 from tidegate_proxy.http.interface import Message, Receive, Scope, Send
+from tidegate_proxy.outcome import RequestFailed
 
 _PASSED_ON: Final = ("method", "path", "raw_path", "query_string", "root_path", "scheme", "http_version")
 
 
-class Line(Protocol):
-    """What an exchange needs of the link to its home."""
+class Homes(Protocol):
+    """What an exchange needs of its front."""
 
-    def send(self, kind: Kind, number: int, payload: bytes = b"") -> None:
-        """Send a frame."""
-
-    def begin(self, exchange: "RelayedExchange") -> int:
-        """An exchange begins: its number."""
-
-    def over(self, number: int) -> None:
-        """The exchange of this number has ended."""
+    def find(self, model: str, then: Callable[[HomeLine], None], refuse: Callable[[RequestFailed], None]) -> None:
+        """Call `then` with the home that is asked for a model, at once or later, or `refuse` with why not."""
 
 
 class HomeLost(Exception):
     """The home ended while a request was under way, or was not there."""
 
-    def __init__(self, details: str, reason: str) -> None:
-        """`reason`: the same in one word for the client's program."""
-        super().__init__(details)
-        self.reason = reason
+    def __init__(self, failure: RequestFailed) -> None:
+        super().__init__(failure.details)
+        self.reason = failure.refusal
+        """Says the same in one word for the client's program."""
 
 
 class RelayedExchange:
     """One request and its response."""
 
-    def __init__(self, line: Line, scope: Scope, receive: Receive, send: Send) -> None:
-        self._line = line
+    def __init__(self, homes: Homes, model: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """`model`: the one that it is about; "": none."""
+        self._homes = homes
+        self._model = model
+        self._home: HomeLine | None = None
         self._scope = scope
         self._receive = receive
         self._send = send
         self._number = 0
+        self._body: bytes | None = None
         self._said: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
         """What the home says."""
         self._wanted = asyncio.Semaphore(0)
         """Parts of the body that the home asks for."""
         self._client_left = False
-        self._failure = ("", "")
+        self._failure: RequestFailed | None = None
         """Why it is not answered."""
         self.has_answer = False
         """Whether the client has been sent something of its answer."""
 
     async def run(self) -> None:
         """Pass it on, and the answer back. Raises HomeLost."""
-        body = await self._short_body()
+        self._body = await self._short_body()
         if self._client_left:
             return
-        self._number = self._line.begin(self)
-        if not self._number:
-            raise HomeLost(*self._failure)
-        scope = {name: self._scope[name] for name in _PASSED_ON if name in self._scope}
-        scope |= {"client": self._scope.get("client"), "headers": self._scope["headers"]}
-        self._line.send(Kind.ASK, self._number, frames.encode((scope, body)))
-        reading = asyncio.get_running_loop().create_task(self._read(body is not None))
+        self.again()
+        reading = asyncio.get_running_loop().create_task(self._read(self._body is not None))
         try:
             await self._answer()
         finally:
             reading.cancel()
-            self._line.over(self._number)
+            if self._home:
+                self._home.forget(self)
+                self._home.over(self._number)
+
+    def again(self) -> None:
+        """Begin, at the home that has its model now."""
+        self._home = None
+        self._homes.find(self._model, self._begin, self.fail)
+
+    def _begin(self, home: HomeLine) -> None:
+        if self._client_left or self._failure:
+            return
+        self._home = home
+        self._number = home.begin(self)
+        if self._number:
+            home.send(Kind.ASK, self._number, frames.encode((scope_of(self._scope), self._body)))
 
     def take(self, kind: int, payload: bytes) -> None:
         """What the home says."""
         self._said.put_nowait((kind, payload))
 
-    def fail(self, _code: int, details: str, reason: str) -> None:
+    def fail(self, failure: RequestFailed) -> None:
         """The home is no more."""
-        self._failure = (details, reason)
+        self._failure = failure
         self._said.put_nowait((0, b""))
 
     async def _short_body(self) -> bytes | None:
@@ -105,15 +116,19 @@ class RelayedExchange:
                 self._leave()
                 return
             is_whole = not message.get("more_body", False)
-            self._line.send(Kind.BODY_END if is_whole else Kind.BODY, self._number, message.get("body", b""))
+            self._tell(Kind.BODY_END if is_whole else Kind.BODY, message.get("body", b""))
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self._leave()
 
     def _leave(self) -> None:
         self._client_left = True
-        self._line.send(Kind.GONE, self._number)
+        self._tell(Kind.GONE)
         self._said.put_nowait((Kind.GONE, b""))
+
+    def _tell(self, kind: Kind, payload: bytes = b"") -> None:
+        if self._home and self._number:
+            self._home.send(kind, self._number, payload)
 
     async def _answer(self) -> None:
         while True:
@@ -127,11 +142,17 @@ class RelayedExchange:
                 await self._send(head)
             elif kind == Kind.PART:
                 await self._send({"type": "http.response.body", "body": payload, "more_body": True})
-                self._line.send(Kind.TAKEN, self._number)
+                self._tell(Kind.TAKEN)
             elif kind == Kind.LAST:
                 await self._send({"type": "http.response.body", "body": payload})
                 return
             elif self._client_left:
                 return
             else:
-                raise HomeLost(*self._failure) if not kind else ConnectionError("the home broke the answer off")
+                raise HomeLost(self._failure) if self._failure else ConnectionError("the home broke the answer off")
+
+
+def scope_of(scope: Scope) -> dict[str, Any]:
+    """What of ASGI's scope a home is told."""
+    told = {name: scope[name] for name in _PASSED_ON if name in scope}
+    return told | {"client": scope.get("client"), "headers": scope["headers"]}

@@ -1,4 +1,4 @@
-"""Starts the home and its fronts, each a process, and starts anew those that end.
+"""Starts homes and fronts, each a process, and starts anew those that end.
 
 It is forked off before anything runs, holds the ports, and does nothing but wait: it has no event loop and no threads,
 so that it may fork whenever one of its processes is lost.
@@ -12,7 +12,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -22,6 +23,8 @@ _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 HOME, FRONT = "tidegate-home", "tidegate-front"
 """What `ps` and `top` call the processes."""
+ALL_END: Final = signal.SIGINT
+"""What the homes are sent when all is to end. SIGTERM, from anybody else, is meant for one process alone."""
 _SIGNALS: Final = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _STABLE_S: Final = 10.0
 """Whoever lives so long is started anew at once when it ends."""
@@ -36,11 +39,12 @@ _LAST_WORDS_S: Final = 3.0
 class _Child:
     """One process that is kept alive."""
 
-    def __init__(self, name: str, run: Callable[[Path], int], socket: Path) -> None:
-        """`run`: what it does, given the socket; its exit status."""
+    def __init__(self, name: str, title: str, run: Callable[[], int], folder: Path) -> None:
+        """`title`: what `ps` calls it; `run`: what it does; its exit status. `folder`: of all sockets."""
         self.name = name
+        self.title = title
         self.run = run
-        self.socket = socket
+        self.folder = folder
         self.pid = 0
         """0: it does not run."""
         self.start_at = 0.0
@@ -69,31 +73,49 @@ class _Child:
         return wait_s
 
 
-def supervise(run_home: Callable[[Path], int], run_front: Callable[[Path], int], fronts: int) -> int:
-    """Keep a home and so many fronts alive until a signal says to stop, or the home cannot serve; the exit status.
+Run = Callable[[Path], int]
+"""What a process does, given a path; its exit status."""
 
-    SIGTERM and SIGINT have the home end, which ends its fronts; SIGHUP goes to all.
+
+def supervise(run_homes: Sequence[Run], run_front: Callable[[Sequence[Path]], int], fronts: int) -> int:
+    """Keep homes and so many fronts alive until a signal says to stop, or a home cannot serve; the exit status.
+
+    SIGTERM and SIGINT have the homes end, and these the fronts; SIGHUP has the homes read the configuration again, and
+    these the fronts. Where there are no homes, the fronts are told.
 
     Args:
-        run_home: serves; given the socket where fronts find it, which is there when it is ready.
-        run_front: has clients; given the same.
+        run_homes: each serves, given the socket where fronts find it, which is there when it is ready.
+        run_front: has clients, given the sockets of all homes.
         fronts: how many.
     """
     folder = Path(tempfile.mkdtemp(prefix="tidegate-fronts-"))
     try:
-        return _Supervisor(folder / "home", run_home, run_front, fronts).run()
+        return _Supervisor(folder, run_homes, run_front, fronts).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Supervisor:
     def __init__(
-        self, socket: Path, run_home: Callable[[Path], int], run_front: Callable[[Path], int], fronts: int
+        self, folder: Path, run_homes: Sequence[Run], run_front: Callable[[Sequence[Path]], int], fronts: int
     ) -> None:
-        self._socket = socket
-        self._home = _Child("the home", run_home, socket)
-        self._fronts = [_Child(f"front {number}", run_front, socket) for number in range(1, fronts + 1)]
+        sockets = [folder / f"home{number}" for number in range(len(run_homes))]
+        names = ["the home"] if len(sockets) == 1 else [f"home {number}" for number in range(len(sockets))]
+        titles = [HOME] if len(sockets) == 1 else [f"{HOME}-{number}" for number in range(len(sockets))]
+        homes = [
+            _Child(name, title, partial(run, socket), folder)
+            for name, title, run, socket in zip(names, titles, run_homes, sockets, strict=True)
+        ]
+        self._fronts = [
+            _Child(f"front {number}", FRONT, partial(run_front, sockets), folder) for number in range(1, fronts + 1)
+        ]
+        self._socket_of = dict(zip(homes, sockets, strict=True))
+        self._children = [*homes, *self._fronts]
+        self._told = homes or self._fronts
+        """Whoever is told what all are to do."""
         self._stopping = False
+        self._status = 0
+        """With which all ends, where it was asked to."""
 
     def run(self) -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -106,22 +128,19 @@ class _Supervisor:
             number = received.si_signo if received else None
             if number in (signal.SIGTERM, signal.SIGINT):
                 self._stopping = True
-                if not self._home.pid:
-                    return self._finish(0)
-                _send(self._home, signal.SIGTERM)
+                for child in self._told:
+                    _send(child, ALL_END)
             elif number == signal.SIGHUP:
-                for child in self._children:
+                for child in self._told:
                     _send(child, signal.SIGHUP)
             status = self._reap()
             if status is not None:
                 return self._finish(status)
+            if self._stopping and not any(child.pid for child in self._told):
+                return self._finish(self._status)
             for child in missing:
                 if child.start_at <= time.monotonic() and not self._stopping:
                     child.start()
-
-    @property
-    def _children(self) -> list[_Child]:
-        return [self._home, *self._fronts]
 
     def _reap(self) -> int | None:
         """See who ended; the exit status where that is the end of all."""
@@ -137,8 +156,11 @@ class _Supervisor:
                 continue
             code = os.waitstatus_to_exitcode(status)
             wait_s = child.ended()
-            if child is self._home and (self._stopping or not self._socket.exists()):
-                return code if code >= 0 else 1  # it was asked to, or never served, and has said why
+            own_status = code if code >= 0 else 1
+            if self._stopping:
+                self._status = self._status or own_status * (child in self._told)
+            elif child in self._socket_of and not self._socket_of[child].exists():
+                return own_status  # it never served, and has said why
             if not self._stopping:
                 how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
                 log.error("%s ended %s: it is started again in %.2g s", child.name, how, wait_s)
@@ -146,7 +168,7 @@ class _Supervisor:
     def _finish(self, status: int) -> int:
         """End what still runs."""
         running = [child for child in self._children if child.pid]
-        if not self._home.pid and not self._socket.exists():
+        if not self._stopping:  # a home has never served
             for child in running:
                 _send(child, signal.SIGTERM)
         give_up = time.monotonic() + _LAST_WORDS_S
@@ -172,17 +194,17 @@ def _run(child: _Child, supervisor: int) -> NoReturn:
         os.setpgid(0, 0)
         libc = ctypes.CDLL(None)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        libc.prctl(_PR_SET_NAME, (HOME if child.name == "the home" else FRONT).encode())
+        libc.prctl(_PR_SET_NAME, child.title.encode())
         if os.getppid() == supervisor:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-            status = child.run(child.socket)
+            status = child.run()
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
     except BaseException:
         log.exception("a process of Tidegate's broke")
     finally:
         if os.getppid() != supervisor:  # which was killed, and could not do it
-            shutil.rmtree(child.socket.parent, ignore_errors=True)
+            shutil.rmtree(child.folder, ignore_errors=True)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -5,22 +5,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from tidegate_proxy.fan_out import VERBS, Codec, FanOut, IndexRow, Verb
+from tidegate_proxy.fan_out import VERBS, AnyTriton, Codec, FanOut, IndexRow, Question, Verb
 from tidegate_proxy.http.forward import Forwarder
 from tidegate_proxy.http.interface import Answer, Call, Handler, Triton
 
 _OK = 200
 
 
-class HttpCodec(Codec[Triton, Call, Answer]):
-    """Asks a Triton on its HTTP port."""
-
-    def __init__(self, forwarder: Forwarder) -> None:
-        self._forwarder = forwarder
-
-    async def ask(self, triton: Triton, question: Call) -> Answer:
-        """What it says."""
-        return await self._forwarder.whole(triton, question)
+class HttpAnswers(Codec[AnyTriton, Question, Answer]):
+    """Reads what is said over HTTP."""
 
     def succeeded(self, answer: Answer) -> bool:
         """Whether it has done what it was asked."""
@@ -38,6 +31,17 @@ class HttpCodec(Codec[Triton, Call, Answer]):
     def index_as(self, index: Sequence[IndexRow], like: Answer) -> Answer:
         """An index as an answer, with the headers of another one."""
         return replace(like, body=index_json(index))
+
+
+class HttpCodec(HttpAnswers[Triton, Call]):
+    """Asks a Triton on its HTTP port."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder = forwarder
+
+    async def ask(self, triton: Triton, question: Call) -> Answer:
+        """What it says."""
+        return await self._forwarder.whole(triton, question)
 
 
 def index_json(index: Iterable[IndexRow]) -> bytes:

@@ -75,7 +75,7 @@ class MetricsPage:
     async def listen(self, address: str, *, reuse_port: bool = False) -> int:
         """Bind and serve; the port. Raises OSError when the address cannot be bound."""
         self._server = await start_server(
-            self._answer,
+            self.answer,
             bind(address, reuse_port=reuse_port),
             limits=self._limits,
             bounds=self._bounds,
@@ -89,7 +89,8 @@ class MetricsPage:
         if self._server:
             await self._server.stop()
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request: an application of ASGI."""
         exchange = Exchange(scope, receive, send)
         if LivePage.has(exchange.path):
             await self._look(exchange, scope["query_string"])

@@ -1,0 +1,176 @@
+"""What the commands that serve have in common: a proxy until a signal says to stop, and what is said of it."""
+
+import asyncio
+import gc
+import logging
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tidegate_proxy.actuation.processes import Processes
+    from tidegate_proxy.configuration.config import ServeConfig
+    from tidegate_proxy.fronts.home import Home
+    from tidegate_proxy.proxy import Proxy
+
+log = logging.getLogger(__name__)
+
+
+def tell_tally(proxy: "Proxy") -> None:
+    """Tell how the requests ended."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    Console(soft_wrap=True, highlight=False).print(f"[dim]requests: {escape(str(proxy.engine.tally))}[/]")
+
+
+def say_error(error: Exception | str) -> None:
+    """Say why nothing is served."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    errors.print(f"[red]error:[/] {escape(str(error))}")
+
+
+def allow_all_files() -> None:
+    """Have as many files open as the administrator allows, not as a shell sets by default: a connection needs one."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        log.warning("only %d files may be open, and no more could be allowed: %s", soft, error)
+
+
+def serving_errors() -> tuple[type[Exception], ...]:
+    """What keeps a proxy from serving, each with the remedy in its message."""
+    from tidegate.documents import DocumentError, ProfileFileError
+    from tidegate.host import PluginError
+    from tidegate_proxy.access.authentication import CredentialFileError
+    from tidegate_proxy.access.restrictions import RestrictionError
+    from tidegate_proxy.access.tls import TlsError
+    from tidegate_proxy.backend import BackendError
+    from tidegate_proxy.configuration.config_file import ConfigError
+    from tidegate_proxy.observability.tracing import TracingError
+
+    return (
+        BackendError,
+        ConfigError,
+        CredentialFileError,
+        DocumentError,
+        PluginError,
+        ProfileFileError,
+        RestrictionError,
+        TlsError,
+        TracingError,
+        OSError,
+    )
+
+
+async def run_proxy(
+    settings: "ServeConfig",
+    read_again: "Callable[[], ServeConfig]",
+    announce: "Callable[[Proxy], None]",
+    processes: "Processes | None" = None,
+    home: "Home | None" = None,
+) -> "Proxy | None":
+    """Serve until a signal says to stop; SIGHUP has the configuration read again. What served, for its figures.
+
+    `processes`: starts and stops workers where a controller wants that; None: nobody does. `home`: where the requests
+    of fronts come in, which have the clients; None: this process has them.
+    None where the signal came before anything was served, such as while Tritons were waited for.
+    """
+    from tidegate.host import Plugins
+    from tidegate_proxy.serve import serving
+    from tidegate_proxy.watchdog import Watchdog
+
+    loop = asyncio.get_running_loop()
+    stop, again = asyncio.Event(), asyncio.Event()
+    serves = False
+
+    async def serve_until_stopped() -> "Proxy":
+        nonlocal serves
+        async with serving(settings, Plugins.installed(), processes, home) as proxy:
+            serves = True
+            announce(proxy)
+            watchdog = Watchdog(lambda: proxy.in_force.settings.silence_s)
+            reloading = loop.create_task(_reload(proxy, again, read_again, home))
+            await stop.wait()
+            reloading.cancel()
+            watchdog.close()
+        return proxy
+
+    work = loop.create_task(serve_until_stopped())
+
+    def end() -> None:
+        stop.set()
+        if not serves:
+            work.cancel()
+
+    def end_all() -> None:
+        if home:
+            home.ends_all()
+        end()
+
+    loop.add_signal_handler(signal.SIGTERM, end)
+    loop.add_signal_handler(signal.SIGINT, end_all)
+    loop.add_signal_handler(signal.SIGHUP, again.set)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+        log.info("asked to stop before anything was served")
+        return None
+
+
+def announce(proxy: "Proxy", title: str = "policy", *, is_whole: bool = True) -> None:
+    """Say what is served, and where. `is_whole`: False where that is said once for several homes."""
+    from rich.console import Console
+
+    # What is here stays. Looked through for garbage again and again, it would hold everybody for 40 ms each time.
+    gc.collect()
+    gc.freeze()
+    scheduled = ", ".join(proxy.catalog.models) or "no model"
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(
+        f"[bold]{title:<8}[/] {proxy.config.policy.name} over {len(proxy.catalog.workers)} workers: {scheduled}"
+    )
+    if proxy.config.shadow:
+        console.print("[bold]shadow[/]   nothing is scheduled: every request passes as it is")
+    if is_whole:
+        announce_addresses(proxy.address, proxy.http_address, proxy.metrics_address)
+
+
+def announce_addresses(grpc: str, http: str, metrics: str) -> None:
+    """Say where clients come in; "" is not served. The last of it is said when all of it is there."""
+    from rich.console import Console
+
+    console = Console(soft_wrap=True, highlight=False)
+    if http:
+        console.print(f"[bold]HTTP[/]     {http}")
+    if metrics:
+        console.print(f"[bold]metrics[/]  {metrics}/metrics")
+    console.print(f"[bold]gRPC[/]     {grpc}")
+    console.file.flush()
+
+
+async def _reload(
+    proxy: "Proxy", wanted: asyncio.Event, read_again: "Callable[[], ServeConfig]", home: "Home | None"
+) -> None:
+    from tidegate_proxy.faults import faults
+
+    while True:
+        await wanted.wait()
+        wanted.clear()
+        try:
+            await proxy.reconfigure(read_again())
+            if home:
+                home.reload_fronts()
+        except Exception as error:  # the next one may be better
+            log.error("the configuration was not taken up, and nothing has changed: %s", error)
+            if not isinstance(error, (*serving_errors(), ValueError)):
+                faults.report("taking up a configuration", error)

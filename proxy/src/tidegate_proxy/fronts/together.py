@@ -1,0 +1,88 @@
+"""What concerns several homes, asked of all of them and answered as if they were one server, over gRPC."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy.backend import SERVICE
+from tidegate_proxy.control import HEALTH, STATISTICS
+from tidegate_proxy.fan_out import VERBS, FanOut
+from tidegate_proxy.fronts.home_line import HomeLine, no_home
+from tidegate_proxy.grpc_codec import ControlCall, GrpcAnswers
+from tidegate_proxy.observability.merged_statistics import merge_statistics
+from tidegate_proxy.outcome import Outcome, RequestFailed, answer_in
+
+OF_ONE_MODEL: Final = frozenset(SERVICE + name for name in ("ModelInfer", "ModelReady", "ModelMetadata", "ModelConfig"))
+"""Methods whose message names a model, first of all."""
+_LOAD, _UNLOAD = SERVICE + "RepositoryModelLoad", SERVICE + "RepositoryModelUnload"
+_MODEL_IN: Final[dict[str, Callable[[bytes], str]]] = {
+    _LOAD: lambda message: service_pb2.RepositoryModelLoadRequest.FromString(message).model_name,
+    _UNLOAD: lambda message: service_pb2.RepositoryModelUnloadRequest.FromString(message).model_name,
+    SERVICE + "TraceSetting": lambda message: service_pb2.TraceSettingRequest.FromString(message).model_name,
+}
+"""Methods whose message names a model elsewhere, or none."""
+_VERBS: Final = {SERVICE + verb.method: verb for verb in VERBS}
+_SERVING: Final = b"\x08\x01"
+
+
+class _OfHomes(GrpcAnswers[HomeLine]):
+    async def ask(self, triton: HomeLine, question: ControlCall) -> Outcome:
+        return await triton.ask(question)
+
+
+class Together:
+    """Lives in the event loop of a front."""
+
+    def __init__(self, homes: Sequence[HomeLine], home_of: Callable[[str], HomeLine | None]) -> None:
+        """`home_of`: the home that is asked for a model; None: none has it."""
+        self._homes = homes
+        self._home_of = home_of
+        self._fan_out = FanOut(homes, _OfHomes())
+
+    async def answer(self, call: ControlCall) -> bytes:
+        """The answer to a call that is none of `OF_ONE_MODEL`. Raises RequestFailed."""
+        if not any(home.alive for home in self._homes):
+            raise no_home()
+        return answer_in(await self._outcome(call))
+
+    async def _outcome(self, call: ControlCall) -> Outcome:
+        if call.method == STATISTICS:
+            return await self._statistics(call)
+        if call.method == HEALTH:
+            answers = await self._fan_out.all_of(call)
+            return next((answer for answer in answers if answer == _SERVING), answers[0])
+        if model_in := _MODEL_IN.get(call.method):
+            try:
+                model = model_in(call.message)
+            except ValueError:  # the home has words for it
+                model = ""
+            if home := self._home_of(model):
+                return await home.ask(call)
+            if call.method == _LOAD:
+                return await self._first_that_can(call)
+        if verb := _VERBS.get(call.method):
+            return await self._fan_out.answer(verb, call)
+        return await next(home for home in self._homes if home.alive).ask(call)
+
+    async def _first_that_can(self, call: ControlCall) -> Outcome:
+        """A model that no home has yet is loaded by the first whose Tritons know it."""
+        first: Outcome | None = None
+        for home in self._homes:
+            if not home.alive:
+                continue
+            outcome = await home.ask(call)
+            if not isinstance(outcome, RequestFailed):
+                return outcome
+            first = first or outcome
+        return first or no_home()
+
+    async def _statistics(self, call: ControlCall) -> Outcome:
+        """What concerns one model, or all: what the homes have counted, added up where it is the same model's."""
+        outcomes = await self._fan_out.all_of(call)
+        answers = [outcome for outcome in outcomes if isinstance(outcome, bytes)]
+        if len(answers) < 2:
+            return answers[0] if answers else outcomes[0]
+        responses = [service_pb2.ModelStatisticsResponse.FromString(answer) for answer in answers]
+        merged: bytes = merge_statistics(responses, {}).SerializeToString()
+        return merged
