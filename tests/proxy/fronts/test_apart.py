@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
+import trustme
 import yaml
 from tritonclient.utils import InferenceServerException
 
@@ -154,6 +155,28 @@ def test_who_does_not_know_the_secret_is_asked_nothing(
         assert len(stranger.recv(1000)) == 9 + 32, "a number to answer"
         stranger.sendall(b"\x02" + bytes(8))  # a call
         assert stranger.recv(1000) == b"", "it is sent away"
+
+
+@pytest.mark.slow
+def test_with_tls_both_show_certificates_of_one_authority(
+    start: Make, pair: list[Any], ports: list[int], tmp_path: Path, tensors: Make, eventually: Make
+) -> None:
+    write(tmp_path, pair[:1], ports)
+    document = yaml.safe_load((tmp_path / "tidegate.yaml").read_text())
+    for name, authority in (("own", trustme.CA()), ("other", trustme.CA())):
+        certificate = authority.issue_cert("127.0.0.1")
+        certificate.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.crt")
+        certificate.private_key_pem.write_to_path(tmp_path / f"{name}.key")
+        authority.cert_pem.write_to_path(tmp_path / f"{name}.ca")
+        tls = {"cert": f"{name}.crt", "key": f"{name}.key", "ca": f"{name}.ca"}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**document, "links": {"tls": tls}}))
+    start("--role", "home", "--home", "0", says="home", config="own.yaml")
+    stranger = start("--role", "front", config="other.yaml")
+    start("--role", "front", says="gRPC", config="own.yaml")
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{ports[2]}") as client:
+        assert client.infer("ant", tensors({"X": ROW})).as_numpy("Y").tolist() == ROW.tolist()
+    eventually(lambda: "cannot be reached" in stranger.said(), "the other to be refused")
+    assert "gRPC" not in stranger.said()
 
 
 def test_homes_for_other_machines_must_be_secured(fork_tidegate: Make, pair: list[Any], tmp_path: Path) -> None:

@@ -20,8 +20,19 @@ from tidegate_proxy.access.authentication import Authenticator, CredentialFileEr
 from tidegate_proxy.access.restrictions import RestrictionError, Restrictions, headers_of
 from tidegate_proxy.access.tls import TlsError, channel_credentials, server_context
 from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.home_config import assignment_of
+from tidegate_proxy.fronts.handshake import secret_in
 from tidegate_proxy.observability.tracing import TracingError, require_exporter
 
+_UNUSABLE: Final = (
+    ProfileFileError,
+    DocumentError,
+    TlsError,
+    CredentialFileError,
+    RestrictionError,
+    TracingError,
+    OSError,
+)
 TRITON_PING_INTERVAL_S: Final = 300
 """Triton ends connections that ping it more often (--grpc-http2-min-recv-ping-interval-without-data)."""
 
@@ -42,7 +53,7 @@ def check_offline(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
     for where, use in _uses(config):
         try:
             use()
-        except (ProfileFileError, TlsError, CredentialFileError, RestrictionError, TracingError, OSError) as error:
+        except _UNUSABLE as error:
             problems.append(WrongField(where, str(error)))
     return problems
 
@@ -71,6 +82,9 @@ def plugin_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
 
 def _uses(config: ServeConfig) -> Iterator[tuple[str, Callable[[], object]]]:
     """What it takes to use the files that a field names, by field."""
+    yield "plan", partial(assignment_of, config)
+    if config.links.secret_file is not None:
+        yield "links.secret_file", partial(secret_in, config.links.secret_file)
     if config.profiles is not None:
         yield "profiles", partial(read_profiles, config.profiles)
     if config.tls is not None:

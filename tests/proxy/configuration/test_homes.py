@@ -1,0 +1,60 @@
+"""Homes in a configuration: whose Tritons are whose, and what is told of what makes no sense."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tidegate.host import Plugins
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.config_check import check_offline
+from tidegate_proxy.configuration.config_file import ConfigError, read_config
+from tidegate_proxy.configuration.home_config import assignment_of, of_home
+
+HOMES: list[dict[str, Any]] = [{"tritons": ["a:1", "b:1"]}, {"tritons": ["c:1"]}]
+
+
+def _read(folder: Path, **fields: object) -> ServeConfig:
+    path = folder / "tidegate.yaml"
+    path.write_text(yaml.safe_dump({"homes": HOMES, "fronts": 1, **fields}))
+    return read_config(path)
+
+
+def test_each_home_has_its_tritons_and_a_record_of_its_own(tmp_path: Path) -> None:
+    config = _read(tmp_path, record="log.jsonl")
+    assert [triton.grpc for triton in config.tritons] == ["a:1", "b:1", "c:1"]
+    second = of_home(config, 1, 2)
+    assert [triton.grpc for triton in second.tritons] == ["c:1"]
+    assert second.record == tmp_path / "log.home1.jsonl"
+    with pytest.raises(ConfigError, match="only a restart changes that"):
+        of_home(config, 1, 3)
+
+
+def test_a_plan_of_the_planner_says_which_model_is_whose(tmp_path: Path) -> None:
+    plan = {"kind": "subclusters", "objective": 1.0, "bound": None, "subclusters": [], "assignment": {"m": 1, "n": 0}}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    assert assignment_of(_read(tmp_path, plan="plan.json")) == {"m": 1, "n": 0}
+    plan["assignment"] = {"m": 2}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    (problem,) = check_offline(_read(tmp_path, plan="plan.json"), Plugins.installed())
+    assert "assignment.m: sub-cluster 2 is no home" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"tritons": ["d:1"]}, "tritons: each home has Tritons of its own"),
+        ({"fronts": 0}, "fronts: clients of several homes are connected to fronts"),
+        ({"homes": [], "tritons": ["a:1"], "plan": "tidegate.yaml"}, "plan: it says which home"),
+        ({"homes": [{"tritons": []}]}, "homes.0.tritons"),
+        ({"homes": [*HOMES, {"tritons": ["a:1"]}]}, "a:1 stands there 2 times"),
+        ({"homes": [{**HOMES[0], "address": "h:1"}, HOMES[1]]}, "either all of them have an `address`"),
+        ({"homes": [{**HOMES[0], "address": "h:1"}]}, "set links.secret_file, links.tls or both"),
+        ({"homes": [{**HOMES[0], "listen": "0.0.0.0:1"}]}, "nobody comes from elsewhere"),
+    ],
+)
+def test_what_makes_no_sense_is_told(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        _read(tmp_path, **fields)
