@@ -28,6 +28,8 @@ RATES_RPS = tuple(range(1000, 6501, 500))
 SEEDS = (1, 2, 3)
 SECONDS = 5.0
 LIMIT = 0.01
+WIDTH = 560
+"""So narrow that its words can be read on a telephone."""
 CONTENDERS = (
     PolicyChoice(name="symphony", label="Tidegate"),
     PolicyChoice(name="triton", label="Triton, best delay (2 ms)", options={"max_queue_delay_ms": 2}),
@@ -61,13 +63,14 @@ def drawn(found: Sequence[LoadCurve], scenario: Scenario) -> str:
     colours = Colours((), (curve.name for curve in found))
     (slo_ms,) = {model.slo_ms for model in scenario.models}
     return picture(
-        "How much load is borne within the SLO? ResNet50 on eight GPUs, simulated",
+        "How much load is in time? ResNet50 on eight GPUs",
         [
             load_plot(found, LIMIT, colours, height=230),
             latency_plot(found, colours, slo_ms=slo_ms, height=150),
         ],
         load_legend(found, colours),
-        note="Dots: runs of single seeds. Poisson arrivals, SLO 25 ms. python -m bench.attainment_over_load",
+        width=WIDTH,
+        note="Simulated: Poisson arrivals, SLO 25 ms. Dots: runs of single seeds.",
     )
 
 
