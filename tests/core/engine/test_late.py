@@ -214,7 +214,7 @@ def test_those_in_time_hardly_lose(policy: str) -> None:
             at_ns += rng.expovariate(load * len(setup.workers) / LEG_NS)
             plan.append(_arrived(number, int(at_ns), slo_ns=rng.choice((1_500, 3_000))))
         serving = _Run(_engine(policy, setup), list(plan))
-        dropped = [replace(event, request=replace(event.request, late_until_ns=0)) for event in plan]
+        dropped: list[AnyStimulus] = [replace(event, request=replace(event.request, late_until_ns=0)) for event in plan]
         dropping = _Run(_engine(policy, setup), dropped)
         assert serving.engine.tally.answered == sent
         lost += _in_time(dropping) - _in_time(serving)
