@@ -72,11 +72,11 @@ def test_what_it_tells_and_that_it_looks_only_while_somebody_does(
         assert proxy.in_loop(lambda: proxy.engine._witness) is not None
         for _ in range(12):
             assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is grpc.StatusCode.OK
-        snapshot, legs, decisions = following(), [], []
+        snapshot = following()
+        decisions = [each["what"] for each in snapshot["decisions"]]
         while len(snapshot["worst"]) < 12:
-            legs += snapshot["legs"]
-            decisions += [each["what"] for each in snapshot["decisions"]]
             snapshot = following()
+            decisions += [each["what"] for each in snapshot["decisions"]]
         echo = next(model for model in snapshot["models"] if model["name"] == "echo")
         assert (echo["in_time"], echo["late"]) == (1.0, 0)
         assert echo["p50_ms"] > 0
