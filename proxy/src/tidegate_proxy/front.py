@@ -19,6 +19,7 @@ from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.faults import faults
 from tidegate_proxy.fronts.home import Home
+from tidegate_proxy.fronts.servers import GrpcOfFronts
 from tidegate_proxy.grpc_codec import ControlCall
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.liveness import Liveness
@@ -66,7 +67,9 @@ class Front:
         self._streams: WeakSet[InferStream] = WeakSet()
         self._draining = False
         self._body_timeout_s = config.limits.body_timeout_s
-        self._server: Server = home.grpc(self._accept, bounds) if home else new_server(config, self._accept, bounds)
+        self._server: Server = (
+            GrpcOfFronts(home, self._accept, bounds) if home else new_server(config, self._accept, bounds)
+        )
 
     async def listen(self, address: str, tls: ServerTls | None = None) -> int:
         """Bind and serve; the port. Raises OSError when the address cannot be bound, and TlsError."""

@@ -15,6 +15,7 @@ from ngh2.events import ConnectionClosed, DataReceived, Event, ResponseReceived,
 from tests.proxy.fixtures.fronted import Fronted
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.configuration.config import ServeConfig, TransportName
+from tidegate_proxy.fronts.servers import GrpcOfFronts
 from tidegate_proxy.settings import InForce, settings_of
 from tidegate_proxy.transport import Call, Server, new_server
 
@@ -109,7 +110,7 @@ def serve(loop: LoopThread, transport: TransportName, has_front: bool) -> Iterat
     async def behind_a_front(config: ServeConfig, accept: Callable[[Call], None]) -> Served:
         fronted = Fronted(config)
         fronts.append(fronted)
-        server = fronted.home.grpc(accept, Bounds(InForce(settings_of(config))))
+        server = GrpcOfFronts(fronted.home, accept, Bounds(InForce(settings_of(config))))
         servers.append(server)
         await fronted.home.open()
         return Served(server, fronted.home.grpc_port, fronted.front.bounds, fronted.front.in_force)

@@ -15,6 +15,7 @@ docs/decisions/0064-fronts.md and 0067-homes.md say why it is done so.
     link.py, frames.py  what fronts and homes say to each other
       address.py            where they find each other; handshake.py: how they prove to be who they are
     home.py             a home's side
+      servers.py            the home's servers, whose clients the fronts have
       remote_call.py        a gRPC call, as the home sees it; remote_exchange.py: an HTTP request
       claims.py             which models it answers for, of several homes; how they move
 """

@@ -1,17 +1,14 @@
 """The home's side: its clients are connected to fronts, and what they ask comes over the fronts' links."""
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import grpc
 
-from tidegate_proxy.access.tls import server_context
 from tidegate_proxy.bounds import Bounds, Served
-from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.faults import faults
 from tidegate_proxy.fronts import frames
 from tidegate_proxy.fronts.address import HomeAddress
@@ -19,13 +16,11 @@ from tidegate_proxy.fronts.frames import STREAM, Kind
 from tidegate_proxy.fronts.link import Link
 from tidegate_proxy.fronts.remote_call import RemoteCall
 from tidegate_proxy.fronts.remote_exchange import RemoteExchange
-from tidegate_proxy.http.interface import Application
-from tidegate_proxy.liveness import Liveness
 from tidegate_proxy.outcome import SHUTTING_DOWN
-from tidegate_proxy.transport.http2.connection import ALPN
-from tidegate_proxy.transport.interface import Call
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from tidegate_proxy.http.interface import Application
+    from tidegate_proxy.transport.interface import Call
 
 _POLL_S: Final = 0.01
 SERVED: Final[tuple[Served, ...]] = ("grpc", "http")
@@ -73,16 +68,6 @@ class Home:
         self._closed = False
         self._links: set[FrontLink] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def grpc(self, accept: Callable[[Call], None], bounds: Bounds) -> "GrpcOfFronts":
-        """The server of gRPC whose clients the fronts have; `bounds` counts what they hold."""
-        self.accept, self.bounds = accept, bounds
-        return GrpcOfFronts(self)
-
-    def http(self, application: Application) -> "HttpOfFronts":
-        """The server of HTTP whose clients the fronts have."""
-        self.application = application
-        return HttpOfFronts(self)
 
     async def open(self, has: Callable[[str], Awaitable[bool]] | None = None) -> None:
         """Let fronts in; return when all of them have let clients in. Raises OSError, TlsError.
@@ -298,8 +283,8 @@ class FrontLink:
             self.left_of |= {name: set(under_way) for name in frames.names_of(payload)}
         elif call := self.calls.get(number):
             self._of_call(kind, number, call, payload)
-        elif exchange := self._exchanges.get(number):  # type: ignore[assignment]
-            self._of_exchange(kind, number, exchange, payload)
+        elif asked := self._exchanges.get(number):
+            self._of_exchange(kind, number, asked, payload)
 
     def lost(self) -> None:
         """The front ended, and its clients are gone."""
@@ -346,61 +331,3 @@ class FrontLink:
         for protocol, limit, amount in counts.ended:
             self.bounds.ended[cast("Served", protocol), limit] += amount
         self._home.count()
-
-
-class GrpcOfFronts:
-    """A `transport.Server` whose connections the fronts have."""
-
-    def __init__(self, home: Home) -> None:
-        self._home = home
-
-    def watch(self, liveness: Liveness) -> None:
-        """Nothing: its thread is the event loop's."""
-
-    @property
-    def open_calls(self) -> int:
-        """Calls that have not ended."""
-        return self._home.open_calls
-
-    async def listen(self, _address: str, tls: ServerTls | None = None) -> int:
-        """The port where the fronts listen. Raises TlsError for files that they could not use."""
-        if tls:
-            server_context(tls, ALPN)
-        return self._home.grpc_port
-
-    async def retire(self, within_s: float) -> None:
-        """Have clients told to go elsewhere; return when they had time to hear it. Whoever stays is served."""
-        await self._home.retire(within_s)
-
-    async def stop(self, grace_s: float) -> bool:
-        """Let what is under way end, cut off what has not ended then, and end the fronts; whether all had."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + grace_s
-        while self.open_calls and loop.time() < until_s:
-            await asyncio.sleep(_POLL_S)
-        cut_off = self._home.cut_off()
-        await self._home.close()  # what came over HTTP was ended before
-        return not cut_off
-
-
-class HttpOfFronts:
-    """An `http.HttpServer` whose connections the fronts have."""
-
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        assert home.http_port is not None, "the fronts listen for HTTP where the home is asked to"
-        self.port = home.http_port
-
-    async def drain(self, until: float, serve_until: float = 0.0) -> None:
-        """Let what is under way be answered, until an instant of the loop's clock; new requests until another."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        self._home.retire_http(max(0.0, until - now), max(0.0, serve_until - now))
-        while loop.time() < min(serve_until, until):
-            await asyncio.sleep(_POLL_S)
-        while self._home.open_exchanges and loop.time() < until:
-            await asyncio.sleep(_POLL_S)
-
-    async def stop(self) -> None:
-        """Take no more requests, and tell those under way that they will not be answered."""
-        await self._home.cut_off_exchanges()

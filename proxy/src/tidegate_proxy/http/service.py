@@ -11,7 +11,8 @@ from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.faults import faults
-from tidegate_proxy.fronts.home import Home, HttpOfFronts
+from tidegate_proxy.fronts.home import Home
+from tidegate_proxy.fronts.servers import HttpOfFronts
 from tidegate_proxy.http.application import HttpFront
 from tidegate_proxy.http.infer_response import JSON, error, failure
 from tidegate_proxy.http.interface import Answer, Application, Call, Handler, HttpLimits, Message, Receive, Scope, Send
@@ -95,7 +96,7 @@ class HttpService:
         tls = self._config.tls
         await self._front.__aenter__()
         if self._home:
-            self._server = self._home.http(self._application())
+            self._server = HttpOfFronts(self._home, self._application())
         else:
             self._server = await start_server(
                 self._application(),
