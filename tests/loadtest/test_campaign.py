@@ -1,22 +1,22 @@
 """`tidegate profile` of several models: all of a server, on through failures, resumed after an interruption."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
 from typer.testing import CliRunner
 
-from tidegate.documents import Hardware, ModelProfile, read_profiles
+from tidegate.documents import Hardware, ModelProfile, hardware_here, read_profiles
 from tidegate_loadtest.commands.profile import profile
-from tidegate_loadtest.hardware import hardware_here, is_here
+from tidegate_loadtest.hardware import is_here, runs_on_gpu, why_gpus_are_unknown
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
 
@@ -146,37 +146,23 @@ def test_a_server_that_is_gone_ends_it(start_triton: Callable[..., EmbeddedTrito
     server.stop()
 
 
-def test_the_hardware_of_this_machine(tmp_path: Path) -> None:
-    class NoDriver(Exception):
-        """What NVML raises."""
-
-    def names(index: int) -> bytes:
-        return [b"NVIDIA H100 80GB HBM3", b"Tesla T4"][index]
-
-    def fail() -> None:
-        raise NoDriver
-
-    (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name\t: AMD EPYC 7763\nmodel name\t: AMD EPYC 7763\n")
-    nvml = SimpleNamespace(
-        NVMLError=NoDriver,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: 2,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetName=names,
-        nvmlSystemGetDriverVersion=lambda: "550.54",
-    )
-    found = hardware_here(tmp_path / "cpuinfo", nvml)
-    cores = len(os.sched_getaffinity(0))
-    assert found == Hardware(
-        cpu="AMD EPYC 7763", cores=cores, gpus=("NVIDIA H100 80GB HBM3", "Tesla T4"), driver="550.54"
-    )
-    assert str(found).startswith("NVIDIA H100 80GB HBM3, Tesla T4 (driver 550.54), ")
-    nvml.nvmlInit = fail
-    assert hardware_here(tmp_path / "absent", nvml).gpus == ()
-    assert hardware_here(tmp_path / "absent", nvml).cpu
-
-
 @pytest.mark.parametrize(("target", "here"), [("localhost:1", True), ("[::1]:1", True), ("gpu-1:8001", False)])
 def test_hardware_is_that_of_the_server_only_where_it_is_here(target: str, here: bool) -> None:
     assert is_here(target) is here
+
+
+def test_models_on_gpus_that_nothing_names_are_told_with_the_extra_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def config(kind: str) -> model_config_pb2.ModelConfig:
+        return text_format.Parse(f"instance_group {{ kind: {kind} }}", model_config_pb2.ModelConfig())
+
+    assert runs_on_gpu(config("KIND_GPU"))
+    assert not runs_on_gpu(config("KIND_CPU"))
+    monkeypatch.setattr("tidegate_loadtest.hardware.find_spec", lambda _: None)
+    said = why_gpus_are_unknown(["bert", "resnet"])
+    assert "which GPU bert, resnet ran on is not recorded" in said
+    assert 'pip install "tidegate-loadtest[nvml]"' in said
+    assert why_gpus_are_unknown([]) == ""
+    monkeypatch.setattr("tidegate_loadtest.hardware.find_spec", lambda name: name)
+    assert why_gpus_are_unknown(["bert"]) == ""

@@ -16,7 +16,7 @@ open_loop          requests on schedule; closed_loop: callers who wait; recorder
 result             one row per request, and the summary; report: as a table; progress_bar: meanwhile
 server_stats       how large the server's batches and how busy its instances were, by its own statistics
 profiler           how long a model runs, by shape and rows, measured through its server
-                     asked_shapes: with which shapes; profile_table: as people read it; hardware: on what
+                     asked_shapes: with which shapes; profile_table: as people read it; hardware: where it runs
   campaign           several models, one after the other; measurable: which of a server's can be
 interference/      how models slow each other down on one GPU, learned from measured runs
 connection         the way to the server

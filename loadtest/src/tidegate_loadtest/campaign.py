@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from tidegate.documents import Hardware, ModelProfile
 from tidegate_loadtest.asked_shapes import AskedShape, Dimensions
 from tidegate_loadtest.connection import Connection, LoadTestError
+from tidegate_loadtest.hardware import runs_on_gpu
 from tidegate_loadtest.measurable import why_not_measurable
 from tidegate_loadtest.profiler import measure_profiles, shapes_to_measure, sizes_to_measure
 
@@ -23,6 +24,8 @@ class Job:
     """Batch sizes in rows."""
     shapes: dict[str, Dimensions]
     """The dimensions of each input, by how requests have them."""
+    on_gpu: bool = False
+    """Whether its server runs it on GPUs."""
 
     def requests(self, samples: int) -> int:
         """How many requests are measured."""
@@ -75,7 +78,8 @@ async def _job(connection: Connection, model: str, asked: Asked, sizes: Sequence
     declared = (await connection.model_metadata(model)).inputs
     is_open = any(size < 0 for tensor in declared for size in tensor.shape[1:])
     shapes = await shapes_to_measure(connection, model, asked(model, is_open))
-    return Job(model, rows, {text: each.dimensions for text, each in shapes.items()})
+    dimensions = {text: each.dimensions for text, each in shapes.items()}
+    return Job(model, rows, dimensions, runs_on_gpu(config))
 
 
 def skip_known(

@@ -1,15 +1,10 @@
-"""The hardware of this machine: its processor, and its GPUs where NVML tells of them."""
+"""What is known of the hardware that a server's models run on, and what is missing to know it."""
 
-import os
-import platform
-import re
-from importlib import import_module
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from importlib.util import find_spec
 
-from tidegate.documents import Hardware
+from tritonclient.grpc import model_config_pb2
 
-_CPU_NAME = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 _HERE = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -18,41 +13,17 @@ def is_here(target: str) -> bool:
     return target.rpartition(":")[0] in _HERE
 
 
-def hardware_here(cpuinfo: Path = Path("/proc/cpuinfo"), nvml: Any = None) -> Hardware:  # noqa: ANN401 - pynvml says no types
-    """What this machine has. `nvml`: the module `pynvml`, or what stands in for it."""
-    gpus, driver = _gpus(nvml)
-    return Hardware(cpu=_cpu(cpuinfo), cores=len(os.sched_getaffinity(0)), gpus=gpus, driver=driver)
+def runs_on_gpu(config: model_config_pb2.ModelConfig) -> bool:
+    """Whether a Triton, as it tells its config, runs instances of a model on GPUs."""
+    return any(group.kind == model_config_pb2.ModelInstanceGroup.KIND_GPU for group in config.instance_group)
 
 
-def _cpu(cpuinfo: Path) -> str:
-    try:
-        found = _CPU_NAME.search(cpuinfo.read_text())
-    except OSError:
-        found = None
-    return found[1].strip() if found else platform.processor() or platform.machine()
-
-
-def _gpus(nvml: Any) -> tuple[tuple[str, ...], str]:  # noqa: ANN401
-    """The names of the GPUs and the version of their driver; none where nothing tells."""
-    if nvml is None:
-        try:
-            nvml = import_module("pynvml")
-        except ModuleNotFoundError:
-            return (), ""
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
-        return (), ""
-    try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        names = tuple(_text(nvml.nvmlDeviceGetName(handle)) for handle in handles)
-        return names, _text(nvml.nvmlSystemGetDriverVersion()) if names else ""
-    except nvml.NVMLError:
-        return (), ""
-    finally:
-        nvml.nvmlShutdown()
-
-
-def _text(given: str | bytes) -> str:
-    """As NVML's bindings give it: bytes until their version 11.510, text since."""
-    return given.decode() if isinstance(given, bytes) else given
+def why_gpus_are_unknown(on_gpu: Sequence[str]) -> str:
+    """Why nothing tells which GPUs these models run on, and the remedy; empty where there is no such model, or it is
+    told."""
+    if not on_gpu or find_spec("pynvml") is not None:
+        return ""
+    return (
+        f"which GPU {', '.join(on_gpu)} ran on is not recorded, as nvidia-ml-py is not installed: "
+        'pip install "tidegate-loadtest[nvml]", and measure again'
+    )

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from tidegate.api import Setup
 from tidegate.control import Controller, ControlLoop
 from tidegate.control.capacity import gpus_of
-from tidegate.documents import Layout, ProfileFile, read_document, read_profiles
+from tidegate.documents import Layout, ProfileFile, hardware_here, read_document, read_profiles
 from tidegate.engine import FIRST_LEAD_NS, Engine
 from tidegate.host import PluginError, Plugins
 from tidegate.observation import Observer, Recorder
@@ -250,6 +250,7 @@ async def _tell_what_needs_attention(
         facts_of(config, catalog, measured),
         not_ready=[each for backend in backends for each in await not_ready(backend)],
         executions=await executions(backends),
+        hardware=await asyncio.to_thread(hardware_here) if measured.profiles else None,
     )
     for finding in diagnose(facts, AT_START):
         log.warning("%s", finding)

@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import Model, ms_to_ns
-from tidegate.documents import ModelProfile, Point, ProfileFile
+from tidegate.documents import Hardware, ModelProfile, Point, ProfileFile
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.consent import Consent, consent_of
 from tidegate_proxy.doctor.agreement import disagreements
@@ -23,6 +23,7 @@ from tidegate_proxy.doctor.batching import (
 from tidegate_proxy.doctor.diagnosis import diagnose
 from tidegate_proxy.doctor.facts import Executions, Facts, Form, NotReady, Service, Timed
 from tidegate_proxy.doctor.finding import Finding, grouped
+from tidegate_proxy.doctor.hardware import measured_elsewhere, measured_otherwise
 from tidegate_proxy.doctor.installation import broken_plugins, unseen_gpus
 from tidegate_proxy.doctor.loading import models_that_do_not_load
 from tidegate_proxy.doctor.names import models_that_nobody_has, remedy_for
@@ -285,3 +286,78 @@ def test_nothing_is_said_of_profiles_where_a_planner_has_said_how_long_all_takes
     (tmp_path / "layout.json").touch()
     told = {"tritons": [{"grpc": "t:1", "worker": "w"}], "layout": str(tmp_path / "layout.json")}
     assert _said(not_measured(_facts(_config("m"), slo_ms=5, config=told))) == []
+
+
+H100 = Hardware(cpu="AMD EPYC 9554", cores=16, gpus=("NVIDIA H100 80GB HBM3",), driver="550.54")
+A100 = Hardware(cpu="Intel Xeon 8358", cores=16, gpus=("NVIDIA A100-SXM4-40GB",), driver="550.54")
+CPU = Hardware(cpu="AMD EPYC 9554", cores=16)
+
+
+def _on_this_machine(
+    there: Hardware | None,
+    here: Hardware | None,
+    kind: str,
+    grpc: str = "localhost:1",
+    **fields: Any,  # noqa: ANN401 - as a file has them
+) -> Facts:
+    """One Triton with one model on instances of this kind, whose profile was measured there."""
+    (profile,) = _profiles("m", median_ms=1, p95_ms=1).profiles
+    measured = ProfileFile(profiles=[profile.model_copy(update={"hardware": there})])
+    config = _config("m", f"max_batch_size: 8 dynamic_batching {{}} instance_group {{ kind: {kind} }}")
+    told = {"tritons": [{"grpc": grpc}, {"grpc": "far:1"}], **fields}
+    facts = _facts(config, config=told, measured=measured, hardware=here)
+    return replace(facts, services={"m": replace(facts.services["m"], forms=(Form(config, (grpc,)),))})
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "kind", "severity"),
+    [
+        (A100, H100, "KIND_GPU", "warning"),
+        (H100, H100, "KIND_GPU", None),
+        (H100, H100.model_copy(update={"gpus": ("Tesla T4", *H100.gpus)}), "KIND_GPU", None),
+        (CPU, H100, "KIND_GPU", "advice"),
+        (H100, CPU, "KIND_GPU", None),
+        (A100, H100, "KIND_CPU", "warning"),
+        (H100, CPU, "KIND_CPU", None),
+        (CPU.model_copy(update={"cores": 4}), CPU, "KIND_CPU", "advice"),
+        (None, H100, "KIND_GPU", None),
+        (A100, None, "KIND_GPU", None),
+        (A100, H100, "KIND_MODEL", None),
+    ],
+)
+def test_a_profile_is_held_against_what_this_machine_has(
+    there: Hardware | None, here: Hardware | None, kind: str, severity: str | None
+) -> None:
+    facts = _on_this_machine(there, here, kind)
+    said = [*measured_elsewhere(facts), *measured_otherwise(facts)]
+    assert _said(said) == ([(severity, "profile-elsewhere")] if severity else [])
+
+
+def test_what_is_said_of_a_profile_of_another_gpu_names_both_and_how_to_measure_here(tmp_path: Path) -> None:
+    file = tmp_path / "p.json"
+    file.touch()
+    (finding,) = measured_elsewhere(_on_this_machine(A100, H100, "KIND_GPU", profiles=str(file)))
+    assert str(finding) == (
+        "model m: it was measured on NVIDIA A100-SXM4-40GB, and this machine has NVIDIA H100 80GB HBM3: batches, and "
+        "what can be in time, are planned by another machine until it has been learned; tidegate profile m --triton "
+        f"localhost:1 -o {file}"
+    )
+
+
+def test_nothing_is_said_of_hardware_that_nobody_knows_or_that_does_not_matter(tmp_path: Path) -> None:
+    far = _on_this_machine(A100, H100, "KIND_GPU", grpc="gpu-1:8001")
+    emulated = 'backend: "python" parameters { key: "table_ms" value: { string_value: "{}" } }'
+    of_python = _on_this_machine(A100, H100, "KIND_CPU")
+    service = of_python.services["m"]
+    copied = model_config_pb2.ModelConfig()
+    copied.CopyFrom(service.config)
+    text_format.Merge(emulated, copied)
+    asleep = replace(of_python, services={"m": replace(service, forms=(Form(copied, ("localhost:1",)),))})
+    both = _on_this_machine(A100, H100, "KIND_GPU")
+    of_both = replace(both.services["m"], kinds=("A100", "H100"))
+    of_both = replace(of_both, forms=(Form(of_both.config, ("localhost:1", "far:1")),))
+    (tmp_path / "layout.json").touch()
+    told = {"layout": str(tmp_path / "layout.json"), "tritons": [{"grpc": "localhost:1", "worker": "w"}]}
+    planned = _on_this_machine(A100, H100, "KIND_GPU", **told)
+    for facts in (far, asleep, replace(both, services={"m": of_both}), planned):
+        assert list(measured_elsewhere(facts)) == []

@@ -5,7 +5,7 @@ layout         what is loaded where: planners make it, the generator, the simula
 demand         which models are asked for how often, on which GPUs: planners make their problems of it
 assignment     which model is whose: what a server reads of a plan of sub-clusters
 deployment     what the generator wrote: model repositories and the processes that serve them
-profile_file   how long models run, as measured; hardware: on what
+profile_file   how long models run, as measured; hardware: on what; this_machine: what is here
 interference   what models take on shares of one GPU, and by how much neighbours there make that longer
 emulated_neighbours  what emulated GPUs of a deployment are told of it
 struct_field   nouns of the contract as fields of a document
@@ -63,6 +63,7 @@ from tidegate.documents.profile_file import (
 )
 from tidegate.documents.request_sizes import RequestSizes
 from tidegate.documents.shape_text import read_shape, shape_text
+from tidegate.documents.this_machine import hardware_here
 from tidegate.documents.wrong_fields import WHOLE, WrongField, in_lines, wrong_fields
 from tidegate.documents.wrong_value import in_our_words
 
@@ -119,6 +120,7 @@ __all__ = [
     "compute_percent",
     "device_variable",
     "did_you_mean",
+    "hardware_here",
     "in_lines",
     "in_our_words",
     "mig_geometries",

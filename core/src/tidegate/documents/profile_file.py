@@ -93,16 +93,23 @@ class ProfileFile(BaseModel):
                 raise ValueError(f"profiles: {model!r}, kind {kind!r}, shape {shape!r} is listed twice: keep one")
         return self
 
-    def profiles_of(self, model: str, kind: str, max_rows: int) -> tuple[Profile, ...]:
-        """What is known of a model on a kind of worker, for batches of up to `max_rows`; empty where nothing is.
+    def measured_for(self, model: str, kind: str) -> list[ModelProfile]:
+        """What was measured of a model and holds for a kind of worker, one of each shape; empty where nothing does.
 
-        There is a profile of each shape that was measured, and first one of the empty shape: if that was not
-        measured, what the slowest of the others takes. Where this kind was not, that of the whole device holds for it
-        (`A100` for `A100/mps-50`), else what was measured without naming a kind.
+        Where this kind was not measured, that of the whole device holds for it (`A100` for `A100/mps-50`), else what
+        was measured without naming a kind.
         """
         measured = [profile for profile in self.profiles if profile.model == model]
         likes = (kind, kind.rpartition("/")[0], DEFAULT_KIND)
-        mine = next(filter(None, ([each for each in measured if each.kind == like] for like in likes)), [])
+        return next(filter(None, ([each for each in measured if each.kind == like] for like in likes)), [])
+
+    def profiles_of(self, model: str, kind: str, max_rows: int) -> tuple[Profile, ...]:
+        """What is known of a model on a kind of worker, for batches of up to `max_rows`; empty where nothing is.
+
+        There is a profile of each shape that was measured for it (`measured_for`), and first one of the empty shape: if
+        that was not measured, what the slowest of the others takes.
+        """
+        mine = self.measured_for(model, kind)
         found = [profile.model_copy(update={"kind": kind}).to_profile(max_rows) for profile in mine]
         if found and not any(profile.shape == "" for profile in found):
             found.append(msgspec.structs.replace(Profile.slowest(found), kind=kind, shape=""))

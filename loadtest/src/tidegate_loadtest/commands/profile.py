@@ -77,11 +77,11 @@ def profile(
 
     from rich.console import Console
 
-    from tidegate.documents import ProfileFileError, read_profiles
+    from tidegate.documents import ProfileFileError, hardware_here, read_profiles
     from tidegate_loadtest.asked_shapes import parse_asked
     from tidegate_loadtest.campaign import Campaign, carry_out, plan_campaign, skip_known
     from tidegate_loadtest.connection import Connection, LoadTestError
-    from tidegate_loadtest.hardware import hardware_here, is_here
+    from tidegate_loadtest.hardware import is_here
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     names = list(dict.fromkeys(models or ()))
@@ -190,6 +190,12 @@ def _tell(errors: "Console", campaign: "Campaign", stopped: str, output: Path) -
     """What was not measured, and why, a line each. `stopped`: why there is no more; empty: nothing was in the way."""
     from rich.markup import escape
 
+    from tidegate_loadtest.hardware import why_gpus_are_unknown
+
+    gpu_models = sorted({job.model for job in campaign.jobs if job.on_gpu})
+    measured_here = {profile.model for profile in campaign.measured if profile.hardware is not None}
+    if unknown := why_gpus_are_unknown([model for model in gpu_models if model in measured_here]):
+        errors.print(f"[yellow]warning:[/] {escape(unknown)}")
     if campaign.known:
         errors.print(f"measured before: {', '.join(campaign.known)}", markup=False)
     for model, why in campaign.left_out.items():

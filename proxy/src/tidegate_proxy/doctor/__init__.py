@@ -12,7 +12,7 @@ diagnosis     from facts to findings: every concept below in turn
   names         models that no Triton has
   loading       models that do not load
   slos          SLOs that cannot be kept, and those that nobody reads; one_row: what one row takes
-  profiles      what was not measured, and what was measured in vain
+  profiles      what was not measured, and what was measured in vain; hardware: what was measured on another machine
   batching      Triton's own batcher behind Tidegate; words that cannot be followed; batches of one
   agreement     models that are not the same everywhere
   installation  plugins that do not load, packages that would help

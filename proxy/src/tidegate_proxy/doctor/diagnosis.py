@@ -7,6 +7,7 @@ from tidegate_proxy.doctor.agreement import disagreements
 from tidegate_proxy.doctor.batching import batches_of_one, judged_twice, merged_by_nobody, waiting_twice, words_in_vain
 from tidegate_proxy.doctor.facts import Facts
 from tidegate_proxy.doctor.finding import Finding, grouped
+from tidegate_proxy.doctor.hardware import measured_elsewhere, measured_otherwise
 from tidegate_proxy.doctor.installation import broken_plugins, unseen_gpus
 from tidegate_proxy.doctor.loading import models_that_do_not_load
 from tidegate_proxy.doctor.names import models_that_nobody_has
@@ -15,7 +16,13 @@ from tidegate_proxy.doctor.slos import requests_not_timed, slos_in_vain, slos_to
 
 Rule = Callable[[Facts], Iterator[Finding]]
 
-AT_START: Final[tuple[Rule, ...]] = (slos_too_short, slos_in_vain, judged_twice, models_that_do_not_load)
+AT_START: Final[tuple[Rule, ...]] = (
+    slos_too_short,
+    slos_in_vain,
+    judged_twice,
+    models_that_do_not_load,
+    measured_elsewhere,
+)
 """What `serve` says of itself: the rest is said in other lines of its log, or keeps it from serving."""
 ALL: Final[tuple[Rule, ...]] = (
     models_that_nobody_has,
@@ -28,6 +35,7 @@ ALL: Final[tuple[Rule, ...]] = (
     broken_plugins,
     *AT_START,
     requests_not_timed,
+    measured_otherwise,
     merged_by_nobody,
     batches_of_one,
     unseen_gpus,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 
-from tidegate.documents import Layout, ProfileFile, read_document, read_profiles
+from tidegate.documents import Layout, ProfileFile, hardware_here, read_document, read_profiles
 from tidegate.host import Plugins
 from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.restrictions import RestrictionError
@@ -91,6 +91,7 @@ async def _facts(config: ServeConfig, plugins: Plugins, backends: Sequence[Backe
         not_ready=[each for backend in backends for each in await not_ready(backend)],
         executions=await executions(backends),
         broken_plugins=plugins.broken,
+        hardware=await asyncio.to_thread(hardware_here) if measured.profiles else None,
         has_nvml=find_spec("pynvml") is not None,
     )
     return replace(facts, timed=await time_requests(facts, catalog)) if timed else facts

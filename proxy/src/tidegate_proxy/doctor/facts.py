@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import Model, Profile
-from tidegate.documents import ProfileFile
+from tidegate.documents import Hardware, ProfileFile
 from tidegate_proxy.catalog import Catalog
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.consent import Consent
@@ -100,6 +100,8 @@ class Facts:
     """What was timed, by model; only of those that were asked."""
     broken_plugins: Mapping[str, str] = field(default_factory=dict)
     """The distributions whose plugin could not be imported, with the reason."""
+    hardware: Hardware | None = None
+    """What this machine has; None: nobody has looked."""
     has_nvml: bool = True
     """Whether the package is installed that tells which GPUs this machine has."""
 

@@ -1,0 +1,52 @@
+"""The hardware of this machine: its processor, and its GPUs where NVML tells of them."""
+
+import os
+import platform
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tidegate.documents.hardware import Hardware
+
+_CPU_NAME = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
+
+
+def hardware_here(cpuinfo: Path = Path("/proc/cpuinfo"), nvml: Any = None) -> Hardware:  # noqa: ANN401 - pynvml says no types
+    """What this machine has. `nvml`: the module `pynvml`, or what stands in for it."""
+    gpus, driver = _gpus(nvml)
+    return Hardware(cpu=_cpu(cpuinfo), cores=len(os.sched_getaffinity(0)), gpus=gpus, driver=driver)
+
+
+def _cpu(cpuinfo: Path) -> str:
+    try:
+        found = _CPU_NAME.search(cpuinfo.read_text())
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _gpus(nvml: Any) -> tuple[tuple[str, ...], str]:  # noqa: ANN401
+    """The names of the GPUs and the version of their driver; none where nothing tells."""
+    if nvml is None:
+        try:
+            nvml = import_module("pynvml")
+        except ModuleNotFoundError:
+            return (), ""
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return (), ""
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        names = tuple(_text(nvml.nvmlDeviceGetName(handle)) for handle in handles)
+        return names, _text(nvml.nvmlSystemGetDriverVersion()) if names else ""
+    except nvml.NVMLError:
+        return (), ""
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _text(given: str | bytes) -> str:
+    """As NVML's bindings give it: bytes until their version 11.510, text since."""
+    return given.decode() if isinstance(given, bytes) else given
