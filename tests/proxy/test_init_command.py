@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+import trustme
 import typer
 import yaml
 from typer.testing import CliRunner
 
 from tidegate_proxy.commands.check import check
+from tidegate_proxy.commands.doctor import doctor
 from tidegate_proxy.commands.init import init
 from tidegate_proxy.commands.serve import serve
 from tidegate_proxy.configuration.config_file import read_config
@@ -18,6 +21,7 @@ from tidegate_proxy.embedded import EmbeddedTriton
 APP = typer.Typer()
 APP.command()(init)
 APP.command()(check)
+APP.command()(doctor)
 
 
 def _run(*arguments: object) -> tuple[int, str]:
@@ -94,6 +98,66 @@ def test_a_triton_that_cannot_be_asked(triton: EmbeddedTriton, tmp_path: Path) -
     assert "is not HOST:PORT" in _run("init", "--triton", "nowhere", "-o", path)[1]
     assert _run("init", "-o", path)[0] == 2
     assert "No such file" in _run("init", "--triton", _flag(triton), "-o", tmp_path / "absent" / "new.yaml")[1]
+
+
+def test_a_triton_that_speaks_tls_and_asks_for_a_certificate_of_ours(
+    tmp_path: Path, start_triton: Callable[..., EmbeddedTriton]
+) -> None:
+    authority = trustme.CA()
+    ca, pem, key = (tmp_path / name for name in ("ca.pem", "me.pem", "me.key"))
+    authority.cert_pem.write_to_path(ca)
+    issued = authority.issue_cert("triton.example")
+    issued.cert_chain_pems[0].write_to_path(pem)
+    issued.private_key_pem.write_to_path(key)
+    (tmp_path / "models").mkdir()
+    files = [f"--grpc-server-cert={pem}", f"--grpc-server-key={key}", f"--grpc-root-cert={ca}"]
+    options = ["--model-control-mode=explicit", "--grpc-use-ssl-mutual=1", *files]
+    secure = start_triton([tmp_path / "models"], options=options)
+    path = tmp_path / "new.yaml"
+    asked = ["init", "--triton", _flag(secure), "-o", path]
+    assert "TLS is spoken there: say so in tritons.N.tls, e.g. {ca: ca.pem}, or with --tls-ca" in _run(*asked)[1]
+    trusting = [*asked, "--tls-ca", ca, "--tls-server-name", "triton.example"]
+    status, out = _run(*trusting)
+    assert status == 1
+    assert "it asks for a certificate of ours" in out
+    assert not path.exists()
+    other = trustme.CA().issue_cert("somebody")
+    other.private_key_and_cert_chain_pem.write_to_path(tmp_path / "other.pem")
+    stranger = ("--tls-cert", tmp_path / "other.pem", "--tls-key", tmp_path / "other.pem")
+    assert "it does not take our certificate" in _run(*trusting, *stranger)[1]
+    status, out = _run(*trusting, "--tls-cert", pem, "--tls-key", key)
+    assert status == 0, out
+    (written,) = yaml.safe_load(path.read_text())["tritons"]
+    assert written["tls"] == {"ca": "ca.pem", "cert": "me.pem", "key": "me.key", "server_name": "triton.example"}
+    assert _run("check", path, "--online")[0] == 0
+    tls = ("--tls-ca", ca, "--tls-server-name", "triton.example", "--tls-cert", pem, "--tls-key", key)
+    assert _run("doctor", "--triton", _flag(secure), *tls)[0] == 0
+    (tmp_path / "elsewhere").mkdir()
+    elsewhere = tmp_path / "elsewhere" / "new.yaml"
+    assert _run("init", "--triton", _flag(secure), "-o", elsewhere, *tls)[0] == 0
+    assert yaml.safe_load(elsewhere.read_text())["tritons"][0]["tls"]["ca"] == str(ca)
+    secure.stop()
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--tls-ca", "absent.pem"], "--tls-ca: there is no file"),
+        (["--tls-key", __file__], "--tls: cert and key go together: give both or neither"),
+        (["--tls-ca", __file__], "there are no certificates in PEM form in it"),
+    ],
+)
+def test_what_is_wrong_with_tls_names_the_flag_or_the_file(flags: list[str], says: str, tmp_path: Path) -> None:
+    status, out = _run("init", "--triton", "127.0.0.1:1", "-o", tmp_path / "new.yaml", *flags)
+    assert status == 1
+    assert says in out
+
+
+def test_tls_of_no_triton_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("tritons: [127.0.0.1:1]\n")
+    status, out = _run("doctor", tmp_path / "a.yaml", "--tls")
+    assert status == 2
+    assert "a configuration has it in tritons[].tls" in out
 
 
 def test_a_service_at_which_nobody_listens_is_left_out(triton: EmbeddedTriton, tmp_path: Path) -> None:

@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate_proxy.commands.triton_flags import TritonFlags, tritons_of
+from tidegate_proxy.commands.triton_flags import (
+    TlsCaFlag,
+    TlsCertFlag,
+    TlsFlag,
+    TlsKeyFlag,
+    TlsServerNameFlag,
+    TritonFlags,
+    tls_of,
+    tritons_of,
+)
 
 if TYPE_CHECKING:
     from tidegate_proxy.configuration.config import ServeConfig
@@ -18,6 +27,11 @@ def doctor(
         Path | None, typer.Argument(help="Configuration of `tidegate serve`.", show_default=False)
     ] = None,
     triton: TritonFlags = None,
+    tls: TlsFlag = False,
+    tls_ca: TlsCaFlag = None,
+    tls_cert: TlsCertFlag = None,
+    tls_key: TlsKeyFlag = None,
+    tls_server_name: TlsServerNameFlag = None,
     measure: Annotated[
         bool,
         typer.Option(
@@ -53,7 +67,8 @@ def doctor(
         raise typer.BadParameter("which file? Or give --triton HOST:PORT", param_hint="CONFIG")
     facts: Facts | None = None
     try:
-        settings = read_config(config, {"tritons": tritons_of(triton)})
+        section = tls_of(tls, tls_ca, tls_cert, tls_key, tls_server_name)
+        settings = read_config(config, {"tritons": tritons_of(triton, section)})
     except ConfigError as error:
         findings = [Finding("error", "configuration", problem.where, problem.what, "") for problem in error.problems]
     else:

@@ -5,11 +5,26 @@ from typing import Annotated
 
 import typer
 
-from tidegate_proxy.commands.triton_flags import TritonFlags, tritons_of
+from tidegate_proxy.commands.triton_flags import (
+    TlsCaFlag,
+    TlsCertFlag,
+    TlsFlag,
+    TlsKeyFlag,
+    TlsServerNameFlag,
+    TritonFlags,
+    flag_of,
+    tls_of,
+    tritons_of,
+)
 
 
 def init(
     triton: TritonFlags = None,
+    tls: TlsFlag = False,
+    tls_ca: TlsCaFlag = None,
+    tls_cert: TlsCertFlag = None,
+    tls_key: TlsKeyFlag = None,
+    tls_server_name: TlsServerNameFlag = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; - prints it.")
     ] = Path("tidegate.yaml"),
@@ -18,9 +33,11 @@ def init(
     """Write a configuration of `tidegate serve`, with comments, from what Tritons serve.
 
     It is ready to be served: nothing is refused that Triton would answer. What happens to each model stands there in a
-    line, and what can be said of it in comments. Example:
+    line, and what can be said of it in comments. Examples:
 
     tidegate init --triton localhost:8001 && tidegate serve tidegate.yaml
+
+    tidegate init --triton gpu-1:8001 --tls-ca ca.pem --tls-cert me.pem --tls-key me.key
     """
     import asyncio
     import os
@@ -31,6 +48,7 @@ def init(
     from rich.markup import escape
 
     from tidegate.host import Plugins
+    from tidegate_proxy.access.tls import TlsError, channel_credentials
     from tidegate_proxy.configuration.config_file import ConfigError, read_config
     from tidegate_proxy.configuration.initial import initial_configuration
     from tidegate_proxy.doctor.examination import examine
@@ -48,9 +66,17 @@ def init(
     if to_file and output.exists() and not force:
         raise fail(f"{output} is there already: replace it with --force, or write another with -o FILE")
     try:
-        settings = read_config(None, {"tritons": tritons_of(triton)})
+        section = tls_of(tls, tls_ca, tls_cert, tls_key, tls_server_name)
+        settings = read_config(None, {"tritons": tritons_of(triton, section)})
     except ConfigError as error:
-        raise fail("; ".join(f"--triton: {problem.what}" for problem in error.problems)) from error
+        wrong = {f"{flag_of(problem.where)}: {problem.what}": None for problem in error.problems}
+        raise fail("; ".join(wrong)) from error
+    try:
+        for each in settings.tritons:
+            if each.tls is not None:
+                channel_credentials(each.tls)
+    except TlsError as error:
+        raise fail(str(error)) from error
     examination = asyncio.run(examine(settings, Plugins.installed()))
     if unusable := [what for report in examination.tritons for where, what in report.problems if where == "grpc"]:
         raise fail("; ".join(unusable))
@@ -58,7 +84,8 @@ def init(
         report.address: frozenset(where for where, _ in report.problems if where != "grpc")
         for report in examination.tritons
     }
-    text = initial_configuration(examination.facts, output.name if to_file else "tidegate.yaml", silent)
+    name, folder = (output.name, output.absolute().parent) if to_file else ("tidegate.yaml", None)
+    text = initial_configuration(examination.facts, name, silent, folder)
     if not to_file:
         typer.echo(text, nl=False)
         return

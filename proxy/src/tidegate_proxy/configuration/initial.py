@@ -3,21 +3,25 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
-from tidegate_proxy.configuration.config import VERSION, ServeConfig, TritonAddress
+from tidegate_proxy.configuration.config import VERSION, ServeConfig, TritonAddress, TritonTls
 from tidegate_proxy.doctor.facts import Facts, Service
 
 EXAMPLE_SLO_MS: Final = 100
-_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_PLAIN: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _WORDS_OF_YAML: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 _WORDS: Final = {"merge": "merged", "alone": "run alone", "pass": "passed straight to a Triton"}
 
 
-def initial_configuration(facts: Facts, file: str, silent: Mapping[str, frozenset[str]]) -> str:
+def initial_configuration(
+    facts: Facts, file: str, silent: Mapping[str, frozenset[str]], folder: Path | None = None
+) -> str:
     """A configuration, YAML with comments, that serves what was found as Triton itself would.
 
-    `file`: what it will be called. `silent`: services, `http` or `metrics`, at which nobody listens, by Triton.
+    `file`: what it will be called, and `folder`: where it will lie, from which paths in it are told; None: nowhere.
+    `silent`: services, `http` or `metrics`, at which nobody listens, by Triton.
     """
     config = facts.config
     address = config.tritons[0].grpc
@@ -33,7 +37,7 @@ version: {VERSION}
 
 # A string is a gRPC address. On port 8001 HTTP is on 8000 and metrics on 8002; null stands for a Triton without.
 tritons:
-{chr(10).join(_triton_line(triton, silent.get(triton.grpc, frozenset())) for triton in config.tritons)}
+{chr(10).join(_triton_line(triton, silent.get(triton.grpc, frozenset()), folder) for triton in config.tritons)}
 
 # Where clients find Tidegate, as they found Triton. The default:
 # listen: {_listen(config)}
@@ -65,7 +69,7 @@ def _model_lines(facts: Facts) -> Iterator[str]:
 
 def _entry(service: Service) -> str:
     said = f"{{slo_ms: {EXAMPLE_SLO_MS}}}" if service.model is not None else "{}"
-    return f"{_key(service.name)}: {said}"
+    return f"{_scalar(service.name)}: {said}"
 
 
 def _fate(service: Service) -> str:
@@ -78,17 +82,31 @@ def _fate(service: Service) -> str:
     return f"{words}: {' '.join(service.consent.why.split())}{slo}"
 
 
-def _triton_line(triton: TritonAddress, silent: frozenset[str]) -> str:
+def _triton_line(triton: TritonAddress, silent: frozenset[str], folder: Path | None) -> str:
     usual = TritonAddress(grpc=triton.grpc)
     given: dict[str, str | None] = {
         name: None if name in silent else address
         for name, address in (("http", triton.http), ("metrics", triton.metrics))
         if address is not None and (name in silent or address != getattr(usual, name))
     }
-    if not given:
+    others = [f"{name}: {'null' if address is None else _text(address)}" for name, address in given.items()]
+    if triton.tls is not None:
+        others.append(f"tls: {_tls(triton.tls, folder)}")
+    if not others:
         return f"  - {_text(triton.grpc)}"
-    others = ", ".join(f"{name}: {'null' if address is None else _text(address)}" for name, address in given.items())
-    return f"  - {{grpc: {_text(triton.grpc)}, {others}}}"
+    return f"  - {{grpc: {_text(triton.grpc)}, {', '.join(others)}}}"
+
+
+def _tls(tls: TritonTls, folder: Path | None) -> str:
+    given = {name: getattr(tls, name) for name in TritonTls.model_fields if getattr(tls, name) is not None}
+    return "{" + ", ".join(f"{name}: {_scalar(_from(value, folder))}" for name, value in given.items()) + "}"
+
+
+def _from(value: Path | str, folder: Path | None) -> str:
+    """A path as a file in this folder names it: relative where it lies beside or below it."""
+    if isinstance(value, Path) and folder is not None and value.is_relative_to(folder):
+        return str(value.relative_to(folder))
+    return str(value)
 
 
 def _listen(config: ServeConfig) -> str:
@@ -96,8 +114,9 @@ def _listen(config: ServeConfig) -> str:
     return f"{{grpc: {listen.grpc}, http: {listen.http}, metrics: {listen.metrics}}}"
 
 
-def _key(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) and name.lower() not in _WORDS_OF_YAML else json.dumps(name)
+def _scalar(text: str) -> str:
+    """A string as YAML writes it, in quotes where it could be taken for something else."""
+    return text if _PLAIN.fullmatch(text) and text.lower() not in _WORDS_OF_YAML else json.dumps(text)
 
 
 def _text(address: str) -> str:

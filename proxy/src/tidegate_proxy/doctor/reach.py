@@ -81,24 +81,44 @@ async def _why_no_tls(address: str, tls: TritonTls | None) -> str:
             await _shake_hands(address, anybody, None)
         except (OSError, TimeoutError):
             return ""
-        return "TLS is spoken there: say so in tritons.N.tls, e.g. {ca: ca.pem}"
+        return "TLS is spoken there: say so in tritons.N.tls, e.g. {ca: ca.pem}, or with --tls-ca ca.pem"
     try:
         context = ssl.create_default_context(cafile=tls.ca)
         if tls.cert and tls.key:
             context.load_cert_chain(tls.cert, tls.key)
-        await _shake_hands(address, context, tls.server_name or host)
-    except ssl.SSLCertVerificationError as error:
-        return f"its certificate is not trusted ({error.verify_message}): check `ca` and `server_name` of tritons.N.tls"
+        went_on = await _shake_hands(address, context, tls.server_name or host)
     except (OSError, TimeoutError) as error:
-        if isinstance(error, ssl.SSLError) and error.reason != "WRONG_VERSION_NUMBER":
-            return f"TLS fails there: {error.reason or error}: check tritons.N.tls"
-        return "TLS is not spoken there: leave out tritons.N.tls, or start it with --grpc-use-ssl"
-    return ""
+        return _in_words(error)
+    if went_on:
+        return ""
+    if tls.cert is None:
+        return "it asks for a certificate of ours: give `cert` and `key` of tritons.N.tls, or --tls-cert and --tls-key"
+    return f"it does not take our certificate {tls.cert}: is it of an authority that the Triton trusts?"
 
 
-async def _shake_hands(address: str, context: ssl.SSLContext, name: str | None) -> None:
+def _in_words(error: OSError) -> str:
+    """What is wrong where a handshake fails so, and what to do about it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message}): check `ca` and `server_name` of tritons.N.tls"
+    if isinstance(error, ssl.SSLError) and error.reason != "WRONG_VERSION_NUMBER":
+        return f"TLS fails there: {error.reason or error}: check tritons.N.tls"
+    return "TLS is not spoken there: leave out tritons.N.tls, or start it with --grpc-use-ssl"
+
+
+async def _shake_hands(address: str, context: ssl.SSLContext, name: str | None) -> bool:
+    """Agree on TLS. Whether the server goes on then: one that misses our certificate, or refuses it, hangs up."""
     context.set_alpn_protocols(["h2"])
+    host = host_of(address).strip("[]")
     async with asyncio.timeout(ANSWER_TIMEOUT_S):
-        host = host_of(address).strip("[]")
-        _, writer = await asyncio.open_connection(host, port_of(address), ssl=context, server_hostname=name or host)
-        writer.close()
+        reader, writer = await asyncio.open_connection(
+            host, port_of(address), ssl=context, server_hostname=name or host
+        )
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return bool(await reader.read(1))  # its settings
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    finally:
+        writer.transport.abort()  # no word of farewell to somebody who may not answer it
