@@ -15,18 +15,19 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import plotly.graph_objects as go
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tidegate.commands.common import origin
 from tidegate.documents import DocumentError, Layout, read_document, write_document
+from tidegate.report import Axis, Colours, Columns, Entry, Origin, Page, Plot, facets
 from tidegate.sim.parallel import run_parallel
 from tidegate.sim.result import RunResult
 from tidegate.sim.run import Run, simulate
@@ -238,17 +239,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lines = summarise(rows)
     console.print(_table(lines))
     console.print(_busy_table(rows))
+    settings = {
+        "duration_s": options.duration_s,
+        "jitter": options.jitter,
+        "margin": options.margin,
+        "whole_margin": options.whole_margin,
+        "options": options.options,
+    }
     if options.json:
-        settings = {
-            "duration_s": options.duration_s,
-            "jitter": options.jitter,
-            "margin": options.margin,
-            "whole_margin": options.whole_margin,
-            "options": options.options,
-        }
         options.json.write_text(json.dumps({**settings, "rows": rows, "summary": lines}, indent=2) + "\n")
     if options.html:
-        _draw(lines, options.html)
+        options.html.write_text(page_of(lines, origin(), settings), encoding="utf-8")
 
 
 def _table(lines: Sequence[dict[str, Any]]) -> Table:
@@ -281,13 +282,64 @@ def _busy_table(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def _draw(lines: Sequence[dict[str, Any]], path: Path) -> None:
-    figure = go.Figure()
-    for framework in (name for name in FRAMEWORKS if name in lines[0]):
-        names = [[line["arrivals"] for line in lines], [line["cluster"] for line in lines]]
-        figure.add_bar(x=names, y=[line[framework] for line in lines], name=framework)
-    figure.update_layout(title="Load factor at 99 % attainment", yaxis_title="load factor")
-    figure.write_html(path, include_plotlyjs=True)
+def page_of(lines: Sequence[dict[str, Any]], origin: Origin, settings: Mapping[str, Any]) -> str:
+    """The load factors as a page: a plot for each kind of arrivals, in it a group of bars for each cluster."""
+    frameworks = [name for name in FRAMEWORKS if name in lines[0]]
+    colours = Colours((), FRAMEWORKS)
+    y = Axis.over([line[name] for line in lines for name in frameworks], "load factor", least=0.0)
+    plots = []
+    for arrivals in dict.fromkeys(line["arrivals"] for line in lines):
+        own = [line for line in lines if line["arrivals"] == arrivals]
+        plots.append((arrivals, Plot(_groups(own, frameworks, colours), _clusters(own), y)))
+    chart = facets(
+        f"How much load does each framework bear with {ATTAINMENT:.0%} in time?",
+        plots,
+        legend=[Entry(name, colours.of_contender(name)) for name in frameworks],
+        note="Means over a cluster's models. 1 is the throughput that the artifact's own PPipe plan bears.",
+    )
+    return Page(
+        "PPipe and its baselines, simulated",
+        _verdicts(lines),
+        origin,
+        {name: str(value) for name, value in settings.items()},
+        {},
+        [replace(chart, wide=True)],
+    ).html()
+
+
+def _clusters(lines: Sequence[dict[str, Any]]) -> Axis:
+    """An axis with a name in the middle of each group of bars."""
+    names = [line["cluster"] for line in lines]
+    middles = tuple(number + 0.5 for number in range(len(names)))
+    return Axis("cluster", 0.0, float(len(names)), middles, lambda at: names[int(at)])
+
+
+def _groups(lines: Sequence[dict[str, Any]], frameworks: Sequence[str], colours: Colours) -> list[Columns]:
+    """The bars of each framework, beside each other in every group."""
+    wide = 0.8 / len(frameworks)
+    return [
+        Columns(
+            [
+                (group + 0.1 + wide * place, group + 0.1 + wide * (place + 1), line[name])
+                for group, line in enumerate(lines)
+            ],
+            colours.of_contender(name),
+            [f"{name}, {line['cluster']}: {line[name]:.3f}" for line in lines],
+        )
+        for place, name in enumerate(frameworks)
+    ]
+
+
+def _verdicts(lines: Sequence[dict[str, Any]]) -> list[str]:
+    """PPipe's mean gains, beside the paper's."""
+    said = [
+        f"{line['arrivals']} arrivals: PPipe bears {line[f'over {other}']:+.1f} % load over {other} "
+        f"(paper: {PAPER[line['arrivals'], other]['mean']:+.1f} %)."
+        for line in lines
+        for other in ("NP", "DART-r")
+        if line["cluster"] == "mean" and f"over {other}" in line
+    ]
+    return said or ["Load factors; PPipe and what it is compared with were not both run."]
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import log2
 from pathlib import Path
@@ -16,7 +17,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bench.scheduler_driver import BATCH, Drive, Lap, setup_of
+from tidegate.commands.common import origin
 from tidegate.host import Plugins
+from tidegate.report import Axis, Colours, Entry, Line, Origin, Page, Plot, Points, facets
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, read_scenario
 
@@ -77,7 +80,7 @@ def bench_scheduler(console: Console, *, full: bool = False, plot: Path | None =
     growths = [growth(cells, deferral, of) for deferral in DEFERRALS for of in ("models", "workers")]
     _show(console, simulated, cells, growths)
     if plot:
-        write_plot(plot, cells)
+        plot.write_text(page_of(cells, growths, origin()), encoding="utf-8")
         console.print(f"Chart: {plot}")
     return {"simulator": simulated, "scheduler": [asdict(c) for c in cells], "growth": [asdict(g) for g in growths]}
 
@@ -117,20 +120,41 @@ def growth(cells: list[Cell], deferral: str, of: str) -> Growth:
     return Growth(deferral, of, median(exponents), median(doublings))
 
 
-def write_plot(file: Path, cells: list[Cell]) -> None:
-    """Time per request against each size, as an HTML page that needs no network."""
-    from plotly.graph_objects import Figure, Scatter  # noqa: PLC0415 - slow to import, wanted by few
-    from plotly.subplots import make_subplots  # noqa: PLC0415
-
-    figure: Figure = make_subplots(cols=2, subplot_titles=(f"{MIDDLE} workers", f"{MIDDLE} models"), shared_yaxes=True)
-    for column, (of, other) in enumerate((("models", "workers"), ("workers", "models")), start=1):
-        for deferral in DEFERRALS:
-            row = [cell for cell in cells if cell.deferral == deferral and getattr(cell, other) == MIDDLE]
-            x, y = [getattr(cell, of) for cell in row], [cell.us_per_request for cell in row]
-            figure.add_trace(Scatter(x=x, y=y, name=f"{deferral}, {of}", mode="lines+markers"), row=1, col=column)
-        figure.update_xaxes(title_text=of, type="log", row=1, col=column)
-    figure.update_yaxes(title_text="µs per request", rangemode="tozero", col=1)
-    figure.write_html(file, include_plotlyjs=True)
+def page_of(cells: Sequence[Cell], growths: Sequence[Growth], origin: Origin) -> str:
+    """Time per request against each size, the other constant, as a page that needs no network."""
+    colours = Colours((), DEFERRALS)
+    plots = []
+    for of, other in (("models", "workers"), ("workers", "models")):
+        rows = {
+            deferral: [cell for cell in cells if cell.deferral == deferral and getattr(cell, other) == MIDDLE]
+            for deferral in DEFERRALS
+        }
+        points = {
+            deferral: [(log2(getattr(cell, of)), cell.us_per_request) for cell in row] for deferral, row in rows.items()
+        }
+        marks: list[Line | Points] = []
+        for deferral, line in points.items():
+            colour = colours.of_contender(deferral)
+            says = [f"{deferral}: {taken_us:.1f} µs with {2**at:.0f} {of}" for at, taken_us in line]
+            marks += [Line(line, colour, deferral, colours.dash_of(deferral)), Points(line, colour, says, 3)]
+        ticks = tuple(sorted({at for line in points.values() for at, _ in line}))
+        x = Axis(
+            f"{of}, each tick so many times those before it", ticks[0], ticks[-1], ticks, lambda at: f"{2**at:.0f}"
+        )
+        y = Axis.over([cell.us_per_request for cell in cells], "µs per request", least=0.0)
+        plots.append((f"{MIDDLE} {other}", Plot(marks, x, y)))
+    chart = facets(
+        "How does the scheduler's time per request grow with models and workers?",
+        plots,
+        legend=[Entry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in DEFERRALS],
+        note="Sizes grow by factors: time that grows with their logarithm is a straight line.",
+    )
+    verdicts = [
+        f"{row.deferral}: {row.us_per_doubling:+.2f} µs for each doubling of the {row.of} "
+        f"(exponent {row.exponent:.2f}, where 1 is linear)."
+        for row in growths
+    ]
+    return Page("Symphony's scheduler on one core", verdicts, origin, {}, {}, [chart]).html()
 
 
 def _show(console: Console, simulated: dict[str, float], cells: list[Cell], growths: list[Growth]) -> None:

@@ -16,7 +16,7 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,6 @@ from typing import Any
 import grpc
 import numpy as np
 import tritonclient.http.aio as http_aio
-from plotly.subplots import make_subplots
 from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
@@ -34,6 +33,9 @@ from tritonclient.grpc import service_pb2
 from bench.fuzz import CONFIG, ECHO, send
 from bench.fuzz_inputs import MODEL, WORDS, good_request, make_input
 from bench.proxy_process import ProxyProcess, add_transport, proxy_before, transport_of
+from tidegate.commands.common import origin
+from tidegate.report import Axis, Chart, Entry, Line, Origin, Page, Plot, chart_of
+from tidegate.report.colours import INK
 from tidegate_proxy.embedded import EmbeddedTriton
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -296,7 +298,7 @@ def main() -> None:
         figures = {"counts": ledger.counts, "samples": ledger.samples, "wrong": wrong}
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
     if arguments.plot:
-        _draw(ledger.samples, arguments.plot)
+        arguments.plot.write_text(page_of(ledger, origin()), encoding="utf-8")
     for words in wrong:
         console.print(f"[red]{words}", markup=False)
     raise SystemExit(1 if wrong else 0)
@@ -307,13 +309,33 @@ def _slope(ledger: Ledger) -> str:
     return f"{growth_mib_per_hour(second):+.1f} MiB an hour" if len(second) > 1 else "unknown"
 
 
-def _draw(samples: list[dict[str, float]], path: Path) -> None:
-    figure = make_subplots(rows=len(FIGURES), shared_xaxes=True, subplot_titles=FIGURES)
-    for row, name in enumerate(FIGURES, 1):
-        minutes = [sample["at_s"] / 60 for sample in samples]
-        figure.add_scatter(x=minutes, y=[sample[name] for sample in samples], row=row, col=1, showlegend=False)
-    figure.update_xaxes(title="minutes", row=len(FIGURES))
-    figure.write_html(path, include_plotlyjs=True)
+def page_of(ledger: Ledger, origin: Origin) -> str:
+    """The samples as a page: what is kept, and how quickly and how surely is answered meanwhile."""
+    samples = ledger.samples
+    x = Axis.over([sample["at_s"] / 60 for sample in samples], "minutes", least=0.0)
+
+    def lines(title: str, label: str, figures: Mapping[str, str], *, least: float | None = 0.0) -> Chart:
+        values = [sample[name] for sample in samples for name in figures]
+        drawn = [
+            Line([(sample["at_s"] / 60, sample[name]) for sample in samples], colour, name.removesuffix("_ms"))
+            for name, colour in figures.items()
+        ]
+        keys = [Entry(line.name, line.colour, shape="line") for line in drawn] if len(drawn) > 1 else []
+        return chart_of(title, Plot(drawn, x, Axis.over(values, label, least=least), 150), legend=keys)
+
+    in_time = [(sample["at_s"] / 60, sample["attainment"]) for sample in samples]
+    attained = Plot([Line(in_time, "in-time")], x, Axis.shares([value for _, value in in_time], "in time"), 150)
+    parts = [
+        lines("Does it keep memory?", "MiB", {"memory_mib": INK}, least=None),
+        lines("Does it keep descriptors?", "descriptors", {"descriptors": INK}),
+        lines("Does it keep threads?", "threads", {"threads": INK}),
+        lines("Does it become slower?", "ms", {"p50_ms": "contender-0", "p99_ms": "contender-2"}),
+        chart_of(f"How many unary calls are answered within {SLO_S:g} s?", attained),
+    ]
+    wrong = judge(ledger)
+    verdicts = wrong or [f"Nothing is wrong. Memory in the second half: {_slope(ledger)}."]
+    facts = {"Calls": ", ".join(f"{name} {count:,}" for name, count in sorted(ledger.counts.items()))}
+    return Page("Everything at once, for a while", verdicts, origin, facts, {}, parts).html()
 
 
 if __name__ == "__main__":

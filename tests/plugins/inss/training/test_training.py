@@ -163,7 +163,7 @@ def test_the_command_writes_networks_a_record_and_a_page_and_goes_on(
     first = json.loads((folder / RECORD).read_text())
     assert first["command"] == "tidegate train-inss FOLDER --seed 5 --rounds 8"
     assert first["curve"][-1]["round"] == 8
-    assert "plotly" in (folder / "curve.html").read_text()
+    assert "Do the networks decide better than rules of thumb?" in (folder / "curve.html").read_text()
     more = command(folder, "--seed", 5, "--rounds", 12, "--json")
     assert more.exit_code == 0, more.output
     assert "going on after round 8" in more.stderr

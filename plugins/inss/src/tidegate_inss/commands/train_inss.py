@@ -24,6 +24,8 @@ def train_inss(
 
     tidegate train-inss networks-ni --no-interference
     """
+    from datetime import UTC, datetime
+
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -60,7 +62,8 @@ def train_inss(
         export(training.agents, folder)
         record = record_of(training, folder)
         write_document(folder / RECORD, record)
-        (folder / "curve.html").write_text(page(record), encoding="utf-8")
+        now = datetime.now(UTC)  # noqa: TID251 - a page is dated by the day on which it was made; nothing goes by it
+        (folder / "curve.html").write_text(page(record, f"{now:%Y-%m-%d %H:%M} UTC"), encoding="utf-8")
     except (ValueError, OSError) as error:
         errors.print(f"error: {error}", style="red")
         raise typer.Exit(1) from error

@@ -1,44 +1,101 @@
-"""The learning curve as one HTML page that needs no network."""
+"""The learning curve as a page."""
 
-from html import escape
+from importlib.metadata import version
 
+from tidegate.report import Axis, Chart, Colours, Download, Entry, Line, Origin, Page, Plot, chart_of
+from tidegate.report.words import share
 from tidegate_inss.training.record import TrainingRecord
 
-STYLE = (
-    "body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1100px; color: #222; padding: 0 1rem }"
-)
+NETWORKS, RULES = "the networks", "rules of thumb"
+LEARNING = "the networks, while they learn"
+APART = "On the workloads that are kept apart, of which nothing is learned."
 
 
-def page(record: TrainingRecord) -> str:
-    """Reward, and what it is made of, over the decisions that were learned from."""
-    import plotly.io  # noqa: PLC0415 - of the extra `train`
+def page(record: TrainingRecord, date: str) -> str:
+    """Reward, and what it is made of, over the decisions that were learned from, as HTML that needs no network.
 
-    decisions = [point["round"] * record.problems_per_round for point in record.curve]
-
-    def line(name: str, key: str) -> dict[str, object]:
-        return {"type": "scatter", "name": name, "x": decisions, "y": [point[key] for point in record.curve]}
-
-    charts = {
-        "Reward of a model": [
-            line("while learning", "training_reward"),
-            line("workloads kept apart", "reward"),
-            {**line("rules of thumb, the same workloads", "reward"), "y": [record.rules["reward"]] * len(decisions)},
-        ],
-        "Late requests, workloads kept apart": [line("late", "late")],
-        "Normalised throughput, workloads kept apart": [line("throughput", "throughput")],
-    }
-    body = []
-    for number, (heading, data) in enumerate(charts.items()):
-        chart = {
-            "data": data,
-            "layout": {"template": "plotly_white", "height": 360, "xaxis": {"title": {"text": "decisions"}}},
-        }
-        drawn = plotly.io.to_html(
-            chart, full_html=False, include_plotlyjs=number == 0, div_id=f"chart{number}", config={"displaylogo": False}
+    `date`: when it is made, as its end says it.
+    """
+    colours = Colours((), (NETWORKS, RULES))
+    legend = [Entry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in (NETWORKS, RULES)]
+    learning = Line(_over(record, "training_reward"), "other", LEARNING)
+    kept = _lines(record, "reward", colours)
+    parts: list[Chart] = [
+        chart_of(
+            "Do the networks decide better than rules of thumb?",
+            Plot([learning, *kept], _decisions(record), Axis.over(_values(learning, *kept), "mean reward of a model")),
+            legend=[*legend, Entry(LEARNING, "other", shape="line")],
+            note=f"{APART} Grey: the workloads that they learn from, where they try things out.",
+            wide=True,
         )
-        body.append(f"<h2>{heading}</h2>{drawn}")
-    title = escape(record.command)
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
-        f"<h1>{title}</h1>{''.join(body)}</html>"
-    )
+    ]
+    for title, key, label in (
+        ("How many requests are late?", "late", "share of the requests"),
+        ("How many models have late requests?", "in_time", "share of the models"),
+        ("How much throughput is left beside neighbours?", "throughput", "of what a model has alone"),
+    ):
+        lines = _lines(record, key, colours, missing=key == "in_time")
+        axis = Axis.over(_percents(lines), label, least=0.0, unit=" %")
+        drawn = [Line(_in_percent(line), line.colour, line.name, line.dash) for line in lines]
+        parts.append(chart_of(title, Plot(drawn, _decisions(record), axis), legend=legend, note=APART))
+    data = Download("record.json", "application/json", record.model_dump_json(indent=1))
+    return Page(
+        record.command,
+        _verdicts(record),
+        Origin(version("tidegate"), date, record.command),
+        {
+            "Libraries": ", ".join(f"{name} {number}" for name, number in record.libraries.items()),
+            "Took": f"{record.seconds:,.0f} s",
+        },
+        record.settings,
+        parts,
+        downloads=[data],
+    ).html()
+
+
+def _verdicts(record: TrainingRecord) -> list[str]:
+    last, rules = record.last, record.rules
+    gain = last["reward"] - rules["reward"]
+    than = "better than" if gain > 0 else "worse than" if gain < 0 else "as good as"
+    decisions = round(last["round"] * record.problems_per_round)
+    return [
+        f"After {decisions:,} decisions the networks are {than} rules of thumb: a reward of {last['reward']:.2f} for "
+        f"{rules['reward']:.2f}.",
+        f"{share(last['late'])} of the requests are late, by the rules {share(rules['late'])}; normalised throughput "
+        f"{last['throughput']:.3f} for {rules['throughput']:.3f}.",
+    ]
+
+
+def _decisions(record: TrainingRecord) -> Axis:
+    return Axis.over([at for at, _ in _over(record, "reward")], "decisions that were learned from", least=0.0)
+
+
+def _over(record: TrainingRecord, key: str, *, missing: bool = False) -> list[tuple[float, float]]:
+    """(decisions, value) of each point; `missing`: what is missing to 1 instead of the value."""
+    return [
+        (point["round"] * record.problems_per_round, 1 - point[key] if missing else point[key])
+        for point in record.curve
+    ]
+
+
+def _lines(record: TrainingRecord, key: str, colours: Colours, *, missing: bool = False) -> list[Line]:
+    """The networks' line, and the rules' flat one from nothing learned to the end."""
+    networks = _over(record, key, missing=missing)
+    ruled = 1 - record.rules[key] if missing else record.rules[key]
+    flat = [(0.0, ruled), (networks[-1][0], ruled)]
+    return [
+        Line(points, colours.of_contender(name), name, colours.dash_of(name))
+        for name, points in ((NETWORKS, networks), (RULES, flat))
+    ]
+
+
+def _values(*lines: Line) -> list[float]:
+    return [point[1] for line in lines for point in line.points if point]
+
+
+def _percents(lines: list[Line]) -> list[float]:
+    return [100 * value for value in _values(*lines)]
+
+
+def _in_percent(line: Line) -> list[tuple[float, float] | None]:
+    return [point and (point[0], 100 * point[1]) for point in line.points]
