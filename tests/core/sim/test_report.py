@@ -10,6 +10,7 @@ import pytest
 from tests.pages import bars, chart, check_alone, document, dots, downloads, facets, headings, lines, verdicts
 from tidegate.report import Colours, Origin
 from tidegate.report.words import rate, share
+from tidegate.sim.charts import MOST_COLOURED, MOST_PANELS
 from tidegate.sim.detail import QUANTILES
 from tidegate.sim.document import goodput_document, simulate_document, sweep_document
 from tidegate.sim.gantt_charts import MOST_MARKS, gantt_charts
@@ -97,11 +98,44 @@ def test_the_curve_crosses_the_slo_at_the_attainment(make_scenario: MakeScenario
     (result,) = simulated(scenario, ODD)
     page = page_of(scenario, [result])
     most = float(re.findall(r'x="100.00%"[^>]*>([\d.]+)</text>', chart(page, CURVES))[-1])
+    panels = facets(chart(page, CURVES))
+    assert list(panels) == [row.model for row in sorted(result.rows[1:], key=lambda row: row.attainment)]
     for row in result.rows[1:]:
-        points = lines(chart(page, CURVES))[row.model]
+        assert set(lines(panels[row.model])) == {row.model, "all models together"}
+        points = lines(panels[row.model])[row.model]
         within = max(up for right, up in points if right * most <= 1 + 1e-3)
         assert within == pytest.approx(row.attainment, abs=1.5 / QUANTILES)
         assert max(up for _, up in points) == pytest.approx(row.answered / row.accepted, abs=1e-3)
+
+
+def test_under_several_policies_each_model_s_curves_are_told_apart_by_policy(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(**BUSY)
+    results = simulated(scenario, *scenario.policies)
+    drawn = chart(page_of(scenario, results), CURVES)
+    names = {result.total.policy for result in results}
+    for markup in facets(drawn).values():
+        assert set(lines(markup)) == names
+    assert "--model-" not in drawn, "no hue stands for a model here"
+
+
+def test_among_many_models_those_that_missed_most_stand_out(make_scenario: MakeScenario) -> None:
+    names = [f"m{number:02}" for number in range(MOST_PANELS + 2)]
+    models = [
+        {"name": name, "slo_ms": 20 + number, "profile": {"alpha_ms": 1, "beta_ms": 2, "max_batch": 8}}
+        for number, name in enumerate(names)
+    ]
+    scenario = make_scenario(**{**BUSY, "models": models, "arrivals": {"rate_rps": 900}})
+    (result,) = simulated(scenario, ODD)
+    by_missed = [row.model for row in sorted(result.rows[1:], key=lambda row: row.attainment)]
+    page = page_of(scenario, [result])
+    assert list(facets(chart(page, CURVES))) == by_missed[:MOST_PANELS]
+    assert "2 more models are in the data" in chart(page, CURVES)
+    over_time = chart(page, OVER_TIME)
+    coloured = re.findall(r'stroke="var\(--model-\d\)"[^>]*><title>(.*?)</title>', over_time)
+    assert set(coloured) <= set(by_missed[:MOST_COLOURED])
+    assert set(lines(over_time)) == {*names, "all models"}
+    dashed = re.findall(r'stroke-dasharray="([\d ]+)"[^>]*><title>(.*?)</title>', over_time)
+    assert {name for _, name in dashed} == set(by_missed[1:MOST_COLOURED]), "hues and dashes"
 
 
 def test_what_is_missed_when_adds_up(make_scenario: MakeScenario) -> None:

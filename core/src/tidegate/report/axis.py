@@ -6,6 +6,8 @@ from math import ceil, floor, isclose, log10
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 ABOUT_TICKS = 5
+MOST_CHARACTERS = 30
+"""So many fit under a narrow chart."""
 LEAST_SPAN = 0.98
 """An axis of shares begins here at the latest, so that noise among what is nearly all does not look like much."""
 
@@ -63,6 +65,10 @@ class Axis:
     def place(self, value: float) -> float:
         """Where a value lies: 0 at the axis's least, 1 at its most; beyond both for what is outside."""
         return (value - self.least) / (self.most - self.least)
+
+    def is_crowded(self) -> bool:
+        """Whether the numbers of the ticks find no room under a narrow chart, so that every other is left out there."""
+        return max(map(len, map(self.written, self.ticks)), default=0) * len(self.ticks) > MOST_CHARACTERS
 
     def holds(self, value: float) -> bool:
         """Whether a value lies on the axis."""

@@ -40,8 +40,10 @@ def stacked_bars(bars: Sequence[StackedBar], axis: Axis, label: str) -> str:
         f'<td class="bar">{_drawn(bar, axis)}</td><td>{escape(bar.says)}</td></tr>'
         for bar in bars
     )
+    crowded = axis.is_crowded()
     ticks = "".join(
-        f'<text x="{percent(axis.place(tick))}" y="12" text-anchor="middle"{" class=second" if number % 2 else ""}>'
+        f'<text x="{percent(axis.place(tick))}" y="12" text-anchor="middle"'
+        f"{' class=second' if number % 2 and crowded else ''}>"
         f"{escape(axis.written(tick))}</text>"
         for number, tick in enumerate(axis.ticks)
     )

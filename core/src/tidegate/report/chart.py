@@ -55,13 +55,18 @@ def facets(
     legend: Sequence[Entry] = (),
     note: str = "",
     wide: bool = True,
+    small: bool = False,
 ) -> Chart:
-    """The chart of several plots (or HTML) side by side, each under its name; one alone needs no name."""
+    """The chart of several plots (or HTML) side by side, each under its name; one alone needs no name.
+
+    `small`: they are many and alike, so that two of them find room beside each other on a telephone.
+    """
     drawn = [(name, part if isinstance(part, str) else part.html(f"{title} {name}")) for name, part in parts]
     if len(drawn) == 1:
         return Chart(title, drawn[0][1], legend, note)
     inner = "".join(f"<div><h3>{escape(name)}</h3>{body}</div>" for name, body in drawn)
-    return Chart(title, f'<div class="facets">{inner}</div>', legend, note, wide)
+    kind = "facets small" if small else "facets"
+    return Chart(title, f'<div class="{kind}">{inner}</div>', legend, note, wide)
 
 
 def legend(entries: Sequence[Entry]) -> str:

@@ -10,7 +10,7 @@ OUTCOMES: Mapping[str, str] = {
 }
 """How requests end, best first, and the colour of each."""
 WAITING, EXECUTING = "waiting", "executing"
-INK, MUTED = "ink", "muted"
+INK, MUTED, OTHER = "ink", "muted", "other"
 MODELS, CONTENDERS = 10, 8
 """So many models, policies or servers have colours of their own; the others of a page share one."""
 DASHES = ("", "7 3", "2 3")
@@ -26,12 +26,12 @@ class Colours:
     def of_model(self, name: str) -> str:
         """The colour of a model, by its name in `style.css`."""
         number = self._models[name]
-        return f"model-{number}" if number < MODELS else "other"
+        return f"model-{number}" if number < MODELS else OTHER
 
     def of_contender(self, name: str) -> str:
         """The colour of a policy or of a server."""
         number = self._contenders[name]
-        return f"contender-{number}" if number < CONTENDERS else "other"
+        return f"contender-{number}" if number < CONTENDERS else OTHER
 
     def dash_of(self, name: str) -> str:
         """How the line of a policy or of a server is dashed, so that two are told apart without their colours, too."""

@@ -12,6 +12,8 @@ from tidegate.report.marks import Mark, percent
 
 ABOVE, BELOW, RIGHT = 24, 40, 18
 """Pixels around the space of the marks: for what sticks out, for the x axis, for its last number."""
+NO_UNIT, NO_LABEL = 8, 24
+"""Pixels above and below where an axis has no words of its own."""
 CHARACTER, LEAST_LEFT = 7.2, 36
 
 
@@ -36,9 +38,11 @@ class Plot:
 
     def html(self, label: str) -> str:
         """For a page; `label` tells those who do not see it what it shows."""
+        above, below = ABOVE if self.y.label else NO_UNIT, BELOW if self.x.label else NO_LABEL
+        unit = f'<p class="unit">{escape(self.y.label)}</p>' if self.y.label else ""
         return (
-            f'<div class="plot" style="padding:{ABOVE}px {RIGHT}px {BELOW}px {self.left:.0f}px">'
-            f'<p class="unit">{escape(self.y.label)}</p>'
+            f'<div class="plot" style="padding:{above}px {RIGHT}px {below}px {self.left:.0f}px">'
+            f"{unit}"
             f'<svg role="img" aria-label="{escape(label)}" width="100%" height="{self.height:g}">{self.svg()}</svg>'
             "</div>"
         )
@@ -52,10 +56,10 @@ class Plot:
                 f'<line class="grid" x1="0" x2="100%" y1="{at:.1f}" y2="{at:.1f}"/>'
                 f'<text x="-8" y="{at + 4:.1f}" text-anchor="end">{escape(self.y.written(tick))}</text>'
             )
-        every = max(map(len, map(self.x.written, self.x.ticks)), default=0) * len(self.x.ticks) > MOST_CHARACTERS
+        crowded = self.x.is_crowded()
         for number, tick in enumerate(self.x.ticks):
             at_x = percent(self.x.place(tick))
-            kind = ' class="second"' if number % 2 and every else ""
+            kind = ' class="second"' if number % 2 and crowded else ""
             drawn.append(
                 f'<line class="tick" x1="{at_x}" x2="{at_x}" y1="{height:g}" y2="{height + 5:g}"/>'
                 f'<text{kind} x="{at_x}" y="{height + 18:g}" text-anchor="middle">{escape(self.x.written(tick))}</text>'
@@ -63,7 +67,3 @@ class Plot:
         drawn.append(f'<line class="edge" x1="0" x2="100%" y1="{height:g}" y2="{height:g}"/>')
         drawn.append(f'<text x="50%" y="{height + 35:g}" text-anchor="middle">{escape(self.x.label)}</text>')
         return "".join(drawn)
-
-
-MOST_CHARACTERS = 30
-"""So many characters fit under a narrow chart: where there are more, every other number is left out there."""

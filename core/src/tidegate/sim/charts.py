@@ -1,6 +1,8 @@
 """The charts of a run, simulated or live: each answers the question that its title asks."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import ceil
 
 from tidegate.report import (
     OUTCOMES,
@@ -18,7 +20,8 @@ from tidegate.report import (
     facets,
     stacked_bars,
 )
-from tidegate.report.colours import EXECUTING, INK, WAITING
+from tidegate.report.colours import DASHES, EXECUTING, INK, OTHER, WAITING
+from tidegate.report.marks import Point
 from tidegate.report.words import share
 from tidegate.sim.detail import ModelDetail
 from tidegate.sim.result import Row, RunResult
@@ -26,8 +29,14 @@ from tidegate.sim.verdicts import by_policy
 
 MOST_BARS = 24
 """So many models have a bar each: those that missed most."""
-MOST_RATIO, LEAST_RATIO = 2.0, 1.2
-"""How far the axis of latency / SLO goes."""
+MOST_PANELS = 12
+"""So many models have a curve each of latency / SLO: those that missed most."""
+RATIOS = (1.5, 2.0)
+"""How far the axis of latency / SLO goes: the first that holds all of it, else the last."""
+MOST_COLOURED = len(DASHES)
+"""So many models have a colour and a way of being dashed among the lines of all: those that missed most."""
+MOST_POINTS = 200
+"""The points of a curve: more are not seen."""
 Bars = list[StackedBar]
 
 
@@ -67,45 +76,84 @@ def waiting_and_executing(results: Sequence[RunResult], slos_ms: dict[str, float
 
 
 def latency_curves(results: Sequence[RunResult], colours: Colours) -> Chart | None:
-    """Which share of the requests is answered within which share of the SLO. None where no model has one."""
+    """Which share of the requests is answered within which share of the SLO. None where no model has one.
+
+    A plot for each model, in it a line for each contender: ten models are told apart by their places, not by ten hues.
+    """
     of_policy = {policy: _details(own) for policy, own in by_policy(results).items()}
-    curves = {
-        policy: {model: _curve(own) for model, own in details.items() if own[0].slo_ms is not None and own[0].accepted}
-        for policy, details in of_policy.items()
-    }
+    curves: dict[str, dict[str, list[Point]]] = {}
+    for policy, details in of_policy.items():
+        for model, own in details.items():
+            if own[0].slo_ms is not None and own[0].accepted:
+                curves.setdefault(model, {})[policy] = _curve(own)
     ratios = [curve[-1][0] for own in curves.values() for curve in own.values() if curve]
     if not ratios:
         return None
-    x = Axis.over([], "latency / SLO", least=0.0, most=min(MOST_RATIO, max(LEAST_RATIO, *ratios)))
+    most = next((ratio for ratio in RATIOS if ratio >= max(ratios)), RATIOS[-1])
+    steps = tuple(step / 2 for step in range(round(2 * most) + 1))
+    x = Axis("latency / SLO", 0.0, most, steps, lambda value: f"{value:g}")
     y = Axis.shares([], "share of the requests", from_zero=True)
     title = "What share of the requests is answered within which share of the SLO?"
     note = "What is missing to 100 % at the right was answered later, or not at all."
-    rule = Rule(1.0, "SLO", down=True)
-    if _single(results):
-        lines = [
-            Line(curve, colours.of_contender(policy), policy, colours.dash_of(policy))
-            for policy, own in curves.items()
-            for curve in own.values()
+    rule, legend = Rule(1.0, "SLO", down=True), _contenders(of_policy, colours)
+
+    def lines(own: Mapping[str, Sequence[Point]], name: str) -> list[Line]:
+        return [
+            Line(curve, colours.of_contender(policy), name or policy, colours.dash_of(policy))
+            for policy, curve in own.items()
         ]
-        return chart_of(title, Plot([rule, *lines], x, y), legend=_contenders(curves, colours), note=note)
+
+    if _single(results):
+        ((_, own),) = curves.items()
+        return chart_of(title, Plot([rule, *lines(own, "")], x, y), legend=legend, note=note)
+    alone = len(of_policy) == 1
+    together: list[Line] = []
+    if alone:
+        every = [
+            each for own in of_policy.values() for model, details in own.items() if model in curves for each in details
+        ]
+        together = [Line(_curve(every), OTHER, "all models together")]
+        legend = [*legend, Entry("all models together", OTHER, shape="line")]
+    shown = sorted(curves, key=_missed(results).__getitem__, reverse=True)
+    left_out = len(shown) - MOST_PANELS
+    note = f"Up: the share of the requests; across: latency / SLO. {note} Those that missed most first" + (
+        f"; {left_out} more models are in the data." if left_out > 0 else "."
+    )
+    few, halves = replace(x, label=""), replace(y, label="", ticks=(0.0, 0.5, 1.0))
     plots = [
-        (policy, Plot([rule, *(Line(curve, colours.of_model(model), model) for model, curve in own.items())], x, y))
-        for policy, own in curves.items()
+        (model, Plot([rule, *together, *lines(curves[model], model if alone else "")], few, halves, height=100))
+        for model in shown[:MOST_PANELS]
     ]
-    return facets(title, plots, legend=_models(of_policy, colours), note=note)
+    return facets(title, plots, legend=legend, note=note, small=True)
 
 
 def attainment_over_time(results: Sequence[RunResult], colours: Colours) -> Chart | None:
-    """When requests were missed: a line for each contender, or, where there is one, for each model."""
+    """When requests were missed: a line for each contender; where there is one, for all models, and for each of them.
+
+    Of many models those that missed most have colours, the others are grey.
+    """
     of_policy = {policy: _details(own) for policy, own in by_policy(results).items()}
     spans = [result.detail.span_s for result in results if result.detail]
     if not spans:
         return None
     lines, legend = [], []
+    note = "Of the requests that arrived in each fortieth of the window, those that were answered in time."
     if len(of_policy) == 1 and not _single(results):
         (details,) = of_policy.values()
-        legend = _models(of_policy, colours)
-        lines = [Line(_over_time(own, spans[0]), colours.of_model(model), model) for model, own in details.items()]
+        missed = _missed(results)
+        worst = sorted(details, key=missed.__getitem__, reverse=True)[:MOST_COLOURED]
+        lines = [
+            Line(_over_time(own, spans[0]), OTHER, model, width=1)
+            for model, own in details.items()
+            if model not in worst
+        ]
+        if lines:
+            note += f" The {len(worst)} models that missed most have colours."
+        for model, dash in zip(worst, DASHES, strict=False):
+            lines.append(Line(_over_time(details[model], spans[0]), colours.of_model(model), model, dash))
+            legend.append(Entry(model, colours.of_model(model), dash, "line"))
+        if len(details) > len(worst):
+            legend.append(Entry("other models", OTHER, shape="line"))
         every = [each for own in details.values() for each in own]
         lines.append(Line(_over_time(every, spans[0]), INK, "all models", width=3))
         legend.append(Entry("all models", INK, shape="line"))
@@ -117,10 +165,9 @@ def attainment_over_time(results: Sequence[RunResult], colours: Colours) -> Char
             lines.append(Line(_over_time(every, spans[0]), colour, policy, dash))
     shares = [point[1] for line in lines for point in line.points if point]
     x = Axis.over([], "s of the measured window", least=0.0, most=spans[0] * len(lines[0].points))
-    note = "Of the requests that arrived in each fortieth of the window, those that were answered in time."
-    return chart_of(
-        "When were requests missed?", Plot(lines, x, Axis.shares(shares, "in time")), legend=legend, note=note
-    )
+    plot = Plot(lines, x, Axis.shares(shares, "in time"))
+    wide = len(of_policy) > 1 and not _single(results)
+    return chart_of("When were requests missed?", plot, legend=legend, note=note, wide=wide)
 
 
 def batch_sizes(results: Sequence[RunResult]) -> Chart | None:
@@ -168,7 +215,8 @@ def busy_workers(results: Sequence[RunResult]) -> Chart | None:
         return None
     several = len({result.total.policy for result in results}) > 1
     of_whom = f" under {plots[0][0]}" if several and len(plots) == 1 else ""
-    return facets(f"How busy was each worker{of_whom}?", plots)
+    chart = facets(f"How busy was each worker{of_whom}?", plots)
+    return replace(chart, wide=chart.wide or not _single(results))
 
 
 def _single(results: Sequence[RunResult]) -> bool:
@@ -224,7 +272,7 @@ def _details(own: Sequence[RunResult]) -> dict[str, list[ModelDetail]]:
     return found
 
 
-def _curve(own: Sequence[ModelDetail]) -> list[tuple[float, float]]:
+def _curve(own: Sequence[ModelDetail]) -> list[Point]:
     """(latency / SLO, share of the requests answered within it), all seeds together."""
     accepted = sum(each.accepted for each in own)
     steps = sorted(
@@ -236,7 +284,17 @@ def _curve(own: Sequence[ModelDetail]) -> list[tuple[float, float]]:
     for ratio, count in steps:
         answered += count
         curve.append((round(ratio, 4), round(answered / accepted, 4)))
-    return curve
+    every = max(1, ceil(len(curve) / MOST_POINTS))
+    return [*curve[:-1:every], *curve[-1:]]
+
+
+def _missed(results: Sequence[RunResult]) -> dict[str, float]:
+    """By how much each model missed its SLO, all contenders and seeds together."""
+    missed: dict[str, float] = {}
+    for result in results:
+        for row in result.rows[1:]:
+            missed[row.model] = missed.get(row.model, 0.0) + 1 - row.attainment
+    return missed
 
 
 def _over_time(own: Sequence[ModelDetail], span_s: float) -> list[tuple[float, float] | None]:
@@ -248,10 +306,3 @@ def _over_time(own: Sequence[ModelDetail], span_s: float) -> list[tuple[float, f
 
 def _contenders(names: Iterable[str], colours: Colours) -> list[Entry]:
     return [Entry(name, colours.of_contender(name), colours.dash_of(name), "line") for name in names]
-
-
-def _models(of_policy: dict[str, dict[str, list[ModelDetail]]], colours: Colours) -> list[Entry]:
-    names = {model: None for details in of_policy.values() for model in details}
-    entries = [Entry(name, colours.of_model(name), shape="line") for name in names]
-    own = [entry for entry in entries if entry.colour != "other"]
-    return own if len(own) == len(entries) else [*own, Entry("other models", "other", shape="line")]
