@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tidegate.commands.common import origin
+from tidegate.parallel_backend import Backend
 from tidegate.report import (
     Axis,
     Chart,
@@ -37,7 +38,6 @@ from tidegate.report import (
     chart_of,
     table,
 )
-from tidegate.sim.backend import Backend
 from tidegate.sim.goodput import Question, Search, search_goodput
 from tidegate.sim.parallel import run_parallel
 from tidegate.sim.run import Run

@@ -2,8 +2,9 @@
 
 The map of the house (arrows of import point down):
 
-    cli          the `tidegate` command; other distributions add subcommands
-    terminal     where commands print to: a terminal, or what nobody looks at
+    start        what runs first: `tidegate --version`, and else the
+    cli          `tidegate` command; other distributions add subcommands
+    terminal     where commands print to: a terminal, or what nobody looks at; parallel_backend: where runs go to
     recommend    what to run for given traffic, and on which hardware: all that applies, simulated
     testing      for authors of policies: Playbook, check_policy, PolicyConformance, pytest fixtures
     sim          drives the engine under virtual time with simulated workers

@@ -8,8 +8,8 @@ import cloudpickle
 import pytest
 
 from tidegate.host import UnknownPlugin
+from tidegate.parallel_backend import ParallelBackendError
 from tidegate.sim.agreement import agree, what_is_installed
-from tidegate.sim.backend import ParallelBackendError
 
 HERE = what_is_installed()()
 WORKER = "10.0.0.7:4001"

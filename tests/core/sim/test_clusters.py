@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.sim.backend import Backend, ParallelBackendError
+from tidegate.parallel_backend import Backend, ParallelBackendError
 from tidegate.sim.parallel import run_parallel
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]

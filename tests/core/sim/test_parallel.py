@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from tidegate.sim.backend import Backend, ParallelBackendError
+from tidegate.parallel_backend import Backend, ParallelBackendError
 from tidegate.sim.parallel import run_parallel
 
 

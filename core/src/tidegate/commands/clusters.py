@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.sim.backend import Backend
+from tidegate.parallel_backend import Backend
 
 BackendOption = Annotated[
     Backend, typer.Option(help="Where runs go: processes of this machine, or a cluster of Ray or Dask.")

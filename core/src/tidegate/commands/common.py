@@ -48,7 +48,7 @@ def errors_explained() -> Iterator[None]:
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         from tidegate.host import PluginError
-        from tidegate.sim.backend import ParallelBackendError
+        from tidegate.parallel_backend import ParallelBackendError
         from tidegate.sim.run import SimulationError
         from tidegate.workload import ScenarioError, TraceError
 

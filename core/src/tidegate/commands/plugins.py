@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from tidegate.api import CommandSpec, PlannerSpec, PolicySpec
 from tidegate.control import ControllerSpec
@@ -79,6 +78,8 @@ def offers_of(plugins: Plugins) -> list[Offer]:
 
 
 def _list(offers: list[Offer], broken: dict[str, str]) -> None:
+    from rich.table import Table
+
     table = Table("kind", "name", "from", "what it is", "options")
     for offer in offers:
         options = ", ".join(option.name for option in offer.options)
@@ -98,6 +99,8 @@ def _show(offer: Offer) -> None:
     elif not offer.options:
         console.print("It has no options.")
     else:
+        from rich.table import Table
+
         table = Table("option", "type", "default", "what it does")
         for option in offer.options:
             table.add_row(

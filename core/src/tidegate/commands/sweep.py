@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tidegate.commands.clusters import AddressOption, BackendOption
-from tidegate.sim.backend import Backend
+from tidegate.parallel_backend import Backend
 
 
 def sweep(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tidegate.api import CommandSpec
 from tidegate.host import PluginError, Plugins
-from tidegate.sim.backend import ParallelBackendError
+from tidegate.parallel_backend import ParallelBackendError
 
 Installed = Mapping[str, str]
 """Versions by name: of Python, of what the simulator rests on, of Tidegate and its plugins."""

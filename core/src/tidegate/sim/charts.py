@@ -289,7 +289,7 @@ def _curve(own: Sequence[ModelDetail]) -> list[Point]:
 
 
 def _missed(results: Sequence[RunResult]) -> dict[str, float]:
-    """By how much each model missed its SLO, all contenders and seeds together."""
+    """The share of its requests that each model missed, summed over all contenders and seeds."""
     missed: dict[str, float] = {}
     for result in results:
         for row in result.rows[1:]:

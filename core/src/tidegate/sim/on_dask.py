@@ -7,8 +7,8 @@ from logging import CRITICAL, getLogger
 from os import cpu_count
 from typing import Any, TypeVar
 
+from tidegate.parallel_backend import ParallelBackendError
 from tidegate.sim.agreement import agree, what_is_installed
-from tidegate.sim.backend import ParallelBackendError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

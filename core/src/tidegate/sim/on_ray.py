@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, TypeVar
 
+from tidegate.parallel_backend import ParallelBackendError
 from tidegate.sim.agreement import agree, what_is_installed
-from tidegate.sim.backend import ParallelBackendError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from tidegate.sim.backend import Backend, ParallelBackendError
+from tidegate.parallel_backend import Backend, ParallelBackendError
 from tidegate.sim.on_dask import run_on_dask
 from tidegate.sim.on_ray import run_on_ray
 

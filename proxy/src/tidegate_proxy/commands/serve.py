@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate_proxy.commands.running import allow_all_files, announce, run_proxy, say_error, serving_errors, tell_tally
 from tidegate_proxy.commands.triton_flags import TritonFlags, pairs, tritons_of
 
 if TYPE_CHECKING:
@@ -108,6 +107,7 @@ def serve(
 
     import uvloop
 
+    from tidegate_proxy.commands.running import allow_all_files, say_error, serving_errors
     from tidegate_proxy.configuration.config_file import read_config
     from tidegate_proxy.observability.logs import configure_logs
 
@@ -151,6 +151,8 @@ def serve(
 
 async def _serve(settings: "ServeConfig", read_again: "Callable[[], ServeConfig]") -> None:
     """Serve until a signal says to stop, and tell how the requests ended."""
+    from tidegate_proxy.commands.running import announce, run_proxy, tell_tally
+
     proxy = await run_proxy(settings, read_again, announce)
     if proxy:
         tell_tally(proxy)

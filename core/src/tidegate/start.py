@@ -1,0 +1,15 @@
+"""What runs first: `tidegate --version` is answered before anything else is imported."""
+
+import sys
+
+
+def main() -> None:
+    """Say the version, if nothing else is asked, or run the command line."""
+    if sys.argv[1:] == ["--version"]:
+        from importlib.metadata import version  # noqa: PLC0415 - slow to import, and so is what the other has
+
+        sys.stdout.write(f"tidegate {version('tidegate')}\n")
+        return
+    from tidegate.cli import main as run  # noqa: PLC0415
+
+    run()
