@@ -357,7 +357,10 @@ def test_nothing_is_said_of_hardware_that_nobody_knows_or_that_does_not_matter(t
     of_both = replace(both.services["m"], kinds=("A100", "H100"))
     of_both = replace(of_both, forms=(Form(of_both.config, ("localhost:1", "far:1")),))
     (tmp_path / "layout.json").touch()
-    told = {"layout": str(tmp_path / "layout.json"), "tritons": [{"grpc": "localhost:1", "worker": "w"}]}
+    told: dict[str, Any] = {
+        "layout": str(tmp_path / "layout.json"),
+        "tritons": [{"grpc": "localhost:1", "worker": "w"}],
+    }
     planned = _on_this_machine(A100, H100, "KIND_GPU", **told)
     for facts in (far, asleep, replace(both, services={"m": of_both}), planned):
         assert list(measured_elsewhere(facts)) == []

@@ -31,6 +31,8 @@ MOST_BARS = 24
 """So many models have a bar each: those that missed most."""
 MOST_PANELS = 12
 """So many models have a curve each of latency / SLO: those that missed most."""
+FEW = 3
+"""So few curves are drawn higher, as there is room for them."""
 RATIOS = (1.5, 2.0)
 """How far the axis of latency / SLO goes: the first that holds all of it, else the last."""
 MOST_COLOURED = len(DASHES)
@@ -104,8 +106,8 @@ def latency_curves(results: Sequence[RunResult], colours: Colours) -> Chart | No
         ]
 
     if _single(results):
-        ((_, own),) = curves.items()
-        return chart_of(title, Plot([rule, *lines(own, "")], x, y), legend=legend, note=note)
+        (only,) = curves.values()
+        return chart_of(title, Plot([rule, *lines(only, "")], x, y), legend=legend, note=note)
     alone = len(of_policy) == 1
     together: list[Line] = []
     if alone:
@@ -120,10 +122,11 @@ def latency_curves(results: Sequence[RunResult], colours: Colours) -> Chart | No
         f"; {left_out} more models are in the data." if left_out > 0 else "."
     )
     few, halves = replace(x, label=""), replace(y, label="", ticks=(0.0, 0.5, 1.0))
-    plots = [
-        (model, Plot([rule, *together, *lines(curves[model], model if alone else "")], few, halves, height=100))
-        for model in shown[:MOST_PANELS]
-    ]
+    height = 160 if len(shown) <= FEW else 100
+    plots = []
+    for model in shown[:MOST_PANELS]:
+        drawn = lines(curves[model], model if alone else "")
+        plots.append((model, Plot([rule, *together, *drawn], few, halves, height)))
     return facets(title, plots, legend=legend, note=note, small=True)
 
 

@@ -1,5 +1,7 @@
 """A comparison as one HTML page that needs no network."""
 
+from dataclasses import replace
+
 from tidegate.report import (
     Axis,
     Chart,
@@ -73,7 +75,7 @@ def _parts(comparison: Comparison) -> list[Chart | Section]:
         charts.attainment_over_time(results, colours),
         charts.waiting_and_executing(results, slos_ms),
         charts.batch_sizes(results),
-        _rounds(comparison, GOODPUT, "How large is the goodput of each, round by round?", colours),
+        replace(_rounds(comparison, GOODPUT, "How large is the goodput of each, round by round?", colours), wide=True),
         Section(
             "The figures",
             table(["target", *headings, "late p99 ms"], figure_cells(comparison)),

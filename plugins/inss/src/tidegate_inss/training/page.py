@@ -25,8 +25,7 @@ def page(record: TrainingRecord, date: str) -> str:
             "Do the networks decide better than rules of thumb?",
             Plot([learning, *kept], _decisions(record), Axis.over(_values(learning, *kept), "mean reward of a model")),
             legend=[*legend, Entry(LEARNING, "other", shape="line")],
-            note=f"{APART} Grey: the workloads that they learn from, where they try things out.",
-            wide=True,
+            note=f"{APART} While they learn: on those that they learn from, where they try things out.",
         )
     ]
     for title, key, label in (
@@ -45,9 +44,10 @@ def page(record: TrainingRecord, date: str) -> str:
         Origin(version("tidegate"), date, record.command),
         {
             "Libraries": ", ".join(f"{name} {number}" for name, number in record.libraries.items()),
+            "Settings": ", ".join(f"{name} {value}" for name, value in record.settings.items()),
             "Took": f"{record.seconds:,.0f} s",
         },
-        record.settings,
+        {},
         parts,
         downloads=[data],
     ).html()
@@ -67,7 +67,8 @@ def _verdicts(record: TrainingRecord) -> list[str]:
 
 
 def _decisions(record: TrainingRecord) -> Axis:
-    return Axis.over([at for at, _ in _over(record, "reward")], "decisions that were learned from", least=0.0)
+    last = record.last["round"] * record.problems_per_round
+    return Axis.over([], "decisions that were learned from", least=0.0, most=last)
 
 
 def _over(record: TrainingRecord, key: str, *, missing: bool = False) -> list[tuple[float, float]]:
