@@ -9,7 +9,7 @@ from importlib.resources import files
 
 from tidegate.report.chart import Chart
 
-WORD, WORDS = ("", "policy", "target", "model", "state"), ("reason", "starts", "stops", "batching", "started with")
+WORD, WORDS = ("", "policy", "target", "model", "state", "if"), ("reason", "starts", "stops", "batching", "started with")
 """Columns of a word and of several, which begin at the left; numbers end at the right."""
 
 
