@@ -6,8 +6,7 @@ from html import escape
 
 from tidegate.report.axis import Axis
 from tidegate.report.colours import css
-from tidegate.report.marks import percent
-from tidegate.report.plot import CHARACTER
+from tidegate.report.marks import CHARACTER, percent
 
 LANE, BAR, STRIP = 20, 14, 16
 """Pixels of a lane, of a bar in it, and of a strip."""

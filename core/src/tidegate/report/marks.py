@@ -10,8 +10,8 @@ from tidegate.report.colours import INK, css
 
 WIDE = 1000
 """The units in which lines are drawn across: they are stretched to the width that there is."""
-SHORT = 3
-"""Words of so many characters find room right of a line that is further to the right."""
+CHARACTER, NARROW = 7.2, 150
+"""Pixels of a character, and of the marks of a narrow plot."""
 Point = tuple[float, float]
 
 
@@ -84,8 +84,9 @@ class Rule:
         stroke = f'stroke="{css(self.colour)}" stroke-dasharray="3 4"'
         if self.down:
             at = percent(x.place(self.at))
-            room = 0.6 if len(self.says) > SHORT else 0.75
-            anchor, shift = ("end", -5) if x.place(self.at) > room else ("start", 5)
+            place = x.place(self.at)
+            fits = (1 - place) * NARROW > CHARACTER * len(self.says) + 5
+            anchor, shift = ("start", 5) if fits or place < 0.5 else ("end", -5)
             return (
                 f'<line x1="{at}" x2="{at}" y1="0" y2="{height:g}" {stroke}/>'
                 f'<text x="{at}" dx="{shift}" y="{height - 6:g}" text-anchor="{anchor}" class="said">'

@@ -9,7 +9,8 @@ from importlib.resources import files
 
 from tidegate.report.chart import Chart
 
-WORD, WORDS = ("", "policy", "target", "model", "state", "if"), ("reason", "starts", "stops", "batching", "started with")
+WORD = ("", "policy", "target", "model", "state", "if")
+WORDS = ("reason", "starts", "stops", "batching", "started with")
 """Columns of a word and of several, which begin at the left; numbers end at the right."""
 
 
@@ -105,9 +106,11 @@ def table(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
     """Cells as text, escaped; where it is wider than the page it can be moved by itself."""
     classes = [' class="word"' if name in WORD else ' class="words"' if name in WORDS else "" for name in head]
 
-    def row(cells: Sequence[object], kind: str) -> str:
-        return "".join(f"<{kind}{its}>{escape(str(cell))}</{kind}>" for cell, its in zip(cells, classes, strict=True))
+    def row(cells: Sequence[str], kind: str) -> str:
+        return "".join(f"<{kind}{its}>{cell}</{kind}>" for cell, its in zip(cells, classes, strict=True))
 
-    rows = "".join(f"<tr>{row(line, 'td')}</tr>" for line in lines)
-    body = f"<thead><tr>{row(head, 'th')}</tr></thead><tbody>{rows}</tbody>"
+    # Names of fields, `models.0.slo_ms`, break after dots: they are longer than what stands below them.
+    heads = [escape(name).replace(".", ".<wbr>") for name in head]
+    rows = "".join(f"<tr>{row([escape(str(cell)) for cell in line], 'td')}</tr>" for line in lines)
+    body = f"<thead><tr>{row(heads, 'th')}</tr></thead><tbody>{rows}</tbody>"
     return f'<div class="scroll"><table class="figures">{body}</table></div>'

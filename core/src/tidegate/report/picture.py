@@ -6,7 +6,8 @@ from importlib.resources import files
 
 from tidegate.report.chart import Entry
 from tidegate.report.colours import css
-from tidegate.report.plot import BELOW, CHARACTER, RIGHT, Plot
+from tidegate.report.marks import CHARACTER
+from tidegate.report.plot import BELOW, RIGHT, Plot
 
 TITLE, LEGEND, UNIT, GAP = 34, 24, 22, 26
 """Pixels of the heading, of the legend, of what the y axis counts, and between two plots."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from html import escape
 
 from tidegate.report.axis import Axis
-from tidegate.report.marks import Mark, percent
+from tidegate.report.marks import CHARACTER, Mark, percent
 
 ABOVE, BELOW, RIGHT = 24, 40, 18
 """Pixels around the space of the marks: for what sticks out, for the x axis, for its last number."""
 NO_UNIT, NO_LABEL = 8, 24
 """Pixels above and below where an axis has no words of its own."""
-CHARACTER, LEAST_LEFT = 7.2, 36
+LEAST_LEFT = 36
 
 
 @dataclass(frozen=True)

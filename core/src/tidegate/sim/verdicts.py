@@ -57,7 +57,7 @@ def simulate_verdicts(scenario: Scenario, results: Sequence[RunResult], *, worke
     first = f"{best.policy} keeps {share(best.attainment)} of {rate(best.offered_rps)} requests/s {kept}{where}"
     if share(best.least) != share(best.most):
         first += f" ({share(best.least)} to {share(best.most)} by seed)"
-    if len(scenario.models) > 1:
+    if len(scenario.models) > 1 and best.worst_attainment < 1:
         first += f"; {best.worst_model} is the worst, {share(best.worst_attainment)}"
     said = [f"{first}."]
     if others:
