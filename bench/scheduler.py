@@ -138,9 +138,7 @@ def page_of(cells: Sequence[Cell], growths: Sequence[Growth], origin: Origin) ->
             says = [f"{deferral}: {taken_us:.1f} µs with {2**at:.0f} {of}" for at, taken_us in line]
             marks += [Line(line, colour, deferral, colours.dash_of(deferral)), Points(line, colour, says, 3)]
         ticks = tuple(sorted({at for line in points.values() for at, _ in line}))
-        x = Axis(
-            f"{of}, each tick so many times those before it", ticks[0], ticks[-1], ticks, lambda at: f"{2**at:.0f}"
-        )
+        x = Axis(f"{of} (logarithmic)", ticks[0], ticks[-1], ticks, lambda at: f"{2**at:.0f}")
         y = Axis.over([cell.us_per_request for cell in cells], "µs per request", least=0.0)
         plots.append((f"{MIDDLE} {other}", Plot(marks, x, y)))
     chart = facets(
