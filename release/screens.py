@@ -96,7 +96,7 @@ def make_page(folder: Path, name: str) -> Path:
     """Run the command of a page. Where the page is, or would be."""
     page = folder.absolute() / f"{name}.html"
     page.unlink(missing_ok=True)
-    command = [Path(sys.executable).with_name("tidegate"), *PAGES[name].split(), "--html", page]
+    command = [str(Path(sys.executable).with_name("tidegate")), *PAGES[name].split(), "--html", str(page)]
     subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, check=False)
     return page
 

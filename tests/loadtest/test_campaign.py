@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 import typer
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
@@ -144,6 +145,41 @@ def test_a_server_that_is_gone_ends_it(start_triton: Callable[..., EmbeddedTrito
     assert "error: b: " not in errors
     assert "0 of 2 models are in" in errors
     server.stop()
+
+
+def test_a_triton_that_speaks_tls_is_measured(start_triton: Callable[..., EmbeddedTriton], tmp_path: Path) -> None:
+    authority = trustme.CA()
+    ca, pem = tmp_path / "ca.pem", tmp_path / "me.pem"
+    authority.cert_pem.write_to_path(ca)
+    authority.issue_cert("triton.example").private_key_and_cert_chain_pem.write_to_path(pem)
+    version = tmp_path / "models" / "a" / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text(CONFIG.format(max_batch=2, dims=4))
+    (version / "model.py").write_text(model_source("emulated_gpu").read_text())
+    files = [f"--grpc-server-cert={pem}", f"--grpc-server-key={pem}", f"--grpc-root-cert={ca}"]
+    secure = start_triton([tmp_path / "models"], options=["--grpc-use-ssl-mutual=1", *files])
+    file = tmp_path / "profiles.json"
+    asked = ("--triton", secure.grpc_address, "-o", str(file), "--samples", "3", "--tls-server-name", "triton.example")
+    tls = ("--tls-ca", str(ca), "--tls-cert", str(pem), "--tls-key", str(pem))
+    status, _, errors = run(*asked, *tls)
+    assert status == 0, errors
+    assert set(_known(file)) == {"a"}
+    secure.stop()
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--tls-ca", "absent.pem"), "absent.pem: No such file"),
+        (("--tls-ca", __file__), "there are no certificates in PEM form in it"),
+        (("--tls-cert", __file__), "go together: give both or neither"),
+        (("--tls-cert", __file__, "--tls-key", __file__), "are no certificate and its key in PEM form"),
+    ],
+)
+def test_files_of_tls_that_cannot_be_used_are_named(flags: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    status, _, errors = run("--triton", "127.0.0.1:1", "-o", str(tmp_path / "profiles.json"), *flags)
+    assert status == 1
+    assert says in errors
 
 
 @pytest.mark.parametrize(("target", "here"), [("localhost:1", True), ("[::1]:1", True), ("gpu-1:8001", False)])

@@ -129,6 +129,7 @@ def test_a_triton_that_speaks_tls_and_asks_for_a_certificate_of_ours(
     assert status == 0, out
     (written,) = yaml.safe_load(path.read_text())["tritons"]
     assert written["tls"] == {"ca": "ca.pem", "cert": "me.pem", "key": "me.key", "server_name": "triton.example"}
+    assert "tidegate profile --triton " + secure.grpc_address + " --tls-ca ... -o" in path.read_text()
     assert _run("check", path, "--online")[0] == 0
     tls = ("--tls-ca", ca, "--tls-server-name", "triton.example", "--tls-cert", pem, "--tls-key", key)
     assert _run("doctor", "--triton", _flag(secure), *tls)[0] == 0

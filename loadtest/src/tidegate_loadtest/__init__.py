@@ -19,6 +19,6 @@ profiler           how long a model runs, by shape and rows, measured through it
                      asked_shapes: with which shapes; profile_table: as people read it; hardware: where it runs
   campaign           several models, one after the other; measurable: which of a server's can be
 interference/      how models slow each other down on one GPU, learned from measured runs
-connection         the way to the server
+connection         the way to the server; tls: where it is secured
 model_inputs       random tensors; shapes: of which sizes; input_files: real ones
 """

@@ -1,7 +1,8 @@
 """The way to the server: gRPC channels, and the few questions that are asked before any load is sent."""
 
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from pathlib import Path
 from typing import Protocol, Self, TypeVar
 
 import grpc
@@ -10,6 +11,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from tidegate.documents import did_you_mean
+from tidegate_loadtest.tls import TlsFileError, credentials_of, options_of
 
 Answer = TypeVar("Answer")
 
@@ -38,9 +40,13 @@ class Connection:
     tritonclient's asyncio client would build each again while others are due.
     """
 
-    def __init__(self, target: str, *, channels: int = 1) -> None:
-        """`target` is HOST:PORT of a server's gRPC. One channel is one TCP connection."""
+    def __init__(self, target: str, *, channels: int = 1, tls: Mapping[str, Path | str] | None = None) -> None:
+        """`target` is HOST:PORT of a server's gRPC. One channel is one TCP connection.
+
+        `tls`: the files `ca`, `cert` and `key`, and `server_name`, each of which may be left out; None: no TLS.
+        """
         self.target = target
+        self._tls = tls
         self._channel_count = channels
         self._channels: list[grpc.aio.Channel] = []
         self.stubs: list[GRPCInferenceServiceStub] = []
@@ -50,12 +56,12 @@ class Connection:
         """Connect. Raises LoadTestError where no live server answers."""
         if not re.fullmatch(r".+:\d+", self.target):
             raise LoadTestError(f"{self.target!r} is not HOST:PORT of a server's gRPC, such as localhost:8001")
-        options = [
+        options: list[tuple[str, int | str]] = [
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", -1),
             ("grpc.use_local_subchannel_pool", 1),  # else channels to one address share one TCP connection
         ]
-        self._channels = [grpc.aio.insecure_channel(self.target, options) for _ in range(self._channel_count)]
+        self._channels = [self._channel(options) for _ in range(self._channel_count)]
         self.stubs = [GRPCInferenceServiceStub(channel) for channel in self._channels]
         try:
             await self.require_live()
@@ -63,6 +69,15 @@ class Connection:
             await self._close()
             raise
         return self
+
+    def _channel(self, options: list[tuple[str, int | str]]) -> grpc.aio.Channel:
+        if self._tls is None:
+            return grpc.aio.insecure_channel(self.target, options)
+        try:
+            credentials = credentials_of(self._tls)
+        except TlsFileError as error:
+            raise LoadTestError(str(error)) from error
+        return grpc.aio.secure_channel(self.target, credentials, [*options, *options_of(self._tls)])
 
     async def __aexit__(self, *_exception: object) -> None:
         await self._close()

@@ -4,4 +4,5 @@
 common    what those share that run scenarios
 clusters  the options of those whose runs may go to one
 scaffold  the template of a policy, under another name
+tls_flags how servers that are asked speak TLS
 """

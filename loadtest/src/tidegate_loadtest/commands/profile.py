@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
 from tidegate.documents import DEFAULT_KIND
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ def profile(
     ] = None,
     *,
     triton: Annotated[str, typer.Option(help="gRPC address (HOST:PORT) of the Triton that serves them.")],
+    tls: TlsFlag = False,
+    tls_ca: TlsCaFlag = None,
+    tls_cert: TlsCertFlag = None,
+    tls_key: TlsKeyFlag = None,
+    tls_server_name: TlsServerNameFlag = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Profile file; what else is in it is kept.")],
     rows: Annotated[
         str | None, typer.Option(help="Batch sizes, e.g. 1,2,4,8. Default: powers of two up to max_batch_size.")
@@ -93,6 +99,7 @@ def profile(
         raise typer.BadParameter("is for one model: name it, or have --shapes-from tell of all", param_hint="--shape")
     hardware = hardware_here() if is_here(triton) else None
     campaign = Campaign()
+    secured = tls_of(tls, tls_ca, tls_cert, tls_key, tls_server_name)
 
     def shapes_of(model: str, is_open: bool) -> list["AskedShape"]:
         if shapes_from is None or not (is_open or len(names) == 1):
@@ -101,7 +108,7 @@ def profile(
         return [*asked, *recorded[model]]
 
     async def measure() -> None:
-        async with Connection(triton) as connection:
+        async with Connection(triton, tls=secured) as connection:
             await plan_campaign(campaign, connection, names, shapes_of, asked_sizes)
             if resume and output.exists():
                 skip_known(campaign, read_profiles(output).profiles, kind, samples, hardware)

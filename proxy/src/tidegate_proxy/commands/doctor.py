@@ -5,16 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate_proxy.commands.triton_flags import (
-    TlsCaFlag,
-    TlsCertFlag,
-    TlsFlag,
-    TlsKeyFlag,
-    TlsServerNameFlag,
-    TritonFlags,
-    tls_of,
-    tritons_of,
-)
+from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
+from tidegate_proxy.commands.triton_flags import TritonFlags, tritons_of
 
 if TYPE_CHECKING:
     from tidegate_proxy.configuration.config import ServeConfig

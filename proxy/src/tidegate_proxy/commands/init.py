@@ -5,17 +5,8 @@ from typing import Annotated
 
 import typer
 
-from tidegate_proxy.commands.triton_flags import (
-    TlsCaFlag,
-    TlsCertFlag,
-    TlsFlag,
-    TlsKeyFlag,
-    TlsServerNameFlag,
-    TritonFlags,
-    flag_of,
-    tls_of,
-    tritons_of,
-)
+from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
+from tidegate_proxy.commands.triton_flags import TritonFlags, flag_of, tritons_of
 
 
 def init(

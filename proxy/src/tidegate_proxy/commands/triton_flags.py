@@ -1,4 +1,4 @@
-"""The flags `--triton` and `--tls-...` of the commands that ask Tritons, and what they say."""
+"""The flag `--triton` of the commands that ask Tritons, and what it says; `tidegate.commands.tls_flags`: their TLS."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,25 +12,6 @@ TritonFlags = Annotated[
         "--triton",
         metavar="HOST:PORT[,http=HOST:PORT][,metrics=HOST:PORT]",
         help="gRPC address of a Triton; may be given several times. On port 8001 the others are 8000 and 8002.",
-    ),
-]
-TlsFlag = Annotated[
-    bool, typer.Option("--tls", help="Their gRPC ports speak TLS, with certificates that this system trusts.")
-]
-TlsCaFlag = Annotated[
-    Path | None, typer.Option("--tls-ca", metavar="FILE", help="TLS, with the certificates to trust (PEM).")
-]
-TlsCertFlag = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-cert", metavar="FILE", help="TLS, with our own certificate (PEM), for Tritons that ask for one."
-    ),
-]
-TlsKeyFlag = Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key (PEM).")]
-TlsServerNameFlag = Annotated[
-    str | None,
-    typer.Option(
-        "--tls-server-name", metavar="NAME", help="The name in their certificates, if not that of the address."
     ),
 ]
 _FLAGS: Final = {
@@ -52,17 +33,6 @@ def tritons_of(texts: Sequence[str] | None, tls: Mapping[str, Path | str] | None
         raise typer.BadParameter(words, param_hint="--tls")
     section = {} if tls is None else {"tls": dict(tls)}
     return [{**_triton(text), **section} for text in texts] if texts else None
-
-
-def tls_of(
-    tls: bool, ca: Path | None, cert: Path | None, key: Path | None, server_name: str | None
-) -> dict[str, Path | str] | None:
-    """The section `tls` of a Triton, its paths made independent of where its file lies; None: no TLS."""
-    files = {"ca": ca, "cert": cert, "key": key}
-    found: dict[str, Path | str] = {name: path.absolute() for name, path in files.items() if path is not None}
-    if server_name is not None:
-        found["server_name"] = server_name
-    return found if found or tls else None
 
 
 def flag_of(field: str) -> str:

@@ -24,7 +24,7 @@ def initial_configuration(
     `silent`: services, `http` or `metrics`, at which nobody listens, by Triton.
     """
     config = facts.config
-    address = config.tritons[0].grpc
+    address = config.tritons[0].grpc + " --tls-ca ..." * (config.tritons[0].tls is not None)
     models = "\n".join(_model_lines(facts))
     return f"""\
 # Tidegate before {len(config.tritons)} Triton{"s" * (len(config.tritons) > 1)}, written by `tidegate init`.

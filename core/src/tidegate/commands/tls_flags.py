@@ -1,0 +1,33 @@
+"""The flags `--tls-...` of commands that ask servers: how their gRPC ports speak TLS."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+TlsFlag = Annotated[
+    bool, typer.Option("--tls", help="Its gRPC port speaks TLS, with a certificate that this system trusts.")
+]
+TlsCaFlag = Annotated[
+    Path | None, typer.Option("--tls-ca", metavar="FILE", help="TLS, with the certificates to trust (PEM).")
+]
+TlsCertFlag = Annotated[
+    Path | None,
+    typer.Option("--tls-cert", metavar="FILE", help="TLS, with our own certificate (PEM), for a server that asks."),
+]
+TlsKeyFlag = Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key (PEM).")]
+TlsServerNameFlag = Annotated[
+    str | None,
+    typer.Option("--tls-server-name", metavar="NAME", help="The name in its certificate, if not its address's."),
+]
+
+
+def tls_of(
+    tls: bool, ca: Path | None, cert: Path | None, key: Path | None, server_name: str | None
+) -> dict[str, Path | str] | None:
+    """What the flags say, as `tritons[].tls` of a configuration has it, with absolute paths; None: no TLS."""
+    files = {"ca": ca, "cert": cert, "key": key}
+    found: dict[str, Path | str] = {name: path.absolute() for name, path in files.items() if path is not None}
+    if server_name is not None:
+        found["server_name"] = server_name
+    return found if found or tls else None
