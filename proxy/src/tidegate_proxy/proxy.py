@@ -103,10 +103,11 @@ class Proxy:
     ) -> None:
         """Listen for those who ask for metrics; the stack closes what is opened, here and below.
 
-        `home`: where its fronts do so, they ask for it there.
+        `home`: where its fronts do so, too, or alone, they ask for it there.
         """
-        if home and home.metrics_port is not None:
+        if home:
             home.page = page.answer
+        if home and home.metrics_port is not None:
             self.metrics_address = self._bound(address, home.metrics_port)
             return
         stack.push_async_callback(page.close)

@@ -1,17 +1,14 @@
 """Runs on a cluster of Ray."""
 
-import socket
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tidegate.parallel_backend import ParallelBackendError
-from tidegate.sim.agreement import agree, what_is_installed
+from tidegate.sim.agreement import agree
+from tidegate.sim.ray_cluster import connect, first_line, import_ray, installed_on_nodes
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-TIMEOUT_S = 10
-"""How long a cluster may take to answer, and each of its nodes."""
 
 
 def run_on_ray(
@@ -23,14 +20,16 @@ def run_on_ray(
     cluster of `jobs` processes on this machine. A task whose node dies is done on another; one that fails so four
     times ends the run. Raises ParallelBackendError, and whatever the function raises.
     """
-    try:
-        ray: Any = import_module("ray")
-    except ImportError as error:
-        raise ParallelBackendError(f'--backend ray: {error}; pip install "tidegate[ray]"') from error
+    ray = import_ray("--backend ray")
     cluster = f"Ray at {address}" if address else "Ray on this machine"
-    _connect(ray, cluster, jobs, address)
+    if address:
+        connect(ray, cluster, address, "--address")
+    else:
+        # "local": never the cluster that RAY_ADDRESS or a file of this machine names, which nobody asked for.
+        cpus = jobs if jobs > 0 else None
+        ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
-        agreement = agree(cluster, _installed_on_nodes(ray, cluster))
+        agreement = agree(cluster, installed_on_nodes(ray, cluster))
         remote = ray.remote(function)
         references = [remote.remote(task) for task in tasks]
         with agreement.explained():
@@ -41,52 +40,6 @@ def run_on_ray(
                     raise error.cause from error  # what the function raised
                 except ray.exceptions.RayError as error:
                     why = "a run was lost again and again: give workers more memory, and look at their logs"
-                    raise ParallelBackendError(f"{cluster}: {why} ({_first_line(error)})") from error
+                    raise ParallelBackendError(f"{cluster}: {why} ({first_line(error)})") from error
     finally:
         ray.shutdown()
-
-
-def _connect(ray: Any, cluster: str, jobs: int, address: str | None) -> None:  # noqa: ANN401
-    """Become a driver of the cluster."""
-    if address is None:
-        # "local": never the cluster that RAY_ADDRESS or a file of this machine names, which nobody asked for.
-        cpus = jobs if jobs > 0 else None
-        ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        return
-    remedy = "start one with `ray start --head`, or name another --address"
-    _, _, place = address.rpartition("//")
-    host, _, port = place.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ParallelBackendError(f"--address {address}: not HOST:PORT or ray://HOST:PORT")
-    try:
-        # Ray itself ends the process when nobody answers for a while.
-        socket.create_connection((host, int(port)), TIMEOUT_S).close()
-        ray.init(address, log_to_driver=False, logging_level="ERROR")
-    except (OSError, OverflowError) as error:
-        raise ParallelBackendError(f"{cluster}: no head answers ({error}): {remedy}") from error
-    except (RuntimeError, ValueError, ImportError, ray.exceptions.RayError) as error:
-        # Another version of Ray or Python, another token, no node on this machine: Ray says which.
-        raise ParallelBackendError(f"{cluster}: {_first_line(error)}") from error
-
-
-def _installed_on_nodes(ray: Any, cluster: str) -> dict[str, dict[str, str]]:  # noqa: ANN401
-    """What every node that runs tasks has, by its address."""
-    strategy = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
-    ask = ray.remote(num_cpus=0)(what_is_installed())
-    answers = {
-        f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}": ask.options(
-            scheduling_strategy=strategy(node["NodeID"], soft=False)
-        ).remote()
-        for node in ray.nodes()
-        if node["Alive"] and node["Resources"].get("CPU")
-    }
-    if not answers:
-        raise ParallelBackendError(f"{cluster}: no node has a CPU to lend: start one with `ray start --address ...`")
-    try:
-        return dict(zip(answers, ray.get(list(answers.values()), timeout=6 * TIMEOUT_S), strict=True))
-    except ray.exceptions.RayError as error:
-        raise ParallelBackendError(f"{cluster}: a node does not answer ({_first_line(error)})") from error
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split("\n\n")[0].split())

@@ -1,15 +1,17 @@
 """`tidegate up`: a deployment on this machine."""
 
 import json
+import os
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from tidegate_proxy.deployed.state import RunningState
     from tidegate_proxy.deployed.tritons import RunningTritons
     from tidegate_proxy.embedded import EmbeddedTriton
+    from tidegate_proxy.on_ray.plan import RayPlan
     from tidegate_proxy.proxy import Proxy
 
 
@@ -33,6 +36,39 @@ def up(
         bool,
         typer.Option("--json", help="Print what runs as JSON; with --foreground an object a line for each event."),
     ] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Start it on a cluster of Ray instead: HOST:PORT of its head, from one of its machines, "
+            "ray://HOST:PORT from any, or auto, for the one that runs on this machine.",
+        ),
+    ] = None,
+    homes: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="With --ray: among how many engines the models are parted, at most; those that share a worker or a "
+            "device stay together. Each is lost and comes back by itself.",
+        ),
+    ] = 1,
+    fronts: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="With --ray: on how many nodes clients come in. Each has as many processes as `fronts` of "
+            "DIR/tidegate.yaml says.",
+        ),
+    ] = 1,
+    takes: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[PRODUCT,]RESOURCE=AMOUNT",
+            help="With --ray: what a device of the layout, or each one of this product, takes of a node; may be given "
+            "several times: --takes GPU=1 --takes T4,GPU=1,accelerator_type:T4=0.001. [default: CPU=1]",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Start a deployment on this machine: an embedded Triton for each worker, and the proxy before them.
 
@@ -43,6 +79,11 @@ def up(
     tidegate generate layout.json --blocks recognise=blocks -o deployment
 
     tidegate up deployment
+
+    With --ray the Tritons, homes and fronts are placed on the nodes of a cluster, and elsewhere when a node goes; its
+    nodes need the same Tidegate, and nothing of DIR. Example:
+
+    tidegate up deployment --ray auto --homes 2 --takes GPU=1
     """
     import signal
 
@@ -53,6 +94,7 @@ def up(
     from tidegate_proxy.configuration.config_file import ConfigError
     from tidegate_proxy.deployed.background import start_in_background
     from tidegate_proxy.deployed.folder import DeploymentError, read_plan
+    from tidegate_proxy.on_ray.plan import plan_for_ray
 
     console, errors = (Console(stderr=stderr, soft_wrap=True, highlight=False) for stderr in (False, True))
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends all as Ctrl-C does
@@ -60,14 +102,22 @@ def up(
         plan = read_plan(folder, free_ports=free_ports)
         for name in plan.left_out:
             errors.print(f"[yellow]notice:[/] worker {escape(repr(name))} is not started: tidegate.yaml leaves it out")
+        stay: "Callable[[Tell], None]" = partial(_stay, plan)
+        options = ["--free-ports"] if free_ports else []
+        if ray:
+            stay = partial(_stay_on_ray, plan_for_ray(plan, homes, fronts, takes or ()), ray)
+            options += ["--ray", ray, "--homes", str(homes), "--fronts", str(fronts)]
+            options += [word for each in takes or () for word in ("--takes", each)]
+        elif homes > 1 or fronts > 1 or takes:
+            raise DeploymentError("--homes, --fronts and --takes say what --ray ADDRESS is to place: give that, too")
         if foreground and as_json:
-            _stay(plan, _print_line)
+            stay(_print_line)
             return
         with _progress(errors) as show:
             if foreground:
-                _stay(plan, lambda event: _announce(console, folder, event, show))
+                stay(lambda event: _announce(console, folder, event, show))
                 return
-            state = start_in_background(folder, free_ports=free_ports, tell=show)
+            state = start_in_background(folder, options=options, tell=show)
     except (ConfigError, DeploymentError, DocumentError, OSError) as error:
         if foreground and as_json:
             _print_line({"event": "failed", "error": str(error)})
@@ -84,8 +134,6 @@ def up(
 
 def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
     """Start everything, serve until a signal says to stop, and stop everything. Raises DeploymentError, ConfigError."""
-    import os
-
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors come to us as exceptions; read when it is imported
 
     import uvloop
@@ -130,9 +178,23 @@ def _stay(plan: "DeploymentPlan", tell: "Tell") -> None:
             remove_state(plan.folder)
 
 
-def _state_of(proxy: "Proxy", tritons: "RunningTritons") -> "RunningState":
-    import os
+def _stay_on_ray(plan: "RayPlan", address: str, tell: "Tell") -> None:
+    """The same on the nodes of a cluster. Raises DeploymentError, ConfigError."""
+    from tidegate.documents import PROXY_FILE
+    from tidegate.host import Plugins
+    from tidegate_proxy.configuration.config_check import plugin_problems
+    from tidegate_proxy.configuration.config_file import ConfigError
+    from tidegate_proxy.observability.logs import configure_logs
+    from tidegate_proxy.on_ray.session import serve_on_ray
 
+    config = plan.deployment.config
+    if problems := plugin_problems(config, Plugins.installed()):
+        raise ConfigError(str(plan.deployment.folder / PROXY_FILE), tuple(problems))
+    configure_logs(config.log.format, config.log.level.upper())
+    serve_on_ray(plan, address, tell)
+
+
+def _state_of(proxy: "Proxy", tritons: "RunningTritons") -> "RunningState":
     from tidegate_proxy.deployed.state import RunningState
 
     def for_clients(address: str) -> str:
@@ -181,7 +243,12 @@ def _say(console: "Console", folder: Path, state: "RunningState", remedy: str) -
     from rich.markup import escape
 
     for worker in state.workers:
-        console.print(f"[bold]worker[/]   {escape(worker.name)} at {worker.grpc}, log {escape(worker.log)}")
+        where = f" of node {worker.node}" if worker.node else ""
+        console.print(f"[bold]worker[/]   {escape(worker.name)} at {worker.grpc}, log {escape(worker.log)}{where}")
+    for home in state.homes:
+        console.print(f"[bold]{home.name:8}[/] at {home.addresses['home']}")
+    for front in state.fronts[1:]:
+        console.print(f"[bold]{front.name}[/]  gRPC {front.addresses['grpc']}")
     for what, address in (("HTTP", state.http), ("metrics", state.metrics and f"{state.metrics}/metrics")):
         if address:
             console.print(f"[bold]{what:8}[/] {address}")
@@ -190,5 +257,9 @@ def _say(console: "Console", folder: Path, state: "RunningState", remedy: str) -
 
 
 def _print_line(event: "Event") -> None:
-    sys.stdout.write(json.dumps(event) + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(json.dumps(event) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Who started us in the background reads until clients are served, and no further.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

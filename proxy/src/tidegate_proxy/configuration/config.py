@@ -4,6 +4,8 @@
 """
 
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -110,6 +112,9 @@ class HomeConfig(Section):
     )
     listen: ListenAddress | None = Field(
         default=None, description="Where it listens for them; default: on the port of `address`, of every interface"
+    )
+    layout: InputFile | None = Field(
+        default=None, description="A planner's layout; each of its Tritons then is one of its workers. Default: none"
     )
 
 
@@ -326,7 +331,7 @@ class ServeConfig(Section):
         if not self.fronts:
             raise ValueError("fronts: clients of several homes are connected to fronts: set it to 1 or more")
         if self.layout is not None:
-            raise ValueError("layout: it is for one home, with `tritons`: leave it out, or the homes")
+            raise ValueError("layout: it is for one home, with `tritons`: give each home its own, homes.N.layout")
         apart = [index for index, home in enumerate(self.homes) if home.address]
         if apart and len(apart) < len(self.homes):
             raise ValueError("homes: either all of them have an `address`, for other machines, or none has")
@@ -340,22 +345,16 @@ class ServeConfig(Section):
             )
 
     def _check_workers(self) -> None:
-        workers = Counter(triton.worker for triton in self.tritons)
-        for index, triton in enumerate(self.tritons):
-            if (triton.worker is None) != (self.layout is None):
-                raise ValueError(
-                    f"tritons.{index}.worker: with a layout every Triton is one of its workers, without one none is"
-                )
-            if triton.worker is not None and triton.kind is not None:
-                raise ValueError(f"tritons.{index}.kind: the layout says it of worker {triton.worker!r}: leave it out")
-            if triton.worker is not None and workers[triton.worker] > 1:
-                raise ValueError(f"tritons: {workers[triton.worker]} of them are worker {triton.worker!r}")
+        if not self.homes:
+            _check_workers_of(self.tritons, self.layout, "")
+        for index, home in enumerate(self.homes):
+            _check_workers_of(home.tritons, home.layout, f"homes.{index}.")
 
     def _check_shadow(self) -> None:
         """Whoever only looks on changes nothing at the Tritons."""
         if not self.shadow:
             return
-        if self.layout is not None:
+        if self.layout is not None or any(home.layout for home in self.homes):
             raise ValueError(
                 "shadow: models of a layout may be split, and then cannot pass as they are: leave layout out"
             )
@@ -397,3 +396,19 @@ class ServeConfig(Section):
             for triton in self.tritons:
                 if listens_on(address, triton.grpc):
                     raise ValueError(f"listen.{name}: {address} is the address of a Triton, {triton.grpc}")
+
+
+def _check_workers_of(tritons: Sequence[TritonAddress], layout: Path | None, where: str) -> None:
+    """Whether each of the Tritons is another worker of their layout. Raises ValueError. `where`: of their fields."""
+    workers = Counter(triton.worker for triton in tritons)
+    for index, triton in enumerate(tritons):
+        if (triton.worker is None) != (layout is None):
+            raise ValueError(
+                f"{where}tritons.{index}.worker: with a layout every Triton is one of its workers, without one none is"
+            )
+        if triton.worker is not None and triton.kind is not None:
+            raise ValueError(
+                f"{where}tritons.{index}.kind: the layout says it of worker {triton.worker!r}: leave it out"
+            )
+        if triton.worker is not None and workers[triton.worker] > 1:
+            raise ValueError(f"{where}tritons: {workers[triton.worker]} of them are worker {triton.worker!r}")

@@ -8,7 +8,7 @@ from tidegate_proxy.configuration.config_file import ConfigError
 
 
 def of_home(config: ServeConfig, number: int, homes: int) -> ServeConfig:
-    """The configuration of one of so many homes: its Tritons, and a record of its own. Raises ConfigError.
+    """The configuration of one of so many homes: its Tritons and layout, and a record of its own. Raises ConfigError.
 
     `homes`: how many there were at the start, which only a restart can change.
     """
@@ -16,7 +16,8 @@ def of_home(config: ServeConfig, number: int, homes: int) -> ServeConfig:
         words = f"there are {len(config.homes)}, and there were {homes} at the start: only a restart changes that"
         raise ConfigError("configuration", (WrongField("homes", words),))
     record = config.record and config.record.with_stem(f"{config.record.stem}.home{number}")
-    return config.model_copy(update={"tritons": config.homes[number].tritons, "record": record})
+    home = config.homes[number]
+    return config.model_copy(update={"tritons": home.tritons, "layout": home.layout, "record": record})
 
 
 def assignment_of(config: ServeConfig) -> Mapping[str, int]:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -39,13 +39,16 @@ class Stopped:
     """Whether the proxy had to be, since it took too long."""
 
 
-def start_in_background(folder: Path, *, free_ports: bool, tell: Tell) -> RunningState:
-    """Start a deployment; when this returns it serves. Raises DeploymentError, with nothing left running."""
+def start_in_background(folder: Path, *, options: Sequence[str] = (), tell: Tell) -> RunningState:
+    """Start a deployment; when this returns it serves. Raises DeploymentError, with nothing left running.
+
+    `options`: of `tidegate up`.
+    """
     run = folder / RUN_FOLDER
     with held(folder):  # or say that it is up already
         log = (run / PROXY_LOG).open("w", encoding="utf-8")
     command = [sys.executable, "-c", "from tidegate.cli import main; main()", "up", str(folder.absolute())]
-    command += ["--foreground", "--json", *(["--free-ports"] if free_ports else [])]
+    command += ["--foreground", "--json", *options]
     with log:
         # A session of its own: what happens to this terminal does not concern it.
         process = subprocess.Popen(
@@ -77,7 +80,8 @@ def stop_in_background(folder: Path, *, timeout_s: float) -> Stopped | None:
         remove_state(folder)
         return None
     workers = state.workers if state and state.pid == pid else ()
-    gone = tuple(worker.name for worker in workers if not _exists(worker.pid))
+    here = tuple(worker for worker in workers if worker.node is None)  # those elsewhere end with the supervisor
+    gone = tuple(worker.name for worker in here if not _exists(worker.pid))
     killed = False
     try:
         process = os.pidfd_open(pid)
@@ -97,7 +101,7 @@ def stop_in_background(folder: Path, *, timeout_s: float) -> Stopped | None:
         finally:
             os.close(process)
     give_up = time.monotonic() + _STOP_WITHIN_S
-    while alive := [worker for worker in workers if _exists(worker.pid)]:  # of a proxy that was killed
+    while alive := [worker for worker in here if _exists(worker.pid)]:  # of a proxy that was killed
         if time.monotonic() > give_up:
             raise DeploymentError(f"worker {alive[0].name!r} does not end: its Triton is process {alive[0].pid}")
         time.sleep(_LOOK_EVERY_S)

@@ -27,17 +27,36 @@ class RunningWorker(BaseModel):
     http: str
     metrics: str
     log: str
+    node: str | None = None
+    """The address of Ray's node where it is; None: this machine."""
+
+
+class RunningPart(BaseModel):
+    """A home or a front on a node of Ray's."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str
+    node: str
+    """The node's address."""
+    pid: int
+    """The process id there."""
+    addresses: dict[str, str]
+    """Of a home: where fronts find it, `home`; of a front: those for clients, `grpc`, `http` and `metrics`."""
 
 
 class RunningState(Document):
     """All that was started; addresses are those that clients use."""
 
     pid: int
-    """The process id of the proxy, which looks after the Tritons: they end with it."""
+    """The process id of the proxy, or on Ray of the supervisor, which looks after the Tritons: they end with it."""
     grpc: str
     http: str
     metrics: str
     workers: tuple[RunningWorker, ...]
+    homes: tuple[RunningPart, ...] = ()
+    """On Ray; else the proxy is one process, `pid`."""
+    fronts: tuple[RunningPart, ...] = ()
+    """On Ray; the addresses above are those of the first."""
 
 
 @contextmanager

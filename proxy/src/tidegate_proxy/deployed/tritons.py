@@ -42,11 +42,12 @@ class _Running:
 class RunningTritons:
     """The Tritons by worker. What waits for processes blocks: call it in a thread."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder`: the deployment's."""
+    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
+        """`folder`: the deployment's. `host`: the numeric address on which those of `start_all` listen."""
         self.changed: Callable[[], None] = lambda: None
         """Called, in any thread but one at a time, when another process runs, or one less; not once all are ended."""
         self._folder = folder
+        self._host = host
         self._running: dict[str, _Running] = {}
         self._lock = threading.Lock()
         self._is_closed = False
@@ -70,6 +71,7 @@ class RunningTritons:
                 grpc_port=plan.grpc_port,
                 http_port=plan.http_port,
                 metrics_port=plan.metrics_port,
+                host=self._host,
             )
             self._running[plan.name] = _Running(triton, plan.log)
         tritons = {name: running.triton for name, running in self._running.items()}

@@ -24,7 +24,7 @@ from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.faults import faults
 from tidegate_proxy.fronts import frames
-from tidegate_proxy.fronts.address import HomeAddress
+from tidegate_proxy.fronts.address import HomeAddress, RemoteAddress
 from tidegate_proxy.fronts.frames import Kind
 from tidegate_proxy.fronts.home_line import HomeLine, no_home, shutting_down
 from tidegate_proxy.fronts.relayed_call import RelayedCall
@@ -395,6 +395,10 @@ class Front:
         try:
             config = diff(self._config, self._read_again()).effective
             self._gate.follow(Gate(config))
+            if len(config.homes) == len(self.homes):  # how many there are only a restart changes
+                for line, home in zip(self.homes, config.homes, strict=True):
+                    if home.address:
+                        line.move(RemoteAddress(home, config.links))
             self._config = config
             self.in_force.settings = settings_of(config)
             logging.getLogger().setLevel(config.log.level.upper())

@@ -87,6 +87,7 @@ class HomeLine:
         self._under_way: dict[int, Relayed] = {}
         self._numbers = count(1)
         self._lost = asyncio.Event()
+        self._connecting: asyncio.Task[None] | None = None
         self._away: asyncio.TimerHandle | None = None
         """Runs while the home is about to end and come back."""
         self._waiting: list[Relayed] = []
@@ -176,8 +177,14 @@ class HomeLine:
         said = ""
         while True:
             self._lost.clear()
+            self._connecting = asyncio.ensure_future(self._address.connect(self._linked, self._refused))
             try:
-                await self._address.connect(self._linked, self._refused)
+                await self._connecting
+            except asyncio.CancelledError:
+                this = asyncio.current_task()
+                if this is None or this.cancelling():
+                    raise
+                continue  # it has moved meanwhile
             except OSError as error:
                 if self._address.is_elsewhere and str(error) != said and wait_s == longest_s:
                     said = str(error)
@@ -192,6 +199,17 @@ class HomeLine:
             else:  # it closes the link at once, and may do so again
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, longest_s)
+
+    def move(self, address: HomeAddress) -> None:
+        """It is found at another address from now on; what is under way at the old one fails."""
+        if str(address) == str(self._address):
+            return
+        log.info("home %d is at %s now", self.number, address)
+        self._address = address
+        if self._link:
+            self._link.abort()
+        elif self._connecting:
+            self._connecting.cancel()  # nobody may answer there for seconds
 
     def said_hello(self) -> None:
         """It may be asked from now on."""

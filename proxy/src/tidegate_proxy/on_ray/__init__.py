@@ -1,0 +1,15 @@
+"""A deployment on a cluster of Ray (`tidegate up --ray`): its Tritons, homes and fronts are actors on Ray's nodes.
+
+Ray says where each is; this process, the driver, starts them, sees when one is lost, has it started anew wherever Ray
+finds room, and tells the others its new address. docs/decisions/0074-ray.md says why it is done so.
+
+    plan          what is to be placed: devices with their Tritons, homes, fronts, and what each takes of a node
+      parting       a layout parted among homes
+    documents     the configuration that each home and each front is given
+    files         the files that go with them, through Ray's object store
+    actors        what runs on the nodes
+      role          a `tidegate serve` in a role, beside its actor; child: how it begins
+    supervisor    what runs here
+      part          one of those that it looks after
+    session       from the address of a cluster to clients that are served
+"""

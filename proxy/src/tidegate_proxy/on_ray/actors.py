@@ -1,0 +1,171 @@
+"""What runs on Ray's nodes. Each actor has processes beside it, which end with it; when one of them ends, it says so.
+
+An actor is made first, which is when Ray finds a node for it, and started by a call: what a call brings goes from
+process to process, while what an actor is made with is kept by Ray's head.
+"""
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from tidegate.documents import RUN_FOLDER, DeployedWorker
+from tidegate_proxy.configuration.config import TritonAddress
+from tidegate_proxy.deployed.folder import DeploymentError, WorkerPlan
+from tidegate_proxy.deployed.state import RunningWorker
+from tidegate_proxy.deployed.tritons import RunningTritons
+from tidegate_proxy.on_ray.documents import Document
+from tidegate_proxy.on_ray.files import References, write_files
+from tidegate_proxy.on_ray.role import Role, RoleNotStarted, free_port, seen_from_elsewhere
+
+_LOOK_EVERY_S: Final = 0.1
+
+
+class NotStarted(Exception):
+    """What an actor was to run did not come up; the message says why."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where Ray has put an actor."""
+
+    node: str
+    """The node's id."""
+    host: str
+    """Its address."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """What runs beside an actor."""
+
+    pid: int = 0
+    """Of a home or a front."""
+    workers: tuple[RunningWorker, ...] = ()
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Of a home: where fronts find it, as `home`; of a front: those for clients, as `grpc`, `http` and `metrics`."""
+
+
+class _OnNode:
+    """A folder on the node, which goes with the actor."""
+
+    def __init__(self) -> None:
+        self._ray: Any = import_module("ray")
+        self._folder = Path(tempfile.mkdtemp(prefix="tidegate-ray-"))
+        context = self._ray.get_runtime_context()
+        self._place = Place(context.get_node_id(), self._ray.util.get_node_ip_address())
+
+    def place(self) -> Place:
+        """Where it is."""
+        return self._place
+
+    def _remove_folder(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class TritonsActor(_OnNode):
+    """The Tritons of one device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tritons = RunningTritons(self._folder, self._place.host)
+
+    def start(self, workers: Sequence[DeployedWorker], references: References, former: str) -> Started:
+        """Start one for each worker, and wait until their models are ready. Raises NotStarted.
+
+        `references`: their repositories; `former`: the deployment's folder, where it was generated.
+        """
+        plans = [
+            WorkerPlan(
+                worker,
+                self._folder / worker.repository,
+                self._folder / RUN_FOLDER / f"{Path(worker.repository).name}.log",
+                *(0, 0, 0),
+            )
+            for worker in workers
+        ]
+        try:
+            write_files(self._ray, references, self._folder, former)
+            self._tritons.start_all(plans, lambda _name, _triton: None)
+        except (DeploymentError, OSError) as error:
+            self.stop()
+            raise NotStarted(str(error)) from None
+        return Started(workers=self._tritons.workers)
+
+    def until_it_ends(self) -> str:
+        """Wait until one of them has ended by itself; which."""
+        names = [worker.name for worker in self._tritons.workers]
+        while all(self._tritons.is_running(name) for name in names):
+            time.sleep(_LOOK_EVERY_S)
+        ended = next(name for name in names if not self._tritons.is_running(name))
+        return f"the Triton of worker {ended!r} ended"
+
+    def stop(self) -> None:
+        """End all of them."""
+        self._tritons.stop_all()
+        self._remove_folder()
+
+
+class RoleActor(_OnNode):
+    """A home, or a front with one process or several."""
+
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self._name = role
+        self._role = Role(role, self._folder)
+        self._following = threading.Lock()
+        self._latest = 0
+        """The number of its document."""
+
+    def address(self) -> str:
+        """Where a home can listen for fronts."""
+        return f"{self._place.host}:{free_port(self._place.host)}"
+
+    def start(
+        self, number: int, document: Document, secret: str, references: References, own: Mapping[str, bytes]
+    ) -> Started:
+        """Start it, and wait until it serves. Raises NotStarted.
+
+        `number`: of the document, the higher the later; `references`: the files that its configuration names; `own`:
+        those that are written for it, by name.
+        """
+        try:
+            write_files(self._ray, references, self._folder, str(self._folder))
+            for name, content in own.items():
+                (self._folder / name).write_bytes(content)
+            self._latest = number
+            self._role.start(document, secret)
+        except (RoleNotStarted, OSError) as error:
+            self._remove_folder()
+            raise NotStarted(str(error)) from None
+        if self._name == "home":
+            return Started(pid=self._role.pid, addresses={"home": document["homes"][0]["address"]})
+        said = {name.lower(): address.removesuffix("/metrics") for name, address in self._role.announced.items()}
+        addresses = {name: seen_from_elsewhere(address, self._place.host) for name, address in said.items()}
+        return Started(pid=self._role.pid, addresses=addresses)
+
+    def follow(self, number: int, document: Document) -> None:
+        """Have it take up another configuration, unless it has a later one."""
+        with self._following:
+            if number > self._latest:
+                self._latest = number
+                self._role.follow(document)
+
+    def until_it_ends(self) -> str:
+        """Wait until it has ended by itself; its last words."""
+        return self._role.wait()
+
+    def stop(self, within_s: float) -> None:
+        """Have it answer what is under way, within so many seconds, and end."""
+        self._role.stop(within_s)
+        self._remove_folder()
+
+
+def address_of(worker: RunningWorker) -> TritonAddress:
+    """Where a home finds a Triton."""
+    return TritonAddress(grpc=worker.grpc, http=worker.http, metrics=worker.metrics, worker=worker.name)

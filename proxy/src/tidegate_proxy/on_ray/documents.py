@@ -1,0 +1,82 @@
+"""The configuration of each home and each front on Ray: the deployment's, with the addresses where things are now."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import BaseModel
+
+from tidegate.documents import PROXY_FILE, Layout
+from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
+from tidegate_proxy.on_ray.plan import RayPlan
+
+SECRET_FILE: Final = "links.secret"  # noqa: S105 - a file's name
+_HOME_LAYOUT: Final = "layout.of-home.json"
+_OURS: Final = ("tritons", "layout", "homes", "plan")
+"""Fields that are said anew."""
+_OF_TRITON: Final = ("tls", "headers")
+"""What the deployment's configuration may say of a Triton beside where it is."""
+Document = Mapping[str, Any]
+"""A configuration as a file has it."""
+
+
+class Documents:
+    """Writes them."""
+
+    def __init__(self, plan: RayPlan) -> None:
+        text = (plan.deployment.folder / PROXY_FILE).read_text(encoding="utf-8")
+        given: dict[str, Any] = yaml.safe_load(text)
+        config = plan.deployment.config
+        self._listen = config.listen.model_dump()
+        if plan.deployment.free_ports:
+            self._listen = {service: address and "0.0.0.0:0" for service, address in self._listen.items()}
+        self._told_of = {triton["worker"]: triton for triton in given["tritons"] if isinstance(triton, dict)}
+        self._rest = {name: value for name, value in given.items() if name not in _OURS}
+        self._rest |= {
+            "fronts": max(1, config.fronts),
+            "links": {"secret_file": SECRET_FILE, "hold_s": config.links.hold_s},
+        }
+
+    def of_home(self, tritons: Mapping[str, TritonAddress], address: str) -> Document:
+        """A home's, which is the only one that it knows of. `tritons`: by worker; `address`: where fronts find it."""
+        home = {
+            "tritons": [
+                {name: value for name, value in self._told_of.get(worker, {}).items() if name in _OF_TRITON}
+                | {"worker": worker, "grpc": triton.grpc, "http": triton.http, "metrics": triton.metrics}
+                for worker, triton in tritons.items()
+            ],
+            "layout": _HOME_LAYOUT,
+            "address": address,
+        }
+        # Clients are with the fronts; its own metrics page is for its node alone.
+        return {**self._rest, "homes": [home], "listen": {**self._listen, "metrics": "127.0.0.1:0"}}
+
+    def of_front(self, homes: Sequence[str]) -> Document:
+        """A front's. `homes`: where they are."""
+        # Every home has to name a Triton, and a front asks none.
+        named = [{"tritons": [address], "address": address} for address in homes]
+        return {**self._rest, "homes": named, "listen": {**self._listen, "reuse_port": True}}
+
+
+def files_of_home(layout: Layout) -> dict[str, bytes]:
+    """What a home's document names beside the deployment's files."""
+    return {_HOME_LAYOUT: json.dumps(layout.model_dump(mode="json")).encode()}
+
+
+def named_files(config: ServeConfig) -> tuple[Path, ...]:
+    """The files that a configuration names."""
+    return tuple(dict.fromkeys(_paths(config)))
+
+
+def _paths(value: object) -> list[Path]:
+    if isinstance(value, Path):
+        return [value]
+    if isinstance(value, BaseModel):
+        return _paths(dict(value))
+    if isinstance(value, Mapping):
+        return [path for each in value.values() for path in _paths(each)]
+    if isinstance(value, list | tuple):
+        return [path for each in value for path in _paths(each)]
+    return []

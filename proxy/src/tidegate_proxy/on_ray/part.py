@@ -1,0 +1,90 @@
+"""One of those that Ray is to place: a device's Tritons, a home or a front, and how far it is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final
+
+from tidegate_proxy.on_ray.actors import Place, Started
+from tidegate_proxy.on_ray.plan import DevicePlan, Takes
+
+_WAIT_S: Final = (0.5, 30.0)
+"""How long one waits that was lost again and again: at first, and at last."""
+_STABLE_S: Final = 30.0
+"""Whatever ran so long is placed anew at once."""
+
+
+class Stage(Enum):
+    """How far it is."""
+
+    ABSENT = auto()
+    """Nobody has it, or had it."""
+    PLACING = auto()
+    """Ray looks for a node."""
+    FINDING = auto()
+    """A home looks for an address on its node."""
+    STARTING = auto()
+    RUNNING = auto()
+
+
+@dataclass(eq=False)
+class Part:
+    """What the supervisor knows of it."""
+
+    name: str
+    takes: Takes
+    home: int = 0
+    """The number of a home, or of a device's home."""
+    device: DevicePlan | None = None
+    """None: a home or a front."""
+    is_front: bool = False
+    stage: Stage = Stage.ABSENT
+    actor: Any = None
+    place: Place | None = None
+    """Where it is, or was last."""
+    started: Started | None = None
+    """What runs, or ran last."""
+    address: str = ""
+    """Of a home that is starting."""
+    is_outdated: bool = False
+    """Whether what it was started with is not true any more."""
+    lost_at: float | None = None
+    """Since when it is away; None: it was never there, or it is."""
+    since: float = 0.0
+    """When its stage began."""
+    is_warned: bool = False
+    """Whether was said that there is no room for it."""
+    retry_at: float = 0.0
+    _wait_s: float = _WAIT_S[0]
+
+    @property
+    def is_home(self) -> bool:
+        """Whether it schedules."""
+        return self.device is None and not self.is_front
+
+    def enter(self, stage: Stage, now: float) -> None:
+        """It is at another stage."""
+        self.stage, self.since = stage, now
+
+    def lost(self, now: float) -> None:
+        """It runs no more, or did not come to."""
+        if self.stage is Stage.RUNNING:
+            self.lost_at = now
+        has_been_stable = self.stage is Stage.RUNNING and now - self.since > _STABLE_S
+        wait_s = 0.0 if has_been_stable or self._wait_s == _WAIT_S[0] else self._wait_s
+        self._wait_s = _WAIT_S[0] * 2 if has_been_stable else min(2 * self._wait_s, _WAIT_S[1])
+        self.actor, self.is_outdated, self.is_warned = None, False, False
+        self.retry_at = now + wait_s
+        self.enter(Stage.ABSENT, now)
+
+    def options(self, strategy: Any) -> Mapping[str, Any]:  # noqa: ANN401 - of Ray's
+        """What Ray is asked for."""
+        rest = {name: amount for name, amount in self.takes.items() if name not in ("CPU", "GPU")}
+        return {
+            "num_cpus": self.takes.get("CPU", 0),
+            "num_gpus": self.takes.get("GPU", 0),
+            "resources": rest,
+            "scheduling_strategy": strategy,
+            "max_concurrency": 4,  # it waits for an end, and hears what else there is meanwhile
+            "max_restarts": 0,
+        }

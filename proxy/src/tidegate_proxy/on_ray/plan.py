@@ -1,0 +1,100 @@
+"""What of a deployment is to be placed on Ray's nodes, and what each of it takes of a node."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.documents import PROXY_FILE, DeployedWorker, DocumentError, Layout, Whole, WrongField, read_document
+from tidegate_proxy.configuration.config_file import ConfigError
+from tidegate_proxy.deployed.folder import DeploymentError, DeploymentPlan
+from tidegate_proxy.on_ray.parting import part
+
+GPU: Final = "GPU"
+"""What Ray calls a whole one."""
+Takes = Mapping[str, float]
+"""Amounts of Ray's resources, by name: `CPU`, `GPU`, or whatever nodes were started with."""
+ONE_CORE: Final[Takes] = {"CPU": 1.0}
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """A device of the layout with the Tritons of its workers, which stay together wherever Ray puts it."""
+
+    name: str
+    workers: tuple[DeployedWorker, ...]
+    home: int
+    takes: Takes
+
+
+@dataclass(frozen=True)
+class RayPlan:
+    """What is to be placed."""
+
+    deployment: DeploymentPlan
+    devices: tuple[DevicePlan, ...]
+    layouts: tuple[Layout, ...]
+    """Of each home."""
+    fronts: int
+
+
+def plan_for_ray(deployment: DeploymentPlan, homes: int, fronts: int, takes: Sequence[str]) -> RayPlan:
+    """What there is to place. `takes`: as on the command line. Raises DeploymentError, ConfigError, DocumentError."""
+    config = deployment.config
+    file = str(deployment.folder / PROXY_FILE)
+    if problems := tuple(
+        WrongField(field, words)
+        for field, words, is_given in (
+            ("controller", "on Ray workers come and go as nodes do, not by it: leave it out", config.controller),
+            ("record", "it would go with the node of its home: leave it out", config.record),
+            ("links.tls", "Ray says where homes are, so no certificate can name them: leave it out", config.links.tls),
+            (
+                "links.secret_file",
+                "on Ray each start makes a secret of its own: leave it out",
+                config.links.secret_file,
+            ),
+            ("transport", "fronts speak gRPC as http2 does: leave it out", config.transport != "http2"),
+        )
+        if is_given
+    ):
+        raise ConfigError(file, problems)
+    if config.layout is None:
+        raise DocumentError(f"{file}: layout: it names none")
+    amounts = _amounts(takes)
+    workers = [each.worker for each in deployment.workers]
+    layouts = part(read_document(config.layout, Layout), homes, [worker.name for worker in workers])
+    home_of = {worker.name: number for number, layout in enumerate(layouts) for worker in layout.workers}
+    by_device: dict[str, list[DeployedWorker]] = {}
+    for worker in workers:
+        by_device.setdefault(f"{worker.device.node}/{worker.device.id}", []).append(worker)
+    devices = []
+    for name, those in by_device.items():
+        wanted = amounts.get(those[0].device.product, amounts[""])
+        if wanted.get(GPU) and (shares := [each.name for each in those if each.slice != Whole()]):
+            raise DeploymentError(
+                f"worker {shares[0]!r} has a part of a GPU, and Ray lends whole ones alone: cut GPUs beforehand, start "
+                "Ray's nodes with a resource for each part (`ray start --resources ...`), and name that with --takes"
+            )
+        devices.append(DevicePlan(name, tuple(those), home_of[those[0].name], wanted))
+    return RayPlan(deployment, tuple(devices), layouts, fronts)
+
+
+def _amounts(takes: Sequence[str]) -> dict[str, Takes]:
+    """What a device takes, by its product; "": of any other. Raises DeploymentError."""
+    amounts: dict[str, Takes] = {"": ONE_CORE}
+    for text in takes:
+        product, *rest = text.split(",")
+        if "=" in product:
+            product, rest = "", [product, *rest]
+        wanted = {}
+        for word in rest:
+            resource, _, amount = word.partition("=")
+            try:
+                wanted[resource] = float(amount)
+            except ValueError:
+                wanted[resource] = -1.0
+            if not resource or not 0 < wanted[resource] < 1e6:
+                raise DeploymentError(f"--takes {text}: {word!r} is not RESOURCE=AMOUNT, as in GPU=1")
+        if not wanted:
+            raise DeploymentError(f"--takes {text}: it names no resource: write {text},RESOURCE=AMOUNT, as in GPU=1")
+        amounts[product] = wanted
+    return amounts

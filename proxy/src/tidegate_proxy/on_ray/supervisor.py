@@ -1,0 +1,248 @@
+"""What runs in the driver: starts all parts, and places those anew that are lost."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from itertools import count
+from typing import Any, Final
+
+from tidegate.sim.ray_cluster import first_line
+from tidegate_proxy.configuration.config import TritonAddress
+from tidegate_proxy.deployed.background import Tell
+from tidegate_proxy.deployed.folder import DeploymentError
+from tidegate_proxy.on_ray.actors import NotStarted, RoleActor, TritonsActor, address_of
+from tidegate_proxy.on_ray.documents import Document, Documents, files_of_home, named_files
+from tidegate_proxy.on_ray.files import Files
+from tidegate_proxy.on_ray.part import Part, Stage
+from tidegate_proxy.on_ray.plan import ONE_CORE, RayPlan
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S: Final = 0.1
+_STOP_WITHIN_S: Final = 15.0
+"""How long a part may take to end beyond what its own limit is."""
+_FRONTS_LAST_S: Final = 2.0
+
+
+class Supervisor:
+    """Lives in one thread. What it waits for are the answers of actors: each part has one call under way."""
+
+    def __init__(self, ray: Any, cluster: str, plan: RayPlan, secret: str, tell: Tell) -> None:  # noqa: ANN401
+        """`cluster`: what messages call it; `secret`: of the links; `tell`: hears what happens."""
+        self._ray = ray
+        self._cluster = cluster
+        self._plan = plan
+        self._secret = secret
+        self._tell = tell
+        self._documents = Documents(plan)
+        self._files = Files(ray, plan.deployment.folder)
+        self._devices = [Part(f"device {each.name}", each.takes, each.home, each) for each in plan.devices]
+        self._homes = [Part(f"home {number}", ONE_CORE, number) for number in range(len(plan.layouts))]
+        self._fronts = [Part(f"front {number}", ONE_CORE, is_front=True) for number in range(1, plan.fronts + 1)]
+        self._calls: dict[Any, Part] = {}
+        """References to what is waited for."""
+        self._numbers = count(1)
+        """Of documents: actors may hear of them in another order."""
+        self._is_serving = False
+        self.changed: Callable[[], None] = lambda: None
+        """Called when something runs elsewhere than before, once all is served."""
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """All of them."""
+        return (*self._devices, *self._homes, *self._fronts)
+
+    def start(self) -> None:
+        """Start all, and return when clients are served. Raises DeploymentError for the first that does not start."""
+        workers = [worker.name for device in self._plan.devices for worker in device.workers]
+        self._tell({"event": "starting", "workers": workers})
+        while not all(part.stage is Stage.RUNNING for part in self.parts):
+            self._step()
+        self._is_serving = True
+
+    def watch(self) -> None:
+        """For ever: place anew what is lost."""
+        while True:
+            self._step()
+
+    def stop(self) -> None:
+        """End all that runs: fronts, once what is under way is answered, then homes, then Tritons."""
+        drain_s = self._plan.deployment.config.drain_s
+        for parts, arguments, within_s in (
+            (self._fronts, (drain_s,), drain_s),
+            (self._homes, (_FRONTS_LAST_S,), _FRONTS_LAST_S),
+            (self._devices, (), 0.0),
+        ):
+            actors = [part.actor for part in parts if part.actor is not None]
+            running = [part.actor for part in parts if part.stage in (Stage.RUNNING, Stage.STARTING)]
+            ends = [actor.stop.remote(*arguments) for actor in running]
+            if ends:
+                self._ray.wait(ends, num_returns=len(ends), timeout=within_s + _STOP_WITHIN_S)
+            for actor in actors:
+                self._kill(actor)
+
+    # How parts come and go ---------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        for part in self.parts:
+            if part.stage is Stage.ABSENT and part.retry_at <= now and self._may_begin(part):
+                self._place(part, now)
+            elif part.stage is Stage.PLACING:
+                self._look_for_room(part, now)
+        if not self._calls:
+            time.sleep(_LOOK_EVERY_S)
+            return
+        done, _ = self._ray.wait(list(self._calls), timeout=_LOOK_EVERY_S)
+        for call in done:
+            part = self._calls.pop(call)
+            try:
+                self._advance(part, self._ray.get(call))
+            except self._ray.exceptions.RayTaskError as error:
+                cause = error.cause
+                self._failed(part, str(cause) if isinstance(cause, NotStarted) else f"{type(cause).__name__}: {cause}")
+            except self._ray.exceptions.RayError as error:
+                self._failed(part, first_line(error))
+
+    def _advance(self, part: Part, answer: Any) -> None:  # noqa: ANN401 - of the call that it waited for
+        """The call of a part is answered."""
+        now = time.monotonic()
+        match part.stage:
+            case Stage.PLACING:
+                part.place = answer
+                if part.is_home:
+                    part.enter(Stage.FINDING, now)
+                    self._calls[part.actor.address.remote()] = part
+                else:
+                    self._begin(part, now)
+            case Stage.FINDING:
+                part.address = answer
+                self._begin(part, now)
+            case Stage.STARTING:
+                part.started = answer
+                self._runs(part, now)
+            case Stage.RUNNING:
+                self._failed(part, answer)
+
+    def _may_begin(self, part: Part) -> bool:
+        """Whether what it needs is there. A home begins with those of its Tritons that are."""
+        if part.is_front:
+            return all(home.started for home in self._homes)
+        if part.is_home:
+            mine = [device for device in self._devices if device.home == part.home]
+            return (any if self._is_serving else all)(device.stage is Stage.RUNNING for device in mine)
+        return True
+
+    def _place(self, part: Part, now: float) -> None:
+        """Have Ray find a node. Homes are best beside a Triton of theirs, the first front beside this process."""
+        strategies = import_module("ray.util.scheduling_strategies")
+        near = ""
+        if part.is_home:
+            running = (each for each in self._devices if each.home == part.home and each.stage is Stage.RUNNING)
+            near = next((each.place.node for each in running if each.place), "")
+        elif part is self._fronts[0]:
+            near = self._ray.get_runtime_context().get_node_id()
+        strategy = strategies.NodeAffinitySchedulingStrategy(near, soft=True) if near else "SPREAD"
+        kind, arguments = (TritonsActor, ()) if part.device else (RoleActor, ("front" if part.is_front else "home",))
+        part.actor = self._ray.remote(kind).options(**part.options(strategy)).remote(*arguments)
+        part.enter(Stage.PLACING, now)
+        self._calls[part.actor.place.remote()] = part
+
+    def _begin(self, part: Part, now: float) -> None:
+        """Have it started on the node where it is."""
+        part.enter(Stage.STARTING, now)
+        if part.device:
+            files = self._files.of_workers(part.device.workers)
+            call = part.actor.start.remote(part.device.workers, files, str(self._plan.deployment.folder.absolute()))
+        else:
+            files = self._files.of(named_files(self._plan.deployment.config))
+            own = files_of_home(self._plan.layouts[part.home]) if part.is_home else {}
+            call = part.actor.start.remote(next(self._numbers), self._document_of(part), self._secret, files, own)
+        self._calls[call] = part
+
+    def _runs(self, part: Part, now: float) -> None:
+        """It serves: those who need it hear where."""
+        part.enter(Stage.RUNNING, now)
+        self._calls[part.actor.until_it_ends.remote()] = part
+        if part.is_outdated:
+            self._tell_news(part)
+        if part.device:
+            for worker in part.device.workers:
+                self._tell({"event": "ready", "worker": worker.name, "grpc": self._tritons_of(part)[worker.name].grpc})
+            self._tell_news(self._homes[part.home])
+        elif part.is_home:
+            for front in self._fronts:
+                self._tell_news(front)
+        if self._is_serving:
+            away_s = now - part.lost_at if part.lost_at else 0.0
+            host = part.place.host if part.place else ""
+            self._tell({"event": "back", "part": part.name, "node": host, "away_s": round(away_s, 3)})
+            log.warning("%s runs again, on node %s, after %.1f s", part.name, host, away_s)
+            self.changed()
+        part.lost_at = None
+
+    def _failed(self, part: Part, why: str) -> None:
+        """It is lost, or did not start. Raises DeploymentError where clients were never served."""
+        if not self._is_serving:
+            where = f" on node {part.place.host}" if part.place else ""
+            raise DeploymentError(f"{self._cluster}: {part.name} did not start{where}: {why}")
+        self._kill(part.actor)
+        part.lost(time.monotonic())
+        self._tell({"event": "lost", "part": part.name, "why": why})
+        log.error("%s is lost: %s", part.name, why)
+
+    def _tell_news(self, part: Part) -> None:
+        """Have a home or a front know where those are that it asks."""
+        part.is_outdated = part.stage is Stage.STARTING
+        if part.stage is Stage.RUNNING:
+            part.actor.follow.remote(next(self._numbers), self._document_of(part))
+
+    def _kill(self, actor: Any) -> None:  # noqa: ANN401 - a handle
+        try:
+            self._ray.kill(actor)
+        except (self._ray.exceptions.RayError, ValueError) as error:  # it is gone
+            log.debug("%s", error)
+
+    # What they are told ------------------------------------------------------------------------------------------
+
+    def _document_of(self, part: Part) -> Document:
+        if part.is_front:
+            return self._documents.of_front([home.address for home in self._homes])
+        tritons: dict[str, TritonAddress] = {}
+        for device in self._devices:
+            if device.home == part.home and device.stage is Stage.RUNNING:
+                tritons |= self._tritons_of(device)
+        return self._documents.of_home(tritons, part.address)
+
+    @staticmethod
+    def _tritons_of(device: Part) -> Mapping[str, TritonAddress]:
+        workers = device.started.workers if device.started else ()
+        return {worker.name: address_of(worker) for worker in workers}
+
+    def _look_for_room(self, part: Part, now: float) -> None:
+        """Say that Ray finds no node. Raises DeploymentError where clients were never served."""
+        limit_s = self._plan.deployment.config.wait_s
+        if part.is_warned or now - part.since < limit_s:
+            return
+        part.is_warned = True
+        wanted = ", ".join(f"{name}={amount:g}" for name, amount in part.takes.items())
+        words = (
+            f"{self._cluster}: no node had {wanted} free for {part.name} within {limit_s:g} s (wait_s). "
+            f"{self._nodes()}. Add nodes, end what holds theirs, or say with --takes what a device takes"
+        )
+        if not self._is_serving:
+            raise DeploymentError(words)
+        log.error("%s", words)
+
+    def _nodes(self) -> str:
+        nodes = []
+        for node in self._ray.nodes():
+            if node["Alive"]:
+                has = [
+                    f"{name}={amount:g}"
+                    for name, amount in sorted(node["Resources"].items())
+                    if not name.startswith(("node:", "memory", "object_store_memory"))
+                ]
+                nodes.append(f"{node['NodeManagerAddress']}: {', '.join(has) or 'nothing'}")
+        return f"Its nodes have, in all: {'; '.join(nodes)}"
