@@ -38,7 +38,7 @@ test-training: .venv-training/installed  ## The tests of `tidegate train-inss`, 
 	OMP_NUM_THREADS=1 .venv-training/bin/pytest tests/plugins/inss/training tests/plugins/inss/learned
 
 test-machines: .venv-machines/installed  ## The tests on real clusters of Dask and Ray, which skip elsewhere, in .venv-machines (2 minutes)
-	.venv-machines/bin/pytest tests/core/sim/test_clusters.py
+	.venv-machines/bin/pytest tests/core/sim/test_clusters.py tests/machines
 
 lint: .venv/installed  ## ruff, strict mypy, import contracts
 	$(BIN)/ruff format --check .

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -111,7 +111,8 @@ def up(
         elif homes > 1 or fronts > 1 or takes:
             raise DeploymentError("--homes, --fronts and --takes say what --ray ADDRESS is to place: give that, too")
         if foreground and as_json:
-            stay(_print_line)
+            with redirect_stdout(sys.stderr):  # whoever else prints, as Ray does
+                stay(_print_line)
             return
         with _progress(errors) as show:
             if foreground:
@@ -257,9 +258,10 @@ def _say(console: "Console", folder: Path, state: "RunningState", remedy: str) -
 
 
 def _print_line(event: "Event") -> None:
+    assert sys.__stdout__ is not None, "nobody closes it"
     try:
-        sys.stdout.write(json.dumps(event) + "\n")
-        sys.stdout.flush()
+        sys.__stdout__.write(json.dumps(event) + "\n")
+        sys.__stdout__.flush()
     except BrokenPipeError:
         # Who started us in the background reads until clients are served, and no further.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())

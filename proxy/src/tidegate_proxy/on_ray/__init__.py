@@ -8,6 +8,7 @@ finds room, and tells the others its new address. docs/decisions/0074-ray.md say
     documents     the configuration that each home and each front is given
     files         the files that go with them, through Ray's object store
     actors        what runs on the nodes
+      own_folder    their folders there
       role          a `tidegate serve` in a role, beside its actor; child: how it begins
     supervisor    what runs here
       part          one of those that it looks after

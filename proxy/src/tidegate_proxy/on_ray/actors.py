@@ -5,7 +5,6 @@ process to process, while what an actor is made with is kept by Ray's head.
 """
 
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from tidegate_proxy.deployed.state import RunningWorker
 from tidegate_proxy.deployed.tritons import RunningTritons
 from tidegate_proxy.on_ray.documents import Document
 from tidegate_proxy.on_ray.files import References, write_files
+from tidegate_proxy.on_ray.own_folder import own_folder
 from tidegate_proxy.on_ray.role import Role, RoleNotStarted, free_port, seen_from_elsewhere
 
 _LOOK_EVERY_S: Final = 0.1
@@ -56,7 +56,7 @@ class _OnNode:
 
     def __init__(self) -> None:
         self._ray: Any = import_module("ray")
-        self._folder = Path(tempfile.mkdtemp(prefix="tidegate-ray-"))
+        self._folder = own_folder()
         context = self._ray.get_runtime_context()
         self._place = Place(context.get_node_id(), self._ray.util.get_node_ip_address())
 

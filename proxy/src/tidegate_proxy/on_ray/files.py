@@ -22,7 +22,11 @@ class Files:
         self._ray = ray
         self._folder = folder.absolute()
         self._objects: dict[tuple[int, int], Any] = {}
-        """By device and inode. They are there as long as this is."""
+        """By device and inode."""
+
+    def forget(self) -> None:
+        """Put files anew. Ray may know of copies of an object on a node that is gone, and wait for them."""
+        self._objects.clear()
 
     def of_workers(self, workers: Iterable[DeployedWorker]) -> References:
         """The model repositories of workers. Raises OSError."""

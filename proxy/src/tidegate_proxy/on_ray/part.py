@@ -1,6 +1,5 @@
 """One of those that Ray is to place: a device's Tritons, a home or a front, and how far it is."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
@@ -23,6 +22,8 @@ class Stage(Enum):
     """Ray looks for a node."""
     FINDING = auto()
     """A home looks for an address on its node."""
+    PLACED = auto()
+    """It waits for what it needs."""
     STARTING = auto()
     RUNNING = auto()
 
@@ -54,6 +55,8 @@ class Part:
     """When its stage began."""
     is_warned: bool = False
     """Whether was said that there is no room for it."""
+    avoids: tuple[str, ...] = ()
+    """The nodes that it is not placed on, as they may be gone."""
     retry_at: float = 0.0
     _wait_s: float = _WAIT_S[0]
 
@@ -77,8 +80,9 @@ class Part:
         self.retry_at = now + wait_s
         self.enter(Stage.ABSENT, now)
 
-    def options(self, strategy: Any) -> Mapping[str, Any]:  # noqa: ANN401 - of Ray's
+    def options(self, strategy: Any) -> dict[str, Any]:  # noqa: ANN401 - of Ray's
         """What Ray is asked for."""
+        avoided = {"label_selector": {"ray.io/node-id": f"!in({','.join(self.avoids)})"}} if self.avoids else {}
         rest = {name: amount for name, amount in self.takes.items() if name not in ("CPU", "GPU")}
         return {
             "num_cpus": self.takes.get("CPU", 0),
@@ -87,4 +91,5 @@ class Part:
             "scheduling_strategy": strategy,
             "max_concurrency": 4,  # it waits for an end, and hears what else there is meanwhile
             "max_restarts": 0,
+            **avoided,
         }

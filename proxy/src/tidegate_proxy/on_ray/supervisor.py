@@ -22,7 +22,10 @@ log = logging.getLogger(__name__)
 _LOOK_EVERY_S: Final = 0.1
 _STOP_WITHIN_S: Final = 15.0
 """How long a part may take to end beyond what its own limit is."""
+_SUSPECT_S: Final = 20.0
+"""How long a node is avoided that does not answer. Ray itself takes about 15 s to see that one is gone."""
 _FRONTS_LAST_S: Final = 2.0
+_STARTING_OR_RUNNING: Final = (Stage.STARTING, Stage.RUNNING)
 
 
 class Supervisor:
@@ -44,6 +47,8 @@ class Supervisor:
         """References to what is waited for."""
         self._numbers = count(1)
         """Of documents: actors may hear of them in another order."""
+        self._suspects: dict[str, float] = {}
+        """The ids of nodes that are avoided, with until when."""
         self._is_serving = False
         self.changed: Callable[[], None] = lambda: None
         """Called when something runs elsewhere than before, once all is served."""
@@ -87,10 +92,12 @@ class Supervisor:
     def _step(self) -> None:
         now = time.monotonic()
         for part in self.parts:
-            if part.stage is Stage.ABSENT and part.retry_at <= now and self._may_begin(part):
+            if part.stage is Stage.ABSENT and part.retry_at <= now and self._may_be_placed(part):
                 self._place(part, now)
             elif part.stage is Stage.PLACING:
                 self._look_for_room(part, now)
+            elif part.stage is Stage.PLACED and self._may_start(part):
+                self._start(part, now)
         if not self._calls:
             time.sleep(_LOOK_EVERY_S)
             return
@@ -102,6 +109,10 @@ class Supervisor:
             except self._ray.exceptions.RayTaskError as error:
                 cause = error.cause
                 self._failed(part, str(cause) if isinstance(cause, NotStarted) else f"{type(cause).__name__}: {cause}")
+            except self._ray.exceptions.ActorUnavailableError as error:
+                if part.place:
+                    self._suspects[part.place.node] = now + _SUSPECT_S
+                self._failed(part, first_line(error))
             except self._ray.exceptions.RayError as error:
                 self._failed(part, first_line(error))
 
@@ -115,32 +126,42 @@ class Supervisor:
                     part.enter(Stage.FINDING, now)
                     self._calls[part.actor.address.remote()] = part
                 else:
-                    self._begin(part, now)
+                    part.enter(Stage.PLACED, now)
             case Stage.FINDING:
                 part.address = answer
-                self._begin(part, now)
+                part.enter(Stage.PLACED, now)
             case Stage.STARTING:
                 part.started = answer
                 self._runs(part, now)
             case Stage.RUNNING:
                 self._failed(part, answer)
 
-    def _may_begin(self, part: Part) -> bool:
-        """Whether what it needs is there. A home begins with those of its Tritons that are."""
+    def _may_be_placed(self, part: Part) -> bool:
+        """Whether it is known what it is best beside."""
+        return not part.is_home or any(device.place for device in self._of_home(part.home, *_STARTING_OR_RUNNING))
+
+    def _may_start(self, part: Part) -> bool:
+        """Whether what it needs is there. A home that comes back begins with those of its Tritons that run."""
         if part.is_front:
             return all(home.started for home in self._homes)
         if part.is_home:
-            mine = [device for device in self._devices if device.home == part.home]
-            return (any if self._is_serving else all)(device.stage is Stage.RUNNING for device in mine)
+            running = self._of_home(part.home, Stage.RUNNING)
+            return bool(running) and (self._is_serving or len(running) == len(self._of_home(part.home, *Stage)))
         return True
+
+    def _of_home(self, number: int, *stages: Stage) -> Sequence[Part]:
+        """The devices of a home that are at one of some stages."""
+        return [device for device in self._devices if device.home == number and device.stage in stages]
 
     def _place(self, part: Part, now: float) -> None:
         """Have Ray find a node. Homes are best beside a Triton of theirs, the first front beside this process."""
         strategies = import_module("ray.util.scheduling_strategies")
+        part.avoids = avoided = tuple(node for node, until in self._suspects.items() if until > now)
         near = ""
         if part.is_home:
-            running = (each for each in self._devices if each.home == part.home and each.stage is Stage.RUNNING)
-            near = next((each.place.node for each in running if each.place), "")
+            devices = self._of_home(part.home, *_STARTING_OR_RUNNING)
+            places = [device.place.node for device in devices if device.place]
+            near = next((node for node in places if node not in avoided), "")
         elif part is self._fronts[0]:
             near = self._ray.get_runtime_context().get_node_id()
         strategy = strategies.NodeAffinitySchedulingStrategy(near, soft=True) if near else "SPREAD"
@@ -149,9 +170,11 @@ class Supervisor:
         part.enter(Stage.PLACING, now)
         self._calls[part.actor.place.remote()] = part
 
-    def _begin(self, part: Part, now: float) -> None:
+    def _start(self, part: Part, now: float) -> None:
         """Have it started on the node where it is."""
         part.enter(Stage.STARTING, now)
+        if self._is_serving:
+            self._files.forget()
         if part.device:
             files = self._files.of_workers(part.device.workers)
             call = part.actor.start.remote(part.device.workers, files, str(self._plan.deployment.folder.absolute()))
@@ -210,9 +233,8 @@ class Supervisor:
         if part.is_front:
             return self._documents.of_front([home.address for home in self._homes])
         tritons: dict[str, TritonAddress] = {}
-        for device in self._devices:
-            if device.home == part.home and device.stage is Stage.RUNNING:
-                tritons |= self._tritons_of(device)
+        for device in self._of_home(part.home, Stage.RUNNING):
+            tritons |= self._tritons_of(device)
         return self._documents.of_home(tritons, part.address)
 
     @staticmethod
@@ -222,6 +244,11 @@ class Supervisor:
 
     def _look_for_room(self, part: Part, now: float) -> None:
         """Say that Ray finds no node. Raises DeploymentError where clients were never served."""
+        if part.avoids and now - part.since > _SUSPECT_S:  # by now Ray knows better which nodes there are
+            self._kill(part.actor)
+            self._calls = {call: other for call, other in self._calls.items() if other is not part}
+            part.enter(Stage.ABSENT, now)
+            return
         limit_s = self._plan.deployment.config.wait_s
         if part.is_warned or now - part.since < limit_s:
             return

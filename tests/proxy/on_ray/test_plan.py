@@ -1,0 +1,96 @@
+"""What is asked of Ray for a deployment, the configuration of its homes and fronts, and what is said of what cannot be."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.proxy.on_ray.deployment import layout, write_deployment
+from tidegate.documents import Layout, Mps
+from tidegate_proxy.configuration.config import TritonAddress
+from tidegate_proxy.configuration.config_file import ConfigError, read_config
+from tidegate_proxy.configuration.home_config import of_home
+from tidegate_proxy.deployed.folder import DeploymentError, read_plan
+from tidegate_proxy.on_ray.documents import SECRET_FILE, Document, Documents, files_of_home, named_files
+from tidegate_proxy.on_ray.plan import RayPlan, plan_for_ray
+
+
+def plan(folder: Path, *takes: str, of: Layout | None = None, homes: int = 2, **config: Any) -> RayPlan:  # noqa: ANN401
+    return plan_for_ray(read_plan(write_deployment(folder, of or layout("ant", "cat"), **config)), homes, 1, takes)
+
+
+@pytest.mark.parametrize(
+    ("takes", "expected"),
+    [
+        ((), [{"CPU": 1}, {"CPU": 1}]),
+        (("GPU=1",), [{"GPU": 1}, {"GPU": 1}]),
+        (("CPU=2", "T4,GPU=1,accelerator_type:T4=0.001"), [{"GPU": 1, "accelerator_type:T4": 0.001}, {"CPU": 2}]),
+    ],
+)
+def test_a_device_takes_what_is_said_of_its_product(
+    tmp_path: Path, takes: tuple[str, ...], expected: list[dict[str, float]]
+) -> None:
+    whole = layout("ant", "cat")
+    ant, cat = whole.workers
+    ant = ant.model_copy(update={"device": type(ant.device)("here", 0, "T4")})
+    found = plan(tmp_path, *takes, of=whole.model_copy(update={"workers": (ant, cat)}))
+    assert [device.takes for device in found.devices] == expected
+    assert [(device.name, device.home) for device in found.devices] == [("here/0", 0), ("here/1", 1)]
+
+
+@pytest.mark.parametrize(
+    ("takes", "config", "says"),
+    [
+        (("GPU",), {}, "--takes GPU: it names no resource"),
+        (("GPU=none",), {}, "--takes GPU=none: 'GPU=none' is not RESOURCE=AMOUNT, as in GPU=1"),
+        (("T4,GPU=-1",), {}, "'GPU=-1' is not RESOURCE=AMOUNT"),
+        ((), {"record": "log.jsonl"}, "record: it would go with the node of its home: leave it out"),
+        ((), {"links": {"secret_file": "tidegate.yaml"}}, "links.secret_file: on Ray each start makes a secret"),
+        ((), {"controller": {"name": "replan"}}, "controller: on Ray workers come and go as nodes do"),
+    ],
+)
+def test_what_cannot_be_placed_is_told(
+    tmp_path: Path, takes: tuple[str, ...], config: dict[str, Any], says: str
+) -> None:
+    with pytest.raises((DeploymentError, ConfigError), match=says.replace("(", r"\(").replace(".", r"\.")):
+        plan(tmp_path, *takes, **config)
+
+
+def test_a_share_of_a_gpu_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
+    whole = layout("ant")
+    (worker,) = whole.workers
+    shared = whole.model_copy(update={"workers": (worker.model_copy(update={"slice": Mps(percent=50)}),)})
+    assert plan(tmp_path / "one", of=shared).devices[0].takes == {"CPU": 1}
+    with pytest.raises(DeploymentError, match="worker 'on-ant' has a part of a GPU, and Ray lends whole ones alone"):
+        plan(tmp_path / "two", "GPU=1", of=shared)
+
+
+def test_each_home_and_front_gets_a_configuration_that_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from" / "tokens.json").write_text("{}")
+    found = plan(tmp_path / "from", fronts=3, links={"hold_s": 4}, listen="0.0.0.0:8101", drain_s=5)
+    documents = Documents(found)
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / SECRET_FILE).write_text("0123456789abcdef")
+    for name, content in files_of_home(found.layouts[1]).items():
+        (there / name).write_bytes(content)
+
+    def read(document: Document) -> Any:  # noqa: ANN401
+        (there / "tidegate.yaml").write_text(yaml.safe_dump(dict(document)))
+        return read_config(there / "tidegate.yaml")
+
+    cat = TritonAddress(grpc="n1:1", http="n1:2", metrics="n1:3", worker="on-cat")
+    home = of_home(read(documents.of_home({"on-cat": cat}, "n1:9")), 0, 1)
+    assert home.tritons == (cat,)
+    assert home.layout and Layout.model_validate_json(home.layout.read_bytes()) == found.layouts[1]
+    assert (home.homes[0].address, home.drain_s, home.links.hold_s) == ("n1:9", 5, 4)
+    front = read(documents.of_front(["n0:9", "n1:9"]))
+    assert [each.address for each in front.homes] == ["n0:9", "n1:9"]
+    assert (front.fronts, front.listen.grpc, front.listen.reuse_port) == (3, "0.0.0.0:8101", True)
+
+
+def test_the_files_that_a_configuration_names_go_along(tmp_path: Path) -> None:
+    found = plan(tmp_path, tls={"cert": "layout.json", "key": "deployment.json"})
+    assert {path.name for path in named_files(found.deployment.config)} == {"layout.json", "deployment.json"}
