@@ -48,4 +48,5 @@ transport/         gRPC, two ways behind one interface: libnghttp2 in the event 
 access/ configuration/ observability/   TLS and credentials; the file; metrics, statistics, traces, logs
 embedded/          the tritonserver of the nvidia-pytriton wheel, started and stopped
 deployed/          a deployment on this machine: embedded Tritons and the proxy before them (`tidegate up`)
+on_ray/            the same on the nodes of a cluster of Ray (`tidegate up --ray`)
 """

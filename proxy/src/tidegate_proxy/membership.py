@@ -171,7 +171,9 @@ class Membership:
                     self._engine.handle(plan)
                     return
                 for worker in present:
-                    if catalog.backend_of[worker.id] is returning:
+                    former = before.backend_of.get(worker.id)
+                    is_replaced = former is not None and not former.alive  # by another process, at another address
+                    if is_replaced or catalog.backend_of[worker.id] is returning:
                         self._engine.handle(WorkerJoined(now_ns, worker))
                         joined.append(worker.id)
             except Exception:

@@ -32,6 +32,20 @@ def test_each_home_has_its_tritons_and_a_record_of_its_own(tmp_path: Path) -> No
         of_home(config, 1, 3)
 
 
+def test_each_home_may_have_a_layout_of_its_own(tmp_path: Path) -> None:
+    worker = {"grpc": "a:1", "worker": "w"}
+    (tmp_path / "layout.json").write_text("{}")
+    config = _read(tmp_path, homes=[{"tritons": [worker], "layout": "layout.json"}, {"tritons": ["b:1"]}])
+    assert of_home(config, 0, 2).layout == tmp_path / "layout.json"
+    assert of_home(config, 1, 2).layout is None
+    with pytest.raises(ConfigError, match=r"homes\.1\.tritons\.0\.worker: with a layout every Triton is one of its"):
+        _read(
+            tmp_path, homes=[{"tritons": [worker], "layout": "layout.json"}, {"tritons": [{**worker, "grpc": "b:1"}]}]
+        )
+    with pytest.raises(ConfigError, match=r"give each home its own, homes\.N\.layout"):
+        _read(tmp_path, layout="layout.json")
+
+
 def test_a_plan_of_the_planner_says_which_model_is_whose(tmp_path: Path) -> None:
     plan = {"kind": "subclusters", "objective": 1.0, "bound": None, "subclusters": [], "assignment": {"m": 1, "n": 0}}
     (tmp_path / "plan.json").write_text(json.dumps(plan))

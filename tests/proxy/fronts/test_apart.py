@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -140,6 +141,30 @@ def test_either_is_restarted_under_load_and_no_request_is_lost(
     assert failures == []
     for part in (*fronts, *parts):
         part.stop()
+
+
+def is_ready(client: Any) -> bool:
+    try:
+        return bool(client.is_model_ready("ant"))
+    except InferenceServerException:
+        return False
+
+
+def test_a_front_hears_where_a_home_is_now(
+    start: Make, pair: list[Any], ports: list[int], tmp_path: Path, tensors: Make, eventually: Make
+) -> None:
+    there, elsewhere, clients = ports
+    write(tmp_path, pair[:1], [there, elsewhere, clients])
+    home = start("--role", "home", "--home", "0", says="home")
+    front = start("--role", "front", says="gRPC")
+    write(tmp_path, pair[:1], [elsewhere, there, clients])
+    home.forked.kill()  # as its machine does
+    start("--role", "home", "--home", "0", says="home")
+    front.forked.send_signal(signal.SIGHUP)
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{clients}") as client:
+        eventually(lambda: f"home 0 is at 127.0.0.1:{elsewhere} now" in front.said(), "the front to have heard of it")
+        eventually(lambda: is_ready(client), "the front to have found it")
+        assert client.infer("ant", tensors({"X": ROW})).as_numpy("Y").tolist() == ROW.tolist()
 
 
 def test_who_does_not_know_the_secret_is_asked_nothing(

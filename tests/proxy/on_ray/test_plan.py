@@ -1,11 +1,13 @@
-"""What is asked of Ray for a deployment, the configuration of its homes and fronts, and what is said of what cannot be."""
+"""What is asked of Ray for a deployment, what its homes and fronts are told, and what is said of what cannot be."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.proxy.deployed.test_deployed import run
 from tests.proxy.on_ray.deployment import layout, write_deployment
 from tidegate.documents import Layout, Mps
 from tidegate_proxy.configuration.config import TritonAddress
@@ -13,7 +15,9 @@ from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.configuration.home_config import of_home
 from tidegate_proxy.deployed.folder import DeploymentError, read_plan
 from tidegate_proxy.on_ray.documents import SECRET_FILE, Document, Documents, files_of_home, named_files
+from tidegate_proxy.on_ray.own_folder import own_folder
 from tidegate_proxy.on_ray.plan import RayPlan, plan_for_ray
+from tidegate_proxy.on_ray.session import serve_on_ray
 
 
 def plan(folder: Path, *takes: str, of: Layout | None = None, homes: int = 2, **config: Any) -> RayPlan:  # noqa: ANN401
@@ -94,3 +98,22 @@ def test_each_home_and_front_gets_a_configuration_that_can_be_read(tmp_path: Pat
 def test_the_files_that_a_configuration_names_go_along(tmp_path: Path) -> None:
     found = plan(tmp_path, tls={"cert": "layout.json", "key": "deployment.json"})
     assert {path.name for path in named_files(found.deployment.config)} == {"layout.json", "deployment.json"}
+
+
+def test_ray_is_an_extra_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(DeploymentError, match=r'--ray auto: .*; pip install "tidegate\[ray\]"'):
+        serve_on_ray(plan(tmp_path), "auto", lambda event: None)
+    result = run("up", tmp_path, "--homes", 2)
+    assert (result.exit_code, "give that, too" in result.stderr) == (1, True)
+
+
+def test_what_a_killed_actor_has_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = tmp_path / "tidegate-ray-left"
+    left.mkdir()
+    (left / "lock").touch()
+    mine = own_folder()
+    assert not left.exists()
+    other = own_folder()
+    assert mine.is_dir() and other.is_dir() and mine != other

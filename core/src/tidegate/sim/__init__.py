@@ -7,7 +7,8 @@ cluster      workers as a scenario describes them: truth says how long they take
 control      brings about what a controller wants: workers join after a start-up time, and leave by draining
 build        from a scenario to a simulation; run: one run of it; record, result: what it measured
 goodput      the highest rate that is carried; sweep: a grid of changes; parallel: many runs at once,
-             by a backend: processes, or a cluster (on_dask, on_ray) whose machines are in agreement with this one
+             by a backend: processes, or a cluster (on_dask, on_ray by ray_cluster) whose machines are in
+             agreement with this one
 detail       what charts need of a run beyond its figures
 document     the results as JSON; report, goodput_report, sweep_report: as pages, made of
 verdicts     the sentences at the top; charts, gantt_charts, over_load: what is drawn; tables: what is listed

@@ -102,7 +102,7 @@ def up(
         plan = read_plan(folder, free_ports=free_ports)
         for name in plan.left_out:
             errors.print(f"[yellow]notice:[/] worker {escape(repr(name))} is not started: tidegate.yaml leaves it out")
-        stay: "Callable[[Tell], None]" = partial(_stay, plan)
+        stay: Callable[[Tell], None] = partial(_stay, plan)
         options = ["--free-ports"] if free_ports else []
         if ray:
             stay = partial(_stay_on_ray, plan_for_ray(plan, homes, fronts, takes or ()), ray)

@@ -41,7 +41,7 @@ class RunningPart(BaseModel):
     pid: int
     """The process id there."""
     addresses: dict[str, str]
-    """Of a home: where fronts find it, `home`; of a front: those for clients, `grpc`, `http` and `metrics`."""
+    """Where fronts find a home, `home`; where clients find a front, `grpc`, `http` and `metrics`."""
 
 
 class RunningState(Document):

@@ -45,10 +45,10 @@ class Started:
     """What runs beside an actor."""
 
     pid: int = 0
-    """Of a home or a front."""
+    """The process of a home or a front."""
     workers: tuple[RunningWorker, ...] = ()
     addresses: Mapping[str, str] = field(default_factory=dict)
-    """Of a home: where fronts find it, as `home`; of a front: those for clients, as `grpc`, `http` and `metrics`."""
+    """Where fronts find a home, as `home`; where clients find a front, as `grpc`, `http` and `metrics`."""
 
 
 class _OnNode:

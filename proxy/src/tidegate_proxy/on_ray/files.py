@@ -16,13 +16,13 @@ _CONFIG: Final = "config.pbtxt"
 
 
 class Files:
-    """Those of this machine. Each is put into the store once, however many repositories are linked to it."""
+    """The files of this machine. Each is put into the store once, however many repositories are linked to it."""
 
     def __init__(self, ray: Any, folder: Path) -> None:  # noqa: ANN401 - a module
         self._ray = ray
         self._folder = folder.absolute()
         self._objects: dict[tuple[int, int], Any] = {}
-        """By device and inode."""
+        """The objects of files, by device and inode."""
 
     def forget(self) -> None:
         """Put files anew. Ray may know of copies of an object on a node that is gone, and wait for them."""
@@ -39,7 +39,7 @@ class Files:
         return {str(path.relative_to(self._folder)): self._put(path) for path in paths}
 
     def of(self, paths: Iterable[Path]) -> References:
-        """Those of some files that are in the folder; others have to be on the nodes already. Raises OSError."""
+        """Some files, if they are in the folder; others have to be on the nodes already. Raises OSError."""
         inside = [path for path in paths if path.absolute().is_relative_to(self._folder)]
         return {str(path.absolute().relative_to(self._folder)): self._put(path) for path in inside}
 

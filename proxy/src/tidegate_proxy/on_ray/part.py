@@ -46,7 +46,7 @@ class Part:
     started: Started | None = None
     """What runs, or ran last."""
     address: str = ""
-    """Of a home that is starting."""
+    """Where fronts find a home, from when it starts."""
     is_outdated: bool = False
     """Whether what it was started with is not true any more."""
     lost_at: float | None = None

@@ -33,7 +33,7 @@ class RayPlan:
     deployment: DeploymentPlan
     devices: tuple[DevicePlan, ...]
     layouts: tuple[Layout, ...]
-    """Of each home."""
+    """The layout of each home."""
     fronts: int
 
 

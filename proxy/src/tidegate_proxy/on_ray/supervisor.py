@@ -46,7 +46,7 @@ class Supervisor:
         self._calls: dict[Any, Part] = {}
         """References to what is waited for."""
         self._numbers = count(1)
-        """Of documents: actors may hear of them in another order."""
+        """Each document has one, as actors may hear of them in another order."""
         self._suspects: dict[str, float] = {}
         """The ids of nodes that are avoided, with until when."""
         self._is_serving = False
