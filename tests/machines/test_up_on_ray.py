@@ -32,7 +32,7 @@ ON_DEVICES = ("--takes", "dev=1", "--free-ports")
 SERVED_AGAIN_WITHIN_S = 60
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head that has no device, and two nodes with room for two each."""
     pytest.importorskip("ray", reason="Ray is not installed: make test-machines")
@@ -129,49 +129,6 @@ class Load:
                     self.failed[name].append(str(error))
 
 
-def test_a_node_that_is_killed_under_load_costs_its_models_alone_until_they_are_elsewhere(
-    cluster: Any,  # noqa: ANN401
-    folder: Path,
-) -> None:
-    command = [TIDEGATE, "up", str(folder), "--ray", cluster.address, "--homes", "2", *ON_DEVICES]
-    up = subprocess.Popen([*command, "--foreground", "--json"], stdout=subprocess.PIPE, text=True)
-    too_late = threading.Timer(120, up.kill)
-    too_late.start()
-    try:
-        assert up.stdout is not None
-        events = (json.loads(line) for line in up.stdout)
-        state = next(event for event in events if event["event"] in ("serving", "failed"))["state"]
-        nodes = {
-            node.node_id: descendants(node.all_processes["raylet"][0].process.pid) for node in cluster.worker_nodes
-        }
-        (ant,) = (worker["pid"] for worker in state["workers"] if worker["name"] == "on-ant")
-        (victim,) = (processes for processes in nodes.values() if ant in processes)
-        assert state["homes"][0]["pid"] in victim, "the home is beside its Triton"
-        assert state["fronts"][0]["pid"] not in victim
-        with Load(state["grpc"]) as load:
-            eventually(load.are_served, "both models to be answered")
-            for pid in victim:  # as a machine goes that loses its power
-                os.kill(pid, signal.SIGKILL)
-            back = (event["part"] for event in events if event["event"] == "back")
-            assert [next(back), next(back)] == ["device here/0", "home 0"]
-            eventually(load.are_served, "both to be answered again")
-        assert load.failed["cat"] == [], "the other node goes on"
-        assert load.failed["ant"]
-        assert {why.split("]")[0] for why in load.failed["ant"]} <= {
-            "[StatusCode.UNAVAILABLE",
-            "[StatusCode.DEADLINE_EXCEEDED",
-        }
-        now = json.loads((folder / "run" / "state.json").read_text())
-        assert not set(pids(now)) & set(victim)
-        up.send_signal(signal.SIGINT)
-        assert up.wait(60) == 0
-        eventually(lambda: not any(map(exists, pids(now))), "all to end")
-    finally:
-        too_late.cancel()
-        up.kill()
-        up.communicate()
-
-
 def test_what_is_up_in_the_background_is_served_and_ends_without_a_trace(
     cluster: Any,  # noqa: ANN401
     folder: Path,
@@ -246,3 +203,47 @@ def test_nobody_at_the_address_is_one_line_with_the_remedy(folder: Path) -> None
     assert done.stderr.count("\n") <= 2
     assert "error: Ray at 127.0.0.1:9: no head answers" in done.stderr
     assert "`ray start --head`, or name another --ray" in done.stderr
+
+
+def test_a_node_that_is_killed_under_load_costs_its_models_alone_until_they_are_elsewhere(
+    cluster: Any,  # noqa: ANN401
+    folder: Path,
+) -> None:
+    """The last test, as it costs the cluster a node."""
+    command = [TIDEGATE, "up", str(folder), "--ray", cluster.address, "--homes", "2", *ON_DEVICES]
+    up = subprocess.Popen([*command, "--foreground", "--json"], stdout=subprocess.PIPE, text=True)
+    too_late = threading.Timer(120, up.kill)
+    too_late.start()
+    try:
+        assert up.stdout is not None
+        events = (json.loads(line) for line in up.stdout)
+        state = next(event for event in events if event["event"] in ("serving", "failed"))["state"]
+        nodes = {
+            node.node_id: descendants(node.all_processes["raylet"][0].process.pid) for node in cluster.worker_nodes
+        }
+        (ant,) = (worker["pid"] for worker in state["workers"] if worker["name"] == "on-ant")
+        (victim,) = (processes for processes in nodes.values() if ant in processes)
+        assert state["homes"][0]["pid"] in victim, "the home is beside its Triton"
+        assert state["fronts"][0]["pid"] not in victim
+        with Load(state["grpc"]) as load:
+            eventually(load.are_served, "both models to be answered")
+            for pid in victim:  # as a machine goes that loses its power
+                os.kill(pid, signal.SIGKILL)
+            back = (event["part"] for event in events if event["event"] == "back")
+            assert [next(back), next(back)] == ["device here/0", "home 0"]
+            eventually(load.are_served, "both to be answered again")
+        assert load.failed["cat"] == [], "the other node goes on"
+        assert load.failed["ant"]
+        assert {why.split("]")[0] for why in load.failed["ant"]} <= {
+            "[StatusCode.UNAVAILABLE",
+            "[StatusCode.DEADLINE_EXCEEDED",
+        }
+        now = json.loads((folder / "run" / "state.json").read_text())
+        assert not set(pids(now)) & set(victim)
+        up.send_signal(signal.SIGINT)
+        assert up.wait(60) == 0
+        eventually(lambda: not any(map(exists, pids(now))), "all to end")
+    finally:
+        too_late.cancel()
+        up.kill()
+        up.communicate()

@@ -305,6 +305,33 @@ def test_a_pool_that_loses_a_worker_goes_on_with_the_rest(
                 check(answer.result(), np.full((1, 3), float(index))) if index not in (26,) else None
 
 
+def test_a_worker_that_was_lost_takes_part_again_at_another_address(
+    start_triton: Make,
+    start_tidegate: Make,
+    repositories: dict[str, Path],
+    connect: Make,
+    tmp_path: Path,
+    eventually: Make,
+) -> None:
+    layout = deepcopy(LAYOUT)
+    layout["models"][0]["pipelines"] = [{"partitions": ["m.0-3"], "batch": 4}]
+    layout["partitions"], layout["workers"] = layout["partitions"][:1], layout["workers"][:1]
+    x = np.ones((1, 3), np.float32)
+    with mortal(start_triton, repositories["slow"]) as first, mortal(start_triton, repositories["slow"]) as second:
+        config = write_config(tmp_path, {"slow-0": first}, layout)
+        tidegate = start_tidegate([], config=config)
+        client = connect(tidegate)
+        assert infer(client, x).as_numpy("HALF") is not None
+        os.kill(first.pid, signal.SIGKILL)
+        eventually(lambda: "is lost" in tidegate.log, "the loss to be noticed")
+        with pytest.raises(InferenceServerException, match="no worker is left"):
+            infer(client, x)
+        write_config(tmp_path, {"slow-0": second}, layout)
+        os.kill(tidegate.pid, signal.SIGHUP)
+        eventually(lambda: "configuration taken up" in tidegate.log, "the other address")
+        np.testing.assert_array_equal(infer(client, x).as_numpy("HALF"), x / 2)
+
+
 def test_another_layout_is_taken_up_without_losing_a_request(
     tritons: dict[str, EmbeddedTriton],
     start_tidegate: Make,

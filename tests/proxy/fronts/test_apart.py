@@ -143,7 +143,7 @@ def test_either_is_restarted_under_load_and_no_request_is_lost(
         part.stop()
 
 
-def is_ready(client: Any) -> bool:
+def is_ready(client: triton_grpc.InferenceServerClient) -> bool:
     try:
         return bool(client.is_model_ready("ant"))
     except InferenceServerException:

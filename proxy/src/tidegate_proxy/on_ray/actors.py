@@ -52,11 +52,11 @@ class Started:
 
 
 class _OnNode:
-    """A folder on the node, which goes with the actor."""
+    """Has a folder on the node from its start to its end."""
 
     def __init__(self) -> None:
         self._ray: Any = import_module("ray")
-        self._folder = own_folder()
+        self._folder: Path | None = None
         context = self._ray.get_runtime_context()
         self._place = Place(context.get_node_id(), self._ray.util.get_node_ip_address())
 
@@ -64,8 +64,13 @@ class _OnNode:
         """Where it is."""
         return self._place
 
+    def _make_folder(self) -> Path:
+        self._folder = own_folder()
+        return self._folder
+
     def _remove_folder(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class TritonsActor(_OnNode):
@@ -73,32 +78,37 @@ class TritonsActor(_OnNode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._tritons = RunningTritons(self._folder, self._place.host)
+        self._tritons: RunningTritons | None = None
 
     def start(self, workers: Sequence[DeployedWorker], references: References, former: str) -> Started:
         """Start one for each worker, and wait until their models are ready. Raises NotStarted.
 
         `references`: their repositories; `former`: the deployment's folder, where it was generated.
         """
-        plans = [
-            WorkerPlan(
-                worker,
-                self._folder / worker.repository,
-                self._folder / RUN_FOLDER / f"{Path(worker.repository).name}.log",
-                *(0, 0, 0),
-            )
-            for worker in workers
-        ]
         try:
-            write_files(self._ray, references, self._folder, former)
+            folder = self._make_folder()
+            write_files(self._ray, references, folder, former)
+            plans = [
+                WorkerPlan(
+                    worker,
+                    folder / worker.repository,
+                    folder / RUN_FOLDER / f"{Path(worker.repository).name}.log",
+                    *(0, 0, 0),
+                )
+                for worker in workers
+            ]
+            self._tritons = RunningTritons(folder, self._place.host)
             self._tritons.start_all(plans, lambda _name, _triton: None)
         except (DeploymentError, OSError) as error:
             self.stop()
-            raise NotStarted(str(error)) from None
+            # Its log has gone with the folder.
+            lines = [line for line in str(error).splitlines() if not line.startswith("(the whole log")]
+            raise NotStarted("\n".join(lines)) from None
         return Started(workers=self._tritons.workers)
 
     def until_it_ends(self) -> str:
         """Wait until one of them has ended by itself; which."""
+        assert self._tritons is not None, "it was started"
         names = [worker.name for worker in self._tritons.workers]
         while all(self._tritons.is_running(name) for name in names):
             time.sleep(_LOOK_EVERY_S)
@@ -107,7 +117,8 @@ class TritonsActor(_OnNode):
 
     def stop(self) -> None:
         """End all of them."""
-        self._tritons.stop_all()
+        if self._tritons:
+            self._tritons.stop_all()
         self._remove_folder()
 
 
@@ -117,7 +128,7 @@ class RoleActor(_OnNode):
     def __init__(self, role: str) -> None:
         super().__init__()
         self._name = role
-        self._role = Role(role, self._folder)
+        self._role: Role | None = None
         self._following = threading.Lock()
         self._latest = 0
         """The number of its document."""
@@ -135,10 +146,12 @@ class RoleActor(_OnNode):
         those that are written for it, by name.
         """
         try:
-            write_files(self._ray, references, self._folder, str(self._folder))
+            folder = self._make_folder()
+            write_files(self._ray, references, folder, str(folder))
             for name, content in own.items():
-                (self._folder / name).write_bytes(content)
+                (folder / name).write_bytes(content)
             self._latest = number
+            self._role = Role(self._name, folder)
             self._role.start(document, secret)
         except (RoleNotStarted, OSError) as error:
             self._remove_folder()
@@ -152,17 +165,19 @@ class RoleActor(_OnNode):
     def follow(self, number: int, document: Document) -> None:
         """Have it take up another configuration, unless it has a later one."""
         with self._following:
-            if number > self._latest:
+            if self._role and number > self._latest:
                 self._latest = number
                 self._role.follow(document)
 
     def until_it_ends(self) -> str:
         """Wait until it has ended by itself; its last words."""
+        assert self._role is not None, "it was started"
         return self._role.wait()
 
     def stop(self, within_s: float) -> None:
         """Have it answer what is under way, within so many seconds, and end."""
-        self._role.stop(within_s)
+        if self._role:
+            self._role.stop(within_s)
         self._remove_folder()
 
 
