@@ -15,6 +15,7 @@ from typing import Any, Final
 import yaml
 
 from tidegate_proxy.configuration.addresses import host_of, port_of
+from tidegate_proxy.on_ray.child import BEGIN
 from tidegate_proxy.on_ray.documents import SECRET_FILE, Document
 
 _CONFIG: Final = "tidegate.yaml"
@@ -92,10 +93,9 @@ class Role:
     def _run(self) -> None:
         arguments = ["serve", str(self._folder / _CONFIG), "--role", self._role]
         arguments += ["--home", "0"] if self._role == "home" else []
-        begin = "from tidegate_proxy.on_ray.child import main; main()"
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", begin, str(os.getpid()), *arguments],
+                [sys.executable, "-c", BEGIN, str(os.getpid()), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
