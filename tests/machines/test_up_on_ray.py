@@ -25,6 +25,7 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.proxy.on_ray.deployment import layout, write_deployment
+from tidegate_proxy.embedded.guardian import Task, remove_traces
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 TIDEGATE = str(Path(sys.executable).with_name("tidegate"))
@@ -85,6 +86,12 @@ def descendants(pid: int) -> list[int]:
         with suppress(OSError):
             children += map(int, task.read_text().split())
     return [pid, *(each for child in children for each in descendants(child))]
+
+
+def tasks_of(pid: int) -> list[Task]:
+    """What a guardian of a Triton would remove in the end, were it not killed; nothing for other processes."""
+    words = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+    return [json.loads(words[-1])] if len(words) > 1 and words[-2].endswith("guardian.py") else []
 
 
 def one(client: Any, model: str) -> None:  # noqa: ANN401
@@ -212,6 +219,7 @@ def test_a_node_that_is_killed_under_load_costs_its_models_alone_until_they_are_
     """The last test, as it costs the cluster a node."""
     command = [TIDEGATE, "up", str(folder), "--ray", cluster.address, "--homes", "2", *ON_DEVICES]
     up = subprocess.Popen([*command, "--foreground", "--json"], stdout=subprocess.PIPE, text=True)
+    tasks: list[Task] = []
     too_late = threading.Timer(120, up.kill)
     too_late.start()
     try:
@@ -227,6 +235,7 @@ def test_a_node_that_is_killed_under_load_costs_its_models_alone_until_they_are_
         assert state["fronts"][0]["pid"] not in victim
         with Load(state["grpc"]) as load:
             eventually(load.are_served, "both models to be answered")
+            tasks = [task for pid in victim for task in tasks_of(pid)]
             for pid in victim:  # as a machine goes that loses its power
                 os.kill(pid, signal.SIGKILL)
             back = (event["part"] for event in events if event["event"] == "back")
@@ -245,5 +254,7 @@ def test_a_node_that_is_killed_under_load_costs_its_models_alone_until_they_are_
         eventually(lambda: not any(map(exists, pids(now))), "all to end")
     finally:
         too_late.cancel()
+        for task in tasks:
+            remove_traces(task)
         up.kill()
         up.communicate()

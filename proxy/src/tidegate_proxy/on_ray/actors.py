@@ -5,6 +5,7 @@ process to process, while what an actor is made with is kept by Ray's head.
 """
 
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -87,6 +88,7 @@ class TritonsActor(_OnNode):
         """
         try:
             folder = self._make_folder()
+            tempfile.tempdir = str(folder)  # for what Tritons leave there whose actor is killed
             write_files(self._ray, references, folder, former)
             plans = [
                 WorkerPlan(
