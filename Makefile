@@ -37,7 +37,7 @@ test-homes: .venv/installed  ## The same tests with two homes behind two fronts
 test-training: .venv-training/installed  ## The tests of `tidegate train-inss`, which skip elsewhere: with torch, in .venv-training (2 minutes)
 	OMP_NUM_THREADS=1 .venv-training/bin/pytest tests/plugins/inss/training tests/plugins/inss/learned
 
-test-machines: .venv-machines/installed  ## The tests on real clusters of Dask and Ray, which skip elsewhere, in .venv-machines (2 minutes)
+test-machines: .venv-machines/installed  ## The tests on real clusters of Dask and Ray, which skip elsewhere, in .venv-machines (5 minutes)
 	.venv-machines/bin/pytest tests/core/sim/test_clusters.py tests/machines
 
 lint: .venv/installed  ## ruff, strict mypy, import contracts
