@@ -86,6 +86,20 @@ class PolicyOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+class BatchIds:
+    """Numbers for batches, in the order in which they are dispatched."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, first: int) -> None:
+        self._next = first
+
+    def draw(self) -> int:
+        """A number that was never drawn."""
+        self._next += 1
+        return self._next - 1
+
+
 class Policy(ABC):
     """One method per event, each returning commands; the engine calls them one at a time, in the order of time.
 
@@ -95,18 +109,18 @@ class Policy(ABC):
     """
 
     Options: ClassVar[type[PolicyOptions]] = PolicyOptions
-    best_effort: ClassVar[bool] = False
+    best_effort: bool = False
     """True: may dispatch what is predicted to be late (invariant 8 is not asked of it)."""
-    drops_in_time: ClassVar[str] = ""
+    drops_in_time: str = ""
     """Why this policy may drop what an idle worker would answer in time, in a sentence; empty: it does not.
 
     With a reason, invariant 10 is not asked of it.
     """
-    quantile: ClassVar[float] = 0.99
+    quantile: float = 0.99
     """The share of legs that is to be done by when it was planned: what `Profile.planned_ns` is learned to cover."""
     runs_pipelines: ClassVar[bool] = False
     """True: schedules models that are split into partitions (`Model.pipelines`), too."""
-    overlaps: ClassVar[bool] = False
+    overlaps: bool = False
     """True: a worker is told to be ready (WorkerReady) before the leg that it runs is over, so that it never idles.
 
     The policy plans the start of what it then dispatches for the event's `free_ns`.
@@ -121,7 +135,8 @@ class Policy(ABC):
 
         A policy that counts arrivals hands them over in `successor`, and asks `arrives_anew`.
         """
-        self._next_batch_id = setup.first_batch_id
+        self.batch_ids = BatchIds(setup.first_batch_id)
+        """Where its batches have their ids from."""
 
     @classmethod
     def check_models(cls, models: Iterable[Model]) -> None:
@@ -132,6 +147,14 @@ class Policy(ABC):
                 f"it schedules whole models only, and {split!r} is split into partitions: "
                 "choose a policy that runs pipelines, such as ppipe, or serve the model unsplit"
             )
+
+    def check_plan(self, models: Iterable[Model], workers: Iterable[Worker]) -> None:
+        """Raises ValueError for models or workers with which no successor of this policy can go on."""
+        self.check_models(models)
+
+    def is_best_effort(self, model: str) -> bool:
+        """Whether it may dispatch requests of a model that are predicted to be late."""
+        return self.best_effort
 
     def successor(self, setup: Setup) -> Self:
         """The policy that goes on where the models, workers or network have changed: of the same class and options.
@@ -150,8 +173,7 @@ class Policy(ABC):
 
     def new_batch_id(self) -> int:
         """A batch id that was never used."""
-        self._next_batch_id += 1
-        return self._next_batch_id - 1
+        return self.batch_ids.draw()
 
     def handle(self, event: AnyEvent) -> Commands:
         """Let the method that is named after the event answer it."""

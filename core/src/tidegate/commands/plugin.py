@@ -1,6 +1,6 @@
-"""Registers the core's subcommands."""
+"""Registers the core's policy of policies, and its subcommands."""
 
-from tidegate.api import CommandSpec, hookimpl
+from tidegate.api import CommandSpec, PolicySpec, hookimpl
 from tidegate.commands.goodput import goodput
 from tidegate.commands.new_policy import new_policy
 from tidegate.commands.plan import plan
@@ -10,6 +10,13 @@ from tidegate.commands.simulate import simulate
 from tidegate.commands.sizes import sizes
 from tidegate.commands.story import story
 from tidegate.commands.sweep import sweep
+from tidegate.host.by_model import ByModel
+
+
+@hookimpl
+def tidegate_policies() -> list[PolicySpec]:
+    """Offer `by-model`."""
+    return [PolicySpec("by-model", "Several policies, each for models and workers of its own.", ByModel)]
 
 
 @hookimpl

@@ -45,9 +45,9 @@ class BatchCosts:
         models: Mapping[str, Model],
         places: Mapping[str, Place],
         expectations: Expectations,
-        is_best_effort: Callable[[], bool],
+        is_best_effort: Callable[[str], bool],
     ) -> None:
-        """`places`: by model; `is_best_effort`: whether the policy runs what is late."""
+        """`places`: by model; `is_best_effort`: whether the policy runs what is late of a model."""
         self._models = models
         self._places = places
         self._expectations = expectations
@@ -57,7 +57,7 @@ class BatchCosts:
 
     def counts_time_of(self, request: Request) -> bool:
         """Whether a request is given up when it cannot be in time."""
-        return request.deadline_ns != NEVER and not self._is_best_effort()
+        return request.deadline_ns != NEVER and not self._is_best_effort(request.model)
 
     def hopeless_ns(self, request: Request) -> int:
         """The instant from which on a request is late even alone, however little that takes (`Profile.least_ns`)."""

@@ -42,7 +42,7 @@ def _carry_out(state: State, command: AnyCommand) -> None:
 def _dispatch(state: State, batch: Batch) -> None:
     fleet, queued = state.fleet, state.queued
     taken, rows = check_dispatch(state.now_ns, state.next_batch_id, batch, queued, state.models, fleet.bookings)
-    if not state.policy.best_effort:
+    if not state.policy.is_best_effort(batch.model):
         check_deadlines(batch, taken, rows, fleet.workers, state.expectations.profiles)
     state.next_batch_id = batch.id + 1
     for request in taken:

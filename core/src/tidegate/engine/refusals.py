@@ -24,6 +24,7 @@ def check_event(event: AnyStimulus, state: State, policies: Policies | None) -> 
         match event:
             case WorkerJoined():
                 state.expectations.check([event.worker], state.models)
+                state.policy.check_plan(state.models.values(), [event.worker])
             case PlanChanged():
                 _check_plan(event, state.policy, state.fleet.bookings, state.expectations)
             case PolicyChanged():
@@ -53,7 +54,7 @@ def _check_plan(
     for worker_id, booked in bookings.items():
         if booked.legs and wanted.get(worker_id, booked.worker) != booked.worker:
             raise ValueError(f"{booked.worker.name!r} is busy and is to be another worker: give that a new id")
-    policy.check_models(event.models)
+    policy.check_plan(event.models, event.workers)
     extended = Expectations(expectations.profiles.values(), learn=False)
     extended.extend(event.profiles, event.models)
     extended.check(event.workers, {model.name: model for model in event.models})

@@ -39,9 +39,9 @@ class SharedWorkers:
         expectations: Expectations,
         places: Mapping[str, Place],
         patience_ns: int,
-        is_best_effort: Callable[[], bool],
+        is_best_effort: Callable[[str], bool],
     ) -> None:
-        """`places`: by model; `is_best_effort`: whether the policy runs what is late."""
+        """`places`: by model; `is_best_effort`: whether the policy runs what is late of a model."""
         self.waiting = 0
         """Requests that have not started, held or not."""
         self.contended = False

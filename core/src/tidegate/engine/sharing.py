@@ -156,8 +156,8 @@ class Sharing:
             shared = SharedWorkers(fleet, self._expectations, of_group, self._patience_ns, self._is_best_effort)
             self._shared_by.update(dict.fromkeys(of_group, shared))
 
-    def _is_best_effort(self) -> bool:
-        return self._succession.policy.best_effort
+    def _is_best_effort(self, model: str) -> bool:
+        return self._succession.policy.is_best_effort(model)
 
     def _queued_by(self, shared: SharedWorkers) -> Iterator[Request]:
         return (

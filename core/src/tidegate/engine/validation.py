@@ -52,14 +52,14 @@ def _requests(state: State, reducer: Reducer) -> Iterator[str]:
         yield f"tries are counted of {sorted(stray)}, which have ended"
     if state.reprieved or state.learned:
         yield "the policy was not told all"
-    if not state.policy.best_effort:
-        yield from _hurried(state)
+    yield from _hurried(state)
 
 
 def _hurried(state: State) -> Iterator[str]:
     """Nobody waits whose time is over, behind one that has more."""
     latest_ns: dict[str, tuple[int, int]] = {}
-    in_time = (request for request in state.queued.values() if not request.is_late)
+    runs_late = state.policy.is_best_effort
+    in_time = (request for request in state.queued.values() if not request.is_late and not runs_late(request.model))
     for request in sorted(in_time, key=lambda request: request.arrival_ns):
         deadline_ns, arrival_ns = latest_ns.get(request.model, (0, 0))
         if request.deadline_ns < min(state.now_ns, deadline_ns) and arrival_ns < request.arrival_ns:

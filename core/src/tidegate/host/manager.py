@@ -102,8 +102,11 @@ class Plugins:
 
     def make_policy(self, name: str, setup: Setup, options: dict[str, Any]) -> Policy:
         """Make a policy by name. Raises PluginError naming the option that is wrong and those that exist."""
-        spec = self.policy(name)
-        return make_policy(spec, setup, options)
+        return make_policy(self.policy(name), setup, options, self)
+
+    def check_options(self, policy: str, options: dict[str, Any]) -> None:
+        """Raises PluginError where a policy does not take these options; names what is wrong, and those that exist."""
+        _validated(self.policy(policy).policy.Options, options, f"policy {policy!r}", plugins=self)
 
     def make_controller(self, choice: ControllerChoice, layout: Layout, *, seed: int = 0) -> Controller:
         """Make the controller that a file names, over the layout that serves at the start.
@@ -147,14 +150,17 @@ class Plugins:
         raise UnknownPlugin(f"no {word} named {name!r} is installed{installed}{broken}")
 
 
-def make_policy(spec: PolicySpec, setup: Setup, options: dict[str, Any]) -> Policy:
-    """Make a policy with validated options. Raises PluginError naming what is wrong."""
-    validated = _validated(spec.policy.Options, options, f"policy {spec.name!r}")
+def make_policy(spec: PolicySpec, setup: Setup, options: dict[str, Any], plugins: Plugins | None = None) -> Policy:
+    """Make a policy with validated options. Raises PluginError naming what is wrong.
+
+    `plugins`: where it finds others that its options name; None: those that are installed.
+    """
+    validated = _validated(spec.policy.Options, options, f"policy {spec.name!r}", plugins=plugins)
     try:
         spec.policy.check_models(setup.models)
+        return spec.policy(setup, validated)
     except ValueError as error:
         raise PluginError(f"policy {spec.name!r}: {error}") from error
-    return spec.policy(setup, validated)
 
 
 def make_controller(
@@ -176,9 +182,11 @@ def make_observer(spec: ObserverSpec, options: dict[str, Any]) -> Observer:
     return spec.observer(_validated(spec.observer.Options, options, f"observer {spec.name!r}"))
 
 
-def _validated(kind: type[Options], options: dict[str, Any], of: str, folder: Path | None = None) -> Options:
+def _validated(
+    kind: type[Options], options: dict[str, Any], of: str, folder: Path | None = None, plugins: Plugins | None = None
+) -> Options:
     try:
-        return kind.model_validate(options, context={"folder": folder or Path()})
+        return kind.model_validate(options, context={"folder": folder or Path(), "plugins": plugins})
     except ValidationError as error:
         wrong = "; ".join(map(str, wrong_fields(error, kind, whole="options")))
         raise PluginError(f"options of {of}: {wrong}") from error

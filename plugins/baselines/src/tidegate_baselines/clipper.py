@@ -1,7 +1,7 @@
 """Clipper: the batch size is not planned but found by trial (Crankshaw et al., *Clipper*, section 4.3.1)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 from pydantic import Field
 
@@ -48,7 +48,7 @@ class Clipper(QueueingPolicy):
 
     Options = ClipperOptions
     options: ClipperOptions
-    best_effort: ClassVar[bool] = True
+    best_effort = True
 
     def __init__(self, setup: Setup, options: ClipperOptions) -> None:
         super().__init__(setup, options)

@@ -4,7 +4,7 @@ Shen et al., *Nexus*, sections 5 and 6; as the baseline of Symphony, sections 2.
 """
 
 from statistics import NormalDist
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, PositiveFloat
 
@@ -103,7 +103,7 @@ class Nexus(Policy):
 
     Options = NexusOptions
     options: NexusOptions
-    quantile: ClassVar[float] = NormalDist().cdf(1.0)
+    quantile = NormalDist().cdf(1.0)
     """Its authors' profiles are the mean and one standard deviation. Batches planned to take half of an SLO leave no
     room for more: where times varied by a tenth, the 99th percentile lost 5.0 % of the requests, and this 0.3 %."""
     drops_in_time = "a request runs on the worker that it was routed to or nowhere, whoever else is idle"

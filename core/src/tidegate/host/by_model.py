@@ -1,0 +1,268 @@
+"""Several policies in one Tidegate: each decides for models of its own, on workers that host no others."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Self
+
+from msgspec.structs import replace
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, model_validator
+
+from tidegate.api import (
+    Advise,
+    AnyCommand,
+    AnyEvent,
+    BatchFailed,
+    CancelTimer,
+    Commands,
+    Dispatch,
+    Drop,
+    ExecutionTimesUpdated,
+    LegFinished,
+    Model,
+    Policy,
+    PolicyOptions,
+    PolicySpec,
+    ProfileUpdated,
+    RequestArrived,
+    RequestCancelled,
+    SetTimer,
+    Setup,
+    TimerFired,
+    WakeSlackUpdated,
+    Worker,
+    WorkerDelayed,
+    WorkerJoined,
+    WorkerLost,
+    WorkerReady,
+)
+from tidegate.api.events import TimerKey
+from tidegate.host.manager import PluginError, Plugins, make_policy
+from tidegate.toolkit import FirstComeFirstServed
+
+REST = PolicySpec("first come, first served", "The oldest on the first idle worker.", FirstComeFirstServed)
+"""Who decides for the models that no part names."""
+NOBODY = -1
+"""Whose a worker is that hosts none of the models."""
+
+
+class Part(BaseModel):
+    """Models, and the policy that decides for them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    models: tuple[str, ...] = Field(min_length=1, description="Names of models, or patterns such as `bert*`")
+    policy: str = Field(description="`tidegate plugins` lists them")
+    options: dict[str, Any] = Field(default_factory=dict, description="Options of that policy")
+    _spec: PolicySpec = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _known(self, info: ValidationInfo) -> Self:
+        """Look the policy up: among the plugins of the context, else among those that are installed."""
+        plugins: Plugins = (info.context or {}).get("plugins") or Plugins.installed()
+        try:
+            self._spec = plugins.policy(self.policy)
+            plugins.check_options(self.policy, self.options)
+        except PluginError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    @property
+    def spec(self) -> PolicySpec:
+        """The policy that is named."""
+        return self._spec
+
+    def names(self, model: str) -> bool:
+        """Whether a model is one of these."""
+        return any(fnmatchcase(model, pattern) for pattern in self.models)
+
+
+class ByModelOptions(PolicyOptions):
+    """Options of `by-model`."""
+
+    parts: tuple[Part, ...] = Field(
+        default=(),
+        description="Who decides for which models: the first part that names a model has it. Models that none names are "
+        "served first come, first served",
+    )
+
+
+class ByModel(Policy):
+    """Each part decides for its models, as if there were no others; no worker hosts models of two parts.
+
+    A part is told what concerns its models and its workers, and what it commands is passed on. Where a part breaks,
+    all of them are replaced.
+    """
+
+    Options = ByModelOptions
+    options: ByModelOptions
+    best_effort = True
+    runs_pipelines = True
+
+    def __init__(self, setup: Setup, options: ByModelOptions, before: Sequence[Policy] = ()) -> None:
+        """`before`: the policies of the parts that these follow, in the order of the options.
+
+        Raises ValueError where a worker hosts models of two parts, PluginError where a part cannot be made.
+        """
+        super().__init__(setup, options)
+        self._part_of = self._parts_of(setup.models)
+        self._part_of_worker = {worker.id: _part_that_has(worker, self._part_of) for worker in setup.workers}
+        """Of workers that were lost, too: what failed there is told after that."""
+        self._part_of_request: dict[int, int] = {}
+        """By id, of what is queued."""
+        self.parts: list[Policy] = []
+        """The policies of the parts, in the order of the options; the last one is for all other models."""
+        for index, part in enumerate([*options.parts, None]):
+            own = self._setup_of(index)
+            if before:
+                policy = before[index].successor(own)
+            else:
+                policy = make_policy(part.spec, own, part.options) if part else make_policy(REST, own, {})
+            self.inherited |= policy.inherited
+            policy.inherited, policy.batch_ids = self.inherited, self.batch_ids
+            self.parts.append(policy)
+        self._advised = [0] * len(self.parts)
+        deciding = [policy for policy in self.parts if policy.setup.models]
+        self.overlaps = any(policy.overlaps for policy in deciding)
+        self.quantile = max((policy.quantile for policy in deciding), default=Policy.quantile)
+        self.drops_in_time = "; ".join(filter(None, (policy.drops_in_time for policy in deciding)))
+
+    def successor(self, setup: Setup) -> Self:
+        """Each part is followed by its own successor."""
+        return type(self)(setup, self.options, self.parts)
+
+    def check_plan(self, models: Iterable[Model], workers: Iterable[Worker]) -> None:
+        """Raises ValueError for a model that its part cannot schedule, and a worker that hosts models of two parts."""
+        models = tuple(models)
+        for index, policy in enumerate(self.parts):
+            policy.check_models(model for model in models if self._part_named(model.name) == index)
+        part_of = self._parts_of(models)
+        for worker in workers:
+            _part_that_has(worker, part_of)
+
+    def is_best_effort(self, model: str) -> bool:
+        """As the part has it that decides for the model."""
+        return self.parts[self._part_named(model)].is_best_effort(model)
+
+    # Events ------------------------------------------------------------------------------------------------------
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        """It is queued at the part of its model."""
+        index = self._part_of_request[event.request.id] = self._part_of[event.request.model]
+        return self._tell(index, event)
+
+    def on_request_cancelled(self, event: RequestCancelled) -> Commands:
+        """It is gone from the part where it was queued."""
+        return self._tell(self._part_of_request.pop(event.request_id), event)
+
+    def on_leg_finished(self, event: LegFinished) -> Commands:
+        """The worker's part is told."""
+        return self._tell(self._part_of_worker[event.worker_id], event)
+
+    def on_batch_failed(self, event: BatchFailed) -> Commands:
+        """The worker's part is told."""
+        return self._tell(self._part_of_worker[event.worker_id], event)
+
+    def on_worker_ready(self, event: WorkerReady) -> Commands:
+        """The worker's part is told, unless a leg still runs there and this part does not overlap legs."""
+        index = self._part_of_worker[event.worker_id]
+        overlaps = event.free_ns > event.now_ns
+        return () if overlaps and not self.parts[index].overlaps else self._tell(index, event)
+
+    def on_worker_delayed(self, event: WorkerDelayed) -> Commands:
+        """The worker's part is told, if it overlaps legs."""
+        index = self._part_of_worker[event.worker_id]
+        return self._tell(index, event) if self.parts[index].overlaps else ()
+
+    def on_timer_fired(self, event: TimerFired) -> Commands:
+        """The part is told that has set it, by the name that it gave it."""
+        assert isinstance(event.key, tuple), "all timers are named by _key"
+        index, is_tuple, *key = event.key
+        assert isinstance(index, int), "all timers are named by _key"
+        return self._tell(index, replace(event, key=tuple(key) if is_tuple else key[0]))
+
+    def on_worker_joined(self, event: WorkerJoined) -> Commands:
+        """It is the part's whose models it hosts."""
+        index = self._part_of_worker[event.worker.id] = _part_that_has(event.worker, self._part_of)
+        return self._tell(index, event)
+
+    def on_worker_lost(self, event: WorkerLost) -> Commands:
+        """Its part is told."""
+        return self._tell(self._part_of_worker[event.worker_id], event)
+
+    def on_profile_updated(self, event: ProfileUpdated) -> Commands:
+        """The part of the profile's partition is told."""
+        return self._tell(self._part_of.get(event.profile.partition, NOBODY), event)
+
+    def on_execution_times_updated(self, event: ExecutionTimesUpdated) -> Commands:
+        """The part of the model is told."""
+        return self._tell(self._part_of.get(event.times.model, NOBODY), event)
+
+    def on_wake_slack_updated(self, event: WakeSlackUpdated) -> Commands:
+        """All parts are told: one process wakes for them."""
+        return [command for index in range(len(self.parts)) for command in self._tell(index, event)]
+
+    # Parts -------------------------------------------------------------------------------------------------------
+
+    def _tell(self, index: int, event: AnyEvent) -> Commands:
+        return () if index == NOBODY else list(self._relay(index, self.parts[index].handle(event)))
+
+    def _relay(self, index: int, commands: Commands) -> Iterator[AnyCommand]:
+        """What a part commands, with names of timers that are no other part's, and advice for all parts together."""
+        for command in commands:
+            match command:
+                case Dispatch(batch):
+                    for request_id in batch.request_ids:
+                        del self._part_of_request[request_id]
+                case Drop(request_id):
+                    del self._part_of_request[request_id]
+                case SetTimer(key, at_ns):
+                    command = SetTimer(_key(index, key), at_ns)
+                case CancelTimer(key):
+                    command = CancelTimer(_key(index, key))
+                case Advise():
+                    self._advised[index] = command.workers
+                    command = replace(command, workers=sum(self._advised))
+                case _:  # of batches and their workers, which are one part's anyway
+                    pass
+            yield command
+
+    def _part_named(self, model: str) -> int:
+        """The first part that names a model, else the one for all others."""
+        parts = self.options.parts
+        return next((index for index, part in enumerate(parts) if part.names(model)), len(parts))
+
+    def _parts_of(self, models: Iterable[Model]) -> dict[str, int]:
+        """The part that decides, by model and by partition."""
+        part_of = {}
+        for model in models:
+            index = part_of[model.name] = self._part_named(model.name)
+            part_of |= {partition: index for path in model.paths for partition in path.partitions}
+        return part_of
+
+    def _setup_of(self, index: int) -> Setup:
+        """What a part is made of: its models, its workers, and the profiles of what they host."""
+        setup = self.setup
+        return replace(
+            setup,
+            models=tuple(model for model in setup.models if self._part_of[model.name] == index),
+            workers=tuple(worker for worker in setup.workers if self._part_of_worker[worker.id] == index),
+            profiles=tuple(known for known in setup.profiles if self._part_of.get(known.partition) == index),
+            execution_times=tuple(known for known in setup.execution_times if self._part_of.get(known.model) == index),
+        )
+
+
+def _part_that_has(worker: Worker, part_of: Mapping[str, int]) -> int:
+    """The part whose models a worker hosts. Raises ValueError where it hosts those of several."""
+    hosted = {part_of[partition]: partition for partition in worker.hosts if partition in part_of}
+    if len(hosted) > 1:
+        one, other, *_ = hosted.values()
+        raise ValueError(
+            f"worker {worker.name!r} hosts {one!r} and {other!r}, for which different parts decide: let one part name "
+            "both, or give the models of each part workers of their own"
+        )
+    return next(iter(hosted), NOBODY)
+
+
+def _key(index: int, key: TimerKey) -> TimerKey:
+    """A timer's name that no other part has."""
+    return (index, 1, *key) if isinstance(key, tuple) else (index, 0, key)
