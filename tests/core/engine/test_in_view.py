@@ -15,7 +15,7 @@ def view() -> InView:
     """One model on one worker: batches of up to four take 10 to 40 ns, so that two rows are in time for 50 ns."""
     place = Place(frozenset({0}), ((("m", "default"),),), 4)
     expectations = Expectations([Profile("m", "default", (10, 20, 30, 40))], learn=False)
-    return InView(BatchCosts({"m": Model("m", max_rows=4)}, {"m": place}, expectations, lambda: False))
+    return InView(BatchCosts({"m": Model("m", max_rows=4)}, {"m": place}, expectations, lambda model: False))
 
 
 def request(number: int, *, key: str = "", due_ns: int = 50) -> Request:

@@ -152,6 +152,9 @@ class Policy(ABC):
         """Raises ValueError for models or workers with which no successor of this policy can go on."""
         self.check_models(models)
 
+    def check_worker(self, worker: Worker) -> None:
+        """Raises ValueError for a worker that is to join and that this policy cannot use."""
+
     def is_best_effort(self, model: str) -> bool:
         """Whether it may dispatch requests of a model that are predicted to be late."""
         return self.best_effort

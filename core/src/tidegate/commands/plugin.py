@@ -16,7 +16,7 @@ from tidegate.host.by_model import ByModel
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
     """Offer `by-model`."""
-    return [PolicySpec("by-model", "Several policies, each for models and workers of its own.", ByModel)]
+    return [PolicySpec("by-model", "Several policies, each for models and workers of its own", ByModel, tries=())]
 
 
 @hookimpl

@@ -24,7 +24,7 @@ def check_event(event: AnyStimulus, state: State, policies: Policies | None) -> 
         match event:
             case WorkerJoined():
                 state.expectations.check([event.worker], state.models)
-                state.policy.check_plan(state.models.values(), [event.worker])
+                state.policy.check_worker(event.worker)
             case PlanChanged():
                 _check_plan(event, state.policy, state.fleet.bookings, state.expectations)
             case PolicyChanged():

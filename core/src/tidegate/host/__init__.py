@@ -1,6 +1,7 @@
 """The plugin host: finds distributions by entry point, selects what they offer by name.
 
 hookspecs  the hooks that a distribution may implement
+by_model   several policies, each for models and workers of its own
 manager    loads, checks, refuses what conflicts, selects
 options    what options plugins have, in words
 """

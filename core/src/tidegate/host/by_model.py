@@ -39,7 +39,7 @@ from tidegate.api.events import TimerKey
 from tidegate.host.manager import PluginError, Plugins, make_policy
 from tidegate.toolkit import FirstComeFirstServed
 
-REST = PolicySpec("first come, first served", "The oldest on the first idle worker.", FirstComeFirstServed)
+REST = PolicySpec("first come, first served", "The oldest on the first idle worker", FirstComeFirstServed)
 """Who decides for the models that no part names."""
 NOBODY = -1
 """Whose a worker is that hosts none of the models."""
@@ -106,9 +106,9 @@ class ByModel(Policy):
         super().__init__(setup, options)
         self._part_of = self._parts_of(setup.models)
         self._part_of_worker = {worker.id: _part_that_has(worker, self._part_of) for worker in setup.workers}
-        """Of workers that were lost, too: what failed there is told after that."""
+        """By worker id. A worker that was lost stays, since what failed there is told after that."""
         self._part_of_request: dict[int, int] = {}
-        """By id, of what is queued."""
+        """By request id, while it is queued."""
         self.parts: list[Policy] = []
         """The policies of the parts, in the order of the options; the last one is for all other models."""
         for index, part in enumerate([*options.parts, None]):
@@ -138,6 +138,10 @@ class ByModel(Policy):
         part_of = self._parts_of(models)
         for worker in workers:
             _part_that_has(worker, part_of)
+
+    def check_worker(self, worker: Worker) -> None:
+        """Raises ValueError for a worker that hosts models of two parts."""
+        _part_that_has(worker, self._part_of)
 
     def is_best_effort(self, model: str) -> bool:
         """As the part has it that decides for the model."""

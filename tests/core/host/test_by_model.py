@@ -1,0 +1,214 @@
+"""Several policies in one: each decides as it would alone, and what cannot be parted is refused with the remedy."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegate.api import (
+    Commands,
+    Model,
+    Pipeline,
+    PolicySpec,
+    Profile,
+    Request,
+    RequestArrived,
+    SetTimer,
+    Setup,
+    TimerFired,
+    Worker,
+    WorkerJoined,
+)
+from tidegate.engine import Engine
+from tidegate.host import PluginError, Plugins
+from tidegate.host.by_model import ByModel
+from tidegate.observation import ClockAdvanced, PlanChanged
+from tidegate.sim.run import Run, simulate
+from tidegate.testing import check_policy
+from tidegate.toolkit import FirstComeFirstServed
+from tidegate.workload import PolicyChoice, Scenario, read_scenario
+
+PLUGINS = Plugins.installed()
+ROOT = Path(__file__).parents[3]
+SLOW, QUICK = [{"alpha_ms": alpha_ms, "beta_ms": 4, "max_batch": 8} for alpha_ms in (6, 1)]
+MODELS = {
+    "a": {"name": "a", "slo_ms": 60, "profile": SLOW},
+    "b": {"name": "b", "slo_ms": 25, "profile": QUICK},
+    "c": {"name": "c", "slo_ms": 30, "profile": QUICK, "rows": {"distribution": "table", "values": [1, 3]}},
+}
+WORKERS = {"a": {"count": 2, "hosts": ["a"]}, "bc": {"count": 3, "hosts": ["b", "c"]}}
+POLICIES = ("timeout", "symphony")
+PARTS = [{"models": ["a"], "policy": "timeout"}, {"models": ["[bc]"], "policy": "symphony"}]
+
+
+def profile_of(model: str) -> Profile:
+    return Profile(model, "default", (10, 11, 12, 13))
+
+
+SETUP = Setup(
+    (Model("a", 4), Model("b", 4)), (Worker(0, "w0", ("a",)), Worker(1, "w1", ("b",))), (profile_of("a"), profile_of("b"))
+)
+
+
+def scenario_of(*models: str, rate_rps: float) -> Scenario:
+    """The models, on the workers that host them, all at the same rate, with legs that fail."""
+    return Scenario.model_validate(
+        {
+            "warmup_s": 0,
+            "duration_s": 3,
+            "workers": [pool for names, pool in WORKERS.items() if names[0] in models],
+            "models": [MODELS[name] for name in models],
+            "arrivals": {"process": "poisson", "rate_rps": rate_rps * len(models)},
+        }
+    )
+
+
+def outcomes(scenario: Scenario, policy: str, **options: Any) -> dict[str, tuple[object, ...]]:
+    """What becomes of each model's requests, and in which batches they run."""
+    result = simulate(Run(scenario, PolicyChoice(name=policy, options=options), 1))
+    return {
+        row.model: (row.accepted, row.answered, row.late, row.dropped, row.mean_waiting_ms, row.batch_rows)
+        for row in result.rows
+        if row.model in MODELS
+    }
+
+
+def test_each_part_decides_as_it_would_alone() -> None:
+    scenario = scenario_of("a", "b", "c", rate_rps=200)
+    together = outcomes(scenario, "by-model", parts=PARTS)
+    apart = outcomes(scenario_of("a", rate_rps=200), "timeout")
+    apart |= outcomes(scenario_of("b", "c", rate_rps=200), "symphony")
+    assert together == apart
+    assert all(outcomes(scenario, policy) != together for policy in POLICIES)
+
+
+def test_models_that_no_part_names_are_first_come_first_served() -> None:
+    scenario = scenario_of("a", "b", "c", rate_rps=200)
+    assert outcomes(scenario, "by-model", parts=PARTS[:1]) == (
+        outcomes(scenario_of("a", rate_rps=200), "timeout")
+        | outcomes(scenario_of("b", "c", rate_rps=200), "fifs")
+    )
+
+
+class ByWholeModel(ByModel):
+    """Is tried in worlds without split models."""
+
+    runs_pipelines = False
+
+
+@pytest.mark.parametrize("policy", ["symphony", "ppipe", "shepherd"])
+def test_what_a_part_is_told_and_commands_is_passed_on(policy: str) -> None:
+    """Timers, preemption, reservations, losses and cancellations in conformance's worlds, where one part has all."""
+    kind = ByModel if policy == "ppipe" else ByWholeModel
+    options = {"parts": [{"models": ["*"], "policy": policy}]}
+    check_policy(PolicySpec("by-model", "Several policies", kind), worlds=12, options=options)
+
+
+class Timed(FirstComeFirstServed):
+    """Sets a timer at every arrival, of a name that its neighbour's have, too, and collects those that fire."""
+
+    def __init__(self, setup: Setup, options: Any) -> None:
+        super().__init__(setup, options)
+        self.fired: list[object] = []
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        number = event.request.id
+        return [
+            SetTimer("word", event.now_ns + 10),
+            SetTimer(("of", "model", number // 10), event.now_ns + 10),
+            *super().on_request_arrived(event),
+        ]
+
+    def on_timer_fired(self, event: TimerFired) -> Commands:
+        self.fired.append(event.key)
+        return ()
+
+
+def test_timers_of_two_parts_are_two_timers_even_under_one_name() -> None:
+    plugins = Plugins()
+    plugins.policies["timed"] = PolicySpec("timed", "Sets timers", Timed)
+    engine = engine_of(plugins, [{"models": ["a"], "policy": "timed"}, {"models": ["b"], "policy": "timed"}])
+    engine.handle(arrived(0, 0, "a"))
+    engine.handle(arrived(5, 1, "b"))
+    engine.handle(ClockAdvanced(12))
+    a, b, _ = parts_of(engine)
+    assert (a.fired, b.fired) == (["word", ("of", "model", 0)], [])
+    engine.handle(ClockAdvanced(15))
+    assert (a.fired, b.fired) == (["word", ("of", "model", 0)], ["word", ("of", "model", 0)])
+
+
+def engine_of(plugins: Plugins, parts: list[dict[str, Any]]) -> Engine:
+    """Models a and b, each on a worker of its own."""
+    plugins.policies["by-model"] = PLUGINS.policy("by-model")
+    return Engine(plugins.make_policy("by-model", SETUP, {"parts": parts}), name="by-model", strict=True)
+
+
+def parts_of(engine: Engine) -> list[Any]:
+    assert isinstance(engine.policy, ByModel)
+    return engine.policy.parts
+
+
+def arrived(now_ns: int, number: int, model: str) -> RequestArrived:
+    return RequestArrived(now_ns, Request(number, model, 1, now_ns))
+
+
+def test_a_model_that_is_loaded_goes_to_the_part_that_names_it_and_the_parts_go_on() -> None:
+    parts = [{"models": ["a*"], "policy": "symphony"}]
+    engine = engine_of(Plugins.installed(), parts)
+    before = parts_of(engine)[0]
+    models = (*SETUP.models, Model("a2", 4))
+    workers = (*SETUP.workers, Worker(2, "w2", ("a2",)))
+    engine.handle(PlanChanged(1, models, workers, (*SETUP.profiles, profile_of("a2"))))
+    after = parts_of(engine)[0]
+    assert after is not before
+    assert [model.name for model in after.setup.models] == ["a", "a2"]
+    assert {worker.id for worker in after.setup.workers} == {0, 2}
+
+
+def test_a_worker_of_two_parts_is_refused_and_nothing_changes() -> None:
+    engine = engine_of(Plugins.installed(), [{"models": ["a"], "policy": "symphony"}])
+    both = Worker(2, "w2", ("a", "b"))
+    says = "worker 'w2' hosts 'a' and 'b', for which different parts decide: let one part name both, or give the models"
+    with pytest.raises(ValueError, match=says):
+        engine.handle(WorkerJoined(1, both))
+    with pytest.raises(ValueError, match=says):
+        engine.handle(PlanChanged(1, SETUP.models, (both,), SETUP.profiles))
+    assert {worker.id for worker in engine.policy.setup.workers} == {0, 1}
+    with pytest.raises(PluginError, match=f"policy 'by-model': {says}"):
+        setup = Setup(SETUP.models, (both,), SETUP.profiles)
+        PLUGINS.make_policy("by-model", setup, {"parts": [{"models": ["a"], "policy": "symphony"}]})
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        ({"models": ["a"], "policy": "symfony"}, "parts.0: no policy named 'symfony' is installed"),
+        ({"models": ["a"], "policy": "symphony", "options": {"reserve": 1}}, "options of policy 'symphony': reserve: "),
+        ({"models": [], "policy": "symphony"}, "parts.0.models: "),
+        ({"models": ["a"]}, "parts.0.policy: must be given"),
+    ],
+)
+def test_parts_that_cannot_be_say_why(part: dict[str, Any], says: str) -> None:
+    with pytest.raises(PluginError, match=f"options of policy 'by-model': .*{says}"):
+        PLUGINS.make_policy("by-model", SETUP, {"parts": [part]})
+
+
+def test_a_part_that_does_not_schedule_its_model_says_so() -> None:
+    split = Model("a", 4, pipelines=(Pipeline(("a.x", "a.y"), 4),))
+    with pytest.raises(PluginError, match=r"policy 'symphony': it schedules whole models only, and 'a' is split"):
+        PLUGINS.make_policy("by-model", Setup((split,), (), ()), {"parts": [{"models": ["a"], "policy": "symphony"}]})
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("composed_pools", ["ppipe", "reactive"]), ("composed_dynamic", ["ppipe", "reactive"])]
+)
+def test_the_compositions_of_the_examples_beat_their_parts(name: str, parts: list[str]) -> None:
+    scenario = read_scenario(ROOT / "scenarios" / f"{name}.yaml")
+    shorter = scenario.model_copy(update={"duration_s": 6.0})
+    bad = {
+        choice.title: simulate(Run(shorter, choice, seed=1)).rows[0].bad_rate
+        for choice in scenario.policies
+        if choice.name in ("by-model", *parts)
+    }
+    composed = [title for title in bad if title not in parts]
+    assert max(bad[title] for title in composed) < 0.01 < 0.04 < min(bad[title] for title in parts)
