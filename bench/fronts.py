@@ -1,6 +1,8 @@
-"""What fronts cost and carry: a no-op model directly, through one process, and through fronts and their home, in turn.
+"""What fronts and homes cost and carry: a no-op model directly, through one process, and through both, in turn.
 
-    python -m bench.fronts --perf-analyzer PATH [--fronts N ...] [--callers N ...] [--rounds N] [--json FILE]
+    python -m bench.fronts --perf-analyzer PATH [--split 0 1x1 2x1 2x2 ...] [--callers N ...] [--rounds N] [--json FILE]
+
+A split is told as FRONTSxHOMES. Of two homes the first has the model that is called, the other one of its own.
 
 On two cores that Triton and the load generator share with it nothing can be gained: what counts is the CPU time of each
 part for a request. From it follows what one core of each carries, and with it how many of them a fleet needs.
@@ -35,10 +37,15 @@ FLEET_RPS = 100_000
 """How many requests/s the fleet is to carry whose size is told."""
 
 
+ONE_PROCESS = "0"
+SPLITS = (ONE_PROCESS, "1x1", "2x1", "2x2")
+
+
 class Parts(NamedTuple):
     """The processes of a Tidegate."""
 
     home: int
+    """The first one, where there are several."""
     fronts: tuple[int, ...]
 
 
@@ -48,7 +55,7 @@ def parts_of(proxy: ProxyProcess, fronts: int) -> Parts:
         return Parts(proxy.pid, ())
     children = Path(f"/proc/{proxy.pid}/task/{proxy.pid}/children").read_text().split()
     named = [(int(pid), Path(f"/proc/{pid}/comm").read_text().strip()) for pid in children]
-    homes = [pid for pid, name in named if name == HOME]
+    homes = [pid for pid, name in named if name in (HOME, f"{HOME}-0")]
     return Parts(homes[0] if homes else 0, tuple(pid for pid, name in named if name == FRONT))
 
 
@@ -61,17 +68,17 @@ def cpu_s(pid: int) -> float:
 def bench_fronts(
     console: Console,
     program: Path,
-    fronts: Sequence[int] = (0, 1, 2),
+    splits: Sequence[str] = SPLITS,
     callers: Sequence[int] = CALLERS,
     sizes: Mapping[str, int] = FLOATS,
     rounds: int = ROUNDS,
 ) -> list[dict[str, Any]]:
-    """Run and print; a row per (size, callers, fronts) with medians over the rounds.
+    """Run and print; a row per (size, callers, split) with medians over the rounds.
 
     Args:
         console: where the tables go.
         program: NVIDIA's perf_analyzer.
-        fronts: with how many of them; 0: in one process.
+        splits: into how many processes each.
         callers: how many call at a time, one after the other.
         sizes: the number of floats of a tensor, by its name.
         rounds: how often each is measured, in turn.
@@ -80,48 +87,69 @@ def bench_fronts(
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as stack:
         work = Path(folder)
         triton = stack.enter_context(EmbeddedTriton([no_op_models(work)]))
-        proxies: dict[int, ProxyProcess] = {}
-        for number in fronts:
-            (work / str(number)).mkdir()
-            flags = ("--triton", triton.grpc_address, "--listen", "127.0.0.1:0", "--policy", "fifs")
-            proxy = proxy_process(work / str(number), *flags, "--fronts", str(number))
-            proxies[number] = stack.enter_context(proxy)
+        homes = [triton.grpc_address]
+        if any(_parted(split)[1] > 1 for split in splits):
+            other = no_op_models(work / "other", "other")
+            homes.append(stack.enter_context(EmbeddedTriton([other])).grpc_address)
+        proxies: dict[str, ProxyProcess] = {}
+        for split in splits:
+            (work / split).mkdir()
+            flags = _flags(work / split, split, homes)
+            proxies[split] = stack.enter_context(proxy_process(work / split, *flags))
         progress = stack.enter_context(Progress(console=console, transient=True))
         task = progress.add_task("", total=len(sizes) * len(callers) * rounds * (1 + len(proxies)))
         for size, floats in sizes.items():
             for calling in callers:
-                runs: dict[int | None, list[dict[str, float]]] = {which: [] for which in (None, *proxies)}
+                runs: dict[str | None, list[dict[str, float]]] = {which: [] for which in (None, *proxies)}
                 for _ in range(rounds):
-                    for with_fronts, of in runs.items():
-                        progress.update(task, description=f"{size}, {calling} callers, {_name(with_fronts)}")
-                        of.append(_run(triton, program, with_fronts, proxies, floats, calling))
+                    for split, of in runs.items():
+                        progress.update(task, description=f"{size}, {calling} callers, {_name(split)}")
+                        of.append(_run(triton, program, split, proxies, floats, calling))
                         progress.advance(task)
-                found = [_row(with_fronts, size, calling, runs) for with_fronts in runs]
+                found = [_row(split, size, calling, runs) for split in runs]
                 _show(console, f"{size}, {calling} callers", found)
                 rows += found
     _show_fleet(console, rows)
     return rows
 
 
-def _name(fronts: int | None) -> str:
-    return (
-        "Triton" if fronts is None else "one process" if not fronts else f"{fronts} fronts" if fronts > 1 else "1 front"
-    )
+def _parted(split: str) -> tuple[int, int]:
+    """How many fronts and homes a split has. Raises ValueError for another text."""
+    fronts, _, homes = split.partition("x")
+    return int(fronts), int(homes or 1)
+
+
+def _flags(folder: Path, split: str, tritons: Sequence[str]) -> tuple[str, ...]:
+    fronts, homes = _parted(split)
+    own = ("--listen", "127.0.0.1:0", "--policy", "fifs", "--fronts", str(fronts))
+    if homes == 1:
+        return (*own, "--triton", tritons[0])
+    file = folder / "tidegate.yaml"
+    file.write_text(json.dumps({"homes": [{"tritons": [triton]} for triton in tritons[:homes]]}))
+    return (str(file), *own)
+
+
+def _name(split: str | None) -> str:
+    if split is None or split == ONE_PROCESS:
+        return "Triton" if split is None else "one process"
+    fronts, homes = _parted(split)
+    front = "1 front" if fronts == 1 else f"{fronts} fronts"
+    return front if homes == 1 else f"{front}, {homes} homes"
 
 
 def _run(
     triton: EmbeddedTriton,
     program: Path,
-    fronts: int | None,
-    proxies: Mapping[int, ProxyProcess],
+    split: str | None,
+    proxies: Mapping[str, ProxyProcess],
     floats: int,
     callers: int,
 ) -> dict[str, float]:
     windows = ("--shape", f"INPUT:{floats}", "-p", str(WINDOW_MS), "-r", "3")
-    if fronts is None:
+    if split is None:
         return {**perf_analyzer(program, triton.grpc_address, "noop", callers, *windows), "home_us": 0, "front_us": 0}
-    proxy = proxies[fronts]
-    parts = parts_of(proxy, fronts)
+    proxy = proxies[split]
+    parts = parts_of(proxy, _parted(split)[0])
     served, home_s, front_s = _served(triton), cpu_s(parts.home), sum(cpu_s(pid) for pid in parts.fronts)
     figures = perf_analyzer(program, proxy.grpc, "noop", callers, *windows)
     requests = _served(triton) - served
@@ -139,12 +167,12 @@ def _served(triton: EmbeddedTriton) -> int:
 
 
 def _row(
-    fronts: int | None, size: str, callers: int, runs: Mapping[int | None, list[dict[str, float]]]
+    split: str | None, size: str, callers: int, runs: Mapping[str | None, list[dict[str, float]]]
 ) -> dict[str, Any]:
-    mine, direct = runs[fronts], runs[None]
+    mine, direct = runs[split], runs[None]
     return {
-        "target": _name(fronts),
-        "fronts": fronts,
+        "target": _name(split),
+        "split": split,
         "size": size,
         "callers": callers,
         **{name: median(run[name] for run in mine) for name in ("rps", "p50_ms", "p99_ms", "home_us", "front_us")},
@@ -170,7 +198,7 @@ def _show_fleet(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     """What a core of each part carries, and the cores for a fleet, by size at the most callers."""
     most = max(row["callers"] for row in rows)
     for row in rows:
-        if row["callers"] == most and row["fronts"]:
+        if row["callers"] == most and row["front_us"]:
             home, front = 1e6 / row["home_us"], 1e6 / row["front_us"]
             console.print(
                 f"{row['size']}, {row['target']}: a core carries {home:,.0f} requests/s as a home, {front:,.0f} as a "
@@ -182,7 +210,7 @@ def main() -> None:
     """Parse the command line, run, and write the figures to a file if one is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--perf-analyzer", type=Path, required=True, metavar="PATH", help="NVIDIA's load generator")
-    parser.add_argument("--fronts", type=int, nargs="+", default=(0, 1, 2), metavar="N", help="with how many")
+    parser.add_argument("--split", nargs="+", default=SPLITS, metavar="FxH", help="into how many fronts and homes")
     parser.add_argument("--callers", type=int, nargs="+", default=CALLERS, metavar="N", help="calling at a time")
     parser.add_argument("--sizes", nargs="+", choices=FLOATS, default=list(FLOATS), help="of the tensors")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each is measured")
@@ -190,7 +218,7 @@ def main() -> None:
     arguments = parser.parse_args()
     sizes = {name: FLOATS[name] for name in arguments.sizes}
     rows = bench_fronts(
-        Console(), arguments.perf_analyzer, arguments.fronts, arguments.callers, sizes, arguments.rounds
+        Console(), arguments.perf_analyzer, arguments.split, arguments.callers, sizes, arguments.rounds
     )
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2))

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 CONFIG = """
-name: "noop"
 backend: "python"
 max_batch_size: 32
 input { name: "INPUT" data_type: TYPE_FP32 dims: [ -1 ] }
@@ -24,10 +23,10 @@ class TritonPythonModel:
 """
 
 
-def no_op_models(folder: Path) -> Path:
-    """A repository with `noop` in it, written into the folder."""
-    version = folder / "models" / "noop" / "1"
+def no_op_models(folder: Path, name: str = "noop") -> Path:
+    """A repository with one such model in it, written into the folder."""
+    version = folder / "models" / name / "1"
     version.mkdir(parents=True)
-    (version.parent / "config.pbtxt").write_text(CONFIG)
+    (version.parent / "config.pbtxt").write_text(f'name: "{name}"{CONFIG}')
     (version / "model.py").write_text(MODEL)
     return folder / "models"

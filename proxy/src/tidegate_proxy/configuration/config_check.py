@@ -6,6 +6,7 @@ from typing import Final
 
 from pydantic import BaseModel, ValidationError
 
+from tidegate.api import Setup
 from tidegate.documents import (
     DocumentError,
     Layout,
@@ -69,9 +70,11 @@ def plugin_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
         return [*problems, WrongField("layout", str(error))]
     if not problems:
         try:
-            plugins.policy(config.policy.name).policy.check_models(layout.contract()[0])
-        except ValueError as error:
-            problems.append(WrongField("policy.name", f"{config.policy.name!r} does not serve this layout: {error}"))
+            models, workers, profiles, network = layout.contract()
+            setup = Setup(models, workers, profiles, config.seed, network=network)
+            plugins.make_policy(config.policy.name, setup, dict(config.policy.options))
+        except PluginError as error:
+            problems.append(WrongField("policy.name", f"this layout is not served: {error}"))
     if config.controller is not None:
         try:
             plugins.make_controller(config.controller, layout, seed=config.seed)
@@ -123,7 +126,7 @@ def _policy_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
         kind = plugins.policy(config.policy.name).policy.Options
     except PluginError as error:
         return [WrongField("policy.name", str(error))]
-    return _option_problems("policy.options", kind, config.policy.options)
+    return _option_problems("policy.options", kind, config.policy.options, plugins)
 
 
 def _observer_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
@@ -134,14 +137,16 @@ def _observer_problems(config: ServeConfig, plugins: Plugins) -> list[WrongField
         except PluginError as error:
             problems.append(WrongField(f"observers.{index}.name", str(error)))
         else:
-            problems += _option_problems(f"observers.{index}.options", kind, choice.options)
+            problems += _option_problems(f"observers.{index}.options", kind, choice.options, plugins)
     return problems
 
 
-def _option_problems(where: str, kind: type[BaseModel], options: Mapping[str, object]) -> list[WrongField]:
+def _option_problems(
+    where: str, kind: type[BaseModel], options: Mapping[str, object], plugins: Plugins
+) -> list[WrongField]:
     """What a plugin does not like of the options that it is given."""
     try:
-        kind.model_validate(options)
+        kind.model_validate(options, context={"plugins": plugins})
     except ValidationError as error:
         return [
             WrongField(f"{where}.{field.where}" if field.where else where, field.what)
