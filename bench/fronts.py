@@ -217,9 +217,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     arguments = parser.parse_args()
     sizes = {name: FLOATS[name] for name in arguments.sizes}
-    rows = bench_fronts(
-        Console(), arguments.perf_analyzer, arguments.split, arguments.callers, sizes, arguments.rounds
-    )
+    rows = bench_fronts(Console(), arguments.perf_analyzer, arguments.split, arguments.callers, sizes, arguments.rounds)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2))
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 from tidegate_proxy.applications import Applications
+from tidegate_proxy.canary import Canary
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import AwaitingClient, Client
 from tidegate_proxy.deadlines import due
@@ -20,8 +21,11 @@ from tidegate_proxy.wire import first_string
 class Inference:
     """Opens requests, which may be done in any thread, and hands those that can be scheduled to the driver."""
 
-    def __init__(self, directory: Directory, driver: Driver, applications: Applications, shadow: Shadow) -> None:
-        """`shadow` is shown what passes, where it wants that."""
+    def __init__(
+        self, directory: Directory, driver: Driver, applications: Applications, shadow: Shadow, canary: Canary
+    ) -> None:
+        """`shadow` is shown what passes, where it wants that; `canary` says what is scheduled where not all is."""
+        self._canary = canary
         self._shadow = shadow
         self._directory = directory
         self._driver = driver
@@ -57,7 +61,7 @@ class Inference:
         if self._shadow.is_on:
             self._shadow.seen(envelope)
             return None
-        return envelope
+        return envelope if self._canary.schedules(envelope) else None
 
     def submit(self, client: Client, arrival_ns: int, remaining_s: float | None) -> None:
         """Have it scheduled. `remaining_s`: until the client's own deadline, if it has one."""

@@ -13,6 +13,7 @@ from tidegate_proxy.access.restrictions import headers_of
 from tidegate_proxy.access.watched import WatchedFiles, credential_files
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.canary import Canary
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.configuration.addresses import host_of
 from tidegate_proxy.configuration.config import AGE_JITTER, TOLD_S, PolicyChoice, ServeConfig, TritonAddress
@@ -55,9 +56,11 @@ class Proxy:
         bounds: Bounds,
         in_force: InForce,
         shadow: Shadow,
+        canary: Canary,
     ) -> None:
         self.config = config
         self.shadow = shadow
+        self.canary = canary
         self.in_force = in_force
         self.driver = driver
         self.bounds = bounds
@@ -171,6 +174,7 @@ class Proxy:
         self._gate.follow(gate)
         self.config = wanted
         self.shadow.change_policy(wanted.policy)
+        self.canary.change_policy(wanted.policy)
         self.in_force.settings = settings_of(wanted)
         self.driver.settings_changed()
         if self.actuator and wanted.controller:

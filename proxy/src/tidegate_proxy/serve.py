@@ -23,6 +23,7 @@ from tidegate_proxy.actuation.tritons import TritonsOfProxy
 from tidegate_proxy.applications import Applications
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.canary import Canary
 from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
 from tidegate_proxy.configuration.home_config import assignment_of
@@ -113,13 +114,16 @@ async def serving(
         driver.on_stray = passages.take_over
         control = Control(discovery.backends, directory, discovery, routing, observability, liveness)
         shadow = Shadow(config, in_force, directory, measured)
-        observability.on_passed = shadow.ended
+        canary = Canary(config, in_force, directory)
+        engine.reducer.tell(canary)
+        observability.on_passed = [shadow.ended, canary.passed]
         stack.push_async_callback(shadow.close)
-        inference = Inference(directory, driver, Applications(config.app), shadow)
-        proxy = Proxy(config, directory, driver, discovery, control, passages, gate, bounds, in_force, shadow)
+        inference = Inference(directory, driver, Applications(config.app), shadow, canary)
+        proxy = Proxy(config, directory, driver, discovery, control, passages, gate, bounds, in_force, shadow, canary)
         stack.push_async_callback(proxy.close)
         proxy.actuator = _actuator(config, controller, proxy, discovery, processes) if controller else None
-        for work in (discovery.look_around(), proxy.look_at_files(), proxy.control_layout(), shadow.run()):
+        works = discovery.look_around(), proxy.look_at_files(), proxy.control_layout(), shadow.run(), canary.run()
+        for work in works:
             stack.push_async_callback(_cancelled, asyncio.create_task(work))
         if config.listen.metrics:
             page = MetricsPage(
@@ -133,6 +137,7 @@ async def serving(
                 bounds,
                 http_limits(config),
                 shadow,
+                canary,
                 lambda: proxy.actuator,
             )
             await proxy.show_metrics(page, config.listen.metrics, stack, home)

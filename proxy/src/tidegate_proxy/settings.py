@@ -45,6 +45,8 @@ class Settings:
     """Whether tensors in shared memory are refused rather than left to a Triton."""
     shadow: bool = False
     """Whether every request passes as it is, and is only looked at."""
+    canary: float | None = None
+    """The share of the requests that is scheduled, where the others pass as they are; None: all are."""
 
     def leg_ns(self, planned_ns: int) -> int:
         """How long a leg may take that is planned to take `planned_ns`."""
@@ -71,6 +73,7 @@ def settings_of(config: ServeConfig) -> Settings:
         max_unread_bytes_per_connection=int(limits.max_unread_bytes_per_connection),
         refuses_shared_memory=config.shared_memory == "refuse",
         shadow=config.shadow,
+        canary=config.canary,
     )
 
 

@@ -46,7 +46,9 @@ def profile_of(model: str) -> Profile:
 
 
 SETUP = Setup(
-    (Model("a", 4), Model("b", 4)), (Worker(0, "w0", ("a",)), Worker(1, "w1", ("b",))), (profile_of("a"), profile_of("b"))
+    (Model("a", 4), Model("b", 4)),
+    (Worker(0, "w0", ("a",)), Worker(1, "w1", ("b",))),
+    (profile_of("a"), profile_of("b")),
 )
 
 
@@ -85,8 +87,7 @@ def test_each_part_decides_as_it_would_alone() -> None:
 def test_models_that_no_part_names_are_first_come_first_served() -> None:
     scenario = scenario_of("a", "b", "c", rate_rps=200)
     assert outcomes(scenario, "by-model", parts=PARTS[:1]) == (
-        outcomes(scenario_of("a", rate_rps=200), "timeout")
-        | outcomes(scenario_of("b", "c", rate_rps=200), "fifs")
+        outcomes(scenario_of("a", rate_rps=200), "timeout") | outcomes(scenario_of("b", "c", rate_rps=200), "fifs")
     )
 
 

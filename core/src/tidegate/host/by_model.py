@@ -96,6 +96,7 @@ class ByModel(Policy):
     Options = ByModelOptions
     options: ByModelOptions
     best_effort = True
+    overlaps = True
     runs_pipelines = True
 
     def __init__(self, setup: Setup, options: ByModelOptions, before: Sequence[Policy] = ()) -> None:
@@ -106,9 +107,9 @@ class ByModel(Policy):
         super().__init__(setup, options)
         self._part_of = self._parts_of(setup.models)
         self._part_of_worker = {worker.id: _part_that_has(worker, self._part_of) for worker in setup.workers}
-        """By worker id. A worker that was lost stays, since what failed there is told after that."""
+        """Parts by worker id. A worker that was lost stays, since what failed there is told after that."""
         self._part_of_request: dict[int, int] = {}
-        """By request id, while it is queued."""
+        """Parts by request id, while it is queued."""
         self.parts: list[Policy] = []
         """The policies of the parts, in the order of the options; the last one is for all other models."""
         for index, part in enumerate([*options.parts, None]):

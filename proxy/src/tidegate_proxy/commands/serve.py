@@ -89,6 +89,14 @@ def serve(
     home: Annotated[
         int | None, typer.Option(help="Which of the homes, with --role home; the first is 0.", show_default=False)
     ] = None,
+    canary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Schedule this share of the requests (5%), let the rest pass as it is, and compare both at /canary of "
+            "the metrics page.",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the policy's random generator.")] = None,
     log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,
 ) -> None:
@@ -131,6 +139,7 @@ def serve(
         "transport": transport,
         "fronts": fronts,
         "shadow": shadow,
+        "canary": canary,
         "seed": seed,
         "log": {"format": log_format},
     }

@@ -94,6 +94,16 @@ class TritonAddress(Section):
         return given
 
 
+def _share(given: object) -> object:
+    """A share that may be told in percent, as a number from 0 to 1; what is none is left to be refused."""
+    if not isinstance(given, str) or not given.strip().endswith("%"):
+        return given
+    try:
+        return float(given.strip()[:-1]) / 100
+    except ValueError:
+        return given
+
+
 def _short(section: type[Section], field: str) -> BeforeValidator:
     """A section that may be written as the value of its one essential field."""
     return BeforeValidator(
@@ -260,6 +270,13 @@ class ServeConfig(Section):
         default=False,
         description="Every request passes as it is; what the policy would have done is simulated and told at /shadow",
     )
+    canary: Annotated[float | None, BeforeValidator(_share)] = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Only this share of the requests is scheduled, the rest passes as it is, and /canary compares both: "
+        "`5%`, or 0.05; default: all are scheduled",
+    )
     seed: int = Field(default=0, ge=0, description="Of the policy's random generator")
     wait_s: Seconds = Field(default=10.0, description="How long to wait at start for the Tritons to become ready")
     clients: ClientsConfig = Field(default=ClientsConfig(), description="Who counts as one client")
@@ -351,15 +368,18 @@ class ServeConfig(Section):
             _check_workers_of(home.tritons, home.layout, f"homes.{index}.")
 
     def _check_shadow(self) -> None:
-        """Whoever only looks on changes nothing at the Tritons."""
-        if not self.shadow:
+        """Where requests are to pass as they are nothing changes at the Tritons."""
+        if self.shadow and self.canary is not None:
+            raise ValueError("canary: a share is scheduled, and shadow schedules nothing: leave one of them out")
+        if not self.shadow and self.canary is None:
             return
+        which = "shadow" if self.shadow else "canary"
         if self.layout is not None or any(home.layout for home in self.homes):
             raise ValueError(
-                "shadow: models of a layout may be split, and then cannot pass as they are: leave layout out"
+                f"{which}: models of a layout may be split, and then cannot pass as they are: leave layout out"
             )
         if delayed := [name for name, model in self.models.items() if model.load_without_delay]:
-            raise ValueError(f"shadow: models.{delayed[0]}.load_without_delay would change the Tritons: leave it out")
+            raise ValueError(f"{which}: models.{delayed[0]}.load_without_delay would change the Tritons: leave it out")
 
     def _check_take_over(self) -> None:
         """Clients have to leave the old process while it still answers."""

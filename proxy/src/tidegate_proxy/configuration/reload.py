@@ -36,6 +36,7 @@ LIVE: Final = frozenset(
         "page",
         "shared_memory",
         "shadow",
+        "canary",
         "log.level",
         "controller.enabled",
     }

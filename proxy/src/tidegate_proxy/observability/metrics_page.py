@@ -14,6 +14,7 @@ from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.refusal import HttpRefusal
 from tidegate_proxy.actuation.actuator import Actuator
 from tidegate_proxy.bounds import Bounds
+from tidegate_proxy.canary import Canary
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
@@ -37,11 +38,13 @@ METRICS: Final = b"/metrics"
 MODELS: Final = b"/models"
 LAYOUT: Final = b"/layout"
 SHADOW: Final = b"/shadow"
+CANARY: Final = b"/canary"
 
 
 class MetricsPage:
     """Serves GET /metrics, GET /models: what happens to the requests of each, GET /layout: what is in force, and what a
-    controller makes of it, GET /shadow: what a policy would have gained, and the live page. Lives in one event loop."""
+    controller makes of it, GET /shadow: what a policy would have gained, GET /canary: what it gained,
+    and the live page. Lives in one event loop."""
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class MetricsPage:
         bounds: Bounds,
         limits: HttpLimits,
         shadow: Shadow,
+        canary: Canary,
         actuator: Callable[[], Actuator | None] = lambda: None,
     ) -> None:
         self._policy = policy
@@ -67,6 +71,7 @@ class MetricsPage:
         self._bounds = bounds
         self._limits = limits
         self._shadow = shadow
+        self._canary = canary
         self._actuator = actuator
         live = Live(driver, directory, discovery)
         self._live_page = LivePage(live, Viewers(live), self._looks_refused)
@@ -96,14 +101,15 @@ class MetricsPage:
             await self._look(exchange, scope["query_string"])
         elif refusal := self._gate.http_refusal(exchange.path.decode("latin1"), exchange.first_headers()):
             await exchange.reply(_answer_of(refusal))
-        elif exchange.path not in {METRICS, MODELS, LAYOUT, SHADOW}:
+        elif exchange.path not in {METRICS, MODELS, LAYOUT, SHADOW, CANARY}:
             words = "metrics are at /metrics, each model at /models, the layout at /layout, the live page at /live, "
-            words += "what a policy would have gained at /shadow"
+            words += "what a policy would have gained at /shadow, what it gained at /canary"
             await exchange.reply(error(404, words))
         elif exchange.method not in ("GET", "HEAD"):
             await exchange.reply(error(405, "this is read with GET", (b"allow", b"GET, HEAD")))
-        elif exchange.path == SHADOW:
-            body = json.dumps(self._shadow.document()).encode()
+        elif exchange.path in {SHADOW, CANARY}:
+            looker = self._shadow if exchange.path == SHADOW else self._canary
+            body = json.dumps(looker.document()).encode()
             await exchange.reply(Answer(200, [(b"content-type", b"application/json")], body))
         elif exchange.path == METRICS:
             await exchange.reply(await self._page())
@@ -177,6 +183,7 @@ class MetricsPage:
         registry = registry_of(snapshot, self._policy(), time.monotonic_ns(), ejections, self._bounds)
         registry.register(self._liveness)
         registry.register(self._shadow)
+        registry.register(self._canary)
         pending = {(model, version): snapshot.waiting[model] for model, version in counts}
         requests = request_metrics(counts, pending)
         own = generate_latest(registry).decode()

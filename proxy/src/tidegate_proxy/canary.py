@@ -1,0 +1,170 @@
+"""A canary: a share of the requests is scheduled, the rest passes as it is, and both are compared.
+
+What is drawn, request by request, is what could be scheduled; all else passes as ever and is not compared.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tidegate.api import Batch, Request
+from tidegate.observation import Reader
+from tidegate_proxy.catalog import Directory
+from tidegate_proxy.comparison import Compared, Comparison, Side
+from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
+from tidegate_proxy.envelope import Envelope
+from tidegate_proxy.settings import InForce
+
+log = logging.getLogger(__name__)
+
+FOLD_EVERY_S: Final = 1.0
+SAY_EVERY: Final = 60
+"""Every so many folds a line is logged."""
+MOST_DRAWN: Final = 200_000
+"""Between two folds: what comes beyond that is served as it was drawn, and not compared."""
+
+
+class Canary(Reader, Collector):
+    """Lives in the event loop; only `schedules` may be called in other threads, and `collect`."""
+
+    def __init__(self, config: ServeConfig, in_force: InForce, directory: Directory) -> None:
+        self._policy = config.policy
+        self._in_force = in_force
+        self._directory = directory
+        self._random = random.Random(config.seed)
+        self._comparison = Comparison()
+        self._share: float | None = config.canary
+        """The share that was in force when the comparison began."""
+        self._drawn: list[tuple[int, str, bool]] = []
+        self._compared: list[Compared] = []
+
+    @property
+    def is_on(self) -> bool:
+        """Whether only a share of the requests is scheduled."""
+        return self._in_force.settings.canary is not None
+
+    def schedules(self, envelope: Envelope) -> bool:
+        """Whether a request that could be scheduled is; true for all while there is no canary."""
+        share = self._in_force.settings.canary
+        if share is None:
+            return True
+        scheduled = self._random.random() < share
+        if len(self._drawn) < MOST_DRAWN:
+            self._drawn.append((time.monotonic_ns(), envelope.model, scheduled))
+        return scheduled
+
+    def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
+        """Requests that were scheduled have their answers."""
+        if self.is_on:
+            slo_ns = self._slo_ns(batch.model)
+            for request in requests:
+                came_ns, model = request.arrival_ns, request.model
+                self._comparison.answered(came_ns, model, ended_ns - came_ns, slo_ns, scheduled=True)
+
+    def passed(self, model: str, sent_ns: int, took_ns: int, ok: bool) -> None:
+        """A request that was not scheduled has its answer."""
+        if self.is_on and ok:
+            self._comparison.answered(sent_ns, model, took_ns, self._slo_ns(model), scheduled=False)
+
+    def document(self) -> dict[str, Any]:
+        """What is known, for machines: GET /canary."""
+        return {
+            "share": self._in_force.settings.canary,
+            "policy": self._policy.name,
+            "compared": msgspec.to_builtins(self._compared),
+        }
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The same for Prometheus."""
+        return gauges(self._compared if self.is_on else ())
+
+    def change_policy(self, policy: PolicyChoice) -> None:
+        """Begin anew where another policy schedules from now on."""
+        if policy != self._policy:
+            self._policy = policy
+            self._begin_anew()
+
+    async def run(self) -> None:
+        """For ever: count what was drawn, and say now and then how the shares compare."""
+        folds = 0
+        while True:
+            await asyncio.sleep(FOLD_EVERY_S)
+            self.fold(time.monotonic_ns())
+            folds += 1
+            if self.is_on and folds % SAY_EVERY == 0:
+                for compared in self._compared:
+                    log.info("canary: %s", in_words(self._policy.name, compared))
+
+    def fold(self, now_ns: int) -> None:
+        """Count what was drawn since the last time, and compare."""
+        drawn, self._drawn = self._drawn, []
+        if self._share != self._in_force.settings.canary:
+            self._share = self._in_force.settings.canary
+            self._begin_anew()
+            return  # what was drawn meanwhile may be of either share
+        for at_ns, model, scheduled in drawn:
+            self._comparison.drew(at_ns, model, scheduled=scheduled)
+        if self.is_on:
+            slos_ns = {name: model.slo_ns for name, model in self._directory.catalog.models.items()}
+            self._compared = self._comparison.report(now_ns, slos_ns)
+
+    def _begin_anew(self) -> None:
+        self._comparison, self._compared = Comparison(), []
+
+    def _slo_ns(self, name: str) -> int | None:
+        model = self._directory.catalog.models.get(name)
+        return model.slo_ns if model else None
+
+
+def gauges(compared: Sequence[Compared]) -> Iterator[GaugeMetricFamily]:
+    """A comparison as metrics."""
+    attainment = GaugeMetricFamily(
+        "tidegate_canary_attainment",
+        "Share of the requests in time, of the latest ten minutes: of what was scheduled, and of what passed as it was.",
+        labels=["model", "share"],
+    )
+    gain = GaugeMetricFamily(
+        "tidegate_canary_gain",
+        "What scheduling adds to the attainment: the bounds of the 95 % interval. Absent where nothing is said.",
+        labels=["model", "bound"],
+    )
+    latency = GaugeMetricFamily(
+        "tidegate_canary_latency_seconds",
+        "Quantiles of the latency of what was scheduled, and of what passed as it was.",
+        labels=["model", "share", "quantile"],
+    )
+    for each in compared:
+        for share, side in (("scheduled", each.scheduled), ("passed", each.passed)):
+            if side.attainment is not None:
+                attainment.add_metric([each.model, share], side.attainment)
+            for quantile, value_ms in (("0.5", side.p50_ms), ("0.99", side.p99_ms)):
+                if value_ms is not None:
+                    latency.add_metric([each.model, share, quantile], value_ms / 1000)
+        for bound, value in zip(("low", "high"), each.gain or (), strict=False):
+            gain.add_metric([each.model, bound], value)
+    yield from (attainment, gain, latency)
+
+
+def in_words(policy: str, compared: Compared) -> str:
+    """A comparison as a line for people."""
+    shares = f"{compared.model}: by {policy} {_words_of(compared.scheduled)}; passed as they are {_words_of(compared.passed)}"
+    if compared.gain is None:
+        return f"{shares}; what {policy} gains is not said: {compared.why}"
+    low, high = (100 * bound for bound in compared.gain)
+    return f"{shares}; gained {low:+.1f} to {high:+.1f} points"
+
+
+def _words_of(side: Side) -> str:
+    said = f"{side.requests} requests"
+    if side.attainment is not None:
+        said += f", {100 * side.attainment:.1f} % in time"
+    if side.p50_ms is not None:
+        said += f", p50 {side.p50_ms:.1f} and p99 {side.p99_ms:.1f} ms"
+    return said

@@ -1,0 +1,112 @@
+"""A share of the requests is scheduled, the rest passes as it is, and both are compared."""
+
+import json
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tests.proxy.fixtures.here import ProxyHere
+from tidegate_proxy import canary, comparison
+from tidegate_proxy.configuration.config_file import ConfigError, read_config
+from tidegate_proxy.embedded import EmbeddedTriton
+
+Make = Callable[..., Any]
+LISTEN = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
+
+
+def _request(model: str, value: float) -> bytes:
+    message = service_pb2.ModelInferRequest(model_name=model)
+    message.inputs.add(name="X", datatype="FP32", shape=[1, 3])
+    message.raw_input_contents.append(np.full((1, 3), value, np.float32).tobytes())
+    return bytes(message.SerializeToString())
+
+
+@pytest.fixture
+def half(serve_here: Make, triton: EmbeddedTriton, monkeypatch: pytest.MonkeyPatch) -> ProxyHere:
+    """A Tidegate that schedules half of what comes, and compares at once."""
+    monkeypatch.setattr(canary, "FOLD_EVERY_S", 0.02)
+    monkeypatch.setattr(comparison, "BLOCK_NS", 20_000_000)
+    monkeypatch.setattr(comparison, "ENOUGH_REQUESTS", 20)
+    tritons = [{"grpc": triton.grpc_address, "http": triton.http_address}]
+    slo = {"echo": {"slo_ms": 60_000}}
+    proxy: ProxyHere = serve_here([triton], tritons=tritons, listen=LISTEN, canary=0.5, models=slo)
+    return proxy
+
+
+def _document(proxy: ProxyHere, path: str = "canary") -> Any:  # noqa: ANN401
+    with urllib.request.urlopen(f"http://{proxy.serving.metrics_address}/{path}") as answer:
+        return json.load(answer) if path == "canary" else answer.read().decode()
+
+
+def test_a_share_is_scheduled_and_both_are_answered_alike_and_compared(
+    half: ProxyHere, triton: EmbeddedTriton, call: Make, eventually: Make
+) -> None:
+    for number in range(200):
+        asked = _request("echo", number)
+        assert call(half, "ModelInfer", asked) == call(triton, "ModelInfer", asked)
+    assert 60 < half.engine.tally.accepted < 140
+
+    def compared() -> dict[str, Any]:
+        return next((each for each in _document(half)["compared"] if each["model"] == "echo"), {})
+
+    def is_whole(found: dict[str, Any]) -> bool:
+        return bool(found) and found["scheduled"]["requests"] + found["passed"]["requests"] == 200
+
+    eventually(lambda: is_whole(compared()), "all requests in the comparison")
+    found = compared()
+    assert found["scheduled"]["requests"] == half.engine.tally.accepted
+    assert found["scheduled"]["attainment"] == found["passed"]["attainment"] == 1.0
+    assert found["gain"][0] < 0 < found["gain"][1]
+    page = _document(half, "metrics")
+    assert 'tidegate_canary_attainment{model="echo",share="passed"} 1.0' in page
+    assert 'tidegate_canary_latency_seconds{model="echo",quantile="0.99",share="scheduled"}' in page
+    words = canary.in_words("fifs", half.serving.canary._compared[0])
+    assert words.startswith("echo: by fifs ")
+    assert "gained -" in words
+
+
+def test_errors_are_tritons_whichever_share_a_request_is_of(
+    half: ProxyHere, triton: EmbeddedTriton, call: Make
+) -> None:
+    for _ in range(10):
+        asked = _request("picky", -1)
+        assert call(half, "ModelInfer", asked) == call(triton, "ModelInfer", asked)
+
+
+def test_the_share_is_changed_while_it_serves_and_the_comparison_begins_anew(
+    half: ProxyHere, call: Make, eventually: Make
+) -> None:
+    before = 0
+    for share, scheduled in ((0.0, 0), (1.0, 20), (None, 20), (0.0, 0)):
+        half.run(half.serving.reconfigure(half.serving.config.model_copy(update={"canary": share})))
+        eventually(lambda share=share: half.serving.canary._share == share, "the new share")
+        for number in range(20):
+            assert call(half, "ModelInfer", _request("echo", number))[0] is grpc.StatusCode.OK
+        assert half.engine.tally.accepted - before == scheduled
+        before = half.engine.tally.accepted
+    assert _document(half)["share"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"canary": "5 parts"}, "canary: "),
+        ({"canary": 5}, "canary: must be at most 1"),
+        ({"canary": "-1%"}, "canary: must be at least 0"),
+        ({"canary": "5%", "shadow": True}, "canary: a share is scheduled, and shadow schedules nothing"),
+        ({"canary": 0.05, "models": {"m": {"load_without_delay": True}}}, "canary: models.m.load_without_delay"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        read_config(flags={"tritons": ["localhost:8001"], **given})
+
+
+def test_a_share_may_be_told_in_percent() -> None:
+    for given in ("5%", " 5.0 %", 0.05):
+        assert read_config(flags={"tritons": ["localhost:8001"], "canary": given}).canary == 0.05
