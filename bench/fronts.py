@@ -102,11 +102,11 @@ def bench_fronts(
             for calling in callers:
                 runs: dict[str | None, list[dict[str, float]]] = {which: [] for which in (None, *proxies)}
                 for _ in range(rounds):
-                    for split, of in runs.items():
-                        progress.update(task, description=f"{size}, {calling} callers, {_name(split)}")
-                        of.append(_run(triton, program, split, proxies, floats, calling))
+                    for target, of in runs.items():
+                        progress.update(task, description=f"{size}, {calling} callers, {_name(target)}")
+                        of.append(_run(triton, program, target, proxies, floats, calling))
                         progress.advance(task)
-                found = [_row(split, size, calling, runs) for split in runs]
+                found = [_row(target, size, calling, runs) for target in runs]
                 _show(console, f"{size}, {calling} callers", found)
                 rows += found
     _show_fleet(console, rows)

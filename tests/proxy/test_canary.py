@@ -65,14 +65,12 @@ def test_a_share_is_scheduled_and_both_are_answered_alike_and_compared(
     page = _document(half, "metrics")
     assert 'tidegate_canary_attainment{model="echo",share="passed"} 1.0' in page
     assert 'tidegate_canary_latency_seconds{model="echo",quantile="0.99",share="scheduled"}' in page
-    words = canary.in_words("fifs", half.serving.canary._compared[0])
+    words = canary.in_words("fifs", half.serving.trial.canary._compared[0])
     assert words.startswith("echo: by fifs ")
     assert "gained -" in words
 
 
-def test_errors_are_tritons_whichever_share_a_request_is_of(
-    half: ProxyHere, triton: EmbeddedTriton, call: Make
-) -> None:
+def test_errors_are_tritons_in_either_share(half: ProxyHere, triton: EmbeddedTriton, call: Make) -> None:
     for _ in range(10):
         asked = _request("picky", -1)
         assert call(half, "ModelInfer", asked) == call(triton, "ModelInfer", asked)
@@ -84,7 +82,7 @@ def test_the_share_is_changed_while_it_serves_and_the_comparison_begins_anew(
     before = 0
     for share, scheduled in ((0.0, 0), (1.0, 20), (None, 20), (0.0, 0)):
         half.run(half.serving.reconfigure(half.serving.config.model_copy(update={"canary": share})))
-        eventually(lambda share=share: half.serving.canary._share == share, "the new share")
+        eventually(lambda share=share: half.serving.trial.canary._share == share, "the new share")
         for number in range(20):
             assert call(half, "ModelInfer", _request("echo", number))[0] is grpc.StatusCode.OK
         assert half.engine.tally.accepted - before == scheduled

@@ -1,4 +1,4 @@
-"""What is scheduled against what passes: intervals that hold what they promise, and nothing said where little is known."""
+"""What is scheduled against what passes: intervals hold what they promise; where little is known nothing is said."""
 
 import random
 

@@ -104,7 +104,7 @@ def test_a_killed_simulator_costs_nothing_and_is_started_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shadow, "START_AGAIN_S", 0.05)
-    of_proxy = shadowing.serving.shadow
+    of_proxy = shadowing.serving.trial.shadow
     eventually(lambda: of_proxy.process_id, "the simulator runs")
     first = of_proxy.process_id
     assert first
@@ -122,7 +122,7 @@ def test_a_simulator_that_reads_nothing_costs_no_memory(
 ) -> None:
     monkeypatch.setattr(shadow, "MOST_REQUESTS", 3)
     monkeypatch.setattr(shadow, "TELL_EVERY_S", 1.0)
-    of_proxy = shadowing.serving.shadow
+    of_proxy = shadowing.serving.trial.shadow
     eventually(lambda: of_proxy.process_id, "the simulator runs")
     assert of_proxy.process_id
     os.kill(of_proxy.process_id, signal.SIGSTOP)

@@ -127,7 +127,7 @@ def gauges(compared: Sequence[Compared]) -> Iterator[GaugeMetricFamily]:
     """A comparison as metrics."""
     attainment = GaugeMetricFamily(
         "tidegate_canary_attainment",
-        "Share of the requests in time, of the latest ten minutes: of what was scheduled, and of what passed as it was.",
+        "Share of the requests in time, of the latest ten minutes: of what was scheduled, of what passed as it was.",
         labels=["model", "share"],
     )
     gain = GaugeMetricFamily(
@@ -154,7 +154,8 @@ def gauges(compared: Sequence[Compared]) -> Iterator[GaugeMetricFamily]:
 
 def in_words(policy: str, compared: Compared) -> str:
     """A comparison as a line for people."""
-    shares = f"{compared.model}: by {policy} {_words_of(compared.scheduled)}; passed as they are {_words_of(compared.passed)}"
+    scheduled, passed = _words_of(compared.scheduled), _words_of(compared.passed)
+    shares = f"{compared.model}: by {policy} {scheduled}; passed as they are {passed}"
     if compared.gain is None:
         return f"{shares}; what {policy} gains is not said: {compared.why}"
     low, high = (100 * bound for bound in compared.gain)

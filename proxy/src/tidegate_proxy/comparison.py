@@ -1,4 +1,4 @@
-"""What is scheduled against what passes as it is, of the same traffic at the same time: shares in time, with a doubt."""
+"""What is scheduled against what passes as it is, of the same traffic at the same time: shares in time, with doubt."""
 
 import math
 from collections import Counter

@@ -4,7 +4,6 @@ import asyncio
 import time
 
 from tidegate_proxy.applications import Applications
-from tidegate_proxy.canary import Canary
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import AwaitingClient, Client
 from tidegate_proxy.deadlines import due
@@ -12,21 +11,18 @@ from tidegate_proxy.driver import Driver
 from tidegate_proxy.envelope import Envelope, open_known
 from tidegate_proxy.forwarded import fits
 from tidegate_proxy.heading import Headings, NotSchedulable
-from tidegate_proxy.shadow import Shadow
 from tidegate_proxy.signature import STRINGS_ASIDE_FROM
 from tidegate_proxy.transport import Metadata
+from tidegate_proxy.trial import Trial
 from tidegate_proxy.wire import first_string
 
 
 class Inference:
     """Opens requests, which may be done in any thread, and hands those that can be scheduled to the driver."""
 
-    def __init__(
-        self, directory: Directory, driver: Driver, applications: Applications, shadow: Shadow, canary: Canary
-    ) -> None:
-        """`shadow` is shown what passes, where it wants that; `canary` says what is scheduled where not all is."""
-        self._canary = canary
-        self._shadow = shadow
+    def __init__(self, directory: Directory, driver: Driver, applications: Applications, trial: Trial) -> None:
+        """`trial` says what passes as it is though it could be scheduled."""
+        self._trial = trial
         self._directory = directory
         self._driver = driver
         self._applications = applications
@@ -58,10 +54,7 @@ class Inference:
             envelope = open_known(message, headings)
         except NotSchedulable:
             return None
-        if self._shadow.is_on:
-            self._shadow.seen(envelope)
-            return None
-        return envelope if self._canary.schedules(envelope) else None
+        return None if self._trial.lets_pass(envelope) else envelope
 
     def submit(self, client: Client, arrival_ns: int, remaining_s: float | None) -> None:
         """Have it scheduled. `remaining_s`: until the client's own deadline, if it has one."""

@@ -13,7 +13,6 @@ from tidegate_proxy.access.restrictions import headers_of
 from tidegate_proxy.access.watched import WatchedFiles, credential_files
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.canary import Canary
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.configuration.addresses import host_of
 from tidegate_proxy.configuration.config import AGE_JITTER, TOLD_S, PolicyChoice, ServeConfig, TritonAddress
@@ -30,8 +29,8 @@ from tidegate_proxy.observability.metrics_page import MetricsPage
 from tidegate_proxy.passage import Passages
 from tidegate_proxy.probing import watch
 from tidegate_proxy.settings import InForce, settings_of
-from tidegate_proxy.shadow import Shadow
 from tidegate_proxy.take_over import prefer_newest
+from tidegate_proxy.trial import Trial
 
 if TYPE_CHECKING:
     from tidegate_proxy.actuation.actuator import Actuator
@@ -55,12 +54,10 @@ class Proxy:
         gate: Gate,
         bounds: Bounds,
         in_force: InForce,
-        shadow: Shadow,
-        canary: Canary,
+        trial: Trial,
     ) -> None:
         self.config = config
-        self.shadow = shadow
-        self.canary = canary
+        self.trial = trial
         self.in_force = in_force
         self.driver = driver
         self.bounds = bounds
@@ -173,8 +170,7 @@ class Proxy:
         # From here on nothing fails, and nothing waits.
         self._gate.follow(gate)
         self.config = wanted
-        self.shadow.change_policy(wanted.policy)
-        self.canary.change_policy(wanted.policy)
+        self.trial.change_policy(wanted.policy)
         self.in_force.settings = settings_of(wanted)
         self.driver.settings_changed()
         if self.actuator and wanted.controller:

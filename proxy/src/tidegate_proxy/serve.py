@@ -23,7 +23,6 @@ from tidegate_proxy.actuation.tritons import TritonsOfProxy
 from tidegate_proxy.applications import Applications
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.canary import Canary
 from tidegate_proxy.catalog import Catalog, Directory, discover
 from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
 from tidegate_proxy.configuration.home_config import assignment_of
@@ -50,8 +49,8 @@ from tidegate_proxy.queue_delay import drop_delays
 from tidegate_proxy.regions import Regions
 from tidegate_proxy.routing import Routing
 from tidegate_proxy.settings import InForce, settings_of
-from tidegate_proxy.shadow import Shadow
 from tidegate_proxy.starting_profiles import hosted, misfits, said_of_others, starting_profiles
+from tidegate_proxy.trial import Trial
 
 log = logging.getLogger(__name__)
 
@@ -113,17 +112,14 @@ async def serving(
         passages = Passages(routing, observability)
         driver.on_stray = passages.take_over
         control = Control(discovery.backends, directory, discovery, routing, observability, liveness)
-        shadow = Shadow(config, in_force, directory, measured)
-        canary = Canary(config, in_force, directory)
-        engine.reducer.tell(canary)
-        observability.on_passed = [shadow.ended, canary.passed]
-        stack.push_async_callback(shadow.close)
-        inference = Inference(directory, driver, Applications(config.app), shadow, canary)
-        proxy = Proxy(config, directory, driver, discovery, control, passages, gate, bounds, in_force, shadow, canary)
+        trial = Trial(config, in_force, directory, measured, engine.reducer)
+        observability.on_passed = trial.passed
+        stack.push_async_callback(trial.close)
+        inference = Inference(directory, driver, Applications(config.app), trial)
+        proxy = Proxy(config, directory, driver, discovery, control, passages, gate, bounds, in_force, trial)
         stack.push_async_callback(proxy.close)
         proxy.actuator = _actuator(config, controller, proxy, discovery, processes) if controller else None
-        works = discovery.look_around(), proxy.look_at_files(), proxy.control_layout(), shadow.run(), canary.run()
-        for work in works:
+        for work in (discovery.look_around(), proxy.look_at_files(), proxy.control_layout(), trial.run()):
             stack.push_async_callback(_cancelled, asyncio.create_task(work))
         if config.listen.metrics:
             page = MetricsPage(
@@ -136,8 +132,7 @@ async def serving(
                 gate,
                 bounds,
                 http_limits(config),
-                shadow,
-                canary,
+                trial,
                 lambda: proxy.actuator,
             )
             await proxy.show_metrics(page, config.listen.metrics, stack, home)

@@ -264,7 +264,7 @@ def test_nothing_is_dispatched_to_a_worker_that_is_not_ready_nor_for_before_it_i
 
 def test_policies_that_do_not_overlap_are_told_when_the_leg_is_over() -> None:
     engine, script = taught()
-    script.overlaps = False  # type: ignore[misc]
+    script.overlaps = False
     assert engine.next_wake_ns is None
     engine.handle(arrived(5, 39_500))
     assert script.told_ready == []

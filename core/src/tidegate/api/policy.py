@@ -152,7 +152,7 @@ class Policy(ABC):
         """Raises ValueError for models or workers with which no successor of this policy can go on."""
         self.check_models(models)
 
-    def check_worker(self, worker: Worker) -> None:
+    def check_worker(self, worker: Worker) -> None:  # noqa: B027 - most can use any
         """Raises ValueError for a worker that is to join and that this policy cannot use."""
 
     def is_best_effort(self, model: str) -> bool:

@@ -7,8 +7,8 @@ says; it is learned from how long legs take, by worker:
 - A leg that was sent to an idle worker takes the ways and its execution. One that was sent while another ran, `early`,
   ends an execution after that one, if it was there by then; the worker idled for what early fell short of the ways.
 - So what the latter gained is `min(early, ways)`. As long as all of it is gained, the lead grows; where less is, that
-  is the ways, and the lead settles at twice as long: what comes too early waits a little, what comes too late idles, and
-  how long the ways are changes from one batch to the next.
+  is the ways, and the lead settles at nearly twice as long: what comes too early waits a little, what comes too late
+  idles, and how long the ways are changes from one batch to the next.
 - Where legs scatter so much that their durations do not tell, the lead stays as it is.
 
 A leg is expected to end when the earliest quarter of the latest would have: that it may end later is for the planned
@@ -45,7 +45,7 @@ After more, where that would take a larger share of the worker's time.
 """
 ALL_GAINED = 0.9
 """The share of `early` from which on the lead grows."""
-GROWTH, SETTLED = 1.5, 2.0
+GROWTH, SETTLED = 1.5, 1.8
 """The factor by which the lead grows; and how long it becomes, in ways, where not all of it is gained."""
 
 

@@ -81,8 +81,8 @@ class ByModelOptions(PolicyOptions):
 
     parts: tuple[Part, ...] = Field(
         default=(),
-        description="Who decides for which models: the first part that names a model has it. Models that none names are "
-        "served first come, first served",
+        description="Who decides for which models: the first part that names a model has it. Models that none names "
+        "are served first come, first served",
     )
 
 
@@ -218,18 +218,19 @@ class ByModel(Policy):
                 case Dispatch(batch):
                     for request_id in batch.request_ids:
                         del self._part_of_request[request_id]
+                    yield command
                 case Drop(request_id):
                     del self._part_of_request[request_id]
+                    yield command
                 case SetTimer(key, at_ns):
-                    command = SetTimer(_key(index, key), at_ns)
+                    yield SetTimer(_key(index, key), at_ns)
                 case CancelTimer(key):
-                    command = CancelTimer(_key(index, key))
+                    yield CancelTimer(_key(index, key))
                 case Advise():
                     self._advised[index] = command.workers
-                    command = replace(command, workers=sum(self._advised))
-                case _:  # of batches and their workers, which are one part's anyway
-                    pass
-            yield command
+                    yield replace(command, workers=sum(self._advised))
+                case _:  # about batches that run, which are one part's anyway
+                    yield command
 
     def _part_named(self, model: str) -> int:
         """The first part that names a model, else the one for all others."""

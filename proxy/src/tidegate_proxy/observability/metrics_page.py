@@ -14,7 +14,6 @@ from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.refusal import HttpRefusal
 from tidegate_proxy.actuation.actuator import Actuator
 from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.canary import Canary
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.driver import Driver
@@ -32,7 +31,7 @@ from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.statistics import Counts
 from tidegate_proxy.observability.triton_metrics import merge, request_metrics, scrape
 from tidegate_proxy.ports import bind
-from tidegate_proxy.shadow import Shadow
+from tidegate_proxy.trial import Trial
 
 METRICS: Final = b"/metrics"
 MODELS: Final = b"/models"
@@ -57,8 +56,7 @@ class MetricsPage:
         gate: Gate,
         bounds: Bounds,
         limits: HttpLimits,
-        shadow: Shadow,
-        canary: Canary,
+        trial: Trial,
         actuator: Callable[[], Actuator | None] = lambda: None,
     ) -> None:
         self._policy = policy
@@ -70,8 +68,7 @@ class MetricsPage:
         self._gate = gate
         self._bounds = bounds
         self._limits = limits
-        self._shadow = shadow
-        self._canary = canary
+        self._trial = trial
         self._actuator = actuator
         live = Live(driver, directory, discovery)
         self._live_page = LivePage(live, Viewers(live), self._looks_refused)
@@ -108,7 +105,7 @@ class MetricsPage:
         elif exchange.method not in ("GET", "HEAD"):
             await exchange.reply(error(405, "this is read with GET", (b"allow", b"GET, HEAD")))
         elif exchange.path in {SHADOW, CANARY}:
-            looker = self._shadow if exchange.path == SHADOW else self._canary
+            looker = self._trial.shadow if exchange.path == SHADOW else self._trial.canary
             body = json.dumps(looker.document()).encode()
             await exchange.reply(Answer(200, [(b"content-type", b"application/json")], body))
         elif exchange.path == METRICS:
@@ -182,8 +179,8 @@ class MetricsPage:
     ) -> bytes:
         registry = registry_of(snapshot, self._policy(), time.monotonic_ns(), ejections, self._bounds)
         registry.register(self._liveness)
-        registry.register(self._shadow)
-        registry.register(self._canary)
+        registry.register(self._trial.shadow)
+        registry.register(self._trial.canary)
         pending = {(model, version): snapshot.waiting[model] for model, version in counts}
         requests = request_metrics(counts, pending)
         own = generate_latest(registry).decode()

@@ -19,8 +19,8 @@ class Observability:
         """`reducer`: the engine's own."""
         self.metrics = Metrics(setup, reducer)
         self.statistics = Statistics()
-        self.on_passed: list[Callable[[str, int, int, bool], None]] = []
-        """Who is told of each answer to a request that was not scheduled: model, when it was sent, how long it took, whether
+        self.on_passed: Callable[[str, int, int, bool], None] | None = None
+        """Told of each answer to a request that was not scheduled: model, when it was sent, how long it took, whether
         it went well."""
         self.traces = tracing is not None
         """Whether it wants to know of requests as they come."""
@@ -107,8 +107,8 @@ class Observability:
         self.statistics.passed_through(
             model, version, ok=ok, at_ms=time.time_ns() // 1_000_000, total_ns=total_ns, rows=rows
         )
-        for told in self.on_passed:
-            told(model, sent_ns, total_ns, ok)
+        if self.on_passed:
+            self.on_passed(model, sent_ns, total_ns, ok)
 
     @isolated
     def passed_on(self, client: Client) -> None:

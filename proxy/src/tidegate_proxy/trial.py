@@ -1,0 +1,49 @@
+"""What passes as it is though it could be scheduled: all of it in shadow mode, all but a share with a canary."""
+
+import asyncio
+
+from tidegate.documents import ProfileFile
+from tidegate.observation import Reducer
+from tidegate_proxy.canary import Canary
+from tidegate_proxy.catalog import Directory
+from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
+from tidegate_proxy.envelope import Envelope
+from tidegate_proxy.settings import InForce
+from tidegate_proxy.shadow import Shadow
+
+
+class Trial:
+    """Shadow and canary, of which one is on at most."""
+
+    def __init__(
+        self, config: ServeConfig, in_force: InForce, directory: Directory, measured: ProfileFile, reducer: Reducer
+    ) -> None:
+        """`measured`: what the simulator of the shadow expects; `reducer`: the engine's, of what is scheduled."""
+        self.shadow = Shadow(config, in_force, directory, measured)
+        self.canary = Canary(config, in_force, directory)
+        reducer.tell(self.canary)
+
+    def lets_pass(self, envelope: Envelope) -> bool:
+        """Whether a request that could be scheduled passes as it is; may be called in any thread."""
+        if self.shadow.is_on:
+            self.shadow.seen(envelope)
+            return True
+        return not self.canary.schedules(envelope)
+
+    def passed(self, model: str, sent_ns: int, took_ns: int, ok: bool) -> None:
+        """A request that was not scheduled has its answer."""
+        self.shadow.ended(model, sent_ns, took_ns, ok)
+        self.canary.passed(model, sent_ns, took_ns, ok)
+
+    def change_policy(self, policy: PolicyChoice) -> None:
+        """Speak of another policy from now on."""
+        self.shadow.change_policy(policy)
+        self.canary.change_policy(policy)
+
+    async def run(self) -> None:
+        """For ever: what either has to do beside requests."""
+        await asyncio.gather(self.shadow.run(), self.canary.run())
+
+    async def close(self) -> None:
+        """End what runs beside."""
+        await self.shadow.close()
