@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tidegate_proxy.comparison import BLOCK_NS, MOST_BLOCKS, SETTLING_BLOCKS, Comparison
+from tidegate_proxy.comparison import BLOCK_NS, MOST_BLOCKS, SETTLING_BLOCKS, Compared, Comparison
 
 SLO_NS = 10_000_000
 LATE_NS, SOON_NS = 2 * SLO_NS, SLO_NS // 2
@@ -26,6 +26,12 @@ def compare(
     return comparison
 
 
+def report(comparison: Comparison, now_ns: int, *, has_slo: bool = True) -> list[Compared]:
+    """What is said of all models."""
+    comparison.settle(now_ns)
+    return [comparison.of(model, has_slo=has_slo) for model in comparison.models]
+
+
 NOW_NS = (20 + SETTLING_BLOCKS) * BLOCK_NS
 
 
@@ -37,7 +43,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(
 ) -> None:
     rng, held, rounds = random.Random(1), 0, 150
     for _ in range(rounds):
-        (compared,) = compare(rng, scheduled, passed, share, luck, 2500).report(NOW_NS, {"m": SLO_NS})
+        (compared,) = report(compare(rng, scheduled, passed, share, luck, 2500), NOW_NS)
         assert compared.gain is not None
         low, high = compared.gain
         held += low <= scheduled - passed <= high
@@ -46,7 +52,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(
 
 
 def test_all_in_time_on_both_sides_is_no_certainty() -> None:
-    (compared,) = compare(random.Random(2), 1.0, 1.0, 0.1, 0.0, 3000).report(NOW_NS, {"m": SLO_NS})
+    (compared,) = report(compare(random.Random(2), 1.0, 1.0, 0.1, 0.0, 3000), NOW_NS)
     assert compared.gain is not None
     low, high = compared.gain
     assert low < -0.005 < 0 < high
@@ -59,7 +65,7 @@ def test_a_request_without_an_answer_is_not_in_time() -> None:
     for number in range(20):
         for _ in range(100):
             comparison.drew(number * BLOCK_NS, "m", scheduled=True)
-    (compared,) = comparison.report(NOW_NS, {"m": SLO_NS})
+    (compared,) = report(comparison, NOW_NS)
     assert compared.scheduled.attainment == pytest.approx(0.5, abs=0.03)
     assert compared.gain is not None
     assert compared.gain[1] < -0.4
@@ -67,22 +73,45 @@ def test_a_request_without_an_answer_is_not_in_time() -> None:
 
 def test_what_is_not_known_is_not_said() -> None:
     comparison = compare(random.Random(4), 1.0, 0.5, 0.02, 0.0, 2500)
-    (few,) = comparison.report(NOW_NS, {"m": SLO_NS})
+    (few,) = report(comparison, NOW_NS)
     assert few.gain is None
     assert "are too few" in few.why
-    (without,) = comparison.report(NOW_NS, {"m": None})
+    (without,) = report(comparison, NOW_NS, has_slo=False)
     assert (without.gain, without.why, without.scheduled.attainment) == (None, "the model has no SLO", None)
+    comparison = compare(random.Random(4), 1.0, 0.5, 0.02, 0.0, 2500)
     for _ in range(5000):
         comparison.answered(0, "m", SOON_NS, SLO_NS, scheduled=False)
-    (stray,) = comparison.report(NOW_NS, {"m": SLO_NS})
+    (stray,) = report(comparison, NOW_NS)
     assert stray.why.startswith("more was answered than could have been scheduled")
-    assert comparison.report(NOW_NS, {}) == [], "it is not served any more"
 
 
 def test_what_is_old_is_forgotten_and_what_is_new_not_yet_counted() -> None:
     comparison = compare(random.Random(5), 1.0, 0.5, 0.5, 0.0, 2500)
-    later_ns = NOW_NS + (MOST_BLOCKS + 1) * BLOCK_NS
+    assert len(report(comparison, NOW_NS)) == 1
+    assert not comparison.settle(NOW_NS + 1), "nothing is new within a block"
+    later_ns = NOW_NS + MOST_BLOCKS * BLOCK_NS
     comparison.drew(later_ns, "m", scheduled=True)
-    assert comparison.report(later_ns, {"m": SLO_NS}) == []
-    (compared,) = comparison.report(later_ns + SETTLING_BLOCKS * BLOCK_NS, {"m": SLO_NS})
-    assert (compared.scheduled.requests, compared.passed.requests) == (1, 0)
+    assert report(comparison, later_ns) == []
+    comparison.answered(NOW_NS, "m", SOON_NS, SLO_NS, scheduled=True)  # came ten minutes late
+    (compared,) = report(comparison, later_ns + SETTLING_BLOCKS * BLOCK_NS)
+    assert (compared.scheduled.requests, compared.scheduled.answered, compared.passed.requests) == (1, 0, 0)
+
+
+def test_sums_are_those_of_the_blocks_however_they_come_and_go() -> None:
+    rng, comparison = random.Random(6), Comparison()
+    for number in range(3 * MOST_BLOCKS):
+        for _ in range(rng.randrange(4)):
+            model, scheduled = rng.choice("ab"), rng.random() < 0.5
+            comparison.drew(number * BLOCK_NS, model, scheduled=scheduled)
+            if rng.random() < 0.8:
+                comparison.answered(
+                    number * BLOCK_NS, model, rng.choice((SOON_NS, LATE_NS)), SLO_NS, scheduled=scheduled
+                )
+        comparison.settle((number + rng.randrange(3)) * BLOCK_NS)
+    settled = [block for number, block in comparison._blocks.items() if number < comparison._settled]
+    assert len(comparison._blocks) <= MOST_BLOCKS + SETTLING_BLOCKS + 1
+    for key, sums in comparison._sums.items():
+        of_key = [block[key] for block in settled if key in block]
+        assert sums.requests == sum(each.requests for each in of_key)
+        assert sums.in_time == sum(each.in_time for each in of_key)
+        assert sums.took.total() == sum(each.took.total() for each in of_key)

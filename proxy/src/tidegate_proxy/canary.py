@@ -96,24 +96,33 @@ class Canary(Reader, Collector):
         folds = 0
         while True:
             await asyncio.sleep(FOLD_EVERY_S)
-            self.fold(time.monotonic_ns())
+            if self.fold(time.monotonic_ns()):
+                await self._compare()
             folds += 1
             if self.is_on and folds % SAY_EVERY == 0:
                 for compared in self._compared:
                     log.info("canary: %s", in_words(self._policy.name, compared))
 
-    def fold(self, now_ns: int) -> None:
-        """Count what was drawn since the last time, and compare."""
+    def fold(self, now_ns: int) -> bool:
+        """Count what was drawn since the last time; whether anything else than before is to be compared."""
         drawn, self._drawn = self._drawn, []
         if self._share != self._in_force.settings.canary:
             self._share = self._in_force.settings.canary
             self._begin_anew()
-            return  # what was drawn meanwhile may be of either share
+            return False  # what was drawn meanwhile may be of either share
         for at_ns, model, scheduled in drawn:
             self._comparison.drew(at_ns, model, scheduled=scheduled)
-        if self.is_on:
-            slos_ns = {name: model.slo_ns for name, model in self._directory.catalog.models.items()}
-            self._compared = self._comparison.report(now_ns, slos_ns)
+        return self.is_on and self._comparison.settle(now_ns)
+
+    async def _compare(self) -> None:
+        """Compare model by model; between two of them requests have their turn."""
+        comparison, compared = self._comparison, []
+        for name in comparison.models:
+            if model := self._directory.catalog.models.get(name):
+                compared.append(comparison.of(name, has_slo=model.slo_ns is not None))
+            await asyncio.sleep(0)
+        if comparison is self._comparison:  # it did not begin anew meanwhile
+            self._compared = compared
 
     def _begin_anew(self) -> None:
         self._comparison, self._compared = Comparison(), []

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -46,13 +46,27 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 class _Counts:
-    """One share of a model's requests within a block."""
+    """One share of a model's requests within a block, or in all."""
 
-    __slots__ = ("answered", "in_time", "requests", "took")
+    __slots__ = ("in_time", "requests", "took")
 
     def __init__(self) -> None:
-        self.requests = self.answered = self.in_time = 0
+        self.requests = self.in_time = 0
         self.took: Counter[int] = Counter()
+        """Answers by their class of latency."""
+
+    def add(self, other: "_Counts") -> None:
+        """Count what another one has, too."""
+        self.requests += other.requests
+        self.in_time += other.in_time
+        self.took.update(other.took)
+
+    def take(self, other: "_Counts") -> bool:
+        """Count what another one has no more; whether nothing is left."""
+        self.requests -= other.requests
+        self.in_time -= other.in_time
+        self.took -= other.took  # which keeps what is positive
+        return not (self.requests or self.took)
 
 
 _Block = dict[tuple[str, bool], _Counts]
@@ -60,46 +74,70 @@ _Block = dict[tuple[str, bool], _Counts]
 
 
 class Comparison:
-    """The latest ten minutes, in blocks. Holds no clock."""
+    """The latest ten minutes, in blocks. Holds no clock.
+
+    Blocks settle, are compared for ten minutes, and are forgotten: sums over all of them are kept as they come and go.
+    """
 
     def __init__(self) -> None:
         self._blocks: dict[int, _Block] = {}
-        """Blocks by number, counted from the start of the clock."""
+        """Blocks by number, counted from the start of the clock, those that have not settled among them."""
+        self._settled = 0
+        """The number of the first block that has not settled."""
+        self._sums: _Block = {}
+        """What the blocks that have settled have together."""
 
     def drew(self, at_ns: int, model: str, *, scheduled: bool) -> None:
         """A request came, and it was decided whether it is scheduled."""
-        self._counts(at_ns, model, scheduled).requests += 1
+        if counts := self._counts(at_ns, model, scheduled):
+            counts.requests += 1
 
     def answered(self, at_ns: int, model: str, took_ns: int, slo_ns: int | None, *, scheduled: bool) -> None:
-        """A request that came at an instant has its answer."""
-        counts = self._counts(at_ns, model, scheduled)
-        counts.answered += 1
-        counts.in_time += slo_ns is not None and took_ns <= slo_ns
-        counts.took[round(math.log(max(1, took_ns), STEP))] += 1
+        """A request that came at an instant has its answer; what takes longer than a block to settle is not counted."""
+        if counts := self._counts(at_ns, model, scheduled):
+            counts.in_time += slo_ns is not None and took_ns <= slo_ns
+            counts.took[round(math.log(max(1, took_ns), STEP))] += 1
 
-    def report(self, now_ns: int, slos_ns: Mapping[str, int | None]) -> list[Compared]:
-        """What is said of each model; `slos_ns`: of those that are scheduled at all."""
-        last = now_ns // BLOCK_NS - SETTLING_BLOCKS
-        for number in [number for number in self._blocks if number <= last - MOST_BLOCKS]:
-            del self._blocks[number]
-        blocks = [self._blocks[number] for number in sorted(self._blocks) if number <= last]
-        return [
-            _compared(model, slos_ns[model] is not None, blocks)
-            for model in sorted({model for block in blocks for model, _ in block})
-            if model in slos_ns
+    def settle(self, now_ns: int) -> bool:
+        """Let blocks settle and be forgotten; whether anything else than before is to be compared."""
+        until = now_ns // BLOCK_NS - SETTLING_BLOCKS + 1
+        if until <= self._settled:
+            return False
+        before = self._settled
+        self._settled = until
+        for number in sorted(self._blocks):
+            if before <= number < until:
+                for key, counts in self._blocks[number].items():
+                    self._sums.setdefault(key, _Counts()).add(counts)
+        for number in [number for number in self._blocks if number < until - MOST_BLOCKS]:
+            for key, counts in self._blocks.pop(number).items():
+                if self._sums[key].take(counts):
+                    del self._sums[key]
+        return True
+
+    @property
+    def models(self) -> list[str]:
+        """The models of which anything is known, by name."""
+        return sorted({model for model, _ in self._sums})
+
+    def of(self, model: str, *, has_slo: bool) -> Compared:
+        """What is said of a model, by the blocks that have settled."""
+        nothing = _Counts()
+        rows = [
+            (block.get((model, True), nothing), block.get((model, False), nothing))
+            for number, block in self._blocks.items()
+            if number < self._settled
         ]
+        scheduled, passed = (_side(self._sums.get((model, which), nothing), has_slo) for which in (True, False))
+        why = _why_not(has_slo, scheduled, passed, sum(any(side.requests for side in row) for row in rows))
+        return Compared(model, scheduled, passed, None if why else difference_of(rows), why)
 
-    def _counts(self, at_ns: int, model: str, scheduled: bool) -> _Counts:
-        block = self._blocks.setdefault(at_ns // BLOCK_NS, {})
+    def _counts(self, at_ns: int, model: str, scheduled: bool) -> _Counts | None:
+        number = at_ns // BLOCK_NS
+        if number < self._settled:
+            return None
+        block = self._blocks.setdefault(number, {})
         return block.get((model, scheduled)) or block.setdefault((model, scheduled), _Counts())
-
-
-def _compared(model: str, has_slo: bool, blocks: Sequence[_Block]) -> Compared:
-    nothing = _Counts()
-    rows = [(block.get((model, True), nothing), block.get((model, False), nothing)) for block in blocks]
-    scheduled, passed = (_side([row[side] for row in rows], has_slo) for side in (0, 1))
-    why = _why_not(has_slo, scheduled, passed, sum(any(side.requests for side in row) for row in rows))
-    return Compared(model, scheduled, passed, None if why else difference_of(rows), why)
 
 
 def _why_not(has_slo: bool, scheduled: Side, passed: Side, blocks: int) -> str:
@@ -115,15 +153,13 @@ def _why_not(has_slo: bool, scheduled: Side, passed: Side, blocks: int) -> str:
     return ""
 
 
-def _side(counts: Sequence[_Counts], has_slo: bool) -> Side:
-    requests, in_time = sum(each.requests for each in counts), sum(each.in_time for each in counts)
-    took = sum((each.took for each in counts), Counter[int]())
+def _side(counts: _Counts, has_slo: bool) -> Side:
     return Side(
-        requests,
-        took.total(),
-        round(in_time / requests, 4) if has_slo and requests else None,
-        _quantile_ms(took, 0.5),
-        _quantile_ms(took, 0.99),
+        counts.requests,
+        counts.took.total(),
+        round(counts.in_time / counts.requests, 4) if has_slo and counts.requests else None,
+        _quantile_ms(counts.took, 0.5),
+        _quantile_ms(counts.took, 0.99),
     )
 
 
