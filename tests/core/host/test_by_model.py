@@ -1,10 +1,12 @@
 """Several policies in one: each decides as it would alone, and what cannot be parted is refused with the remedy."""
 
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.core.host.joined_worlds import joined
 from tidegate.api import (
     Commands,
     Model,
@@ -26,6 +28,8 @@ from tidegate.host.by_model import ByModel
 from tidegate.observation import ClockAdvanced, PlanChanged
 from tidegate.sim.run import Run, simulate
 from tidegate.testing import check_policy
+from tidegate.testing.conformance import check_world
+from tidegate.testing.world import random_world
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate.workload import PolicyChoice, Scenario, read_scenario
 
@@ -104,6 +108,22 @@ def test_what_a_part_is_told_and_commands_is_passed_on(policy: str) -> None:
     kind = ByModel if policy == "ppipe" else ByWholeModel
     options = {"parts": [{"models": ["*"], "policy": policy}]}
     check_policy(PolicySpec("by-model", "Several policies", kind), worlds=12, options=options)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_two_policies_in_worlds_side_by_side_keep_all_invariants(seed: int) -> None:
+    rng = random.Random(seed)
+    names = rng.choices([name for name in PLUGINS.policies if name != "by-model"], k=2)
+    worlds = [
+        random_world(
+            rng,
+            disturbances=rng.random() < 0.6,
+            pipelines=PLUGINS.policy(name).policy.runs_pipelines and rng.random() < 0.4,
+        )
+        for name in names
+    ]
+    parts = [{"models": ["other-*"], "policy": names[1]}, {"models": ["*"], "policy": names[0]}]
+    check_world(PLUGINS.policy("by-model"), joined(*worlds), {"parts": parts})
 
 
 class Timed(FirstComeFirstServed):
