@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 import grpc
@@ -292,8 +291,7 @@ class FrontLink:
         self.bounds.unread(-self._unread)
         under_way: list[RemoteCall | RemoteExchange] = [*self.calls.values(), *self._exchanges.values()]
         for one in under_way:
-            with suppress(Exception):  # one that breaks keeps no other from hearing of it
-                one.leave()
+            _let_leave(one)
 
     def _call(self, number: int, payload: bytes) -> None:
         opening, remaining_s, message = self._openings.read(payload)
@@ -313,7 +311,7 @@ class FrontLink:
             call.taken()
         elif kind == Kind.GONE:
             self.calls.pop(number, None)
-            call.leave()
+            _let_leave(call)
 
     def _of_exchange(self, kind: int, number: int, exchange: RemoteExchange, payload: bytes) -> None:
         if kind in (Kind.BODY, Kind.BODY_END):
@@ -322,7 +320,7 @@ class FrontLink:
             exchange.taken()
         elif kind == Kind.GONE:
             self._exchanges.pop(number, None)
-            exchange.leave()
+            _let_leave(exchange)
 
     def _count(self, counts: frames.Counts) -> None:
         self.connections = counts.connections
@@ -331,3 +329,11 @@ class FrontLink:
         for protocol, limit, amount in counts.ended:
             self.bounds.ended[cast("Served", protocol), limit] += amount
         self._home.count()
+
+
+def _let_leave(one: RemoteCall | RemoteExchange) -> None:
+    """A client does not wait any more; a fault over that is no other client's."""
+    try:
+        one.leave()
+    except Exception as error:
+        faults.report("a client that left", error)
