@@ -40,8 +40,8 @@ discovery          keeps the catalog true; catalog, signature: what the Tritons 
   split_models       models in partitions, which clients see as one
 gpus               which GPUs and MIG instances this machine has, as NVML tells
 mig/               how they are cut, and how a layout wants them cut (`tidegate mig`)
-canary             a share of the requests is scheduled, the rest passes as it is, and both are compared
-comparison         the shares in time of two sorts of requests, and how sure their difference is
+canary             for a share of the time all is scheduled, else all passes as it is, and both are compared
+comparison         what is in time while all is scheduled and while all passes, and how sure the difference is
 trial              what passes as it is though it could be scheduled: shadow or canary
 shadow             what passes in shadow mode is shown to a process that simulates what a policy would have gained
 settings           what of the configuration may change while requests are under way: one value, swapped as a whole

@@ -1,13 +1,14 @@
-"""A canary: a share of the requests is scheduled, the rest passes as it is, and both are compared.
+"""A canary: for a share of the time all that could be scheduled is, else it passes as it is, and both are compared.
 
-What is drawn, request by request, is what could be scheduled; all else passes as ever and is not compared.
+A switchback experiment: what is scheduled and what passes would be in each other's way on the same GPUs, so they take
+turns, by blocks of time that are drawn. What could not be scheduled passes as ever and is not compared.
 """
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Iterator, Sequence
+from random import Random
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from tidegate.api import Batch, Request
 from tidegate.observation import Reader
+from tidegate_proxy import comparison
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.comparison import Compared, Comparison, Side
 from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
@@ -38,7 +40,9 @@ class Canary(Reader, Collector):
         self._policy = config.policy
         self._in_force = in_force
         self._directory = directory
-        self._random = random.Random(config.seed)
+        self._seed = config.seed
+        self._block, self._is_scheduled = -1, False
+        """The present block of time, and whether what comes in it is scheduled."""
         self._comparison = Comparison()
         self._share: float | None = config.canary
         """The share that was in force when the comparison began."""
@@ -47,7 +51,7 @@ class Canary(Reader, Collector):
 
     @property
     def is_on(self) -> bool:
-        """Whether only a share of the requests is scheduled."""
+        """Whether requests are scheduled for a share of the time only."""
         return self._in_force.settings.canary is not None
 
     def schedules(self, envelope: Envelope) -> bool:
@@ -55,9 +59,13 @@ class Canary(Reader, Collector):
         share = self._in_force.settings.canary
         if share is None:
             return True
-        scheduled = self._random.random() < share
+        now_ns = time.monotonic_ns()
+        block = now_ns // comparison.BLOCK_NS
+        if block != self._block or share != self._share:
+            self._block, self._is_scheduled = block, Random(f"{self._seed}/{block}").random() < share
+        scheduled = self._is_scheduled
         if len(self._drawn) < MOST_DRAWN:
-            self._drawn.append((time.monotonic_ns(), envelope.model, scheduled))
+            self._drawn.append((now_ns, envelope.model, scheduled))
         return scheduled
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
@@ -136,7 +144,7 @@ def gauges(compared: Sequence[Compared]) -> Iterator[GaugeMetricFamily]:
     """A comparison as metrics."""
     attainment = GaugeMetricFamily(
         "tidegate_canary_attainment",
-        "Share of the requests in time, of the latest ten minutes: of what was scheduled, of what passed as it was.",
+        "Share of the requests in time, of the latest ten minutes: while all was scheduled, and while all passed.",
         labels=["model", "share"],
     )
     gain = GaugeMetricFamily(
@@ -146,7 +154,7 @@ def gauges(compared: Sequence[Compared]) -> Iterator[GaugeMetricFamily]:
     )
     latency = GaugeMetricFamily(
         "tidegate_canary_latency_seconds",
-        "Quantiles of the latency of what was scheduled, and of what passed as it was.",
+        "Quantiles of the latency while all was scheduled, and while all passed.",
         labels=["model", "share", "quantile"],
     )
     for each in compared:
@@ -164,11 +172,11 @@ def gauges(compared: Sequence[Compared]) -> Iterator[GaugeMetricFamily]:
 def in_words(policy: str, compared: Compared) -> str:
     """A comparison as a line for people."""
     scheduled, passed = _words_of(compared.scheduled), _words_of(compared.passed)
-    shares = f"{compared.model}: by {policy} {scheduled}; passed as they are {passed}"
+    both = f"{compared.model}: by {policy} {scheduled}; passed as they are {passed}"
     if compared.gain is None:
-        return f"{shares}; what {policy} gains is not said: {compared.why}"
+        return f"{both}; what {policy} gains is not said: {compared.why}"
     low, high = (100 * bound for bound in compared.gain)
-    return f"{shares}; gained {low:+.1f} to {high:+.1f} points"
+    return f"{both}; gained {low:+.1f} to {high:+.1f} points"
 
 
 def _words_of(side: Side) -> str:

@@ -1,4 +1,4 @@
-"""What is scheduled against what passes as it is, of the same traffic at the same time: shares in time, with doubt."""
+"""What is scheduled against what passes as it is, in turn: shares of both that are in time, with doubt."""
 
 import math
 from collections import Counter
@@ -7,15 +7,19 @@ from typing import Final
 
 import msgspec
 
-BLOCK_NS: Final = 5_000_000_000
-"""Requests that arrive within so long of each other share their luck: the interval counts blocks, not requests."""
-MOST_BLOCKS: Final = 120
+BLOCK_NS: Final = 2_000_000_000
+"""So long either all that comes is scheduled or all passes. The interval counts blocks, which share their luck."""
+BURN_IN_NS: Final = 500_000_000
+"""What comes so soon after the start of a block meets what the block before has left, and is not compared."""
+MOST_BLOCKS: Final = 300
 """What is compared: the latest ten minutes."""
-SETTLING_BLOCKS: Final = 2
+SETTLING_BLOCKS: Final = 5
 """The latest blocks are left out: their answers may not have been seen yet."""
-ENOUGH_BLOCKS: Final = 12
+ENOUGH_BLOCKS: Final = 6
 ENOUGH_REQUESTS: Final = 200
-"""What either share has to have before anything is said."""
+"""What either side has to have before anything is said."""
+STRAY: Final = 1.01
+"""More answers than requests by this factor are no requests that could have been scheduled."""
 Z: Final = 1.96
 """95 % of a normal distribution lie so many deviations about its middle."""
 STEP: Final = 1.02
@@ -23,7 +27,7 @@ STEP: Final = 1.02
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One share of a model's requests."""
+    """The requests of a model that were scheduled, or those that passed."""
 
     requests: int
     answered: int
@@ -46,7 +50,7 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 class _Counts:
-    """One share of a model's requests within a block, or in all."""
+    """Requests of a model within a block, or in all, that were scheduled or that passed."""
 
     __slots__ = ("in_time", "requests", "took")
 
@@ -129,26 +133,30 @@ class Comparison:
             if number < self._settled
         ]
         scheduled, passed = (_side(self._sums.get((model, which), nothing), has_slo) for which in (True, False))
-        why = _why_not(has_slo, scheduled, passed, sum(any(side.requests for side in row) for row in rows))
+        why = _why_not(has_slo, scheduled, passed, [_blocks_with(rows, side) for side in (0, 1)])
         return Compared(model, scheduled, passed, None if why else difference_of(rows), why)
 
     def _counts(self, at_ns: int, model: str, scheduled: bool) -> _Counts | None:
-        number = at_ns // BLOCK_NS
-        if number < self._settled:
+        number, since_ns = divmod(at_ns, BLOCK_NS)
+        if number < self._settled or since_ns < BURN_IN_NS:
             return None
         block = self._blocks.setdefault(number, {})
         return block.get((model, scheduled)) or block.setdefault((model, scheduled), _Counts())
 
 
-def _why_not(has_slo: bool, scheduled: Side, passed: Side, blocks: int) -> str:
+def _blocks_with(rows: Sequence[tuple[_Counts, _Counts]], side: int) -> int:
+    return sum(row[side].requests > 0 for row in rows)
+
+
+def _why_not(has_slo: bool, scheduled: Side, passed: Side, blocks: Sequence[int]) -> str:
     if not has_slo:
         return "the model has no SLO"
-    if passed.answered > passed.requests:
+    if passed.answered > STRAY * passed.requests:
         return "more was answered than could have been scheduled: sequences, shared memory or the like pass, too"
-    if min(scheduled.requests, passed.requests) < ENOUGH_REQUESTS or blocks < ENOUGH_BLOCKS:
+    if min(scheduled.requests, passed.requests) < ENOUGH_REQUESTS or min(blocks) < ENOUGH_BLOCKS:
         return (
-            f"{scheduled.requests} scheduled and {passed.requests} passed in {blocks} blocks of "
-            f"{BLOCK_NS // 1_000_000_000} s are too few"
+            f"{scheduled.requests} scheduled in {blocks[0]} blocks and {passed.requests} passed in {blocks[1]} "
+            f"are too few: {ENOUGH_REQUESTS} in {ENOUGH_BLOCKS} blocks are not"
         )
     return ""
 
@@ -157,7 +165,7 @@ def _side(counts: _Counts, has_slo: bool) -> Side:
     return Side(
         counts.requests,
         counts.took.total(),
-        round(counts.in_time / counts.requests, 4) if has_slo and counts.requests else None,
+        round(min(1.0, counts.in_time / counts.requests), 4) if has_slo and counts.requests else None,
         _quantile_ms(counts.took, 0.5),
         _quantile_ms(counts.took, 0.99),
     )
@@ -178,21 +186,32 @@ def difference_of(blocks: Sequence[tuple[_Counts, _Counts]]) -> tuple[float, flo
     The wider one of two, on each side: Newcombe's (1998, method 10), which holds for few requests and for shares near
     0 and 1, and that of the linearised ratio over blocks, which holds where requests of one block share their luck.
     """
-    one, other = (
-        (sum(row[side].requests for row in blocks), sum(row[side].in_time for row in blocks)) for side in (0, 1)
-    )
-    p, q = one[1] / one[0], other[1] / other[0]
-    (p_low, p_high), (q_low, q_high) = _wilson(*one), _wilson(*other)
-    count = sum(any(side.requests for side in row) for row in blocks)
-    residuals = [(a.in_time - p * a.requests) / one[0] - (b.in_time - q * b.requests) / other[0] for a, b in blocks]
-    spread = Z * math.sqrt(count / (count - 1) * sum(residual**2 for residual in residuals))
-    low = p - q - max(spread, math.hypot(p - p_low, q_high - q))
-    high = p - q + max(spread, math.hypot(p_high - p, q - q_low))
+    p, q = (_pooled(blocks, side) for side in (0, 1))
+    (p_low, p_high), (q_low, q_high) = _wilson(*p), _wilson(*q)
+    one, other = min(1.0, p[1] / p[0]), min(1.0, q[1] / q[0])
+    spread = math.hypot(*(_half_by_blocks(blocks, side) for side in (0, 1)))
+    low = one - other - max(spread, math.hypot(one - p_low, q_high - other))
+    high = one - other + max(spread, math.hypot(p_high - one, other - q_low))
     return round(low, 4), round(high, 4)
 
 
+def _pooled(blocks: Sequence[tuple[_Counts, _Counts]], side: int) -> tuple[int, int]:
+    """Requests, and how many were in time."""
+    return sum(row[side].requests for row in blocks), sum(row[side].in_time for row in blocks)
+
+
+def _half_by_blocks(blocks: Sequence[tuple[_Counts, _Counts]], side: int) -> float:
+    """Half the interval of one side's share, by how unlike its blocks are."""
+    requests, in_time = _pooled(blocks, side)
+    of_side = [row[side] for row in blocks if row[side].requests]
+    squares = sum((each.in_time - in_time / requests * each.requests) ** 2 for each in of_side)
+    freedom = len(of_side) - 1
+    student = Z + 2.8 / freedom  # nearly its 97.5 % quantile, from five degrees of freedom on
+    return student * math.sqrt((freedom + 1) / freedom * squares) / requests
+
+
 def _wilson(requests: int, in_time: int) -> tuple[float, float]:
-    share, z2 = in_time / requests, Z * Z
+    share, z2 = min(1.0, in_time / requests), Z * Z
     middle = (share + z2 / (2 * requests)) / (1 + z2 / requests)
     half = Z * math.sqrt(share * (1 - share) / requests + z2 / (4 * requests**2)) / (1 + z2 / requests)
     return middle - half, middle + half

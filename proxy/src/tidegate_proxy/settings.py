@@ -46,7 +46,7 @@ class Settings:
     shadow: bool = False
     """Whether every request passes as it is, and is only looked at."""
     canary: float | None = None
-    """The share of the requests that is scheduled, where the others pass as they are; None: all are."""
+    """For which share of the time requests are scheduled, and else pass as they are; None: always."""
 
     def leg_ns(self, planned_ns: int) -> int:
         """How long a leg may take that is planned to take `planned_ns`."""

@@ -1,4 +1,4 @@
-"""What passes as it is though it could be scheduled: all of it in shadow mode, all but a share with a canary."""
+"""What passes as it is though it could be scheduled: always in shadow mode, most of the time with a canary."""
 
 import asyncio
 

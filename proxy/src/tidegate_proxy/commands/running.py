@@ -143,7 +143,7 @@ def announce(proxy: "Proxy", title: str = "policy", *, is_whole: bool = True) ->
         console.print("[bold]shadow[/]   nothing is scheduled: every request passes as it is")
     if proxy.config.canary is not None:
         share = f"{proxy.config.canary:.3g}" if proxy.config.canary < 0.001 else f"{100 * proxy.config.canary:g} %"
-        console.print(f"[bold]canary[/]   {share} of the requests are scheduled, the others pass as they are")
+        console.print(f"[bold]canary[/]   {share} of the time all is scheduled, else all passes as it is")
     if is_whole:
         announce_addresses(proxy.address, proxy.http_address, proxy.metrics_address)
 

@@ -93,7 +93,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="Schedule this share of the requests (5%), let the rest pass as it is, and compare both at /canary of "
+            help="Schedule for this share of the time (5%), else let all pass as it is, and compare both at /canary of "
             "the metrics page.",
         ),
     ] = None,

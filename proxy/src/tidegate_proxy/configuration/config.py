@@ -274,8 +274,8 @@ class ServeConfig(Section):
         default=None,
         ge=0,
         le=1,
-        description="Only this share of requests is scheduled, the rest passes as it is, and /canary compares both: "
-        "`5%`, or 0.05; default: all",
+        description="For this share of the time all is scheduled, else all passes as it is, and /canary compares both: "
+        "`5%`, or 0.05; default: always",
     )
     seed: int = Field(default=0, ge=0, description="Of the policy's random generator")
     wait_s: Seconds = Field(default=10.0, description="How long to wait at start for the Tritons to become ready")
