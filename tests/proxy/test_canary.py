@@ -14,6 +14,7 @@ from tests.proxy.fixtures.here import ProxyHere
 from tidegate_proxy import canary, comparison
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.live_page.trials import section_of
 
 Make = Callable[..., Any]
 LISTEN = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
@@ -66,6 +67,15 @@ def test_a_share_is_scheduled_and_both_are_answered_alike_and_compared(
     page = _document(half, "metrics")
     assert 'tidegate_canary_attainment{model="echo",share="passed"} 1.0' in page
     assert 'tidegate_canary_latency_seconds{model="echo",quantile="0.99",share="scheduled"}' in page
+    section = section_of(half.serving.trial)
+    assert section is not None
+    assert (section.mode, section.policy, section.share) == ("canary", "fifs", 0.5)
+    (row,) = [each for each in section.rows if each.model == "echo"]
+    assert row.gain == tuple(found["gain"])
+    assert [(side.name, side.requests) for side in row.sides] == [
+        ("as it passes", found["passed"]["requests"]),
+        ("scheduled by fifs", found["scheduled"]["requests"]),
+    ]
     words = canary.in_words("fifs", half.serving.trial.canary._compared[0])
     assert words.startswith("echo: by fifs ")
     assert "gained -" in words

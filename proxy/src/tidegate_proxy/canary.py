@@ -54,6 +54,21 @@ class Canary(Reader, Collector):
         """Whether requests are scheduled for a share of the time only."""
         return self._in_force.settings.canary is not None
 
+    @property
+    def share(self) -> float | None:
+        """The share that is scheduled; None: there is no canary."""
+        return self._in_force.settings.canary
+
+    @property
+    def policy(self) -> str:
+        """The name of the policy that schedules it."""
+        return self._policy.name
+
+    @property
+    def compared(self) -> Sequence[Compared]:
+        """What is said of each model."""
+        return self._compared
+
     def schedules(self, envelope: Envelope) -> bool:
         """Whether a request that could be scheduled is; true for all while there is no canary."""
         share = self._in_force.settings.canary

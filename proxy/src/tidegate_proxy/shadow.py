@@ -61,6 +61,11 @@ class Shadow(Collector):
         return self._in_force.settings.shadow
 
     @property
+    def policy(self) -> str:
+        """The name of the policy that is spoken of."""
+        return self._policy.name
+
+    @property
     def process_id(self) -> int | None:
         """The id of the process that simulates; None: there is none."""
         return self._process.pid if self._process else None

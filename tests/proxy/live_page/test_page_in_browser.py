@@ -12,7 +12,18 @@ from tidegate_proxy.http.exchange import Exchange
 from tidegate_proxy.http.interface import Receive, Scope, Send
 from tidegate_proxy.http.server import start_server
 from tidegate_proxy.live_page.routes import LivePage
-from tidegate_proxy.live_page.snapshot import Bad, Decision, LegBar, ModelRow, ShapeRow, Snapshot, WorkerRow
+from tidegate_proxy.live_page.snapshot import (
+    Bad,
+    Decision,
+    LegBar,
+    ModelRow,
+    ShapeRow,
+    Snapshot,
+    TrialRow,
+    TrialSection,
+    TrialSide,
+    WorkerRow,
+)
 from tidegate_proxy.live_page.source import Hello
 from tidegate_proxy.live_page.viewers import Viewers
 from tidegate_proxy.live_page.what_if import WhatIf
@@ -51,7 +62,13 @@ class Hostile:
             Bad(9, LONG, "in time", 9_000.0, 10.0, -40.0, ""),
         ]
         figures = (models, 1, workers, 1, shapes, [EVIL], legs, 1, decisions, 1, worst)
-        return Snapshot(10_000.0, 10.0, *figures, viewers, 1.5)
+        return Snapshot(10_000.0, 10.0, *figures, viewers, 1.5, self._trial())
+
+    @staticmethod
+    def _trial() -> TrialSection:
+        sides = [TrialSide(EVIL, 950, 0.9, 10.0, 60.0), TrialSide(LONG, 50, None)]
+        rows = [TrialRow(EVIL, sides, (0.02, 0.05), ""), TrialRow(LONG, sides, None, EVIL)]
+        return TrialSection("canary", EVIL, 0.05, None, rows, 1, EVIL)
 
     async def story(self, request_id: int) -> Explanation | None:
         steps = [StepLine(0.0, "arrived", EVIL)]
@@ -115,6 +132,13 @@ def test_hostile_names_the_keyboard_and_a_telephone(tmp_path: Path) -> None:
         # Names are text, whole and inert.
         assert await tab.value("document.querySelector('#models tbody td').textContent") == EVIL
         assert await tab.value("document.querySelectorAll('img, main script').length") == 0
+        # The canary is one section among the others; its interval is said, and drawn right of zero.
+        assert await tab.value("document.getElementById('trial-title').textContent") == "Canary: 5 %"
+        assert await tab.value("document.querySelector('#trial-rows article b.in-time').textContent") == (
+            f"{EVIL} gains +2.0 to +5.0 points of attainment"
+        )
+        assert await tab.value("parseFloat(document.querySelector('.gain i').style.left)") == 70
+        assert EVIL in await tab.value("document.querySelectorAll('#trial-rows article')[1].textContent")
         assert await tab.value("document.title") == "Tidegate, live"
         assert await tab.value("document.documentElement.scrollWidth <= 400")
         assert await tab.value(

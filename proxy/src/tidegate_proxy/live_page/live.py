@@ -19,8 +19,10 @@ from tidegate_proxy.live_page.recent import Recent
 from tidegate_proxy.live_page.snapshot import Snapshot
 from tidegate_proxy.live_page.source import Hello
 from tidegate_proxy.live_page.telling import telling, told
+from tidegate_proxy.live_page.trials import section_of
 from tidegate_proxy.live_page.what_if import what_if
 from tidegate_proxy.live_page.why import Explanation
+from tidegate_proxy.trial import Trial
 
 MOST_MOMENTS: Final = 100_000
 """Some 40 MB: at 1,000 requests a second about the last 40 s."""
@@ -32,10 +34,11 @@ MOST_AT_A_TICK: Final = 2_000
 class Live:
     """Looks at one engine from `open` to `close`; before and after it costs nothing. Lives in the event loop."""
 
-    def __init__(self, driver: Driver, directory: Directory, discovery: Discovery) -> None:
+    def __init__(self, driver: Driver, directory: Directory, discovery: Discovery, trial: Trial) -> None:
         self._driver = driver
         self._directory = directory
         self._discovery = discovery
+        self._trial = trial
         self._recent = Recent()
         self._moments = Moments(most=MOST_MOMENTS, longest_ns=LONGEST_NS)
         self._figures = Figures(0)
@@ -103,6 +106,7 @@ class Live:
             figures.worst(),
             viewers,
             round(self._cost_ns / max(1, now_ns - self._ticks_since_ns) * 1000, 3),
+            section_of(self._trial),
         )
         self._cost_ns += time.thread_time_ns() - began_ns
         return snapshot

@@ -22,6 +22,7 @@ const say = (text) => { by("state").textContent = text }
 function show(snapshot, afresh = false) {
   latest = snapshot
   showModels(snapshot)
+  showTrial(snapshot.trial)
   takeLegs(snapshot, afresh)
   showWorkers(snapshot)
   showShapes(snapshot)

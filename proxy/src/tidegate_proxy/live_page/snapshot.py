@@ -106,6 +106,44 @@ class Bad(msgspec.Struct, frozen=True):
     reason: str
 
 
+class TrialSide(msgspec.Struct, frozen=True):
+    """What became, or would have become, of the requests of a model in one way."""
+
+    name: str
+    requests: int
+    in_time: float | None
+    """Their share that was in time; None: that is not known."""
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+
+
+class TrialRow(msgspec.Struct, frozen=True):
+    """One model in shadow mode or with a canary."""
+
+    model: str
+    """Empty: all that have an SLO."""
+    sides: list[TrialSide]
+    gain: tuple[float, float] | None
+    """The bounds of what scheduling adds to the share in time, 0.01 for a point; None: nothing is said."""
+    why: str
+    """Why nothing is said; else empty."""
+
+
+class TrialSection(msgspec.Struct, frozen=True):
+    """What a policy would do (`shadow`), or does with a share of the requests (`canary`)."""
+
+    mode: str
+    policy: str
+    share: float
+    """The share that is scheduled, 0 to 1."""
+    window_s: float | None
+    """What the figures are of; None: the latest ten minutes, or since the share was changed."""
+    rows: list[TrialRow]
+    more_rows: int
+    note: str
+    """What is to be known besides, in words."""
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """All of it."""
 
@@ -130,6 +168,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     viewers: int = 0
     cost_ms_per_s: float = 0.0
     """What making snapshots costs the process, in milliseconds of CPU a second."""
+    trial: TrialSection | None = None
+    """None: neither shadow mode nor a canary is on."""
 
 
 def cut(name: str) -> str:

@@ -70,7 +70,7 @@ class MetricsPage:
         self._limits = limits
         self._trial = trial
         self._actuator = actuator
-        live = Live(driver, directory, discovery)
+        live = Live(driver, directory, discovery, trial)
         self._live_page = LivePage(live, Viewers(live), self._looks_refused)
         self._server: HttpServer | None = None
 

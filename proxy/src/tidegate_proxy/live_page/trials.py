@@ -1,0 +1,57 @@
+"""What shadow mode or a canary says, as the page shows it."""
+
+from typing import Any, Final
+
+from tidegate_proxy.canary import Canary
+from tidegate_proxy.comparison import Compared, Side
+from tidegate_proxy.live_page.snapshot import TrialRow, TrialSection, TrialSide, cut
+from tidegate_proxy.shadow import Shadow
+from tidegate_proxy.trial import Trial
+
+SHOWN: Final = 30
+"""So many models are shown."""
+
+
+def section_of(trial: Trial) -> TrialSection | None:
+    """What is said at present; None: neither shadow mode nor a canary is on."""
+    if trial.shadow.is_on:
+        return _of_shadow(trial.shadow)
+    return _of_canary(trial.canary) if trial.canary.is_on else None
+
+
+def _of_shadow(shadow: Shadow) -> TrialSection:
+    document = shadow.document()
+    report = document["report"] or {"window_s": None, "unsimulated": 0, "estimates": []}
+    rows = [_estimate(each, shadow.policy) for each in report["estimates"]]
+    left_out = document["left_out"]
+    notes = [
+        f"{left_out} requests were left out, as the simulator did not keep up." if left_out else "",
+        "" if document["simulator"] == "runs" else "The simulator does not run: see the log.",
+        f"{report['unsimulated']} answers beyond what could have been scheduled." if report["unsimulated"] else "",
+    ]
+    note = " ".join(filter(None, notes))
+    return TrialSection("shadow", shadow.policy, 0.0, report["window_s"], rows[:SHOWN], len(rows[SHOWN:]), note)
+
+
+def _estimate(estimate: dict[str, Any], policy: str) -> TrialRow:
+    requests, gain = estimate["requests"], estimate["gain"]
+    sides = [
+        TrialSide("as it passes", requests, estimate["measured"]),
+        TrialSide("Triton's batcher, simulated", requests, estimate["batcher"]),
+        TrialSide(f"{policy}, simulated", requests, estimate["policy"]),
+    ]
+    return TrialRow(cut(estimate["model"]), sides, tuple(gain) if gain else None, cut(estimate["why"]))
+
+
+def _of_canary(canary: Canary) -> TrialSection:
+    rows = [_compared(each, canary.policy) for each in canary.compared[:SHOWN]]
+    return TrialSection("canary", canary.policy, canary.share or 0.0, None, rows, len(canary.compared[SHOWN:]), "")
+
+
+def _compared(compared: Compared, policy: str) -> TrialRow:
+    sides = [_side("as it passes", compared.passed), _side(f"scheduled by {policy}", compared.scheduled)]
+    return TrialRow(cut(compared.model), sides, compared.gain, cut(compared.why))
+
+
+def _side(name: str, side: Side) -> TrialSide:
+    return TrialSide(name, side.requests, side.attainment, side.p50_ms, side.p99_ms)
