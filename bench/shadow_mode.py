@@ -16,10 +16,12 @@ import os
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
@@ -70,6 +72,8 @@ class Compared:
     """Attainment passed through in shadow mode, by the clients' clock."""
     scheduled: float
     """Attainment scheduled, by the clients' clock."""
+    scheduled_seen: float
+    """The same as Tidegate itself counts it, the warm-up included."""
     said: dict[str, Any]
     """The estimate of all models."""
     plain_p50_ms: float
@@ -103,14 +107,15 @@ def compare(workload: str, seconds: float, work: Path) -> Compared:
         slos = [word for model in scenario.models for word in ("--slo", f"{model.name}={model.slo_ms}")]
         passing = [word for model in scenario.models for word in ("--batch", f"{model.name}=pass")]
         merging = [word for model in scenario.models for word in ("--batch", f"{model.name}=merge")]
-        plain, plain_cpu, _, _ = _sent(scenario, work, *flags, *passing)
-        shadow, shadow_cpu, simulator_cpu, said = _sent(scenario, work, *flags, *slos, *merging, "--shadow")
-        scheduled, _, _, _ = _sent(scenario, work, *flags, *slos, *merging)
+        plain, plain_cpu, _, _, _ = _sent(scenario, work, *flags, *passing)
+        shadow, shadow_cpu, simulator_cpu, said, _ = _sent(scenario, work, *flags, *slos, *merging, "--shadow")
+        scheduled, _, _, _, seen = _sent(scenario, work, *flags, *slos, *merging)
     rows = [live.result.total for live in (plain, shadow, scheduled)]
     return Compared(
         workload,
         rows[1].attainment,
         rows[2].attainment,
+        seen,
         said or {},
         rows[0].p50_ms or 0.0,
         rows[1].p50_ms or 0.0,
@@ -128,8 +133,11 @@ async def _measure(target: str, scenario: Scenario, path: Path) -> None:
                 write_profile(path, profile)
 
 
-def _sent(scenario: Scenario, work: Path, *flags: str) -> tuple[Any, float, float, dict[str, Any] | None]:
-    """Send the workload through a Tidegate: the run, its CPU, that of the simulator, and what /shadow then says."""
+def _sent(scenario: Scenario, work: Path, *flags: str) -> tuple[Any, float, float, dict[str, Any] | None, float]:
+    """Send the workload through a Tidegate.
+
+    The run, its CPU, that of the simulator, what /shadow then says, and the attainment of what it scheduled, 0 to 1.
+    """
     with proxy_process(work, *flags) as proxy:
         began_s, (spent_s, _) = time.monotonic(), proxy.spent()
         run = LiveRun(scenario, PolicyChoice(name="symphony"), 1, Sending({}), target=proxy.grpc)
@@ -137,9 +145,22 @@ def _sent(scenario: Scenario, work: Path, *flags: str) -> tuple[Any, float, floa
         took_s = time.monotonic() - began_s
         cpu = (proxy.spent()[0] - spent_s) / took_s
         if "--shadow" not in flags:
-            return live, cpu, 0.0, None
+            return live, cpu, 0.0, None, _seen(proxy)
         simulator_cpu = _children_s(proxy.pid) / took_s
-        return live, cpu, simulator_cpu, _said(proxy, len(live.seen.run.ok))
+        return live, cpu, simulator_cpu, _said(proxy, len(live.seen.run.ok)), 0.0
+
+
+def _seen(proxy: ProxyProcess) -> float:
+    """The share of the scheduled requests that Tidegate counts as in time; 0 where it scheduled none."""
+    with urllib.request.urlopen(f"http://{proxy.metrics}/metrics") as answer:
+        page = answer.read().decode()
+    ended: Counter[str] = Counter()
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.name == "tidegate_requests_total":
+                ended[sample.labels["outcome"]] += int(sample.value)
+    counted = ended.total() - ended["cancelled"]
+    return ended["in_time"] / counted if counted else 0.0
 
 
 def _said(proxy: ProxyProcess, sent: int) -> dict[str, Any]:
@@ -171,7 +192,7 @@ def show(console: Console, rows: list[Compared]) -> None:
         table.add_row(
             row.workload + (" [yellow](generator fell behind)[/]" if row.fell_behind else ""),
             f"{row.measured:.1%} (seen {said['measured']:.1%}, simulated {said['batcher']:.1%})",
-            f"{row.scheduled:.1%} (simulated {said['policy']:.1%})",
+            f"{row.scheduled:.1%} (seen {row.scheduled_seen:.1%}, simulated {said['policy']:.1%})",
             f"{100 * row.gain:+.1f}",
             f"{100 * (said['policy'] - said['batcher']):+.1f}",
             f"{100 * low:+.1f} to {100 * high:+.1f}" if said["gain"] else f"nothing: {said['why']}",

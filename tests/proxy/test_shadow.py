@@ -17,6 +17,7 @@ from tests.proxy.fixtures.here import ProxyHere
 from tidegate_proxy import shadow
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.live_page.trials import section_of
 
 Make = Callable[..., Any]
 LISTEN = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
@@ -95,6 +96,30 @@ def test_nothing_is_scheduled_and_all_is_counted(
     eventually(lambda: _document(shadowing)["seen"] == 5, "they are shown to the simulator")
     assert shadowing.engine.tally.accepted == 0
     assert _document(shadowing)["shadow"]
+
+
+def test_the_live_page_shows_what_is_said(
+    serve_here: Make, triton: EmbeddedTriton, call: Make, eventually: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shadow, "TELL_EVERY_S", 0.05)
+    monkeypatch.setattr(shadow, "REPORT_EVERY", 1)
+    slo = {"echo": {"slo_ms": 60_000}}
+    proxy = serve_here([triton], policy="symphony", tritons=[_both(triton)], listen=LISTEN, shadow=True, models=slo)
+    call(proxy, "ModelInfer", CASES["an answer"])
+    trial = proxy.serving.trial
+    eventually(lambda: (section := section_of(trial)) and section.rows, "a report")
+    section = section_of(trial)
+    assert section is not None
+    assert section.mode == "shadow"
+    assert (section.policy, section.rows[0].model, section.rows[0].gain) == ("symphony", "", None)
+    assert [(side.name, side.requests) for side in section.rows[0].sides] == [
+        ("as it passes", 1),
+        ("Triton's batcher, simulated", None),
+        ("symphony, simulated", None),
+    ]
+    assert "no profile of" in section.rows[0].why
+    proxy.run(proxy.serving.reconfigure(proxy.serving.config.model_copy(update={"shadow": False})))
+    assert section_of(trial) is None
 
 
 def test_a_killed_simulator_costs_nothing_and_is_started_again(

@@ -135,7 +135,7 @@ def test_hostile_names_the_keyboard_and_a_telephone(tmp_path: Path) -> None:
         # The canary is one section among the others; its interval is said, and drawn right of zero.
         assert await tab.value("document.getElementById('trial-title').textContent") == "Canary: 5 %"
         assert await tab.value("document.querySelector('#trial-rows article b.in-time').textContent") == (
-            f"{EVIL} gains +2.0 to +5.0 points of attainment"
+            f"{EVIL} changes attainment by +2.0 to +5.0 points"
         )
         assert await tab.value("parseFloat(document.querySelector('.gain i').style.left)") == 70
         assert EVIL in await tab.value("document.querySelectorAll('#trial-rows article')[1].textContent")

@@ -110,7 +110,8 @@ class TrialSide(msgspec.Struct, frozen=True):
     """What became, or would have become, of the requests of a model in one way."""
 
     name: str
-    requests: int
+    requests: int | None
+    """None: it is simulated, of the same ones."""
     in_time: float | None
     """Their share that was in time; None: that is not known."""
     p50_ms: float | None = None

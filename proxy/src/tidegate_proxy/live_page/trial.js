@@ -8,9 +8,9 @@ function sideOf(side) {
   bar.style.width = `${100 * (side.in_time ?? 0)}%`
   meter.append(bar)
   box.append(line, meter)
-  const said = [`${digits(side.requests, 0)} requests`]
+  const said = side.requests === null ? [] : [`${digits(side.requests, 0)} requests`]
   if (side.p50_ms !== null) said.push(`p50 ${shown(side.p50_ms)} ms`, `p99 ${shown(side.p99_ms)} ms`)
-  box.append(element("p", "note", said.join(", ")))
+  if (said.length) box.append(element("p", "note", said.join(", ")))
   return box
 }
 
@@ -29,11 +29,11 @@ function gainOf(gain, most) {
 function showTrial(trial) {
   by("trial").hidden = !trial
   if (!trial) return
-  const isShadow = trial.mode === "shadow", would = isShadow ? "would gain" : "gains"
+  const isShadow = trial.mode === "shadow", would = isShadow ? "would change" : "changes"
   by("trial-title").textContent = isShadow ? "Shadow" : `Canary: ${digits(100 * trial.share, trial.share * 100 % 1 ? 1 : 0)} %`
   by("trial-note").textContent = [
     isShadow
-      ? `Everything passes as it is. What ${trial.policy} would have done with it is simulated.`
+      ? `Everything passes as it is. What ${trial.policy} would have done with it is simulated. The other figures of this page are of what is scheduled: nothing.`
       : `So much of what can be scheduled is, by ${trial.policy}; the rest passes as it is, at the same time and to the same GPUs. The other figures of this page are of what is scheduled.`,
     trial.rows.length === 0 ? (isShadow ? "Nothing is simulated yet: that takes some ten seconds." : "Nothing is compared yet: that takes some fifteen seconds.")
       : trial.window_s === null ? "Of the latest ten minutes, or since the share or the policy changed." : `Of the latest ${digits(trial.window_s, 0)} s.`,
@@ -44,13 +44,13 @@ function showTrial(trial) {
     const box = element("article", "trial")
     box.append(element("h3", "", row.model || "All with an SLO"), ...row.sides.map(sideOf))
     if (row.gain) {
-      const said = `${would} ${points(row.gain[0])} to ${points(row.gain[1])} points of attainment`
+      const said = `${would} attainment by ${points(row.gain[0])} to ${points(row.gain[1])} points`
       box.append(element("b", gainClass(row.gain), `${trial.policy} ${said}`), gainOf(row.gain, most))
-    } else box.append(element("p", "note", `What ${trial.policy} ${would} is not said: ${row.why}`))
+    } else box.append(element("p", "note", `What ${trial.policy} ${would} is not said: ${row.why}.`))
     return box
   }))
   if (isShadow) {
     const all = trial.rows.find((row) => row.model === "")
-    by("verdict").textContent = all ? `${percent(all.sides[0].in_time)} of what passes are in time` : "Everything passes as it is"
+    by("verdict").textContent = all ? `${percent(all.sides[0].in_time)} of what passes is in time` : "Everything passes as it is"
   }
 }

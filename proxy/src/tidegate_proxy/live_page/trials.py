@@ -34,11 +34,11 @@ def _of_shadow(shadow: Shadow) -> TrialSection:
 
 
 def _estimate(estimate: dict[str, Any], policy: str) -> TrialRow:
-    requests, gain = estimate["requests"], estimate["gain"]
+    gain = estimate["gain"]
     sides = [
-        TrialSide("as it passes", requests, estimate["measured"]),
-        TrialSide("Triton's batcher, simulated", requests, estimate["batcher"]),
-        TrialSide(f"{policy}, simulated", requests, estimate["policy"]),
+        TrialSide("as it passes", estimate["requests"], estimate["measured"]),
+        TrialSide("Triton's batcher, simulated", None, estimate["batcher"]),
+        TrialSide(f"{policy}, simulated", None, estimate["policy"]),
     ]
     return TrialRow(cut(estimate["model"]), sides, tuple(gain) if gain else None, cut(estimate["why"]))
 
