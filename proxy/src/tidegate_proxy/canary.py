@@ -56,12 +56,12 @@ class Canary(Reader, Collector):
 
     @property
     def share(self) -> float | None:
-        """The share that is scheduled; None: there is no canary."""
+        """The share of the time in which all is scheduled; None: there is no canary."""
         return self._in_force.settings.canary
 
     @property
     def policy(self) -> str:
-        """The name of the policy that schedules it."""
+        """The name of the policy that schedules."""
         return self._policy.name
 
     @property

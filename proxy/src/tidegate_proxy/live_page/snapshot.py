@@ -131,12 +131,12 @@ class TrialRow(msgspec.Struct, frozen=True):
 
 
 class TrialSection(msgspec.Struct, frozen=True):
-    """What a policy would do (`shadow`), or does with a share of the requests (`canary`)."""
+    """What a policy would do (`shadow`), or does for a share of the time (`canary`)."""
 
     mode: str
     policy: str
     share: float
-    """The share that is scheduled, 0 to 1."""
+    """The share of the time in which all is scheduled, 0 to 1."""
     window_s: float | None
     """What the figures are of; None: the latest ten minutes, or since the share was changed."""
     rows: list[TrialRow]

@@ -1,4 +1,4 @@
-// What a policy would do (shadow mode), or does with a share of the requests (a canary).
+// What a policy would do (shadow mode), or does for a share of the time (a canary).
 const points = (share) => `${share < 0 ? "−" : "+"}${digits(Math.abs(100 * share), 1)}`
 const gainClass = ([low, high]) => (low > 0 ? "in-time" : high < 0 ? "failed" : "")
 
@@ -34,7 +34,7 @@ function showTrial(trial) {
   by("trial-note").textContent = [
     isShadow
       ? `Everything passes as it is. What ${trial.policy} would have done with it is simulated. The other figures of this page are of what is scheduled: nothing.`
-      : `So much of what can be scheduled is, by ${trial.policy}; the rest passes as it is, at the same time and to the same GPUs. The other figures of this page are of what is scheduled.`,
+      : `For so much of the time ${trial.policy} schedules all that can be; otherwise it passes as it is. The other figures of this page are of what is scheduled.`,
     trial.rows.length === 0 ? (isShadow ? "Nothing is simulated yet: that takes some ten seconds." : "Nothing is compared yet: that takes some fifteen seconds.")
       : trial.window_s === null ? "Of the latest ten minutes, or since the share or the policy changed." : `Of the latest ${digits(trial.window_s, 0)} s.`,
     trial.note, trial.more_rows ? `${trial.more_rows} more models are not shown.` : "",
