@@ -41,8 +41,8 @@ class Canary(Reader, Collector):
         self._in_force = in_force
         self._directory = directory
         self._seed = config.seed
-        self._block, self._is_scheduled = -1, False
-        """The present block of time, and whether what comes in it is scheduled."""
+        self._drawn_for, self._is_scheduled = (-1, 0.0), False
+        """The present block of time and its share, and whether what comes in it is scheduled."""
         self._comparison = Comparison()
         self._share: float | None = config.canary
         """The share that was in force when the comparison began."""
@@ -76,8 +76,8 @@ class Canary(Reader, Collector):
             return True
         now_ns = time.monotonic_ns()
         block = now_ns // comparison.BLOCK_NS
-        if block != self._block or share != self._share:
-            self._block, self._is_scheduled = block, Random(f"{self._seed}/{block}").random() < share
+        if self._drawn_for != (block, share):
+            self._drawn_for, self._is_scheduled = (block, share), Random(f"{self._seed}/{block}").random() < share
         scheduled = self._is_scheduled
         if len(self._drawn) < MOST_DRAWN:
             self._drawn.append((now_ns, envelope.model, scheduled))
