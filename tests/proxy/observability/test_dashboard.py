@@ -20,6 +20,7 @@ from tests.proxy.observability.followed import Followed
 from tidegate.api import Batch, Leg, LegFinished, Model, Request, RequestArrived, Setup, Worker
 from tidegate.engine import StartLeg
 from tidegate.observation import ChangeProgressed
+from tidegate_proxy import canary, comparison, shadow
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.faults import faults
 from tidegate_proxy.liveness import Liveness
@@ -27,7 +28,6 @@ from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.statistics import Statistics
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
 from tidegate_proxy.settings import InForce
-from tidegate_proxy.shadow import gauges
 
 ROOT = Path(__file__).parents[3]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/tidegate.json").read_text())
@@ -52,7 +52,7 @@ def _exported() -> dict[str, set[str]]:
     metrics.handled(ChangeProgressed(1, 1, "starting", gpus=1), [], 1)
     metrics.handled(ChangeProgressed(1, 1, "undone", gpus=1), [], 1)
     registry = registry_of(metrics.snapshot(), "fifs", 0, ejections, bounds)
-    own = generate_latest(registry).decode() + _liveness() + _shadow()
+    own = generate_latest(registry).decode() + _liveness() + _trial()
     statistics = Statistics()
     statistics.declare("m", ["1"])
     page = merge(own, request_metrics(statistics.snapshot(), {}), {"h:1": None}, ["m"])
@@ -73,19 +73,18 @@ def _liveness() -> str:
 
 
 class _Said(Collector):
-    """What a shadow shows of these estimates."""
-
-    def __init__(self, estimates: list[dict[str, Any]]) -> None:
-        self._estimates = estimates
+    """What shadow mode and a canary show."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        return gauges(self._estimates)
+        estimate = {"model": "m", "measured": 0.8, "batcher": 0.8, "policy": 0.9, "gain": [0.05, 0.15]}
+        side = comparison.Side(300, 300, 0.9, 10.0, 20.0)
+        yield from shadow.gauges([estimate])
+        yield from canary.gauges([comparison.Compared("m", side, side, (-0.01, 0.01), "")])
 
 
-def _shadow() -> str:
-    said = {"model": "m", "measured": 0.8, "batcher": 0.8, "policy": 0.9, "gain": [0.05, 0.15]}
+def _trial() -> str:
     registry = CollectorRegistry()
-    registry.register(_Said([said]))
+    registry.register(_Said())
     return generate_latest(registry).decode()
 
 

@@ -263,5 +263,7 @@ def _print_line(event: "Event") -> None:
         sys.__stdout__.write(json.dumps(event) + "\n")
         sys.__stdout__.flush()
     except BrokenPipeError:
-        # Who started us in the background reads until clients are served, and no further.
+        if event["event"] not in ("lost", "back"):
+            raise  # who started us is gone before clients are served: so are we
+        # Who started us in the background has read until then, and no further.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
