@@ -25,7 +25,7 @@ from tidegate.api import (
 from tidegate.engine import Engine
 from tidegate.host import PluginError, Plugins
 from tidegate.host.by_model import ByModel
-from tidegate.observation import ClockAdvanced, PlanChanged
+from tidegate.observation import ClockAdvanced, PlanChanged, PolicyChanged
 from tidegate.sim.run import Run, simulate
 from tidegate.testing import check_policy
 from tidegate.testing.conformance import check_world
@@ -201,6 +201,39 @@ def test_a_worker_of_two_parts_is_refused_and_nothing_changes() -> None:
         PLUGINS.make_policy("by-model", setup, {"parts": [{"models": ["a"], "policy": "symphony"}]})
 
 
+def test_a_reload_to_parts_that_share_a_worker_is_refused_and_the_policy_stays() -> None:
+    setup = Setup(SETUP.models, (Worker(0, "both", ("a", "b")),), SETUP.profiles)
+    engine = Engine(PLUGINS.make_policy("fifs", setup, {}), name="fifs", policies=PLUGINS.make_policy)
+    before = engine.policy
+    for _ in ("while the worker is idle", "while it is busy"):
+        with pytest.raises(ValueError, match="'by-model' cannot take over: worker 'both' hosts 'a' and 'b', for which"):
+            engine.handle(PolicyChanged(1, "by-model", {"parts": [{"models": ["a"], "policy": "symphony"}]}))
+        assert engine.policy is before
+        engine.handle(arrived(1, 0, "a"))
+
+
+@pytest.mark.parametrize(
+    ("paths", "shared"), [({"a": ("encode", "a.x"), "b": ("encode", "b.x")}, "encode"), ({"a": ("b", "a.x")}, "b")]
+)
+def test_models_of_two_parts_that_share_a_partition_are_refused(paths: dict[str, tuple[str, ...]], shared: str) -> None:
+    split = {name: Model(name, 4, pipelines=(Pipeline(path, 4),)) for name, path in paths.items()}
+    models = {"b": Model("b", 4), **split}.values()
+    partitions = sorted({partition for model in models for path in model.paths for partition in path.partitions})
+    workers = tuple(Worker(number, name, (name,)) for number, name in enumerate(partitions))
+    setup = Setup(tuple(models), workers, tuple(map(profile_of, partitions)))
+    with pytest.raises(PluginError, match=f"for which different parts decide, share '{shared}': let one part name"):
+        PLUGINS.make_policy("by-model", setup, {"parts": [{"models": ["a"], "policy": "ppipe"}]})
+
+
+def test_coverage_follows_the_parts_that_decide() -> None:
+    """Nexus covers less than others do: as soon as anybody else decides for a model, that is not enough."""
+    engine = engine_of(Plugins.installed(), [{"models": ["a", "b"], "policy": "nexus"}])
+    assert engine.expectations._quantile == engine.policy.quantile < 0.9
+    models, workers = (*SETUP.models, Model("c", 4)), (*SETUP.workers, Worker(2, "w2", ("c",)))
+    engine.handle(PlanChanged(1, models, workers, (*SETUP.profiles, profile_of("c"))))
+    assert engine.expectations._quantile == engine.policy.quantile == 0.99
+
+
 @pytest.mark.parametrize(
     ("part", "says"),
     [
@@ -208,6 +241,7 @@ def test_a_worker_of_two_parts_is_refused_and_nothing_changes() -> None:
         ({"models": ["a"], "policy": "symphony", "options": {"reserve": 1}}, "options of policy 'symphony': reserve: "),
         ({"models": [], "policy": "symphony"}, "parts.0.models: "),
         ({"models": ["a"]}, "parts.0.policy: must be given"),
+        ({"models": ["a"], "policy": "by-model"}, "parts.0: 'by-model' is no part of another: name its parts here"),
     ],
 )
 def test_parts_that_cannot_be_say_why(part: dict[str, Any], says: str) -> None:

@@ -263,4 +263,3 @@ class Intake:
         self._turns.release_all()
         state.sharing.workers_changed(event.now_ns)  # whether all is in turn is the policy's to say
         self._policy.succeed(partial(self._made, event))
-        state.expectations.cover(state.policy.quantile)

@@ -111,6 +111,7 @@ class PolicyRunner:
                 raise
             self._replace(fault)
             return
+        state.expectations.cover(state.policy.quantile)
         for request in list(state.queued.values()):
             if request.id in state.queued:
                 state.hurried.returns(request)  # the policy before may have run what is late

@@ -42,7 +42,8 @@ def _check_policy(event: PolicyChanged, state: State, policies: Policies | None)
         raise ValueError("this engine keeps its policy: make it with Engine(..., policies=plugins.make_policy)")
     setup = state.succession.setup(state.models.values(), (), state.next_batch_id)
     try:
-        policies(event.policy, setup, event.options)
+        policy = policies(event.policy, setup, event.options)
+        policy.check_plan(state.models.values(), state.fleet.workers.values())
     except Exception as fault:
         raise ValueError(f"policy {event.policy!r} cannot take over: {fault}") from fault
 

@@ -64,6 +64,8 @@ class Part(BaseModel):
             plugins.check_options(self.policy, self.options)
         except PluginError as error:
             raise ValueError(str(error)) from error
+        if issubclass(self._spec.policy, ByModel):
+            raise ValueError(f"{self.policy!r} is no part of another: name its parts here, in its place")
         return self
 
     @property
@@ -102,7 +104,8 @@ class ByModel(Policy):
     def __init__(self, setup: Setup, options: ByModelOptions, before: Sequence[Policy] = ()) -> None:
         """`before`: the policies of the parts that these follow, in the order of the options.
 
-        Raises ValueError where a worker hosts models of two parts, PluginError where a part cannot be made.
+        Raises ValueError where models of two parts share a worker or a partition, PluginError where a part cannot be
+        made.
         """
         super().__init__(setup, options)
         self._part_of = self._parts_of(setup.models)
@@ -132,7 +135,10 @@ class ByModel(Policy):
         return type(self)(setup, self.options, self.parts)
 
     def check_plan(self, models: Iterable[Model], workers: Iterable[Worker]) -> None:
-        """Raises ValueError for a model that its part cannot schedule, and a worker that hosts models of two parts."""
+        """Raises ValueError for a model that its part cannot schedule, and where two parts share what is to be one's.
+
+        That is a worker, or a partition.
+        """
         models = tuple(models)
         for index, policy in enumerate(self.parts):
             policy.check_models(model for model in models if self._part_named(model.name) == index)
@@ -146,7 +152,10 @@ class ByModel(Policy):
 
     def is_best_effort(self, model: str) -> bool:
         """As the part has it that decides for the model."""
-        return self.parts[self._part_named(model)].is_best_effort(model)
+        index = self._part_of.get(model)
+        if index is None:  # it is to come with the plan that a successor is made for
+            index = self._part_named(model)
+        return self.parts[index].is_best_effort(model)
 
     # Events ------------------------------------------------------------------------------------------------------
 
@@ -238,11 +247,18 @@ class ByModel(Policy):
         return next((index for index, part in enumerate(parts) if part.names(model)), len(parts))
 
     def _parts_of(self, models: Iterable[Model]) -> dict[str, int]:
-        """The part that decides, by model and by partition."""
-        part_of = {}
+        """The part that decides, by model and by partition. Raises ValueError for a partition of two parts' models."""
+        part_of: dict[str, int] = {}
+        model_of: dict[str, str] = {}
         for model in models:
-            index = part_of[model.name] = self._part_named(model.name)
-            part_of |= {partition: index for path in model.paths for partition in path.partitions}
+            index = self._part_named(model.name)
+            for name in (model.name, *(partition for path in model.paths for partition in path.partitions)):
+                if part_of.setdefault(name, index) != index:
+                    raise ValueError(
+                        f"models {model_of[name]!r} and {model.name!r}, for which different parts decide, share "
+                        f"{name!r}: let one part name both"
+                    )
+                model_of.setdefault(name, model.name)
         return part_of
 
     def _setup_of(self, index: int) -> Setup:
