@@ -52,6 +52,31 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(
     assert held >= 0.92 * rounds
 
 
+def test_that_few_blocks_have_met_no_bad_one_is_no_gain() -> None:
+    """Nothing differs, but that all is late in one block of twenty: twelve blocks often have none of those."""
+    rng, said = random.Random(1), 0
+    for _ in range(100):
+        comparison = Comparison()
+        for number in range(BLOCKS):
+            at_ns, drawn, bad = number * BLOCK_NS + BURN_IN_NS, rng.random() < 0.06, rng.random() < 0.05
+            for _ in range(40):
+                comparison.drew(at_ns, "m", scheduled=drawn)
+                comparison.answered(at_ns, "m", LATE_NS if bad else SOON_NS, SLO_NS, scheduled=drawn)
+        (compared,) = report(comparison, NOW_NS)
+        said += compared.gain is not None and not compared.gain[0] <= 0 <= compared.gain[1]
+    assert said <= 5
+
+
+def test_a_comparison_that_begins_while_it_serves_counts_no_answers_of_before() -> None:
+    begins_ns = 10 * BLOCK_NS + BURN_IN_NS
+    comparison = Comparison(begins_ns)
+    for number in (9, 10, 11):
+        comparison.answered(number * BLOCK_NS + BURN_IN_NS, "m", SOON_NS, SLO_NS, scheduled=True)
+    comparison.drew(11 * BLOCK_NS + BURN_IN_NS, "m", scheduled=True)
+    (compared,) = report(comparison, (11 + SETTLING_BLOCKS) * BLOCK_NS)
+    assert (compared.scheduled.requests, compared.scheduled.answered) == (1, 1)
+
+
 def test_all_in_time_on_both_sides_is_no_certainty() -> None:
     (compared,) = report(compare(random.Random(2), 1.0, 1.0, 0.1, 0.0, 6000), NOW_NS)
     assert compared.gain is not None

@@ -41,8 +41,8 @@ class Canary(Reader, Collector):
         self._in_force = in_force
         self._directory = directory
         self._seed = config.seed
-        self._drawn_for, self._is_scheduled = (-1, 0.0), False
-        """The present block of time and its share, and whether what comes in it is scheduled."""
+        self._draw = -1, 0.0, False
+        """The present block of time, its share, and whether it is scheduled: one value, since threads may change it."""
         self._comparison = Comparison()
         self._share: float | None = config.canary
         """The share that was in force when the comparison began."""
@@ -76,9 +76,10 @@ class Canary(Reader, Collector):
             return True
         now_ns = time.monotonic_ns()
         block = now_ns // comparison.BLOCK_NS
-        if self._drawn_for != (block, share):
-            self._drawn_for, self._is_scheduled = (block, share), Random(f"{self._seed}/{block}").random() < share
-        scheduled = self._is_scheduled
+        drawn_for, drawn_share, scheduled = self._draw
+        if (drawn_for, drawn_share) != (block, share):
+            scheduled = Random(f"{self._seed}/{block}").random() < share
+            self._draw = block, share, scheduled
         if len(self._drawn) < MOST_DRAWN:
             self._drawn.append((now_ns, envelope.model, scheduled))
         return scheduled
@@ -148,7 +149,8 @@ class Canary(Reader, Collector):
             self._compared = compared
 
     def _begin_anew(self) -> None:
-        self._comparison, self._compared = Comparison(), []
+        """From the next block of time on: answers of this one may be of requests that were not drawn for it."""
+        self._comparison, self._compared = Comparison(time.monotonic_ns()), []
 
     def _slo_ns(self, name: str) -> int | None:
         model = self._directory.catalog.models.get(name)

@@ -83,10 +83,11 @@ class Comparison:
     Blocks settle, are compared for ten minutes, and are forgotten: sums over all of them are kept as they come and go.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, begins_ns: int = 0) -> None:
+        """`begins_ns`: what comes before the first block that begins then or later is not compared."""
         self._blocks: dict[int, _Block] = {}
         """Blocks by number, counted from the start of the clock, those that have not settled among them."""
-        self._settled = 0
+        self._settled = -(-begins_ns // BLOCK_NS)
         """The number of the first block that has not settled."""
         self._sums: _Block = {}
         """What the blocks that have settled have together."""
@@ -185,11 +186,15 @@ def difference_of(blocks: Sequence[tuple[_Counts, _Counts]]) -> tuple[float, flo
 
     The wider one of two, on each side: Newcombe's (1998, method 10), which holds for few requests and for shares near
     0 and 1, and that of the linearised ratio over blocks, which holds where requests of one block share their luck.
+    Both sides are thought as unlike from block to block as the more unlike one is: where few blocks were drawn for
+    one, that it has met none of the bad ones is no gain.
     """
     p, q = (_pooled(blocks, side) for side in (0, 1))
     (p_low, p_high), (q_low, q_high) = _wilson(*p), _wilson(*q)
     one, other = min(1.0, p[1] / p[0]), min(1.0, q[1] / q[0])
-    spread = math.hypot(*(_half_by_blocks(blocks, side) for side in (0, 1)))
+    of_sides = [[row[side] for row in blocks if row[side].requests] for side in (0, 1)]
+    variance = max(map(_variance_of_blocks, of_sides))
+    spread = math.hypot(*(_student(len(side) - 1) * math.sqrt(variance / len(side)) for side in of_sides))
     low = one - other - max(spread, math.hypot(one - p_low, q_high - other))
     high = one - other + max(spread, math.hypot(p_high - one, other - q_low))
     return round(low, 4), round(high, 4)
@@ -200,14 +205,16 @@ def _pooled(blocks: Sequence[tuple[_Counts, _Counts]], side: int) -> tuple[int, 
     return sum(row[side].requests for row in blocks), sum(row[side].in_time for row in blocks)
 
 
-def _half_by_blocks(blocks: Sequence[tuple[_Counts, _Counts]], side: int) -> float:
-    """Half the interval of one side's share, by how unlike its blocks are."""
-    requests, in_time = _pooled(blocks, side)
-    of_side = [row[side] for row in blocks if row[side].requests]
+def _variance_of_blocks(of_side: Sequence[_Counts]) -> float:
+    """How unlike the blocks of one side are, in the share in time of a block."""
+    requests, in_time = sum(each.requests for each in of_side), sum(each.in_time for each in of_side)
     squares = sum((each.in_time - in_time / requests * each.requests) ** 2 for each in of_side)
-    freedom = len(of_side) - 1
-    student = Z + 2.8 / freedom  # nearly its 97.5 % quantile, from five degrees of freedom on
-    return student * math.sqrt((freedom + 1) / freedom * squares) / requests
+    return squares / (len(of_side) - 1) * (len(of_side) / requests) ** 2
+
+
+def _student(freedom: int) -> float:
+    """Nearly the 97.5 % quantile of Student's distribution, from five degrees of freedom on."""
+    return Z + 2.8 / freedom
 
 
 def _wilson(requests: int, in_time: int) -> tuple[float, float]:
