@@ -34,6 +34,7 @@ from tidegate.api import (
 from tidegate.engine import FIRST_LEAD_NS, CancelLeg, ClockAdvanced, Engine, InvariantViolation, StartLeg
 from tidegate.engine.overlap import LARGEST, LONGEST_NS
 from tidegate.host import Plugins
+from tidegate.observation import PlanChanged
 from tidegate.sim import Agenda, Simulation
 from tidegate.sim.workers import Outcome
 from tidegate.toolkit import FirstComeFirstServed
@@ -279,6 +280,17 @@ def test_a_worker_whose_leg_should_be_over_is_not_ready_any_more() -> None:
     assert script.told_ready == [WorkerReady(39_000, 0, 40_000), WorkerDelayed(40_001, 0)]
     engine.handle(finished(50_000, 3, sent_ns=30_000))
     assert script.told_ready[2:] == [WorkerReady(50_000, 0, 50_000)]
+
+
+def test_a_policy_that_follows_is_not_told_of_a_worker_that_it_has_not_got(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was ready for the policy before, whose leg should be over."""
+    engine, script = taught()
+    engine.handle(ClockAdvanced(39_000))
+    monkeypatch.setattr(script, "successor", lambda _setup: script)
+    engine.handle(PlanChanged(39_500, SETUP.models, SETUP.workers, SETUP.profiles))
+    script.told_ready.clear()
+    engine.handle(arrived(5, 40_001))
+    assert script.told_ready == []
 
 
 def test_a_policy_leaves_a_worker_alone_whose_leg_should_be_over() -> None:

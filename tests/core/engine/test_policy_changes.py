@@ -114,3 +114,14 @@ def test_the_new_policy_plans_for_its_own_share_of_legs() -> None:
     expectations: Any = world.engine.expectations
     learners = [learner for of_shape in expectations._learners.values() for learner in of_shape.values()]
     assert {learner.quantile for learner in learners} == {0.5}
+
+
+def test_what_only_the_policy_before_would_have_run_late_waits_no_more() -> None:
+    """Behind a request that has more time, where a policy that looks at the oldest would tell it too late."""
+    world = World("fifs")
+    for number in range(4):
+        deadline_ns = (90 if number < 3 else 3) * MS
+        world.handle(RequestArrived(number, Request(number, "b", 4, number, deadline_ns)))
+    world.handle(PolicyChanged(4 * MS, "symphony", {}))
+    assert 3 not in world.engine._state.queued
+    assert world.engine.tally.dropped.total() == 1

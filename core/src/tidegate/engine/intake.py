@@ -263,3 +263,4 @@ class Intake:
         self._turns.release_all()
         state.sharing.workers_changed(event.now_ns)  # whether all is in turn is the policy's to say
         self._policy.succeed(partial(self._made, event))
+        self._turns.give_up_waiting()  # the policy before may have run what is late

@@ -33,7 +33,8 @@ def due_news(state: State, but_for: int | None = None) -> Iterator[WorkerDelayed
         booked = bookings[worker_id]
         if len(booked.legs) == 1 and booked.free_ns is not None and worker_id != but_for:
             booked.free_ns = None
-            yield WorkerDelayed(state.now_ns, worker_id)
+            if worker_id in state.fleet.workers and not state.succession.is_inherited(worker_id):
+                yield WorkerDelayed(state.now_ns, worker_id)
     for worker_id in state.overlap.pop_ready(state.now_ns):
         booked = bookings[worker_id]
         if len(booked.legs) == 1 and state.policy.overlaps and worker_id != but_for:
