@@ -69,7 +69,10 @@ class _Counts:
         """Count what another one has no more; whether nothing is left."""
         self.requests -= other.requests
         self.in_time -= other.in_time
-        self.took -= other.took  # which keeps what is positive
+        for length, answers in other.took.items():  # Counter's `-=` goes through all that is left, too
+            self.took[length] -= answers
+            if not self.took[length]:
+                del self.took[length]
         return not (self.requests or self.took)
 
 
