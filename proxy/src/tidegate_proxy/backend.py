@@ -8,7 +8,8 @@ from typing import Any, Final
 import grpc
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from tidegate_proxy.configuration.config import TransportName, TritonTls
+from tidegate_proxy.configuration.config import TransportName
+from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.settings import InForce
 from tidegate_proxy.transport import CallFailed, Metadata, Stream, ask, new_channel
 

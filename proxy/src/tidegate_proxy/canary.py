@@ -52,7 +52,7 @@ class Canary(Reader, Collector):
     @property
     def is_on(self) -> bool:
         """Whether requests are scheduled for a share of the time only."""
-        return self._in_force.settings.canary is not None
+        return self.share is not None
 
     @property
     def share(self) -> float | None:
@@ -71,7 +71,7 @@ class Canary(Reader, Collector):
 
     def schedules(self, envelope: Envelope) -> bool:
         """Whether a request that could be scheduled is; true for all while there is no canary."""
-        share = self._in_force.settings.canary
+        share = self.share
         if share is None:
             return True
         now_ns = time.monotonic_ns()
@@ -100,8 +100,8 @@ class Canary(Reader, Collector):
     def document(self) -> dict[str, Any]:
         """What is known, for machines: GET /canary."""
         return {
-            "share": self._in_force.settings.canary,
-            "policy": self._policy.name,
+            "share": self.share,
+            "policy": self.policy,
             "compared": msgspec.to_builtins(self._compared),
         }
 
@@ -125,13 +125,13 @@ class Canary(Reader, Collector):
             folds += 1
             if self.is_on and folds % SAY_EVERY == 0:
                 for compared in self._compared:
-                    log.info("canary: %s", in_words(self._policy.name, compared))
+                    log.info("canary: %s", in_words(self.policy, compared))
 
     def fold(self, now_ns: int) -> bool:
         """Count what was drawn since the last time; whether anything else than before is to be compared."""
         drawn, self._drawn = self._drawn, []
-        if self._share != self._in_force.settings.canary:
-            self._share = self._in_force.settings.canary
+        if self._share != self.share:
+            self._share = self.share
             self._begin_anew()
             return False  # what was drawn meanwhile may be of either share
         for at_ns, model, scheduled in drawn:
@@ -140,12 +140,12 @@ class Canary(Reader, Collector):
 
     async def _compare(self) -> None:
         """Compare model by model; between two of them requests have their turn."""
-        comparison, compared = self._comparison, []
-        for name in comparison.models:
+        begun, compared = self._comparison, []
+        for name in begun.models:
             if model := self._directory.catalog.models.get(name):
-                compared.append(comparison.of(name, has_slo=model.slo_ns is not None))
+                compared.append(begun.of(name, has_slo=model.slo_ns is not None))
             await asyncio.sleep(0)
-        if comparison is self._comparison:  # it did not begin anew meanwhile
+        if begun is self._comparison:  # it did not begin anew meanwhile
             self._compared = compared
 
     def _begin_anew(self) -> None:

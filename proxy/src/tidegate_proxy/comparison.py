@@ -59,6 +59,11 @@ class _Counts:
         self.took: Counter[int] = Counter()
         """Answers by their class of latency."""
 
+    @property
+    def share_in_time(self) -> float:
+        """The share of the requests that was answered in time, at most 1: answers are counted by a clock of their own."""
+        return min(1.0, self.in_time / self.requests)
+
     def add(self, other: "_Counts") -> None:
         """Count what another one has, too."""
         self.requests += other.requests
@@ -130,15 +135,17 @@ class Comparison:
 
     def of(self, model: str, *, has_slo: bool) -> Compared:
         """What is said of a model, by the blocks that have settled."""
-        nothing = _Counts()
-        rows = [
-            (block.get((model, True), nothing), block.get((model, False), nothing))
-            for number, block in self._blocks.items()
-            if number < self._settled
-        ]
-        scheduled, passed = (_side(self._sums.get((model, which), nothing), has_slo) for which in (True, False))
-        why = _why_not(has_slo, scheduled, passed, [_blocks_with(rows, side) for side in (0, 1)])
-        return Compared(model, scheduled, passed, None if why else difference_of(rows), why)
+        counts = {which: self._sums.get((model, which), _Counts()) for which in (True, False)}
+        blocks = {which: self._settled_blocks_of((model, which)) for which in (True, False)}
+        scheduled, passed = _side(counts[True], has_slo), _side(counts[False], has_slo)
+        why = _why_not(has_slo, scheduled, passed, len(blocks[True]), len(blocks[False]))
+        gain = None if why else difference_of(counts[True], counts[False], blocks[True], blocks[False])
+        return Compared(model, scheduled, passed, gain, why)
+
+    def _settled_blocks_of(self, key: tuple[str, bool]) -> list[_Counts]:
+        """What each block has that has settled and in which something came."""
+        settled = (block[key] for number, block in self._blocks.items() if number < self._settled and key in block)
+        return [counts for counts in settled if counts.requests]
 
     def _counts(self, at_ns: int, model: str, scheduled: bool) -> _Counts | None:
         number, since_ns = divmod(at_ns, BLOCK_NS)
@@ -148,18 +155,14 @@ class Comparison:
         return block.get((model, scheduled)) or block.setdefault((model, scheduled), _Counts())
 
 
-def _blocks_with(rows: Sequence[tuple[_Counts, _Counts]], side: int) -> int:
-    return sum(row[side].requests > 0 for row in rows)
-
-
-def _why_not(has_slo: bool, scheduled: Side, passed: Side, blocks: Sequence[int]) -> str:
+def _why_not(has_slo: bool, scheduled: Side, passed: Side, of_scheduled: int, of_passed: int) -> str:
     if not has_slo:
         return "the model has no SLO"
     if passed.answered > STRAY * passed.requests:
         return "more was answered than could have been scheduled: sequences, shared memory or the like pass, too"
-    if min(scheduled.requests, passed.requests) < ENOUGH_REQUESTS or min(blocks) < ENOUGH_BLOCKS:
+    if min(scheduled.requests, passed.requests) < ENOUGH_REQUESTS or min(of_scheduled, of_passed) < ENOUGH_BLOCKS:
         return (
-            f"{scheduled.requests} scheduled in {blocks[0]} blocks and {passed.requests} passed in {blocks[1]} "
+            f"{scheduled.requests} scheduled in {of_scheduled} blocks and {passed.requests} passed in {of_passed} "
             f"are too few: {ENOUGH_REQUESTS} in {ENOUGH_BLOCKS} blocks are not"
         )
     return ""
@@ -169,7 +172,7 @@ def _side(counts: _Counts, has_slo: bool) -> Side:
     return Side(
         counts.requests,
         counts.took.total(),
-        round(min(1.0, counts.in_time / counts.requests), 4) if has_slo and counts.requests else None,
+        round(counts.share_in_time, 4) if has_slo and counts.requests else None,
         _quantile_ms(counts.took, 0.5),
         _quantile_ms(counts.took, 0.99),
     )
@@ -184,28 +187,26 @@ def _quantile_ms(took: Counter[int], share: float) -> float | None:
     return None
 
 
-def difference_of(blocks: Sequence[tuple[_Counts, _Counts]]) -> tuple[float, float]:
-    """95 % interval of the share in time of the first of each pair, less that of the second.
+def difference_of(
+    scheduled: _Counts, passed: _Counts, of_scheduled: Sequence[_Counts], of_passed: Sequence[_Counts]
+) -> tuple[float, float]:
+    """95 % interval of the share in time of what was scheduled, less that of what passed.
+
+    `of_scheduled`, `of_passed`: the same by blocks, each of which has requests.
 
     The wider one of two, on each side: Newcombe's (1998, method 10), which holds for few requests and for shares near
     0 and 1, and that of the linearised ratio over blocks, which holds where requests of one block share their luck.
     Both sides are thought as unlike from block to block as the more unlike one is: where few blocks were drawn for
     one, that it has met none of the bad ones is no gain.
     """
-    p, q = (_pooled(blocks, side) for side in (0, 1))
-    (p_low, p_high), (q_low, q_high) = _wilson(*p), _wilson(*q)
-    one, other = min(1.0, p[1] / p[0]), min(1.0, q[1] / q[0])
-    of_sides = [[row[side] for row in blocks if row[side].requests] for side in (0, 1)]
-    variance = max(map(_variance_of_blocks, of_sides))
-    spread = math.hypot(*(_student(len(side) - 1) * math.sqrt(variance / len(side)) for side in of_sides))
+    one, other = scheduled.share_in_time, passed.share_in_time
+    (p_low, p_high), (q_low, q_high) = _wilson(one, scheduled.requests), _wilson(other, passed.requests)
+    variance = max(_variance_of_blocks(of_scheduled), _variance_of_blocks(of_passed))
+    numbers = len(of_scheduled), len(of_passed)
+    spread = math.hypot(*(_student(number - 1) * math.sqrt(variance / number) for number in numbers))
     low = one - other - max(spread, math.hypot(one - p_low, q_high - other))
     high = one - other + max(spread, math.hypot(p_high - one, other - q_low))
     return round(low, 4), round(high, 4)
-
-
-def _pooled(blocks: Sequence[tuple[_Counts, _Counts]], side: int) -> tuple[int, int]:
-    """Requests, and how many were in time."""
-    return sum(row[side].requests for row in blocks), sum(row[side].in_time for row in blocks)
 
 
 def _variance_of_blocks(of_side: Sequence[_Counts]) -> float:
@@ -220,8 +221,8 @@ def _student(freedom: int) -> float:
     return Z + 2.8 / freedom
 
 
-def _wilson(requests: int, in_time: int) -> tuple[float, float]:
-    share, z2 = min(1.0, in_time / requests), Z * Z
+def _wilson(share: float, requests: int) -> tuple[float, float]:
+    z2 = Z * Z
     middle = (share + z2 / (2 * requests)) / (1 + z2 / requests)
     half = Z * math.sqrt(share * (1 - share) / requests + z2 / (4 * requests**2)) / (1 + z2 / requests)
     return middle - half, middle + half

@@ -24,8 +24,9 @@ from tidegate_proxy.applications import Applications
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.bounds import Bounds
 from tidegate_proxy.catalog import Catalog, Directory, discover
-from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
+from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.home_config import assignment_of
+from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.control import Control
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.doctor.asking import executions, not_ready

@@ -15,7 +15,8 @@ import trustme
 
 from tidegate_proxy.access.tls import TlsError, channel_credentials, channel_options, server_context, server_credentials
 from tidegate_proxy.backend import SERVICE
-from tidegate_proxy.configuration.config import ServerTls, TritonTls
+from tidegate_proxy.configuration.config import ServerTls
+from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.embedded import EmbeddedTriton
 
 LIVE = SERVICE + "ServerLive"

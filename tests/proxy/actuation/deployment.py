@@ -1,28 +1,12 @@
 """A deployment of a model that gives back what it gets, and a controller that wants what a test tells it to want."""
 
-import json
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tests.proxy.fixtures.deployment import write_deployment_of
 from tidegate.api import hookimpl
 from tidegate.control import Controller, ControllerSpec, Observation
-from tidegate.documents import (
-    DEPLOYMENT_FILE,
-    LAYOUT_FILE,
-    PROXY_FILE,
-    DeployedPartition,
-    DeployedWorker,
-    Deployment,
-    Device,
-    Layout,
-    LayoutModel,
-    LayoutPartition,
-    LayoutPipeline,
-    LayoutWorker,
-    Mps,
-    Whole,
-    write_document,
-)
+from tidegate.documents import Device, Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker, Mps, Whole
 
 CONFIG = """
 name: "m"
@@ -89,39 +73,8 @@ def layout(
 def write_deployment(folder: Path, first: Layout, **config: Any) -> Path:  # noqa: ANN401
     """What `tidegate up` starts. What the models look at is in the folder `signs`."""
     (folder / "signs").mkdir(parents=True)
-    workers = []
-    for worker in first.workers:
-        version = folder / "workers" / worker.name / "m" / "1"
-        version.mkdir(parents=True)
-        (version / "model.py").write_text(MODEL)
-        (version.parent / "config.pbtxt").write_text(
-            CONFIG % (folder / "signs", first.partitions[0].latency_ms["any"][0] / 1000)
-        )
-        workers.append(
-            DeployedWorker(
-                name=worker.name,
-                repository=f"workers/{worker.name}",
-                launch=f"workers/{worker.name}.sh",
-                device=worker.device,
-                slice=worker.slice,
-                hosts=worker.hosts,
-            )
-        )
-    part = DeployedPartition(name="m", model="m", blocks=(0, 1), file="m.onnx", inputs=("X",), outputs=("Y",))
-    deployment = Deployment(flavour="embedded", partitions=(part,), workers=tuple(workers))
-    write_document(folder / DEPLOYMENT_FILE, deployment)
-    write_document(folder / LAYOUT_FILE, first)
-    document = {
-        "layout": LAYOUT_FILE,
-        "policy": "fifs",
-        "tritons": [
-            {"worker": worker.name, "grpc": f"127.0.0.1:{20_000 + number}"}
-            for number, worker in enumerate(first.workers)
-        ],
-        **config,
-    }
-    (folder / PROXY_FILE).write_text(json.dumps(document))
-    return folder
+    config_pbtxt = CONFIG % (folder / "signs", first.partitions[0].latency_ms["any"][0] / 1000)
+    return write_deployment_of(folder, first, lambda _name: (MODEL, config_pbtxt), **config)
 
 
 class Told(Controller):

@@ -11,8 +11,9 @@ from tests.proxy.actuation.deployment import TOLD, Plugin, Told, layout, write_d
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate.documents import PROXY_FILE
 from tidegate.host import PluginError, Plugins
-from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
+from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.config_file import read_config
+from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.folder import placed
 
 

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from tidegate_proxy import plugin
-from tidegate_proxy.configuration.config import TritonAddress
+from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.folder import DeploymentError, read_plan
 from tidegate_proxy.deployed.state import RunningState, held, holder, read_state, write_state
 from tidegate_proxy.deployed.tritons import running_tritons

@@ -1,23 +1,9 @@
 """A deployment of two models on two devices: each gives back twice what it gets."""
 
-import json
 from pathlib import Path
 
-from tidegate.documents import (
-    DEPLOYMENT_FILE,
-    LAYOUT_FILE,
-    PROXY_FILE,
-    DeployedPartition,
-    DeployedWorker,
-    Deployment,
-    Device,
-    Layout,
-    LayoutModel,
-    LayoutPartition,
-    LayoutPipeline,
-    LayoutWorker,
-    write_document,
-)
+from tests.proxy.fixtures.deployment import write_deployment_of
+from tidegate.documents import Device, Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker
 
 CONFIG = """
 name: "%s"
@@ -60,40 +46,4 @@ def layout(*models: str, slo_ms: float = 2000) -> Layout:
 
 def write_deployment(folder: Path, of: Layout, **config: object) -> Path:
     """What `tidegate up` starts."""
-    workers = []
-    for worker in of.workers:
-        for name in worker.hosts:
-            version = folder / "workers" / worker.name / name / "1"
-            version.mkdir(parents=True)
-            (version / "model.py").write_text(MODEL)
-            (version.parent / "config.pbtxt").write_text(CONFIG % name)
-        place = f"workers/{worker.name}"
-        workers.append(
-            DeployedWorker(
-                name=worker.name,
-                repository=place,
-                launch=f"{place}.sh",
-                device=worker.device,
-                slice=worker.slice,
-                hosts=worker.hosts,
-            )
-        )
-    partitions = tuple(
-        DeployedPartition(name=part.name, model=part.model, blocks=(0, 1), file="m.onnx", inputs=("X",), outputs=("Y",))
-        for part in of.partitions
-    )
-    write_document(
-        folder / DEPLOYMENT_FILE, Deployment(flavour="embedded", partitions=partitions, workers=tuple(workers))
-    )
-    write_document(folder / LAYOUT_FILE, of)
-    document = {
-        "layout": LAYOUT_FILE,
-        "policy": "fifs",
-        "tritons": [
-            {"worker": worker.name, "grpc": f"127.0.0.1:{20_000 + number}"} for number, worker in enumerate(of.workers)
-        ],
-        "wait_s": 60,
-        **config,
-    }
-    (folder / PROXY_FILE).write_text(json.dumps(document))
-    return folder
+    return write_deployment_of(folder, of, lambda name: (MODEL, CONFIG % name), wait_s=60, **config)

@@ -10,9 +10,9 @@ import yaml
 from tests.proxy.deployed.test_deployed import run
 from tests.proxy.on_ray.deployment import layout, write_deployment
 from tidegate.documents import Layout, Mps
-from tidegate_proxy.configuration.config import TritonAddress
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.configuration.home_config import of_home
+from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.folder import DeploymentError, read_plan
 from tidegate_proxy.on_ray.documents import SECRET_FILE, Document, Documents, files_of_home, named_files
 from tidegate_proxy.on_ray.own_folder import own_folder

@@ -13,7 +13,8 @@ import trustme
 
 from tests.proxy.transport.conftest import ECHO, LoopThread, config_of, echo
 from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.configuration.config import ServerTls, TransportName, TritonTls
+from tidegate_proxy.configuration.config import ServerTls, TransportName
+from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.transport import CallFailed, Server, ask, new_channel, new_server
 
 NAME = "inference.example"

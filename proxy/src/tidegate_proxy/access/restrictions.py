@@ -15,7 +15,7 @@ from tidegate_proxy.access.apis import METHOD_API, Api, Protocol, apis_of_path
 from tidegate_proxy.access.refusal import GrpcRefusal, HttpRefusal, http_refusal
 from tidegate_proxy.backend import GRPC_PREFIX
 from tidegate_proxy.configuration.access import HeaderKey, Restriction
-from tidegate_proxy.configuration.config import TritonAddress
+from tidegate_proxy.configuration.tritons import TritonAddress
 
 FORBIDDEN: Final = 403
 

@@ -11,7 +11,8 @@ from typing import Any, Final
 import grpc
 
 from tidegate_proxy.access.watched import WatchedFiles
-from tidegate_proxy.configuration.config import ServerTls, TritonTls
+from tidegate_proxy.configuration.config import ServerTls
+from tidegate_proxy.configuration.tritons import TritonTls
 
 log = logging.getLogger(__name__)
 _OPENSSL_NAME: Final = re.compile(r"\[[^\]]*\] (.*?)(?: \(_ssl\.c:\d+\))?")

@@ -20,7 +20,7 @@ from tidegate_proxy.actuation.in_thread import in_thread
 from tidegate_proxy.actuation.processes import Processes, WorkerNotStarted
 from tidegate_proxy.actuation.warming import NotWarm, warm
 from tidegate_proxy.backend import Backend, BackendError, LoadedModel
-from tidegate_proxy.configuration.config import TritonAddress
+from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.faults import faults
 
 log = logging.getLogger(__name__)

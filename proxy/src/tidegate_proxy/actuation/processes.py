@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from tidegate.documents import Layout, LayoutWorker
-from tidegate_proxy.configuration.config import TritonAddress
+from tidegate_proxy.configuration.tritons import TritonAddress
 
 
 class WorkerNotStarted(Exception):

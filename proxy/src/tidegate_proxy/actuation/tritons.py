@@ -9,7 +9,7 @@ from tidegate.control import Roster
 from tidegate.observation import ChangeProgressed
 from tidegate_proxy.actuation.actuator import Joining
 from tidegate_proxy.backend import Backend, LoadedModel
-from tidegate_proxy.configuration.config import TritonAddress
+from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.discovery import Discovery
 from tidegate_proxy.proxy import Proxy
 

@@ -4,8 +4,6 @@
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -17,81 +15,19 @@ from pydantic import (
 from tidegate.api.model import LateWord
 from tidegate.control import ControllerChoice
 from tidegate_proxy.configuration.access import AuthenticationConfig, PageConfig, Restriction
-from tidegate_proxy.configuration.addresses import Address, ListenAddress, beside, host_of, listens_on, port_of
+from tidegate_proxy.configuration.addresses import Address, ListenAddress, host_of, listens_on, port_of
 from tidegate_proxy.configuration.clients import AppConfig, ClientsConfig
 from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.configuration.links import LinksConfig
 from tidegate_proxy.configuration.padding import Merging
-from tidegate_proxy.configuration.section import BatchWord, HeaderName, InputFile, Name, OutputFile, Seconds, Section
+from tidegate_proxy.configuration.section import BatchWord, InputFile, Name, OutputFile, Seconds, Section
+from tidegate_proxy.configuration.tritons import TritonAddress, check_workers
 
 VERSION: Literal[1] = 1
-TRITON_GRPC_PORT: Final = 8001
 AGE_JITTER: Final = 1.2
 """gRPC ends connections up to a tenth later than at their age, and tells their clients first."""
 TOLD_S: Final = 1.0
 """How long it takes, at most, until clients have been told to go elsewhere."""
-
-
-class TritonTls(Section):
-    """TLS towards the gRPC port of a Triton (`--grpc-use-ssl`); its other ports have none."""
-
-    ca: InputFile | None = Field(default=None, description="Certificates to trust; default: those of the system")
-    cert: InputFile | None = Field(default=None, description="Our own certificate, for a Triton that asks for one")
-    key: InputFile | None = Field(default=None, description="The private key of `cert`")
-    server_name: Name | None = Field(default=None, description="The name in Triton's certificate, if not its address's")
-
-    @model_validator(mode="after")
-    def _pair(self) -> Self:
-        if (self.cert is None) != (self.key is None):
-            raise ValueError("cert and key go together: give both or neither")
-        return self
-
-
-class TritonAddress(Section):
-    """One Triton. On Triton's own gRPC port, 8001, the other two are 8000 and 8002 unless they are given."""
-
-    grpc: Address = Field(description="HOST:PORT of its gRPC service")
-    http: Address | None = Field(default=None, description="HOST:PORT of its HTTP service")
-    metrics: Address | None = Field(default=None, description="HOST:PORT of its metrics")
-    tls: TritonTls | None = Field(default=None, description="TLS of its gRPC service; default: none")
-    worker: Name | None = Field(default=None, description="Which worker of the layout it is")
-    kind: Name | None = Field(
-        default=None,
-        description="The kind of its workers, which are equally fast: profiles are kept by it. Default: from its GPU, "
-        "else `default`",
-    )
-    share_memory: bool | None = Field(
-        default=None,
-        description="Hand it large tensors in system shared memory; default: if its address is of this machine",
-    )
-
-    headers: dict[HeaderName, InputFile] = Field(
-        default={},
-        description="Headers that open what it restricts, each with the file that holds its value; over gRPC they are "
-        "sent as `triton-grpc-protocol-NAME`",
-    )
-
-    @property
-    def shares_memory(self) -> bool:
-        """Whether large tensors are handed to it in shared memory."""
-        return self.is_local if self.share_memory is None else self.share_memory
-
-    @property
-    def is_local(self) -> bool:
-        """Whether its address is of this machine."""
-        return host_of(self.grpc).strip("[]") in ("localhost", "127.0.0.1", "::1")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _standard_ports(cls, given: Any) -> Any:  # noqa: ANN401 - whatever the file says
-        if (
-            isinstance(given, dict)
-            and isinstance(given.get("grpc"), str)
-            and port_of(given["grpc"]) == TRITON_GRPC_PORT
-        ):
-            others = {"http": TRITON_GRPC_PORT - 1, "metrics": TRITON_GRPC_PORT + 1}
-            return {name: beside(given["grpc"], port) for name, port in others.items()} | given
-        return given
 
 
 def _share(given: object) -> object:
@@ -363,9 +299,9 @@ class ServeConfig(Section):
 
     def _check_workers(self) -> None:
         if not self.homes:
-            _check_workers_of(self.tritons, self.layout, "")
+            check_workers(self.tritons, self.layout, "")
         for index, home in enumerate(self.homes):
-            _check_workers_of(home.tritons, home.layout, f"homes.{index}.")
+            check_workers(home.tritons, home.layout, f"homes.{index}.")
 
     def _check_shadow(self) -> None:
         """Where requests are to pass as they are nothing changes at the Tritons."""
@@ -416,19 +352,3 @@ class ServeConfig(Section):
             for triton in self.tritons:
                 if listens_on(address, triton.grpc):
                     raise ValueError(f"listen.{name}: {address} is the address of a Triton, {triton.grpc}")
-
-
-def _check_workers_of(tritons: Sequence[TritonAddress], layout: Path | None, where: str) -> None:
-    """Whether each of the Tritons is another worker of their layout. Raises ValueError. `where`: of their fields."""
-    workers = Counter(triton.worker for triton in tritons)
-    for index, triton in enumerate(tritons):
-        if (triton.worker is None) != (layout is None):
-            raise ValueError(
-                f"{where}tritons.{index}.worker: with a layout every Triton is one of its workers, without one none is"
-            )
-        if triton.worker is not None and triton.kind is not None:
-            raise ValueError(
-                f"{where}tritons.{index}.kind: the layout says it of worker {triton.worker!r}: leave it out"
-            )
-        if triton.worker is not None and workers[triton.worker] > 1:
-            raise ValueError(f"{where}tritons: {workers[triton.worker]} of them are worker {triton.worker!r}")

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from tidegate_proxy.configuration.config import VERSION, ServeConfig, TritonAddress, TritonTls
+from tidegate_proxy.configuration.config import VERSION, ServeConfig
+from tidegate_proxy.configuration.tritons import TritonAddress, TritonTls
 from tidegate_proxy.doctor.facts import Facts, Service
 
 EXAMPLE_SLO_MS: Final = 100

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.control import ControllerChoice
-from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.tritons import TritonAddress
 
 LIVE: Final = frozenset(
     {

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from tidegate.documents import PROXY_FILE, RUN_FOLDER, DeployedWorker, read_deployment
 from tidegate_proxy.configuration.addresses import host_of, port_of
-from tidegate_proxy.configuration.config import Listen, ServeConfig, TritonAddress
+from tidegate_proxy.configuration.config import Listen, ServeConfig
 from tidegate_proxy.configuration.config_file import read_config
+from tidegate_proxy.configuration.tritons import TritonAddress
 
 _LOCAL = ("127.0.0.1", "localhost")
 

@@ -6,7 +6,8 @@ from tritonclient.grpc import model_config_pb2
 
 from tidegate_proxy.access.restrictions import headers_of
 from tidegate_proxy.backend import Backend, LoadedModel
-from tidegate_proxy.configuration.config import ModelConfig, TritonAddress
+from tidegate_proxy.configuration.config import ModelConfig
+from tidegate_proxy.configuration.tritons import TritonAddress
 
 
 class AsLoaded(Backend):

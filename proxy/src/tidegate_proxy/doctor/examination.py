@@ -11,7 +11,8 @@ from tidegate_proxy.access import of_tritons
 from tidegate_proxy.access.restrictions import RestrictionError
 from tidegate_proxy.backend import Backend, BackendError
 from tidegate_proxy.catalog import Catalog, discover
-from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.consent import Consent
 from tidegate_proxy.doctor.as_loaded import AsLoaded
 from tidegate_proxy.doctor.asking import executions, not_ready

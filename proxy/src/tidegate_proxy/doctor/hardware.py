@@ -10,6 +10,7 @@ from tidegate.documents import Hardware, ModelProfile
 from tidegate_proxy.doctor.facts import Facts, Service
 from tidegate_proxy.doctor.finding import Finding
 
+_RULE: Final = "profile-elsewhere"
 _EMULATED: Final = frozenset({"alpha_ms", "table_ms", "shapes_ms", "time_input"})
 """Parameters of an emulated GPU, one of which says how long it takes: the same on every machine."""
 _ON_GPU: Final = frozenset({int(model_config_pb2.ModelInstanceGroup.KIND_GPU)})
@@ -19,43 +20,38 @@ _ON_CPU: Final = frozenset({int(model_config_pb2.ModelInstanceGroup.KIND_CPU)})
 
 def measured_elsewhere(facts: Facts) -> Iterator[Finding]:
     """Profiles of another GPU, or of another processor for a model that runs on it: they say what is not so here."""
-    here = facts.hardware
-    for service, profile, kinds in _of_this_machine(facts):
-        there = profile.hardware
-        if here is None or there is None:
-            continue
-        what = ""
+    ends = ": batches, and what can be in time, are planned by another machine until it has been learned"
+    for service, profile, there, here, kinds in _of_this_machine(facts):
         if kinds == _ON_GPU and there.gpus and here.gpus and not set(there.gpus) & set(here.gpus):
             what = f"it was measured on {_gpus(there)}, and this machine has {_gpus(here)}"
         elif kinds == _ON_CPU and there.cpu != here.cpu:
             what = f"it runs on the CPU, and was measured on {there.cpu}, where this machine has {here.cpu}"
-        if what:
-            ends = ": batches, and what can be in time, are planned by another machine until it has been learned"
-            yield Finding("warning", "profile-elsewhere", f"model {service.name}", what + ends, _remedy(facts, profile))
+        else:
+            continue
+        yield Finding("warning", _RULE, f"model {service.name}", what + ends, _remedy(facts, profile))
 
 
 def measured_otherwise(facts: Facts) -> Iterator[Finding]:
     """Profiles of this processor with another number of cores, or of a GPU that they do not name."""
-    here = facts.hardware
-    for service, profile, kinds in _of_this_machine(facts):
-        there = profile.hardware
-        if here is None or there is None:
-            continue
-        what = ""
+    for service, profile, there, here, kinds in _of_this_machine(facts):
         if kinds == _ON_GPU and here.gpus and not there.gpus:
             what = f"it runs on a GPU, and its profile names none: it was measured on {there.cpu}, or nothing told"
         elif kinds == _ON_CPU and there.cpu == here.cpu and there.cores != here.cores:
             what = f"it runs on the CPU, and was measured with {there.cores} cores, where there are {here.cores} here"
-        if what:
-            yield Finding("advice", "profile-elsewhere", f"model {service.name}", what, _remedy(facts, profile))
+        else:
+            continue
+        yield Finding("advice", _RULE, f"model {service.name}", what, _remedy(facts, profile))
 
 
-def _of_this_machine(facts: Facts) -> Iterator[tuple[Service, ModelProfile, set[int]]]:
-    """Models that Tritons of this machine run, with each profile that holds for them and the kinds of their instances.
+def _of_this_machine(facts: Facts) -> Iterator[tuple[Service, ModelProfile, Hardware, Hardware, set[int]]]:
+    """Models that Tritons of this machine run, with each profile that holds for them and tells where it was measured.
+
+    Besides that hardware, the hardware of this machine, and the kinds of the model's instances.
 
     Where some of its Tritons are elsewhere and their workers of other kinds, nobody knows whose a profile is.
     """
-    if facts.has_layout:
+    here = facts.hardware
+    if facts.has_layout or here is None:
         return
     local = {triton.grpc for triton in facts.config.tritons if triton.is_local}
     for service in facts.services.values():
@@ -68,7 +64,8 @@ def _of_this_machine(facts: Facts) -> Iterator[tuple[Service, ModelProfile, set[
         kinds = {int(group.kind) for config in configs for group in config.instance_group}
         for kind in service.kinds:
             for profile in facts.measured.measured_for(service.name, kind):
-                yield service, profile, kinds
+                if profile.hardware is not None:
+                    yield service, profile, profile.hardware, here, kinds
 
 
 def _gpus(hardware: Hardware) -> str:

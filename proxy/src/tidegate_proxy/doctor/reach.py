@@ -7,7 +7,7 @@ from typing import Final
 
 from tidegate_proxy.backend import Backend
 from tidegate_proxy.configuration.addresses import host_of, port_of
-from tidegate_proxy.configuration.config import TritonAddress, TritonTls
+from tidegate_proxy.configuration.tritons import TritonAddress, TritonTls
 from tidegate_proxy.doctor.asking import not_ready
 from tidegate_proxy.doctor.loading import first_line
 

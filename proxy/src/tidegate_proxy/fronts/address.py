@@ -10,8 +10,9 @@ from typing import Final
 
 from tidegate_proxy.access.tls import channel_context, server_context
 from tidegate_proxy.configuration.addresses import host_of, port_of
-from tidegate_proxy.configuration.config import HomeConfig, ServerTls, TritonTls
+from tidegate_proxy.configuration.config import HomeConfig, ServerTls
 from tidegate_proxy.configuration.links import LinksConfig
+from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.fronts.handshake import FrontUnproven, HomeUnproven, secret_in
 from tidegate_proxy.fronts.link import Link, LinkEnd
 from tidegate_proxy.ports import bind

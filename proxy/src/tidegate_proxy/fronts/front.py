@@ -12,14 +12,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 from weakref import WeakSet
 
-import grpc
-
 from tidegate_proxy import refusal
 from tidegate_proxy.access.gate import Gate
 from tidegate_proxy.access.tls import server_context
 from tidegate_proxy.access.watched import WatchedFiles, credential_files
-from tidegate_proxy.backend import CANCEL_AFTER_S
-from tidegate_proxy.bounds import TOO_MUCH, Bounds, Served, TooMuchInFlight
+from tidegate_proxy.bounds import Bounds, Served
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.faults import faults
@@ -33,13 +30,9 @@ from tidegate_proxy.fronts.relayed_stream import RelayedStream
 from tidegate_proxy.fronts.routes import Routes
 from tidegate_proxy.fronts.together import OF_ONE_MODEL, Together
 from tidegate_proxy.fronts.together_http import TogetherHttp
-from tidegate_proxy.grpc_codec import ControlCall
-from tidegate_proxy.http.body import ClientLeft, RequestBody
-from tidegate_proxy.http.compression import TooLarge
 from tidegate_proxy.http.exchange import Exchange
-from tidegate_proxy.http.infer_response import error
 from tidegate_proxy.http.interface import Receive, Scope, Send
-from tidegate_proxy.http.routes import Route, match
+from tidegate_proxy.http.routes import match
 from tidegate_proxy.http.server import HttpServer, start_server
 from tidegate_proxy.http.service import http_limits
 from tidegate_proxy.outcome import RequestFailed, own_fault
@@ -247,43 +240,18 @@ class Front:
             elif call.method == frames.STREAM:
                 self._streams.add(RelayedStream(self, call))
             else:
-                call.receive(lambda message: self._answer_together(call, message), body_timeout_s)
+                call.receive(lambda message: self._together.respond(call, message, self._spawn), body_timeout_s)
         except Exception as error:
             faults.report("a call", error)
             failed = own_fault()
             call.end(failed.code, failed.details, failed.refusal)
 
-    def _answer_together(self, call: Call, message: bytes | None) -> None:
-        """A call that concerns more than one home, or any."""
-        if message is None:
-            call.end(grpc.StatusCode.INTERNAL, "no message was received")
-            return
-
-        async def answer() -> None:
-            try:
-                asked = ControlCall(call.method, message, call.metadata, call.remaining_s())
-                call.answer(await self._together.answer(asked))
-            except RequestFailed as failure:
-                call.end(failure.code, failure.details, failure.refusal)
-            except Exception as error:  # one call's fault must not end the front
-                faults.report("a call", error)
-                failed = own_fault()
-                call.end(failed.code, failed.details, failed.refusal)
-
-        work = self._spawn(answer())
-
-        def cancel() -> None:
-            asyncio.get_running_loop().call_later(CANCEL_AFTER_S, work.cancel)
-
-        call.on_gone = cancel
-        if call.gone:
-            cancel()
-
     async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The HTTP application."""
         route = match(scope["raw_path"]) if self.are_several else None
         if route and self._together_http.answers(scope["method"], route):
-            await self._ask_together(route, scope, receive, send)
+            limit = int(self._config.limits.max_message_bytes)
+            await self._together_http.respond(route, scope, receive, send, limit, self.bounds)
             return
         exchange = RelayedExchange(self, route.model if route else "", scope, receive, send)
         try:
@@ -297,25 +265,6 @@ class Front:
             headers = [(b"content-type", b"application/json"), length, why]
             await send({"type": "http.response.start", "status": 503, "headers": headers})
             await send({"type": "http.response.body", "body": body})
-
-    async def _ask_together(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send)
-        limit = int(self._config.limits.max_message_bytes)
-        body = RequestBody(receive, exchange.content_length, limit, self.bounds)
-        try:
-            content = await body.whole()
-            exchange.watch()
-            answer = await self._together_http.answer(exchange.method, route, (scope_of(scope), content))
-        except TooLarge:
-            answer = error(413, f"the request's body exceeds the maximum of {limit} bytes")
-        except TooMuchInFlight:
-            answer = error(429, TOO_MUCH)
-        except (ClientLeft, asyncio.CancelledError):
-            return
-        finally:
-            exchange.end_watch()
-            body.close()
-        await exchange.reply(answer)
 
     async def _ask_for_page(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application of the metrics page."""

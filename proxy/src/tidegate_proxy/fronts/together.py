@@ -1,17 +1,21 @@
 """What concerns several homes, asked of all of them and answered as if they were one server, over gRPC."""
 
-from collections.abc import Callable, Sequence
-from typing import Final
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
+import grpc
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.backend import SERVICE
+from tidegate_proxy.backend import CANCEL_AFTER_S, SERVICE
 from tidegate_proxy.control import HEALTH, STATISTICS
 from tidegate_proxy.fan_out import VERBS, FanOut
+from tidegate_proxy.faults import faults
 from tidegate_proxy.fronts.home_line import HomeLine, no_home
 from tidegate_proxy.grpc_codec import ControlCall, GrpcAnswers
 from tidegate_proxy.observability.merged_statistics import merge_statistics
-from tidegate_proxy.outcome import Outcome, RequestFailed, answer_in
+from tidegate_proxy.outcome import Outcome, RequestFailed, answer_in, own_fault
+from tidegate_proxy.transport.interface import Call
 
 OF_ONE_MODEL: Final = frozenset(SERVICE + name for name in ("ModelInfer", "ModelReady", "ModelMetadata", "ModelConfig"))
 """Methods whose message names a model, first of all."""
@@ -40,8 +44,36 @@ class Together:
         self._home_of = home_of
         self._fan_out = FanOut(homes, _OfHomes())
 
-    async def answer(self, call: ControlCall) -> bytes:
-        """The answer to a call that is none of `OF_ONE_MODEL`. Raises RequestFailed."""
+    def respond(
+        self, call: Call, message: bytes | None, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    ) -> None:
+        """Answer a client's call that is none of `OF_ONE_MODEL`, in a task that ends a while after the client left."""
+        if message is None:
+            call.end(grpc.StatusCode.INTERNAL, "no message was received")
+            return
+
+        async def answer() -> None:
+            try:
+                asked = ControlCall(call.method, message, call.metadata, call.remaining_s())
+                call.answer(await self._answer(asked))
+            except RequestFailed as failure:
+                call.end(failure.code, failure.details, failure.refusal)
+            except Exception as error:  # one call's fault must not end the front
+                faults.report("a call", error)
+                failed = own_fault()
+                call.end(failed.code, failed.details, failed.refusal)
+
+        work = spawn(answer())
+
+        def cancel() -> None:
+            asyncio.get_running_loop().call_later(CANCEL_AFTER_S, work.cancel)
+
+        call.on_gone = cancel
+        if call.gone:
+            cancel()
+
+    async def _answer(self, call: ControlCall) -> bytes:
+        """The answer, or RequestFailed is raised."""
         if not any(home.alive for home in self._homes):
             raise no_home()
         return answer_in(await self._outcome(call))

@@ -1,5 +1,6 @@
 """What concerns several homes, asked of all of them and answered as if they were one server, over HTTP."""
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,10 +9,15 @@ from typing import Any, Final
 from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import service_pb2
 
+from tidegate_proxy.bounds import TOO_MUCH, Bounds, TooMuchInFlight
 from tidegate_proxy.fan_out import VERBS, FanOut
 from tidegate_proxy.fronts.home_line import HomeLine, no_home
-from tidegate_proxy.http.infer_response import failure
-from tidegate_proxy.http.interface import Answer
+from tidegate_proxy.fronts.relayed_exchange import scope_of
+from tidegate_proxy.http.body import ClientLeft, RequestBody
+from tidegate_proxy.http.compression import TooLarge
+from tidegate_proxy.http.exchange import Exchange
+from tidegate_proxy.http.infer_response import error, failure
+from tidegate_proxy.http.interface import Answer, Receive, Scope, Send
 from tidegate_proxy.http.routes import Route
 from tidegate_proxy.http.several import HttpAnswers
 from tidegate_proxy.observability.exposition import families_of, merged
@@ -49,8 +55,28 @@ class TogetherHttp:
         verb = _VERBS.get((method, route.pattern))
         return verb is not None and not (route.model and self._home_of(route.model))
 
-    async def answer(self, method: str, route: Route, question: Question) -> Answer:
-        """The answer to a request that does."""
+    async def respond(
+        self, route: Route, scope: Scope, receive: Receive, send: Send, limit: int, bounds: Bounds
+    ) -> None:
+        """Answer a client's request that does. `limit`: of its body, in bytes; `bounds`: what clients hold here."""
+        exchange = Exchange(scope, receive, send)
+        body = RequestBody(receive, exchange.content_length, limit, bounds)
+        try:
+            content = await body.whole()
+            exchange.watch()
+            answer = await self._answer(exchange.method, route, (scope_of(scope), content))
+        except TooLarge:
+            answer = error(413, f"the request's body exceeds the maximum of {limit} bytes")
+        except TooMuchInFlight:
+            answer = error(429, TOO_MUCH)
+        except (ClientLeft, asyncio.CancelledError):
+            return
+        finally:
+            exchange.end_watch()
+            body.close()
+        await exchange.reply(answer)
+
+    async def _answer(self, method: str, route: Route, question: Question) -> Answer:
         if not any(home.alive for home in self._homes):
             return failure(no_home())
         if route.pattern in _STATISTICS:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidegate.documents import RUN_FOLDER, DeployedWorker
-from tidegate_proxy.configuration.config import TritonAddress
+from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.folder import DeploymentError, WorkerPlan
 from tidegate_proxy.deployed.state import RunningWorker
 from tidegate_proxy.deployed.tritons import RunningTritons

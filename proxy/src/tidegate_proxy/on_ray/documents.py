@@ -9,7 +9,8 @@ import yaml
 from pydantic import BaseModel
 
 from tidegate.documents import PROXY_FILE, Layout
-from tidegate_proxy.configuration.config import ServeConfig, TritonAddress
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.on_ray.plan import RayPlan
 
 SECRET_FILE: Final = "links.secret"  # noqa: S105 - a file's name

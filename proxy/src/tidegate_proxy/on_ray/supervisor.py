@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, Final
 
 from tidegate.sim.ray_cluster import first_line
-from tidegate_proxy.configuration.config import TritonAddress
+from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.background import Tell
 from tidegate_proxy.deployed.folder import DeploymentError
 from tidegate_proxy.on_ray.actors import NotStarted, RoleActor, TritonsActor, address_of

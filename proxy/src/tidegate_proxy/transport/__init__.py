@@ -8,7 +8,8 @@ docs/decisions/0030-http2-in-the-event-loop.md says why there are two.
 from collections.abc import Callable
 
 from tidegate_proxy.bounds import Bounds
-from tidegate_proxy.configuration.config import ServeConfig, TransportName, TritonTls
+from tidegate_proxy.configuration.config import ServeConfig, TransportName
+from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.transport.awaited import CallFailed, Stream, ask
 from tidegate_proxy.transport.interface import Call, Channel, Metadata, PendingCall, PendingStream, Server
 

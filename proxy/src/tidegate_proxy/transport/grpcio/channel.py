@@ -10,7 +10,7 @@ import grpc
 from grpc._cython import cygrpc
 
 from tidegate_proxy.access.tls import channel_credentials, channel_options
-from tidegate_proxy.configuration.config import TritonTls
+from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.transport.grpcio.handover import HandOver
 from tidegate_proxy.transport.grpcio.options import CHANNEL_OPTIONS
 from tidegate_proxy.transport.grpcio.stream import CODES, PendingStream

@@ -12,7 +12,7 @@ from ngh2.enums import ErrorCode
 
 from tidegate_proxy.access.tls import channel_context
 from tidegate_proxy.configuration.addresses import host_of, port_of
-from tidegate_proxy.configuration.config import TritonTls
+from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.transport.http2.client_call import PendingCall, PendingStream, PendingUnary
 from tidegate_proxy.transport.http2.client_connection import ClientConnection
 from tidegate_proxy.transport.http2.connection import ALPN

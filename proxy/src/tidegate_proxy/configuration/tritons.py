@@ -1,0 +1,91 @@
+"""The Tritons behind a Tidegate, as the configuration names them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from pydantic import Field, model_validator
+
+from tidegate_proxy.configuration.addresses import Address, beside, host_of, port_of
+from tidegate_proxy.configuration.section import HeaderName, InputFile, Name, Section
+
+TRITON_GRPC_PORT: Final = 8001
+
+
+class TritonTls(Section):
+    """TLS towards the gRPC port of a Triton (`--grpc-use-ssl`); its other ports have none."""
+
+    ca: InputFile | None = Field(default=None, description="Certificates to trust; default: those of the system")
+    cert: InputFile | None = Field(default=None, description="Our own certificate, for a Triton that asks for one")
+    key: InputFile | None = Field(default=None, description="The private key of `cert`")
+    server_name: Name | None = Field(default=None, description="The name in Triton's certificate, if not its address's")
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("cert and key go together: give both or neither")
+        return self
+
+
+class TritonAddress(Section):
+    """One Triton. On Triton's own gRPC port, 8001, the other two are 8000 and 8002 unless they are given."""
+
+    grpc: Address = Field(description="HOST:PORT of its gRPC service")
+    http: Address | None = Field(default=None, description="HOST:PORT of its HTTP service")
+    metrics: Address | None = Field(default=None, description="HOST:PORT of its metrics")
+    tls: TritonTls | None = Field(default=None, description="TLS of its gRPC service; default: none")
+    worker: Name | None = Field(default=None, description="Which worker of the layout it is")
+    kind: Name | None = Field(
+        default=None,
+        description="The kind of its workers, which are equally fast: profiles are kept by it. Default: from its GPU, "
+        "else `default`",
+    )
+    share_memory: bool | None = Field(
+        default=None,
+        description="Hand it large tensors in system shared memory; default: if its address is of this machine",
+    )
+
+    headers: dict[HeaderName, InputFile] = Field(
+        default={},
+        description="Headers that open what it restricts, each with the file that holds its value; over gRPC they are "
+        "sent as `triton-grpc-protocol-NAME`",
+    )
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether large tensors are handed to it in shared memory."""
+        return self.is_local if self.share_memory is None else self.share_memory
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its address is of this machine."""
+        return host_of(self.grpc).strip("[]") in ("localhost", "127.0.0.1", "::1")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _standard_ports(cls, given: Any) -> Any:  # noqa: ANN401 - whatever the file says
+        if (
+            isinstance(given, dict)
+            and isinstance(given.get("grpc"), str)
+            and port_of(given["grpc"]) == TRITON_GRPC_PORT
+        ):
+            others = {"http": TRITON_GRPC_PORT - 1, "metrics": TRITON_GRPC_PORT + 1}
+            return {name: beside(given["grpc"], port) for name, port in others.items()} | given
+        return given
+
+
+def check_workers(tritons: Sequence[TritonAddress], layout: Path | None, where: str) -> None:
+    """Whether each of the Tritons is another worker of their layout. Raises ValueError. `where`: of their fields."""
+    workers = Counter(triton.worker for triton in tritons)
+    for index, triton in enumerate(tritons):
+        if (triton.worker is None) != (layout is None):
+            raise ValueError(
+                f"{where}tritons.{index}.worker: with a layout every Triton is one of its workers, without one none is"
+            )
+        if triton.worker is not None and triton.kind is not None:
+            raise ValueError(
+                f"{where}tritons.{index}.kind: the layout says it of worker {triton.worker!r}: leave it out"
+            )
+        if triton.worker is not None and workers[triton.worker] > 1:
+            raise ValueError(f"{where}tritons: {workers[triton.worker]} of them are worker {triton.worker!r}")
