@@ -61,7 +61,7 @@ class _Counts:
 
     @property
     def share_in_time(self) -> float:
-        """The share of the requests that was answered in time, at most 1: answers are counted by a clock of their own."""
+        """The share of the requests answered in time, at most 1: answers are counted by a clock of their own."""
         return min(1.0, self.in_time / self.requests)
 
     def add(self, other: "_Counts") -> None:
