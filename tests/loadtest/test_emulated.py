@@ -70,6 +70,9 @@ def test_the_policy_triton_becomes_its_dynamic_batcher(tmp_path: Path) -> None:
     assert (queue.max_queue_size, queue.default_timeout_microseconds, queue.allow_timeout_override) == (9, 20_000, True)
     assert queue.timeout_action == queue.DELAY
     assert config_of(tmp_path / "plain", scenario(), {}).HasField("dynamic_batching")
+    own = {**options, "models": {"m": {"max_queue_delay_ms": 3}, "n": {"max_queue_size": 1}}}
+    batching = config_of(tmp_path / "own", scenario(), own).dynamic_batching
+    assert (batching.max_queue_delay_microseconds, batching.default_queue_policy.max_queue_size) == (3000, 9)
 
 
 def test_tidegate_starts_from_the_profiles_that_simulated_policies_are_told(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate.api import Model
+from tidegate_baselines.triton import TritonOptions
 from tidegate_proxy.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.catalog import Catalog, discover
 from tidegate_proxy.configuration.config import ModelConfig
+from tidegate_proxy.shadow import own_batching
 
 TENSORS = """
 input { name: "X" data_type: TYPE_STRING dims: [ -1, 3 ] }
@@ -236,3 +238,16 @@ def test_an_slo_of_a_model_that_is_not_scheduled() -> None:
         match="an SLO is given for flat, nope, which is not scheduled; these models are: m; flat: max_batch_size is 0",
     ):
         _discover(triton, flat=3.0, nope=4.0)
+
+
+def test_shadow_mode_compares_with_each_model_as_most_tritons_batch_it() -> None:
+    queue = "default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 9000 max_queue_size: 7 }"
+    wide = f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 2500 {queue} }}"
+    plain = "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 4 ] }"
+    tritons = _Triton("a", a=wide, b=plain), _Triton("b", a=plain, b=plain), _Triton("c", a=wide)
+    catalog = _told(*tritons, a=ModelConfig(batch="merge"), b=ModelConfig(batch="merge"))
+    options = TritonOptions.model_validate(own_batching(catalog))
+    a, b = options.of("a"), options.of("b")
+    assert (a.preferred_batch_size, a.max_queue_delay_ms, a.default_timeout_ms) == ((), 2.5, 9)
+    assert (a.timeout_action, a.max_queue_size, a.allow_timeout_override) == ("delay", 7, False)
+    assert (b.preferred_batch_size, b.max_queue_delay_ms, b.timeout_action) == ((4,), 0, "reject")

@@ -176,7 +176,8 @@ def write_emulated_model(
     if batching is not None:
         group.rate_limiter.resources.add(name=GPUS, count=1)
         if model.batch == "merge":
-            _set_batching(config.dynamic_batching, batching)
+            own = batching.get("models", {}).get(model.name, {})
+            _set_batching(config.dynamic_batching, {**batching, **own})
     version = repository / model.name / "1"
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").write_text(text_format.MessageToString(config), encoding="utf-8")

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from tritonclient.grpc.model_config_pb2 import ModelDynamicBatching
 
 from tidegate.documents import ProfileFile
 from tidegate_proxy.catalog import Catalog, Directory
@@ -182,7 +183,7 @@ class Shadow(Collector):
             "setup": setup,
             "policy": policy.name,
             "options": policy.options,
-            "batcher": _batcher(catalog),
+            "batcher": own_batching(catalog),
             "guessed": sorted(guessed),
         }
 
@@ -227,24 +228,31 @@ def gauges(estimates: Iterable[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:
     yield gain
 
 
-def _batcher(catalog: Catalog) -> dict[str, Any]:
-    """How the Tritons' own batchers are configured, in options of the policy `triton`, which has one for all models.
+def own_batching(catalog: Catalog) -> dict[str, Any]:
+    """How the Tritons' own batchers are configured, in options of the policy `triton`.
 
-    Where models differ it is what most have; that the simulator is checked against what was measured shows the rest.
+    Where the Tritons batch one model in different ways, it is as most of them do.
     """
-    ways = Counter(
-        (
-            tuple(model.config.dynamic_batching.preferred_batch_size),
-            model.config.dynamic_batching.max_queue_delay_microseconds,
-        )
-        for models in catalog.loaded.values()
-        for model in models
-        if model.config.name in catalog.models
-    )
-    if not ways:
-        return {}
-    (preferred, delay_us), _ = ways.most_common(1)[0]
-    return {"preferred_batch_size": preferred, "max_queue_delay_ms": delay_us / 1000}
+    ways: dict[str, Counter[bytes]] = {}
+    for models in catalog.loaded.values():
+        for model in models:
+            if model.config.name in catalog.models:
+                way = model.config.dynamic_batching.SerializeToString(deterministic=True)
+                ways.setdefault(model.config.name, Counter())[way] += 1
+    return {"models": {name: _batching(found.most_common(1)[0][0]) for name, found in sorted(ways.items())}}
+
+
+def _batching(way: bytes) -> dict[str, Any]:
+    batching = ModelDynamicBatching.FromString(way)
+    queue = batching.default_queue_policy
+    return {
+        "preferred_batch_size": tuple(batching.preferred_batch_size),
+        "max_queue_delay_ms": batching.max_queue_delay_microseconds / 1000,
+        "max_queue_size": queue.max_queue_size,
+        "default_timeout_ms": queue.default_timeout_microseconds / 1000,
+        "timeout_action": queue.TimeoutAction.Name(queue.timeout_action).lower(),
+        "allow_timeout_override": queue.allow_timeout_override,
+    }
 
 
 def _in_words(policy: str, estimate: dict[str, Any]) -> str:

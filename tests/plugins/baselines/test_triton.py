@@ -116,6 +116,19 @@ def test_what_its_queue_policy_forbids_is_dropped() -> None:
     )
 
 
+def test_models_are_batched_otherwise_where_that_is_said_and_else_as_all_are() -> None:
+    book = playbook(max_queue_delay_ms=5, max_queue_size=1, models={"n": {"max_queue_delay_ms": 2}})
+    assert (
+        book
+        >> arrived(0, 0)
+        << SetTimer("m", 5 * MS)
+        >> arrived(1, 1, "n")
+        << SetTimer("n", 2 * MS + 1)
+        >> arrived(2, 2, "n")
+        << Drop(2, "queue full")
+    )
+
+
 def test_instances_come_and_go() -> None:
     assert (
         playbook()

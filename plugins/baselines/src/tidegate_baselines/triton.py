@@ -36,8 +36,8 @@ from tidegate.toolkit import IdleWorkers
 from tidegate_baselines.dynamic_batcher import BatcherConfig, DynamicBatcher
 
 
-class TritonOptions(PolicyOptions):
-    """Options of `triton`: those of `dynamic_batching` in config.pbtxt, equal for every model."""
+class BatchingOptions(PolicyOptions):
+    """How a model's requests become batches: `dynamic_batching` of its config.pbtxt."""
 
     preferred_batch_size: tuple[int, ...] = Field(
         default=(), description="A batch of such a size does not wait; without any, only the largest does not"
@@ -51,6 +51,19 @@ class TritonOptions(PolicyOptions):
     allow_timeout_override: bool = Field(
         default=False, description="A request's own time limit counts if it is shorter"
     )
+
+
+class TritonOptions(BatchingOptions):
+    """Options of `triton`: how models are batched, and which ones otherwise."""
+
+    models: dict[str, BatchingOptions] = Field(
+        default={}, description="What is otherwise for some models, by name; what is not said is as for all"
+    )
+
+    def of(self, model: str) -> BatchingOptions:
+        """How one model is batched."""
+        own = self.models.get(model)
+        return self if own is None else self.model_copy(update=own.model_dump(exclude_unset=True))
 
 
 class Triton(Policy):
@@ -117,14 +130,15 @@ class Triton(Policy):
         return ()
 
     def _config(self, model: Model) -> BatcherConfig:
-        sizes = {size for size in self.options.preferred_batch_size if size <= model.merged_rows}
+        options = self.options.of(model.name)
+        sizes = {size for size in options.preferred_batch_size if size <= model.merged_rows}
         return BatcherConfig(
             preferred=frozenset(sizes or {model.merged_rows}),
-            delay_ns=ms_to_ns(self.options.max_queue_delay_ms),
-            timeout_ns=ms_to_ns(self.options.default_timeout_ms),
-            allow_timeout_override=self.options.allow_timeout_override,
-            reject=self.options.timeout_action == "reject",
-            max_queue_size=self.options.max_queue_size,
+            delay_ns=ms_to_ns(options.max_queue_delay_ms),
+            timeout_ns=ms_to_ns(options.default_timeout_ms),
+            allow_timeout_override=options.allow_timeout_override,
+            reject=options.timeout_action == "reject",
+            max_queue_size=options.max_queue_size,
         )
 
     def _freed(self, now_ns: int, worker: Worker) -> Commands:
