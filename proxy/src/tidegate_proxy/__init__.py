@@ -14,11 +14,12 @@ inference          what becomes of a request: scheduled, or sent on
   padding            shapes that are brought to common ones; resizing: the one copy that this takes
   shape              what varies in its tensors, in words; applications: of which it is; labels: short and few
   merging            gather envelopes into one request for Triton, scatter the answer; wire: protobuf, uncopied
-  deadlines          when a request is due; headroom: what the way back takes
+  deadlines          when a request is due
   waiting_clients    who waits for what; limits: how much may; bounds: what clients hold; spoilers: who spoils batches
 driver             drives the engine under the monotonic clock: takes requests, carries out effects
   live_engine        the engine and its effects, one after the other; alarm: when to wake it
   legs               those that run on Tritons; leg_run: one of them; running_legs: the book of them
+  spacing            legs that a Triton would merge, one after the other
   recovery           what becomes of the requests of one that failed
   payload            a batch's tensors on their way along its legs, in calls or in shared memory
   membership         Tritons that come and go; outliers: those that fail though they answer probes

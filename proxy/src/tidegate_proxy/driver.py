@@ -18,6 +18,7 @@ from tidegate.engine import (
     Engine,
     EngineRestarted,
     Fail,
+    Headroom,
     ObserverRemoved,
     PolicyChanged,
     PolicyReplaced,
@@ -31,7 +32,6 @@ from tidegate_proxy.client import Client
 from tidegate_proxy.configuration.config import PolicyChoice
 from tidegate_proxy.deadlines import Due
 from tidegate_proxy.faults import faults
-from tidegate_proxy.headroom import Headroom
 from tidegate_proxy.legs import Legs
 from tidegate_proxy.live_engine import LiveEngine
 from tidegate_proxy.liveness import Liveness

@@ -8,14 +8,13 @@ from functools import partial
 import grpc
 
 from tidegate.api import BatchFailed, LegFinished
-from tidegate.engine import StartLeg
+from tidegate.engine import Headroom, StartLeg
 from tidegate_proxy.backend import CANCEL_AFTER_S, INFER
 from tidegate_proxy.catalog import Directory
 from tidegate_proxy.client import Client
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.faults import faults
 from tidegate_proxy.forwarded import forwarded_with_all
-from tidegate_proxy.headroom import Headroom
 from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.live_engine import LiveEngine
 from tidegate_proxy.merging import ScatterError, has_strings
@@ -27,6 +26,7 @@ from tidegate_proxy.recovery import Recovery, Verdict
 from tidegate_proxy.regions import Regions
 from tidegate_proxy.running_legs import RunningLegs
 from tidegate_proxy.signature import STRINGS_ASIDE_FROM
+from tidegate_proxy.spacing import Spacing
 from tidegate_proxy.transport import PendingCall
 from tidegate_proxy.waiting_clients import WaitingClients
 
@@ -63,12 +63,14 @@ class Legs:
         self._regions = regions
         self._hidden = hidden
         self._sizes = OutputSizes()
+        self._spacing = Spacing(engine, directory, running)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
     async def close(self) -> None:
         """Forget those that run: how they end concerns nobody any more."""
         self._engine.catch_up()
+        self._spacing.close()
         self._running.forget_all()
         for task in self._tasks:
             task.cancel()
@@ -123,7 +125,8 @@ class Legs:
         for client in clients:
             client.batch_id = batch.id
         run.execution = self._observability.batch_started(clients, effect, stage.backend.address, run.started_ns)
-        self._call(run, payload.request(stage))
+        message = payload.request(stage)
+        self._spacing.send(run, partial(self._send, run, message))
 
     def payload_of(self, envelopes: Sequence[Envelope], regions: Regions | None) -> Payload:
         """The tensors of a batch that begins; `regions`: None where nothing is to be shared."""
@@ -140,6 +143,15 @@ class Legs:
             [catalog.backend_of[leg.worker_id] for leg in legs[effect.leg :]],
             alone=len(legs) == 1 and leg.partition == effect.batch.model,
         )
+
+    def _send(self, run: LegRun, message: bytes) -> None:
+        """A leg goes to its Triton, which may have been held back until now."""
+        if run not in self._running:
+            return  # its worker was given up meanwhile, and its requests with it
+        if run.abandoned:
+            self._fail(run, EVERY_CLIENT_LEFT, Verdict())
+            return
+        self._call(run, message)
 
     def _call(self, run: LegRun, message: bytes) -> None:
         metadata = forwarded_with_all([client.metadata for client in run.clients], self._hidden())
@@ -161,6 +173,7 @@ class Legs:
 
     def _over(self, run: LegRun, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
         try:
+            self._spacing.over(run)
             self._ended(run, answer, code, details)
         except Exception as error:
             faults.report("the end of a leg", error)

@@ -60,6 +60,10 @@ class RunningLegs:
         """Whether a client's batch is under way, with a leg that runs or is over."""
         return client.batch_id in self._running or client.batch_id in self._between
 
+    def is_behind(self, run: LegRun) -> bool:
+        """Whether another leg runs on the worker of this one."""
+        return any(other.worker_id == run.worker_id and other is not run for other in self._running.values())
+
     def since_ns(self, run: LegRun) -> int:
         """Since when a leg runs: it was sent, and if it had to wait for another on its worker, that has ended."""
         return max(run.started_ns, self._freed_ns.get(run.worker_id, 0))

@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from tidegate.api import Model, Profile, Setup, Worker
 from tidegate.host import Plugins
@@ -18,8 +19,9 @@ SETUP = Setup(
 )
 
 
-def _begin(*, guessed: tuple[str, ...] = ()) -> Begin:
-    return Begin(SETUP, "symphony", {}, {}, guessed)
+def _begin(*, guessed: tuple[str, ...] = (), slo_ms: int = 50) -> Begin:
+    models = (replace(SETUP.models[0], slo_ns=slo_ms * MS),)
+    return Begin(replace(SETUP, models=models), "symphony", {}, {}, guessed)
 
 
 def _passed(rate_rps: float, until_ns: int = NOW) -> list[Seen]:
@@ -62,6 +64,14 @@ def test_where_it_disagrees_nothing_is_promised(simulated: float) -> None:
 def test_nothing_is_promised_of_a_guess_or_of_a_few(simulated: float) -> None:
     assert "tidegate profile" in _estimate(_begin(guessed=("m",)), _passed(400), simulated).why
     assert "too few" in _estimate(_begin(), _passed(2), 1.0).why
+
+
+def test_a_policy_has_no_more_time_than_it_is_given_live() -> None:
+    alone_ms = 11
+    said = _estimate(_begin(slo_ms=alone_ms + 1), _passed(5), 1.0)
+    assert said.batcher > 0.9
+    assert said.policy == 0.0
+    assert _estimate(_begin(slo_ms=2 * alone_ms), _passed(5), 1.0).policy > 0.9
 
 
 def test_who_left_without_an_answer_was_not_in_time() -> None:

@@ -16,6 +16,7 @@ state          what the engine knows at the moment
   succession     which policy decides; timers: those that it set
 commands       what the policy wants, checked (invariants) and carried out
 refusals       events that are not taken in
+headroom       what is kept free before a deadline for the answer's way back, before drivers tell a request
 observers      who watches; validation: the books checked against each other, in tests
 
 What drivers tell an engine besides the events of the contract, and the effects that they carry out, are defined in
@@ -23,6 +24,7 @@ What drivers tell an engine besides the events of the contract, and the effects 
 """
 
 from tidegate.engine.engine import MAX_TRIES, Engine
+from tidegate.engine.headroom import Headroom
 from tidegate.engine.invariants import InvariantViolation
 from tidegate.engine.overlap import FIRST_LEAD_NS
 from tidegate.engine.state import NO_WORKER
@@ -55,6 +57,7 @@ __all__ = [
     "Engine",
     "EngineRestarted",
     "Fail",
+    "Headroom",
     "InvariantViolation",
     "ObserverRemoved",
     "PlanChanged",

@@ -2,7 +2,8 @@
 
 The requests of a sliding window go through the simulator twice: under the policy, and under a model of Triton's own
 batcher. Of the second it is also known what was measured: where the two differ by more than `BELIEVED` nothing is
-promised, and where they differ by less the interval of the gain is wider by as much.
+promised, and where they differ by less the interval of the gain is wider by as much. The policy is given
+deadlines that are earlier by what is kept free for the way back, as it is where it schedules.
 """
 
 from array import array
@@ -14,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tidegate.api import NEVER, RequestArrived, Setup
-from tidegate.engine import FIRST_LEAD_NS, Engine
+from tidegate.engine import FIRST_LEAD_NS, Engine, Headroom
 from tidegate.host import Plugins
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.record import ANSWERED, Record
@@ -139,8 +140,8 @@ class Shadow:
             return Report(begin.policy, 0.0, 0, [])
         first_ns = seen[0].at_ns
         ended = [answer for answer in self._ended if first_ns <= answer.at_ns < until_ns]
-        policy = self._in_time(begin.policy, begin.options, seen)
-        batcher = self._in_time("triton", begin.batcher, seen)
+        policy = self._in_time(begin.policy, begin.options, seen, Headroom())
+        batcher = self._in_time("triton", begin.batcher, seen, None)
         estimates = []
         for name in ("", *sorted(self._slo_ns)):
             counts = self._blocks(name, first_ns, seen, ended, batcher, policy)
@@ -199,7 +200,9 @@ class Shadow:
             return f"the simulated batcher is {100 * error:+.1f} points from what was measured"
         return ""
 
-    def _in_time(self, policy: str, options: dict[str, Any], seen: Sequence[Seen]) -> list[bool]:
+    def _in_time(
+        self, policy: str, options: dict[str, Any], seen: Sequence[Seen], headroom: Headroom | None
+    ) -> list[bool]:
         """Which requests are answered in time, simulated. A model without an SLO is always in time."""
         setup, first_ns = self._begin.setup, seen[0].at_ns
         names = tuple(model.name for model in setup.models)
@@ -229,8 +232,12 @@ class Shadow:
         engine = Engine(made, name=policy, strict=True, learn=False, first_lead_ns=FIRST_LEAD_NS)
         engine.reducer.tell(record)
         simulation = Simulation(engine, cluster, patience=PATIENCE)
+        due = headroom.before if headroom else lambda deadline_ns, _: deadline_ns
         simulation.feed(
-            RequestArrived(request.arrival_ns, replace(request, merge_key=passed.merge_key))
+            RequestArrived(
+                request.arrival_ns,
+                replace(request, merge_key=passed.merge_key, deadline_ns=due(request.deadline_ns, request.arrival_ns)),
+            )
             for request, passed in zip(sequence, seen, strict=True)
         )
         simulation.run()

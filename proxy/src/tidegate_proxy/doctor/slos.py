@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from math import ceil
 
+from tidegate.engine.headroom import LARGEST_SHARE
 from tidegate_proxy.catalog import LATE_PARAMETER, SLO_PARAMETER
 from tidegate_proxy.doctor.facts import Facts, Service
 from tidegate_proxy.doctor.finding import Finding
 from tidegate_proxy.doctor.one_row import OneRow, one_row
-from tidegate_proxy.headroom import LARGEST_SHARE
 
 
 def slos_too_short(facts: Facts) -> Iterator[Finding]:
