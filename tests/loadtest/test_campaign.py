@@ -15,7 +15,9 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 from typer.testing import CliRunner
 
+from tidegate.cli import build_app
 from tidegate.documents import Hardware, ModelProfile, hardware_here, read_profiles
+from tidegate.host import Plugins
 from tidegate_loadtest.commands.profile import profile
 from tidegate_loadtest.hardware import is_here, runs_on_gpu, why_gpus_are_unknown
 from tidegate_proxy.embedded import EmbeddedTriton
@@ -29,6 +31,13 @@ output {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ {dims} ] }}
 instance_group {{ count: 1 kind: KIND_CPU }}
 parameters {{ key: "alpha_ms" value: {{ string_value: "0" }} }}
 parameters {{ key: "beta_ms" value: {{ string_value: "1" }} }}
+"""
+SCENARIO = """
+duration_s: 0.3
+workers: [{count: 1}]
+models: [{name: a, slo_ms: 1000, profile: {alpha_ms: 0, beta_ms: 1, max_batch: 2}}]
+arrivals: {process: poisson, rate_rps: 30}
+policies: [{name: fifs}, {name: symphony}]
 """
 FAILS = """
 import triton_python_backend_utils as pb_utils
@@ -147,7 +156,9 @@ def test_a_server_that_is_gone_ends_it(start_triton: Callable[..., EmbeddedTrito
     server.stop()
 
 
-def test_a_triton_that_speaks_tls_is_measured(start_triton: Callable[..., EmbeddedTriton], tmp_path: Path) -> None:
+def test_a_triton_that_speaks_tls_is_measured_and_put_under_load(
+    start_triton: Callable[..., EmbeddedTriton], tmp_path: Path
+) -> None:
     authority = trustme.CA()
     ca, pem = tmp_path / "ca.pem", tmp_path / "me.pem"
     authority.cert_pem.write_to_path(ca)
@@ -159,12 +170,42 @@ def test_a_triton_that_speaks_tls_is_measured(start_triton: Callable[..., Embedd
     files = [f"--grpc-server-cert={pem}", f"--grpc-server-key={pem}", f"--grpc-root-cert={ca}"]
     secure = start_triton([tmp_path / "models"], options=["--grpc-use-ssl-mutual=1", *files])
     file = tmp_path / "profiles.json"
-    asked = ("--triton", secure.grpc_address, "-o", str(file), "--samples", "3", "--tls-server-name", "triton.example")
-    tls = ("--tls-ca", str(ca), "--tls-cert", str(pem), "--tls-key", str(pem))
-    status, _, errors = run(*asked, *tls)
+    at = secure.grpc_address
+    tls = ("--tls-ca", str(ca), "--tls-cert", str(pem), "--tls-key", str(pem), "--tls-server-name", "triton.example")
+    status, _, errors = run("--triton", at, "-o", str(file), "--samples", "3", *tls)
     assert status == 0, errors
     assert set(_known(file)) == {"a"}
+    scenario, results = tmp_path / "scenario.yaml", tmp_path / "results.json"
+    scenario.write_text(SCENARIO)
+    tidegate = build_app(Plugins.installed())
+    written = ["--json", str(results)]
+
+    def all_answered(*command: str) -> bool:
+        done = CliRunner().invoke(tidegate, [command[0], str(scenario), *command[1:], *written, *tls])
+        assert done.exit_code == 0, done.output
+        return '"failed": 0' in results.read_text()
+
+    assert all_answered("loadtest", "--target", at)
+    assert all_answered("compare", "--targets", f"one={at}", "--targets", f"other={at}", "--rounds", "1")
+    plain = CliRunner().invoke(
+        tidegate, ["compare", str(scenario), "--targets", f"one={at}", f"other=grpc://{at}", "--rounds", "1", *tls]
+    )
+    assert plain.exit_code == 1
+    assert "other: " in plain.output, "one that is written with grpc:// is asked without TLS"
+    shares = ["--triton", f"40={at}", "--gpu", "G", "--solo", str(tmp_path / "s"), "--co-runs", str(tmp_path / "c")]
+    alone = CliRunner().invoke(tidegate, ["profile-shares", "nobody", *shares, *tls])
+    assert "no Triton and no Tidegate answers" not in alone.output, "it was asked"
+    assert "nobody" in alone.output
     secure.stop()
+
+
+@pytest.mark.parametrize("command", ["loadtest", "compare"])
+def test_emulated_clusters_speak_no_tls(command: str, tmp_path: Path) -> None:
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text(SCENARIO)
+    done = CliRunner().invoke(build_app(Plugins.installed()), [command, str(scenario), "--tls"])
+    assert done.exit_code == 1
+    assert "--tls is for" in done.output
 
 
 @pytest.mark.parametrize(

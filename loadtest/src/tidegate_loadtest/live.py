@@ -30,6 +30,8 @@ class Sending:
     """The 99th percentile of lateness above which the generator fell behind."""
     inputs: Mapping[str, Path] = field(default_factory=dict)
     """A folder of real inputs (input_files), by model; the others get random tensors."""
+    tls: Mapping[str, Path | str] | None = None
+    """How the server's gRPC port speaks TLS, as `Connection` has it; None: it does not."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ async def send_scenario(
     and where its shapes cannot be drawn.
     """
     warmup_ns, window_ns = (round(seconds * NS_PER_S) for seconds in (scenario.warmup_s, scenario.duration_s))
-    async with Connection(target, channels=sending.channels) as connection:
+    async with Connection(target, channels=sending.channels, tls=sending.tls) as connection:
         request_of = await ScenarioRequests.drawn(
             connection, requests, shapes=sending.shapes, seed=seed, inputs=sending.inputs
         )

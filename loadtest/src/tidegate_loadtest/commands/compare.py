@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -55,6 +57,11 @@ def compare(
     channels: Annotated[int, typer.Option(min=1, help="TCP connections to spread the requests over.")] = 1,
     timeout_s: Annotated[float, typer.Option(min=0.001, help="Give a request up after this.")] = 30.0,
     lateness_limit_ms: Annotated[float, typer.Option(min=0, help="p99 lateness of a generator that keeps up.")] = 5.0,
+    tls: TlsFlag = False,
+    tls_ca: TlsCaFlag = None,
+    tls_cert: TlsCertFlag = None,
+    tls_key: TlsKeyFlag = None,
+    tls_server_name: TlsServerNameFlag = None,
 ) -> None:
     """Put the same load on several servers in turn, round after round; say which is better, and how sure that is.
 
@@ -63,10 +70,14 @@ def compare(
     cut to what the figure can be). Everything is checked before any load is sent. Exit status 1: it could not begin, or
     ended before its last round.
 
+    With --tls and its like all targets are asked so, but for those that are written NAME=grpc://HOST:PORT.
+
     Without --targets each policy of the scenario gets a cluster of emulated GPUs on this machine, as in `tidegate
     loadtest`. Examples:
 
     tidegate compare scenario.yaml --targets direct=localhost:8001 tidegate=localhost:8101 --html compared.html
+
+    tidegate compare scenario.yaml --targets direct=grpc://localhost:8001 tidegate=gateway:8101 --tls-ca ca.pem
 
     tidegate compare scenario.yaml --policy triton --policy symphony --rounds 3 --json compared.json
     """
@@ -89,7 +100,12 @@ def compare(
 
         document = read_scenario(scenario)
         sending = Sending(
-            parse_shapes(shape or ()), channels, timeout_s, lateness_limit_ms, inputs=parse_inputs(inputs or ())
+            parse_shapes(shape or ()),
+            channels,
+            timeout_s,
+            lateness_limit_ms,
+            inputs=parse_inputs(inputs or ()),
+            tls=tls_of(tls, tls_ca, tls_cert, tls_key, tls_server_name),
         )
         first_seed = document.seed if seed is None else seed
         errors = Console(stderr=True)
@@ -135,6 +151,8 @@ def _targets(
             raise LoadTestError("--policy is for emulated clusters: leave it out, or leave out --targets")
         yield parse_targets(given)
         return
+    if sending.tls is not None:
+        raise LoadTestError("--tls is for servers that run: name them with --targets")
     choices = [run.policy for run in plan_runs(scenario, policies, [seed], sending)]
     if len(choices) < 2:
         raise LoadTestError(

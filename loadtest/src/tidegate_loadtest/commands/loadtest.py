@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -55,6 +57,11 @@ def loadtest(
     channels: Annotated[int, typer.Option(min=1, help="TCP connections to spread the requests over.")] = 1,
     timeout_s: Annotated[float, typer.Option(min=0.001, help="Give a request up after this.")] = 30.0,
     lateness_limit_ms: Annotated[float, typer.Option(min=0, help="p99 lateness of a generator that keeps up.")] = 5.0,
+    tls: TlsFlag = False,
+    tls_ca: TlsCaFlag = None,
+    tls_cert: TlsCertFlag = None,
+    tls_key: TlsKeyFlag = None,
+    tls_server_name: TlsServerNameFlag = None,
 ) -> None:
     """Run a scenario live: the very requests of `tidegate simulate`, at their instants; the same columns and report.
 
@@ -67,6 +74,8 @@ def loadtest(
 
     tidegate loadtest scenario.yaml --target tidegate=localhost:8101 --json live.json
 
+    tidegate loadtest scenario.yaml --target gateway:8101 --tls-ca ca.pem
+
     tidegate loadtest scenario.yaml --target localhost:8101 --rates 100,200,300,400 --seed 1 --seed 2 --html load.html
     """
     from rich.console import Console
@@ -77,6 +86,7 @@ def loadtest(
     with errors_explained(), own_errors_explained():
         from tidegate.sim.report import simulate_page
         from tidegate.workload import read_scenario
+        from tidegate_loadtest.connection import LoadTestError
         from tidegate_loadtest.input_files import parse_inputs
         from tidegate_loadtest.live import Sending
         from tidegate_loadtest.progress_bar import progress_bar
@@ -87,8 +97,15 @@ def loadtest(
 
         document = read_scenario(scenario)
         sending = Sending(
-            parse_shapes(shape or ()), channels, timeout_s, lateness_limit_ms, inputs=parse_inputs(inputs or ())
+            parse_shapes(shape or ()),
+            channels,
+            timeout_s,
+            lateness_limit_ms,
+            inputs=parse_inputs(inputs or ()),
+            tls=tls_of(tls, tls_ca, tls_cert, tls_key, tls_server_name),
         )
+        if sending.tls is not None and target is None:
+            raise LoadTestError("--tls is for a server that runs: name it with --target")
         seeds, gantt_s = seed or [document.seed], 2.0 if html_file else 0.0
         runs = plan_runs(document, policy or (), seeds, sending, target=target, gantt_s=gantt_s)
         each_s = document.warmup_s + document.duration_s

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
+
 
 def profile_shares(
     models: Annotated[list[str], typer.Argument(help="The models to run; every Triton has all of them.")],
@@ -30,6 +32,11 @@ def profile_shares(
         typer.Option(help="NAME:3,48,320: dimensions without rows of an input that models leave open. Repeatable."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Which models run beside each other, with which batches.")] = 0,
+    tls: TlsFlag = False,
+    tls_ca: TlsCaFlag = None,
+    tls_cert: TlsCertFlag = None,
+    tls_key: TlsKeyFlag = None,
+    tls_server_name: TlsServerNameFlag = None,
 ) -> None:
     """Run models on shares of a GPU, alone and beside each other, and write what batches took.
 
@@ -61,11 +68,12 @@ def profile_shares(
     shares = [_share(text) for text in triton]
     percents = [percent for percent, _ in shares]
     asked = _batches(batches)
+    secured = tls_of(tls, tls_ca, tls_cert, tls_key, tls_server_name)
     shapes = {name: size for each in parse_asked(shape or ()) for name, size in each.dimensions.items()}
 
     async def measure() -> tuple[list[Solo], list[CoRun]]:
         async with AsyncExitStack() as connected:
-            tritons = [await connected.enter_async_context(Connection(address)) for _, address in shares]
+            tritons = [await connected.enter_async_context(Connection(address, tls=secured)) for _, address in shares]
             sizes = {}
             for model in models:
                 largest = min([await check_alone(each, model) for each in tritons])

@@ -56,7 +56,7 @@ def check_targets(scenario: Scenario, targets: Sequence[Target], sending: Sendin
     requests = draw_requests(scenario, seed)
 
     async def check(target: Target) -> Settings:
-        async with Connection(target.address) as connection:
+        async with Connection(target.address, tls=target.sending(sending).tls) as connection:
             await ScenarioRequests.drawn(connection, requests, shapes=sending.shapes, seed=seed, inputs=sending.inputs)
             return await read_settings(connection, requests.models)
 
@@ -96,7 +96,7 @@ def compare(
                     shown(len(lives), name, progress)
 
             choice = PolicyChoice(name=target.name)
-            run = LiveRun(scenario, choice, own_seed, sending, target.address, gantt_s=DETAIL_S)
+            run = LiveRun(scenario, choice, own_seed, target.sending(sending), target.address, gantt_s=DETAIL_S)
             try:
                 lives.append(run_live(run, progress=report))
             except LoadTestError as error:

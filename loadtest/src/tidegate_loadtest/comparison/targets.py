@@ -2,11 +2,17 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate_loadtest.connection import LoadTestError
+from tidegate_loadtest.live import Sending
+
+
+_PLAIN: Final = "grpc://"
+"""What an address begins with that is asked without TLS, though the others are asked with it."""
 
 
 @dataclass(frozen=True)
@@ -19,10 +25,16 @@ class Target:
     """HOST:PORT of its gRPC."""
     started_with: str = ""
     """The policy and its options, where it was started for the comparison."""
+    is_plain: bool = False
+    """Whether it speaks no TLS, though the others do."""
+
+    def sending(self, sending: Sending) -> Sending:
+        """How requests are sent to it, where they are sent so to the others."""
+        return replace(sending, tls=None) if self.is_plain else sending
 
 
 def parse_targets(texts: Iterable[str]) -> list[Target]:
-    """`NAME=HOST:PORT`, each a text of its own or several with commas. Raises LoadTestError for anything else."""
+    """`NAME=HOST:PORT`, or `NAME=grpc://HOST:PORT`, each a text of its own or several with commas. Raises LoadTestError for anything else."""
     targets = [_parse_target(part) for text in texts for part in text.split(",") if part.strip()]
     names = [target.name for target in targets]
     if doubles := sorted({name for name in names if names.count(name) > 1}):
@@ -36,11 +48,12 @@ def parse_targets(texts: Iterable[str]) -> list[Target]:
 
 
 def _parse_target(text: str) -> Target:
-    name, equals, address = text.strip().partition("=")
+    name, equals, written = text.strip().partition("=")
+    address = written.removeprefix(_PLAIN)
     host, colon, port = address.rpartition(":")
     if not (name and equals and host and colon and port.isdecimal()):
         raise LoadTestError(f"--targets {text.strip()!r}: write NAME=HOST:PORT, such as direct=localhost:8001")
-    return Target(name, address)
+    return Target(name, address, is_plain=address != written)
 
 
 @contextmanager
