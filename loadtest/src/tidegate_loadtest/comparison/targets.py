@@ -10,7 +10,6 @@ from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.live import Sending
 
-
 _PLAIN: Final = "grpc://"
 """What an address begins with that is asked without TLS, though the others are asked with it."""
 
@@ -34,7 +33,10 @@ class Target:
 
 
 def parse_targets(texts: Iterable[str]) -> list[Target]:
-    """`NAME=HOST:PORT`, or `NAME=grpc://HOST:PORT`, each a text of its own or several with commas. Raises LoadTestError for anything else."""
+    """`NAME=HOST:PORT`, or `NAME=grpc://HOST:PORT`, each a text of its own or several with commas.
+
+    Raises LoadTestError for anything else.
+    """
     targets = [_parse_target(part) for text in texts for part in text.split(",") if part.strip()]
     names = [target.name for target in targets]
     if doubles := sorted({name for name in names if names.count(name) > 1}):
