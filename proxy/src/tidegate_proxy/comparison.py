@@ -1,6 +1,7 @@
 """What is scheduled against what passes as it is, in turn: shares of both that are in time, with doubt."""
 
 import math
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
@@ -50,39 +51,63 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 class _Counts:
-    """Requests of a model within a block, or in all, that were scheduled or that passed."""
+    """Requests of a model that were scheduled, or that passed."""
 
-    __slots__ = ("in_time", "requests", "took")
+    __slots__ = ("in_time", "requests")
 
     def __init__(self) -> None:
         self.requests = self.in_time = 0
-        self.took: Counter[int] = Counter()
-        """Answers by their class of latency."""
 
     @property
     def share_in_time(self) -> float:
         """The share of the requests answered in time, at most 1: answers are counted by a clock of their own."""
         return min(1.0, self.in_time / self.requests)
 
-    def add(self, other: "_Counts") -> None:
-        """Count what another one has, too."""
-        self.requests += other.requests
-        self.in_time += other.in_time
-        self.took.update(other.took)
 
-    def take(self, other: "_Counts") -> bool:
-        """Count what another one has no more; whether nothing is left."""
-        self.requests -= other.requests
-        self.in_time -= other.in_time
-        for length, answers in other.took.items():  # Counter's `-=` goes through all that is left, too
-            self.took[length] -= answers
-            if not self.took[length]:
-                del self.took[length]
-        return not (self.requests or self.took)
+class _OfBlock(_Counts):
+    """Those of a block. There are many of these, so they are small."""
+
+    __slots__ = ("took",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.took = array("H")
+        """The class of latency of each answer."""
 
 
-_Block = dict[tuple[str, bool], _Counts]
-"""Counts by model, and by whether they were scheduled."""
+class _Sum(_Counts):
+    """Those of all blocks that have settled and are not forgotten."""
+
+    __slots__ = ("_came", "_gone")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._came: Counter[int] = Counter()
+        """Answers by their class of latency, since this sum began."""
+        self._gone: Counter[int] = Counter()
+        """Those of them that are forgotten: a Counter adds in C what it would subtract in Python."""
+
+    @property
+    def took(self) -> Counter[int]:
+        """Answers by their class of latency."""
+        return self._came - self._gone
+
+    def add(self, block: _OfBlock) -> None:
+        """Count what a block has, too."""
+        self.requests += block.requests
+        self.in_time += block.in_time
+        self._came.update(block.took)
+
+    def take(self, block: _OfBlock) -> bool:
+        """Count what a block has no more; whether nothing is left."""
+        self.requests -= block.requests
+        self.in_time -= block.in_time
+        self._gone.update(block.took)
+        return not self.requests and self._came == self._gone
+
+
+_Key = tuple[str, bool]
+"""A model, and whether its requests were scheduled."""
 
 
 class Comparison:
@@ -93,11 +118,11 @@ class Comparison:
 
     def __init__(self, begins_ns: int = 0) -> None:
         """`begins_ns`: what comes before the first block that begins then or later is not compared."""
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: dict[int, dict[_Key, _OfBlock]] = {}
         """Blocks by number, counted from the start of the clock, those that have not settled among them."""
         self._settled = -(-begins_ns // BLOCK_NS)
         """The number of the first block that has not settled."""
-        self._sums: _Block = {}
+        self._sums: dict[_Key, _Sum] = {}
         """What the blocks that have settled have together."""
 
     def drew(self, at_ns: int, model: str, *, scheduled: bool) -> None:
@@ -109,7 +134,7 @@ class Comparison:
         """A request that came at an instant has its answer; what takes longer than a block to settle is not counted."""
         if counts := self._counts(at_ns, model, scheduled):
             counts.in_time += slo_ns is not None and took_ns <= slo_ns
-            counts.took[round(math.log(max(1, took_ns), STEP))] += 1
+            counts.took.append(round(math.log(max(1, took_ns), STEP)))
 
     def settle(self, now_ns: int) -> bool:
         """Let blocks settle and be forgotten; whether anything else than before is to be compared."""
@@ -121,7 +146,7 @@ class Comparison:
         for number in sorted(self._blocks):
             if before <= number < until:
                 for key, counts in self._blocks[number].items():
-                    self._sums.setdefault(key, _Counts()).add(counts)
+                    self._sums.setdefault(key, _Sum()).add(counts)
         for number in [number for number in self._blocks if number < until - MOST_BLOCKS]:
             for key, counts in self._blocks.pop(number).items():
                 if self._sums[key].take(counts):
@@ -135,24 +160,24 @@ class Comparison:
 
     def of(self, model: str, *, has_slo: bool) -> Compared:
         """What is said of a model, by the blocks that have settled."""
-        counts = {which: self._sums.get((model, which), _Counts()) for which in (True, False)}
+        counts = {which: self._sums.get((model, which), _Sum()) for which in (True, False)}
         blocks = {which: self._settled_blocks_of((model, which)) for which in (True, False)}
         scheduled, passed = _side(counts[True], has_slo), _side(counts[False], has_slo)
         why = _why_not(has_slo, scheduled, passed, len(blocks[True]), len(blocks[False]))
         gain = None if why else difference_of(counts[True], counts[False], blocks[True], blocks[False])
         return Compared(model, scheduled, passed, gain, why)
 
-    def _settled_blocks_of(self, key: tuple[str, bool]) -> list[_Counts]:
+    def _settled_blocks_of(self, key: _Key) -> list[_OfBlock]:
         """What each block has that has settled and in which something came."""
         settled = (block[key] for number, block in self._blocks.items() if number < self._settled and key in block)
         return [counts for counts in settled if counts.requests]
 
-    def _counts(self, at_ns: int, model: str, scheduled: bool) -> _Counts | None:
+    def _counts(self, at_ns: int, model: str, scheduled: bool) -> _OfBlock | None:
         number, since_ns = divmod(at_ns, BLOCK_NS)
         if number < self._settled or since_ns < BURN_IN_NS:
             return None
         block = self._blocks.setdefault(number, {})
-        return block.get((model, scheduled)) or block.setdefault((model, scheduled), _Counts())
+        return block.get((model, scheduled)) or block.setdefault((model, scheduled), _OfBlock())
 
 
 def _why_not(has_slo: bool, scheduled: Side, passed: Side, of_scheduled: int, of_passed: int) -> str:
@@ -168,13 +193,14 @@ def _why_not(has_slo: bool, scheduled: Side, passed: Side, of_scheduled: int, of
     return ""
 
 
-def _side(counts: _Counts, has_slo: bool) -> Side:
+def _side(counts: _Sum, has_slo: bool) -> Side:
+    took = counts.took
     return Side(
         counts.requests,
-        counts.took.total(),
+        took.total(),
         round(counts.share_in_time, 4) if has_slo and counts.requests else None,
-        _quantile_ms(counts.took, 0.5),
-        _quantile_ms(counts.took, 0.99),
+        _quantile_ms(took, 0.5),
+        _quantile_ms(took, 0.99),
     )
 
 
