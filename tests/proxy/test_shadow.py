@@ -3,9 +3,13 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -14,6 +18,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tests.proxy.fixtures.here import ProxyHere
+from tidegate.documents import ProfileFile
 from tidegate_proxy import shadow
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.embedded import EmbeddedTriton
@@ -173,3 +178,66 @@ def test_what_would_change_the_tritons_is_refused() -> None:
     tritons = {"tritons": ["localhost:8001"], "shadow": True}
     with pytest.raises(ConfigError, match="load_without_delay"):
         read_config(flags={**tritons, "models": {"m": {"load_without_delay": True}}})
+
+
+def test_it_says_why_nothing_can_be_said(
+    shadowing: ProxyHere, eventually: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    eventually(lambda: "nothing is said: nothing has come" in caplog.text, "the log says that there was no traffic")
+    assert _document(shadowing)["why"].startswith("nothing has come")
+    section = section_of(shadowing.serving.trial)
+    assert section is not None
+    assert section.note.startswith("Nothing has come that could have been scheduled")
+    without_slo: Any = SimpleNamespace(catalog=SimpleNamespace(models={"m": SimpleNamespace(slo_ns=None)}))
+    proxy = shadowing.serving
+    assert "--slo MODEL=MS" in shadow.Shadow(proxy.config, proxy.in_force, without_slo, ProfileFile(profiles=[])).why
+
+
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [
+        ("raise SystemExit('no such plugin today')", "ended with 1: no such plugin today"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "was ended by signal SIGKILL"),
+        ("print('a policy says hello', flush=True); input(); input(); input()", "said what cannot be read: "),
+    ],
+)
+def test_it_says_why_the_simulator_has_ended(
+    does: str,
+    says: str,
+    shadowing: ProxyHere,
+    eventually: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    of_proxy = shadowing.serving.trial.shadow
+    monkeypatch.setattr(shadow, "START_AGAIN_S", 0.2)
+    monkeypatch.setattr(shadow, "COMMAND", ("-c", does))
+    eventually(lambda: of_proxy.process_id, "the simulator runs")
+    shadowing.in_loop(lambda: of_proxy._process and of_proxy._process.kill())  # the next one is the one that matters
+    eventually(lambda: f"shadow: the simulator {says}" in caplog.text, "the log says so")
+    eventually(lambda: _document(shadowing)["why"].startswith(f"the simulator {says}"), "and the document")
+
+
+def test_a_slow_simulator_is_asked_for_one_report_at_a_time_and_told_of(
+    shadowing: ProxyHere, tmp_path: Path, eventually: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = tmp_path / "heard"
+    monkeypatch.setattr(
+        shadow,
+        "COMMAND",
+        ("-c", f"import sys\nfor line in sys.stdin: print(line, end='', file=open({str(heard)!r}, 'a'))"),
+    )
+    monkeypatch.setattr(shadow, "START_AGAIN_S", 0.05)
+    monkeypatch.setattr(shadow, "OVERDUE_S", 0.1)
+    of_proxy = shadowing.serving.trial.shadow
+    eventually(lambda: of_proxy.process_id, "the simulator runs")
+    shadowing.in_loop(lambda: of_proxy._process and of_proxy._process.kill())
+    eventually(lambda: heard.exists() and heard.read_text().count('"passed"') > 5, "it is told of what passes")
+    assert heard.read_text().count('"report":true') == 1
+    assert "the simulator has not answered for " in of_proxy.why
+
+
+def test_what_a_policy_prints_is_no_report() -> None:
+    prints = "from tidegate.sim import shadow_process as p; p.Plugins.installed = lambda: print('hello'); p.main()"
+    done = subprocess.run([sys.executable, "-c", prints], input=b"", capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"hello\n")

@@ -6,10 +6,11 @@ take in time is left out and counted, and where it ends another is started a whi
 
 import asyncio
 import logging
+import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +38,11 @@ MOST_UNREAD_BYTES: Final = 16 << 20
 """What the process has not read yet; what comes while it is more is left out."""
 LONGEST_REPORT: Final = 4 << 20
 START_AGAIN_S: Final = 60.0
+OVERDUE_S: Final = 60.0
+"""A report that was asked for so long ago is one to be told of."""
+LAST_WORDS_WITHIN_S: Final = 5.0
+LAST_WORDS: Final = 20
+"""So many of the latest lines that the process wrote to its standard error are kept."""
 
 
 class Shadow(Collector):
@@ -55,6 +61,12 @@ class Shadow(Collector):
         self._told: Catalog | None = None
         self._report: dict[str, Any] | None = None
         self._messages = 0
+        self._asked_s: float | None = None
+        """Since when a report is awaited, by the monotonic clock; None: none is."""
+        self._ended_why = ""
+        """Why the process ended that was there last; empty while one runs."""
+        self._said_nothing = ""
+        """Why nothing was said, as the log has it already."""
 
     @property
     def is_on(self) -> bool:
@@ -70,6 +82,21 @@ class Shadow(Collector):
     def process_id(self) -> int | None:
         """The id of the process that simulates; None: there is none."""
         return self._process.pid if self._process else None
+
+    @property
+    def why(self) -> str:
+        """Why nothing is said, or nothing new; empty: there is no reason that is known."""
+        if not self.is_on:
+            return ""
+        if self._ended_why:
+            return f"the simulator {self._ended_why} (requests do not notice); it is started again after a minute"
+        if self._asked_s is not None and (late_s := time.monotonic() - self._asked_s) > OVERDUE_S:
+            return f"the simulator has not answered for {late_s:.0f} s: it has the lowest priority on this machine"
+        if all(model.slo_ns is None for model in self._directory.catalog.models.values()):
+            return "no model has an SLO to be in time for: --slo MODEL=MS, or models.MODEL.slo_ms"
+        if self._report and not self._report["estimates"]:
+            return "nothing has come that could have been scheduled, of models that have an SLO, in the latest minute"
+        return ""
 
     def seen(self, envelope: Envelope) -> None:
         """A request passes that could have been scheduled."""
@@ -91,6 +118,7 @@ class Shadow(Collector):
             "seen": self._counts["seen"],
             "left_out": self._counts["left_out"],
             "simulator": "runs" if self._process else "does not run",
+            "why": self.why,
             "report": self._report,
         }
 
@@ -110,38 +138,50 @@ class Shadow(Collector):
             if not self.is_on:
                 await self._end()
                 continue
+            why = ""
             try:
-                await self._run_process()
+                why = await self._run_process()
             except Exception as error:
                 faults.report("the simulator of shadow mode", error)
+                why = f"could not be run: {type(error).__name__}: {error}"
             await self._end()
             if self.is_on:
+                self._ended_why = why
                 log.warning(
-                    "shadow: the simulator has ended (requests do not notice); it is started again in %g s. Has it "
-                    "all it needs: pip install tidegate[sim] and the plugin of the policy?",
-                    START_AGAIN_S,
+                    "shadow: the simulator %s (requests do not notice); it is started again in %g s", why, START_AGAIN_S
                 )
                 await asyncio.sleep(START_AGAIN_S)
+                self._ended_why = ""
+                self._counts["left_out"] += len(self._seen)  # there would be gaps in it
+                self._seen, self._ended = [], []
 
     async def close(self) -> None:
         """End the process."""
         await self._end()
 
-    async def _run_process(self) -> None:
-        """Until it ends, or shadow mode does."""
+    async def _run_process(self) -> str:
+        """Until it ends, or shadow mode does: why it ended, in words that follow "the simulator"."""
         pipe = asyncio.subprocess.PIPE
         self._process = process = await asyncio.create_subprocess_exec(
-            sys.executable, *COMMAND, stdin=pipe, stdout=pipe, limit=LONGEST_REPORT
+            sys.executable, *COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, limit=LONGEST_REPORT
         )
-        self._told = None
+        self._told = self._asked_s = None
+        last_words = deque[str](maxlen=LAST_WORDS)
         reading = asyncio.create_task(self._read(process))
+        hearing = asyncio.create_task(_hear(process, last_words))
         try:
             while self.is_on and process.returncode is None and not reading.done():
                 self._tell(process)
                 await asyncio.sleep(TELL_EVERY_S)
+            if reading.done() and (error := reading.exception()):
+                return f"said what cannot be read: {type(error).__name__}: {error}"
+            if self.is_on:
+                await asyncio.wait_for(asyncio.gather(process.wait(), hearing), LAST_WORDS_WITHIN_S)
+            return _end_in_words(process.returncode, last_words)
         finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            for task in (reading, hearing):
+                task.cancel()
+            await asyncio.gather(reading, hearing, return_exceptions=True)
 
     def _tell(self, process: asyncio.subprocess.Process) -> None:
         seen, self._seen = self._seen, []
@@ -156,12 +196,15 @@ class Shadow(Collector):
             self._told = catalog
             stdin.write(msgspec.json.encode(self._begin(catalog)) + b"\n")
         self._messages += 1
+        is_wanted = self._messages % REPORT_EVERY == 0 and self._asked_s is None  # or they would pile up
+        if is_wanted:
+            self._asked_s = time.monotonic()
         passed = {
             "type": "passed",
             "now_ns": time.monotonic_ns(),
             "seen": seen,
             "ended": ended,
-            "report": self._messages % REPORT_EVERY == 0,
+            "report": is_wanted,
         }
         stdin.write(msgspec.json.encode(passed) + b"\n")
 
@@ -190,10 +233,14 @@ class Shadow(Collector):
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout, "it was asked for"
         while line := await process.stdout.readline():
-            self._report = msgspec.json.decode(line, type=dict[str, Any])
+            self._report, self._asked_s = msgspec.json.decode(line, type=dict[str, Any]), None
             for estimate in self._report["estimates"]:
                 if not estimate["model"]:
                     log.info("shadow: %s", _in_words(self._report["policy"], estimate))
+            if (why := self.why) != self._said_nothing:
+                self._said_nothing = why
+                if why:
+                    log.warning("shadow: nothing is said: %s", why)
 
     async def _end(self) -> None:
         process, self._process = self._process, None
@@ -203,6 +250,22 @@ class Shadow(Collector):
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+async def _hear(process: asyncio.subprocess.Process, last_words: deque[str]) -> None:
+    """Keep what it says of its own end, and of nothing else: it has no log."""
+    assert process.stderr, "it was asked for"
+    while line := await process.stderr.readline():
+        if text := line.decode(errors="replace").strip():
+            last_words.append(text)
+
+
+def _end_in_words(status: int | None, last_words: Sequence[str]) -> str:
+    """How a process ended, to follow "the simulator"."""
+    if status is not None and status < 0:
+        return f"was ended by signal {signal.Signals(-status).name}"
+    said = f": {last_words[-1]}" if last_words else ""
+    return f"ended with {status}{said}"
 
 
 def gauges(estimates: Iterable[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:

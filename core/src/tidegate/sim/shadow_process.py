@@ -15,6 +15,7 @@ from tidegate.sim.shadow import Begin, Passed, Shadow
 def main() -> None:
     """Answer each message that wants a report by one line, until the input ends."""
     os.nice(19)
+    reports, sys.stdout = sys.stdout.buffer, sys.stderr  # what a policy prints is no report
     plugins = Plugins.installed()
     messages = msgspec.json.Decoder(Begin | Passed)
     shadow: Shadow | None = None
@@ -25,8 +26,8 @@ def main() -> None:
         elif shadow is not None:
             shadow.take(message)
             if message.report:
-                sys.stdout.buffer.write(msgspec.json.encode(shadow.report(message.now_ns)) + b"\n")
-                sys.stdout.buffer.flush()
+                reports.write(msgspec.json.encode(shadow.report(message.now_ns)) + b"\n")
+                reports.flush()
 
 
 if __name__ == "__main__":

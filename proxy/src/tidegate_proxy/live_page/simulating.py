@@ -24,6 +24,7 @@ WITHIN_S: Final = 45.0
 def main() -> None:
     """Read, simulate, write."""
     os.nice(LEAST_PRIORITY)
+    told, sys.stdout = sys.stdout.buffer, sys.stderr  # what a policy prints is no answer
     give_up = time.monotonic() + WITHIN_S
     lines = iter(sys.stdin.buffer)
     question = msgspec.json.decode(next(lines), type=Question)
@@ -34,7 +35,7 @@ def main() -> None:
         answer(question, alternative, plugins, enough=lambda: time.monotonic() > give_up)
         for alternative in usual_alternatives(question, plugins)
     ]
-    sys.stdout.buffer.write(msgspec.json.encode(answers))
+    told.write(msgspec.json.encode(answers))
 
 
 if __name__ == "__main__":

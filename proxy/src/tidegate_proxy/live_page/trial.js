@@ -35,7 +35,8 @@ function showTrial(trial) {
     isShadow
       ? `Everything passes as it is. What ${trial.policy} would have done with it is simulated. The other figures of this page are of what is scheduled: nothing.`
       : `For so much of the time ${trial.policy} schedules all that can be; otherwise it passes as it is. The other figures of this page are of what is scheduled.`,
-    trial.rows.length === 0 ? (isShadow ? "Nothing is simulated yet: that takes some ten seconds." : "Nothing is compared yet: that takes some fifteen seconds.")
+    trial.rows.length === 0 && trial.note ? ""
+      : trial.rows.length === 0 ? (isShadow ? "Nothing is simulated yet: that takes some ten seconds." : "Nothing is compared yet: that takes some fifteen seconds.")
       : trial.window_s === null ? "Of the latest ten minutes, or since the share or the policy changed." : `Of the latest ${digits(trial.window_s, 0)} s.`,
     trial.note, trial.more_rows ? `${trial.more_rows} more models are not shown.` : "",
   ].filter(Boolean).join(" ")

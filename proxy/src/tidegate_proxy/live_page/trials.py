@@ -26,7 +26,7 @@ def _of_shadow(shadow: Shadow) -> TrialSection:
     left_out = document["left_out"]
     notes = [
         f"{left_out} requests were left out, as the simulator did not keep up." if left_out else "",
-        "" if document["simulator"] == "runs" else "The simulator does not run: see the log.",
+        f"{document['why'][:1].upper()}{document['why'][1:]}." if document["why"] else "",
         f"{report['unsimulated']} answers beyond what could have been scheduled." if report["unsimulated"] else "",
     ]
     note = " ".join(filter(None, notes))
