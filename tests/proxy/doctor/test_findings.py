@@ -26,7 +26,7 @@ from tidegate_proxy.doctor.finding import Finding, grouped
 from tidegate_proxy.doctor.hardware import measured_elsewhere, measured_otherwise
 from tidegate_proxy.doctor.installation import broken_plugins, unseen_gpus
 from tidegate_proxy.doctor.loading import models_that_do_not_load
-from tidegate_proxy.doctor.names import models_that_nobody_has, remedy_for
+from tidegate_proxy.doctor.names import models_that_nobody_has, parts_of_nobody, remedy_for
 from tidegate_proxy.doctor.one_row import ENOUGH_EXECUTIONS
 from tidegate_proxy.doctor.profiles import measured_in_vain, not_measured, shapes_in_vain
 from tidegate_proxy.doctor.slos import requests_not_timed, slos_in_vain, slos_too_short
@@ -161,6 +161,23 @@ def test_names_that_no_triton_has() -> None:
         "model broken: Triton at t:1 has it, version 1, and does not serve it: Internal: no torch; mend it there: its "
         "requests fail until then"
     )
+
+
+def test_parts_of_a_composition_that_decide_for_nothing() -> None:
+    parts = [
+        {"models": ["detec", "bert*"], "policy": "fifs"},
+        {"models": ["bert-large", "detect"], "policy": "eager"},
+        {"models": ["*"], "policy": "fifs"},
+    ]
+    options = {"name": "by-model", "options": {"parts": parts}}
+    facts = _facts(_config("detect"), _config("bert-large"), config={"policy": options})
+    unknown, taken = parts_of_nobody(facts)
+    assert (unknown.severity, unknown.where, unknown.remedy) == (
+        "warning", "policy.options.parts.0.models", "did you mean 'detect'?",
+    )  # fmt: skip
+    assert taken.where == "policy.options.parts.1.models"
+    assert taken.what == "'bert-large': all its models are those of parts.0, which comes first"
+    assert not list(parts_of_nobody(_facts(_config("m"))))
 
 
 def test_a_name_among_very_many_or_none() -> None:

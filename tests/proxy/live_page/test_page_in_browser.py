@@ -11,6 +11,7 @@ from tidegate.sim.what_if import Answer
 from tidegate_proxy.http.exchange import Exchange
 from tidegate_proxy.http.interface import Receive, Scope, Send
 from tidegate_proxy.http.server import start_server
+from tidegate_proxy.live_page.overview import Overview
 from tidegate_proxy.live_page.routes import LivePage
 from tidegate_proxy.live_page.snapshot import (
     Bad,
@@ -89,10 +90,23 @@ class Hostile:
         raise ValueError("none")
 
 
-def in_browser(folder: Path, test: Callable[[Tab, str], Awaitable[None]]) -> None:
+class Broken(Hostile):
+    """A recording that can be read up to a line only."""
+
+    def hello(self) -> Hello:
+        return Hello("recording", "fifs", "1", "run.jsonl", 10_000.0)
+
+    def at(self, at_ms: int) -> object:
+        return self.tick(0)
+
+    def overview(self) -> object:
+        return Overview([], 3_000.0, done=True, error="byte 7 of the log begins no entry")
+
+
+def in_browser(folder: Path, test: Callable[[Tab, str], Awaitable[None]], shown: Hostile | None = None) -> None:
     async def all_of_it() -> None:
-        hostile = Hostile()
-        page = LivePage(hostile, Viewers(hostile), lambda _headers: None)
+        hostile = shown or Hostile()
+        page = LivePage(hostile, None if shown else Viewers(hostile), lambda _headers: None)
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             await page.answer(Exchange(scope, receive, send), scope["query_string"])
@@ -155,3 +169,16 @@ def test_hostile_names_the_keyboard_and_a_telephone(tmp_path: Path) -> None:
         assert tab.said == []
 
     in_browser(tmp_path, test)
+
+
+def test_a_recording_says_how_far_it_can_be_read(tmp_path: Path) -> None:
+    async def test(tab: Tab, address: str) -> None:
+        await tab.open(address)
+        says = await tab.until("document.getElementById('state').textContent")
+        assert says == "recording, readable up to 0:03 only: byte 7 of the log begins no entry"
+        assert await tab.value("document.getElementById('title').textContent") == (
+            "run.jsonl: policy fifs, read by Tidegate 1"
+        )
+        assert tab.said == []
+
+    in_browser(tmp_path, test, Broken())

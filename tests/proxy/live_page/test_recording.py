@@ -1,6 +1,7 @@
 """A recording in the page: any instant of it, its requests, what would have been otherwise."""
 
 import asyncio
+import socket
 import subprocess
 import sys
 import time
@@ -139,10 +140,20 @@ def test_the_command_serves_it_to_whom_it_tells(log: Path) -> None:
         request.add_header("authorization", f"Bearer {token}")
         with urllib.request.urlopen(request, timeout=20) as answer:
             assert b'"kind":"recording"' in answer.read()
+        unknown = urllib.request.Request(f"{address}/story?request=999999999", headers=dict(request.header_items()))
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(unknown, timeout=20)
+        assert b"is not in this recording" in refused.value.read()
     finally:
         process.send_signal(2)
         assert process.wait(20) == 0
         process.communicate()
+
+
+def test_a_port_that_is_taken_is_no_fault_of_the_recording(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(typer.Exit):
+        page(log, taken.getsockname()[1], browser=False)
+    assert capsys.readouterr().err.startswith("error: cannot listen on 127.0.0.1:")
 
 
 @pytest.mark.parametrize(

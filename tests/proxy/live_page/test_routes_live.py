@@ -144,6 +144,22 @@ def test_where_anybody_can_reach_it_a_token_is_asked_for(serve: Make, tmp_path: 
             assert following()["viewers"] == 1
 
 
+def test_who_may_look_no_more_is_shown_no_more(serve_here: Make, start_fake: Make, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("t0ken\n")
+    fake = start_fake(lambda _request, _context: b"")
+    proxy = serve_here([fake], listen=LOCAL, page={"token_file": str(tokens)})
+    address = proxy.serving.metrics_address
+    with looking(address, authorization="Bearer t0ken") as following:
+        assert following()["policy"] == "fifs"
+        tokens.write_text("another\n")
+        proxy.run(proxy.serving.reconfigure(proxy.serving.config))
+        with pytest.raises(AssertionError):  # the stream has ended: there is no line any more
+            for _ in range(20):
+                following()
+    assert ask(address, "/live/hello", **ASKS, authorization="Bearer t0ken")[0] == 401
+
+
 def test_it_can_be_off(serve: Make) -> None:
     address = serve(page={"enabled": False})
     assert ask(address, "/live")[0] == 404

@@ -10,13 +10,13 @@ from tidegate.commands.simulate import simulate
 from tidegate.commands.sizes import sizes
 from tidegate.commands.story import story
 from tidegate.commands.sweep import sweep
-from tidegate.host.by_model import ByModel
+from tidegate.host.by_model import BY_MODEL, ByModel
 
 
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
     """Offer `by-model`."""
-    return [PolicySpec("by-model", "Several policies, each for models and workers of its own", ByModel, tries=())]
+    return [PolicySpec(BY_MODEL, "Several policies, each for models and workers of its own", ByModel, tries=())]
 
 
 @hookimpl

@@ -39,6 +39,8 @@ from tidegate.api.events import TimerKey
 from tidegate.host.manager import PluginError, Plugins, make_policy
 from tidegate.toolkit import FirstComeFirstServed
 
+BY_MODEL = "by-model"
+"""The name under which it is installed."""
 REST = PolicySpec("first come, first served", "The oldest on the first idle worker", FirstComeFirstServed)
 """Who decides for the models that no part names."""
 NOBODY = -1

@@ -22,6 +22,7 @@ def page(
 
     from rich.console import Console
 
+    from tidegate.commands.common import said_of
     from tidegate_proxy.live_page.serving import show
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
@@ -29,6 +30,9 @@ def page(
         asyncio.run(show(log, port, told=typer.echo, browser=browser))
     except KeyboardInterrupt:
         return
-    except (OSError, ValueError) as error:
+    except OSError as error:  # of the file, or of the port
+        errors.print(f"error: {said_of(error)}", style="red")
+        raise typer.Exit(1) from error
+    except ValueError as error:
         errors.print(f"error: {log}: {error}", style="red")
         raise typer.Exit(1) from error

@@ -10,7 +10,7 @@ from tidegate_proxy.doctor.finding import Finding, grouped
 from tidegate_proxy.doctor.hardware import measured_elsewhere, measured_otherwise
 from tidegate_proxy.doctor.installation import broken_plugins, unseen_gpus
 from tidegate_proxy.doctor.loading import models_that_do_not_load
-from tidegate_proxy.doctor.names import models_that_nobody_has
+from tidegate_proxy.doctor.names import models_that_nobody_has, parts_of_nobody
 from tidegate_proxy.doctor.profiles import measured_in_vain, not_measured, shapes_in_vain
 from tidegate_proxy.doctor.slos import requests_not_timed, slos_in_vain, slos_too_short
 
@@ -26,6 +26,7 @@ AT_START: Final[tuple[Rule, ...]] = (
 """What `serve` says of itself: the rest is said in other lines of its log, or keeps it from serving."""
 ALL: Final[tuple[Rule, ...]] = (
     models_that_nobody_has,
+    parts_of_nobody,
     disagreements,
     words_in_vain,
     waiting_twice,

@@ -19,13 +19,13 @@ from tidegate_proxy.doctor.asking import executions, not_ready
 from tidegate_proxy.doctor.diagnosis import ALL, diagnose
 from tidegate_proxy.doctor.facts import Facts, facts_of
 from tidegate_proxy.doctor.finding import Finding, grouped
-from tidegate_proxy.doctor.names import models_that_nobody_has
+from tidegate_proxy.doctor.names import models_that_nobody_has, parts_of_nobody
 from tidegate_proxy.doctor.profiles import measured_in_vain
 from tidegate_proxy.doctor.reach import listens, why_not_ready
 from tidegate_proxy.doctor.timing import time_requests
 from tidegate_proxy.gpus import gpus_here
 
-OF_ALL = (models_that_nobody_has, measured_in_vain)
+OF_ALL = (models_that_nobody_has, parts_of_nobody, measured_in_vain)
 """What can be said only where every Triton has answered."""
 
 

@@ -1,8 +1,10 @@
-"""Models that the configuration names and no Triton has."""
+"""Models that the configuration names and no Triton has, or that it names twice."""
 
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 
+from tidegate.host.by_model import BY_MODEL, ByModelOptions
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.doctor.facts import Facts
 from tidegate_proxy.doctor.finding import Finding
@@ -22,6 +24,39 @@ def models_that_nobody_has(facts: Facts) -> Iterator[Finding]:
             what + ", so that `serve` does not start" * _must_be_followed(said),
             "mend the model, or take it out" if name in failed else remedy_for(name, facts.services),
         )
+
+
+def parts_of_nobody(facts: Facts) -> Iterator[Finding]:
+    """Parts of a policy of policies that decide for nothing: no Triton has their models, or a part before them does."""
+    choice = facts.config.policy
+    if choice.name != BY_MODEL:
+        return
+    parts = ByModelOptions.model_validate(choice.options).parts
+    of_part: dict[str, int] = {}
+    for index, part in enumerate(parts):
+        where = f"policy.options.parts.{index}.models"
+        for pattern in part.models:
+            known = [name for name in facts.services if fnmatchcase(name, pattern)]
+            before = {of_part.get(name, index) for name in known}
+            if not known:
+                yield Finding(
+                    "warning",
+                    "part-of-nobody",
+                    where,
+                    f"no Triton has a model {pattern!r} (it may be loaded later)",
+                    remedy_for(pattern, facts.services),
+                )
+            elif index not in before and pattern != "*":  # that is what is left, be it nothing at present
+                first = ", ".join(f"parts.{number}" for number in sorted(before))
+                yield Finding(
+                    "warning",
+                    "part-of-nobody",
+                    where,
+                    f"{pattern!r}: all its models are those of {first}, which comes first",
+                    "name what is particular before what is general",
+                )
+            for name in known:
+                of_part.setdefault(name, index)
 
 
 def remedy_for(name: str, known: Collection[str]) -> str:

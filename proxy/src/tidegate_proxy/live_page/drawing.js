@@ -51,6 +51,8 @@ function showWorkers(snapshot) {
     lane.canvas.setAttribute("aria-label", `${worker.name}: ${own.length} batches in the last ${span / 1000} s`)
     wanted.push(lane.box)
   }
+  const here = new Set(snapshot.workers.map((worker) => worker.id))
+  for (const id of lanes.keys()) if (!here.has(id)) lanes.delete(id)
   const axis = element("div", "axis")
   for (const label of [`${span / 1000} s before`, `${span / 2000} s`, recordedAt === null ? "now" : "then"]) axis.append(element("span", "", label))
   if (snapshot.more_workers) wanted.push(element("p", "note", `${snapshot.more_workers} more are not shown`))

@@ -107,6 +107,7 @@ class Live:
             viewers,
             round(self._cost_ns / max(1, now_ns - self._ticks_since_ns) * 1000, 3),
             section_of(self._trial),
+            self._driver.engine.name,
         )
         self._cost_ns += time.thread_time_ns() - began_ns
         return snapshot

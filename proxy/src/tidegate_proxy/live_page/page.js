@@ -21,6 +21,7 @@ const say = (text) => { by("state").textContent = text }
 
 function show(snapshot, afresh = false) {
   latest = snapshot
+  if (snapshot.policy) by("title").textContent = `Tidegate ${hello.version}, policy ${snapshot.policy}`
   showModels(snapshot)
   showTrial(snapshot.trial)
   takeLegs(snapshot, afresh)
@@ -42,7 +43,7 @@ async function follow() {
       say("live")
       wait = 500
       await read(answer.body.getReader())
-      throw new Error("it has ended")
+      throw new Error("the connection has ended")
     } catch (error) {
       say(`not connected (${error.message}), trying again`)
     }
@@ -146,6 +147,7 @@ async function overview() {
     const answer = await ask("/live/overview")
     if (answer.error) { say(answer.error); return }
     drawOverview(answer.data.pieces, hello.length_ms)
+    if (answer.data.error) { say(`recording, readable up to ${clockOf(answer.data.read_ms)} only: ${answer.data.error}`); return }
     if (answer.data.done) { say("recording"); return }
     say(`recording, read up to ${clockOf(answer.data.read_ms)}`)
     await new Promise((resolve) => setTimeout(resolve, 500))
@@ -188,5 +190,6 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "w") { event.preventDefault(); worst.focus() }
   else if (event.key === "s") simulate()
 })
+window.addEventListener("hashchange", () => location.reload()) // an address with another token
 window.addEventListener("resize", () => { if (latest) showWorkers(latest) })
 begin()

@@ -131,10 +131,13 @@ class LivePage:
         async with self._telling:  # one after the other: each takes the event loop's time
             story = await self._shown.story(request_id)
         if story is None:
-            raise _NotKnown(
-                f"request {request_id} is not known, or no more: stories are told of what arrived while the page was "
-                "open, for about a minute; `tidegate serve --record` keeps them for good"
+            words = (
+                "is not in this recording: their numbers are in the order of arrival"
+                if self._viewers is None
+                else "is not known, or no more: stories are told of what arrived while the page was open, for about a "
+                "minute; `tidegate serve --record` keeps them for good"
             )
+            raise _NotKnown(f"request {request_id} {words}")
         return story
 
     async def _what_if(self, at_ms: int | None) -> object:
@@ -154,6 +157,8 @@ class LivePage:
             await exchange.send({"type": "http.response.start", "status": 200, "headers": list(_EVENTS)})
             await exchange.send(_event(first))
             async for snapshot in news:
+                if self._refused(exchange):  # the rules have changed: it asks again, and is told
+                    break
                 await exchange.send(_event(snapshot))  # waits while the client takes nothing
             await exchange.send({"type": "http.response.body", "body": b""})
         except TooMany as full:

@@ -171,6 +171,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     """What making snapshots costs the process, in milliseconds of CPU a second."""
     trial: TrialSection | None = None
     """None: neither shadow mode nor a canary is on."""
+    policy: str = ""
+    """The name of the one that decides now; empty in a recording, of which it is told first."""
 
 
 def cut(name: str) -> str:
