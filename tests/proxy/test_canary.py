@@ -106,7 +106,9 @@ def test_the_share_is_changed_while_it_serves_and_the_comparison_begins_anew(
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"canary": "5 parts"}, "canary: "),
+        ({"canary": "5 parts"}, "canary: must be a share, such as 5% or 0.05, not '5 parts'"),
+        ({"canary": "5"}, "canary: must be a share of at most 1, not 5: for 5 percent write 5%"),
+        ({"canary": "nan"}, "canary: must be a finite number"),
         ({"canary": 5}, "canary: must be at most 1"),
         ({"canary": "-1%"}, "canary: must be at least 0"),
         ({"canary": "5%", "shadow": True}, "canary: a share is scheduled, and shadow schedules nothing"),
@@ -119,5 +121,5 @@ def test_what_cannot_be_is_refused_in_words(given: dict[str, Any], says: str) ->
 
 
 def test_a_share_may_be_told_in_percent() -> None:
-    for given in ("5%", " 5.0 %", 0.05):
+    for given in ("5%", " 5.0 %", "0.05", 0.05):
         assert read_config(flags={"tritons": ["localhost:8001"], "canary": given}).canary == 0.05

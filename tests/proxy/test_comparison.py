@@ -112,6 +112,14 @@ def test_what_is_not_known_is_not_said() -> None:
     assert stray.why.startswith("more was answered than could have been scheduled")
 
 
+def test_a_share_that_never_has_blocks_enough_is_told_of() -> None:
+    comparison = compare(random.Random(4), 1.0, 0.5, 0.01, 0.0, 2500)
+    comparison.settle(NOW_NS)
+    assert "the share has only some 3 in ten minutes" in comparison.of("m", has_slo=True, share=0.01).why
+    assert "what passes has only some 3" in comparison.of("m", has_slo=True, share=0.99).why
+    assert "ten minutes" not in comparison.of("m", has_slo=True, share=0.05).why
+
+
 def test_what_is_old_is_forgotten_and_what_is_new_not_yet_counted() -> None:
     comparison = compare(random.Random(5), 1.0, 0.5, 0.5, 0.0, 2500)
     assert len(report(comparison, NOW_NS)) == 1

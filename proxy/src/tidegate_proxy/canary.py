@@ -143,7 +143,8 @@ class Canary(Reader, Collector):
         begun, compared = self._comparison, []
         for name in begun.models:
             if model := self._directory.catalog.models.get(name):
-                compared.append(begun.of(name, has_slo=model.slo_ns is not None))
+                share = self.share if self.share is not None else 0.5
+                compared.append(begun.of(name, has_slo=model.slo_ns is not None, share=share))
             await asyncio.sleep(0)
         if begun is self._comparison:  # it did not begin anew meanwhile
             self._compared = compared

@@ -158,12 +158,12 @@ class Comparison:
         """The models of which anything is known, by name."""
         return sorted({model for model, _ in self._sums})
 
-    def of(self, model: str, *, has_slo: bool) -> Compared:
-        """What is said of a model, by the blocks that have settled."""
+    def of(self, model: str, *, has_slo: bool, share: float = 0.5) -> Compared:
+        """What is said of a model, by the blocks that have settled. `share`: of the blocks that are scheduled."""
         counts = {which: self._sums.get((model, which), _Sum()) for which in (True, False)}
         blocks = {which: self._settled_blocks_of((model, which)) for which in (True, False)}
         scheduled, passed = _side(counts[True], has_slo), _side(counts[False], has_slo)
-        why = _why_not(has_slo, scheduled, passed, len(blocks[True]), len(blocks[False]))
+        why = _why_not(has_slo, scheduled, passed, len(blocks[True]), len(blocks[False]), share)
         gain = None if why else difference_of(counts[True], counts[False], blocks[True], blocks[False])
         return Compared(model, scheduled, passed, gain, why)
 
@@ -180,15 +180,18 @@ class Comparison:
         return block.get((model, scheduled)) or block.setdefault((model, scheduled), _OfBlock())
 
 
-def _why_not(has_slo: bool, scheduled: Side, passed: Side, of_scheduled: int, of_passed: int) -> str:
+def _why_not(has_slo: bool, scheduled: Side, passed: Side, of_scheduled: int, of_passed: int, share: float) -> str:
     if not has_slo:
         return "the model has no SLO"
     if passed.answered > STRAY * passed.requests:
         return "more was answered than could have been scheduled: sequences, shared memory or the like pass, too"
     if min(scheduled.requests, passed.requests) < ENOUGH_REQUESTS or min(of_scheduled, of_passed) < ENOUGH_BLOCKS:
+        rare = MOST_BLOCKS * min(share, 1 - share)
+        seldom = "the share" if share < 0.5 else "what passes"
+        hopeless = f", and {seldom} has only some {rare:.2g} in ten minutes" if rare < 2 * ENOUGH_BLOCKS else ""
         return (
             f"{scheduled.requests} scheduled in {of_scheduled} blocks and {passed.requests} passed in {of_passed} "
-            f"are too few: {ENOUGH_REQUESTS} in {ENOUGH_BLOCKS} blocks are not"
+            f"are too few: {ENOUGH_REQUESTS} in {ENOUGH_BLOCKS} blocks are not{hopeless}"
         )
     return ""
 

@@ -31,13 +31,17 @@ TOLD_S: Final = 1.0
 
 
 def _share(given: object) -> object:
-    """A share that may be told in percent, as a number from 0 to 1; what is none is left to be refused."""
-    if not isinstance(given, str) or not given.strip().endswith("%"):
+    """A share that may be told in percent, as a number from 0 to 1; what is no number is left to be refused."""
+    if not isinstance(given, str):
         return given
+    number, is_percent = given.strip().removesuffix("%"), given.strip().endswith("%")
     try:
-        return float(given.strip()[:-1]) / 100
+        share = float(number) / 100 if is_percent else float(number)
     except ValueError:
-        return given
+        raise ValueError(f"must be a share, such as 5% or 0.05, not {given!r}") from None
+    if share > 1 and not is_percent:
+        raise ValueError(f"must be a share of at most 1, not {given}: for {number} percent write {number}%")
+    return share
 
 
 def _short(section: type[Section], field: str) -> BeforeValidator:
