@@ -138,6 +138,7 @@ def test_a_killed_simulator_costs_nothing_and_is_started_again(
     eventually(lambda: of_proxy.process_id, "the simulator runs")
     first = of_proxy.process_id
     assert first
+    assert os.getsid(first) != os.getsid(0), "Ctrl-C in a terminal is none of its business"
     os.kill(first, signal.SIGKILL)
     code, _ = call(shadowing, "ModelInfer", CASES["an answer"])
     assert code is grpc.StatusCode.OK

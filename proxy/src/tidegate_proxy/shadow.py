@@ -163,7 +163,13 @@ class Shadow(Collector):
         """Until it ends, or shadow mode does: why it ended, in words that follow "the simulator"."""
         pipe = asyncio.subprocess.PIPE
         self._process = process = await asyncio.create_subprocess_exec(
-            sys.executable, *COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, limit=LONGEST_REPORT
+            sys.executable,
+            *COMMAND,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            limit=LONGEST_REPORT,
+            start_new_session=True,  # Ctrl-C is for this process, which ends it when it has drained
         )
         self._told = self._asked_s = None
         last_words = deque[str](maxlen=LAST_WORDS)

@@ -56,6 +56,19 @@ def test_workers_are_busy_with_what_ran_and_with_what_runs() -> None:
     assert more == 0
 
 
+def test_a_worker_keeps_its_lane_and_its_figures_though_a_plan_gives_it_another_number() -> None:
+    figures, recent = Figures(0), Recent()
+    figures.know([Worker(0, "gpu/0", ("m",))])
+    ran(recent, 0, 0, at_ns=1 * S, took_ms=500)
+    assert [bar.worker for bar in figures.take(recent, 2 * S).bars] == [0]
+    after = Worker(7, "gpu/0", ("m", "loaded"))
+    figures.know([after])
+    recent.leg_ran(StartLeg(Batch(1, "m", (1,), (Leg(7, "m", 0, 1),)), 0, 1), 3 * S, 4 * S)
+    assert [bar.worker for bar in figures.take(recent, 4 * S).bars] == [0]
+    (row,), _ = figures.workers([(after, "up")], {})
+    assert (row.id, row.name, row.busy) == (0, "gpu/0", 1.5 / 4)
+
+
 def test_planned_against_actual_and_shapes_are_bounded() -> None:
     figures, recent = Figures(0), Recent()
     for number in range(MOST_SHAPES + 50):  # clients choose them

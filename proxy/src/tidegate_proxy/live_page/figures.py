@@ -1,7 +1,7 @@
 """Rolling figures: what happened in the last seconds, from what was noted tick by tick."""
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
 from operator import itemgetter
@@ -89,12 +89,24 @@ class Figures:
         """Since when a piece counts, and what is in it."""
         self._worst: deque[tuple[int, list[tuple[float, Bad]]]] = deque()
         self._now_ns = base_ns
-        self.kinds: Mapping[int, str] = {}
+        self._kinds: dict[int, str] = {}
         """The kind of each worker, by id."""
+        self._lanes: dict[int, int] = {}
+        """The id under which each worker is shown, by its id: a plan that changes what it hosts gives it another."""
+        self._lane_named: dict[str, int] = {}
 
     def ms(self, at_ns: int) -> float:
         """An instant, from the base on."""
         return round((at_ns - self._base_ns) / NS_PER_MS, 3)
+
+    def know(self, workers: Iterable[Worker]) -> None:
+        """These are the workers now; those that were there before may still have run something of the window."""
+        for worker in workers:
+            self._kinds[worker.id] = worker.kind
+            self._lanes[worker.id] = self._lane_named.setdefault(worker.name, worker.id)
+
+    def _lane(self, worker_id: int) -> int:
+        return self._lanes.get(worker_id, worker_id)
 
     def take(self, recent: Recent, now_ns: int) -> Legs:
         """Take in what was noted until now; the legs of it."""
@@ -112,13 +124,14 @@ class Figures:
 
     def _legs(self, tick: _Tick, recent: Recent, now_ns: int) -> Legs:
         first = max(0, len(recent.legs) - SHOWN_LEGS)
-        bars, names = [], dict[str, int]()
-        shapes, kinds, base_ns, busy_ns = self._shapes_now(now_ns), self.kinds, self._base_ns, tick.busy_ns
+        bars, names, lanes = [], dict[str, int](), self._lanes
+        shapes, kinds, base_ns, busy_ns = self._shapes_now(now_ns), self._kinds, self._base_ns, tick.busy_ns
         for number, (effect, started_ns, ended_ns) in enumerate(recent.legs):
             batch, rows = effect.batch, effect.rows
             leg = batch.legs[effect.leg]
             worker_id, planned_ns, took_ns = leg.worker_id, leg.duration_ns, ended_ns - started_ns
-            busy_ns[worker_id] = busy_ns.get(worker_id, 0) + took_ns
+            lane = lanes.get(worker_id, worker_id)
+            busy_ns[lane] = busy_ns.get(lane, 0) + took_ns
             if not effect.leg:
                 sizes = tick.of(batch.model).sizes
                 sizes[rows] = sizes.get(rows, 0) + 1
@@ -135,7 +148,7 @@ class Figures:
             if number >= first:
                 bars.append(
                     LegBar(
-                        worker_id,
+                        lane,
                         names.setdefault(batch.model, len(names)),
                         (started_ns - base_ns) // NS_PER_US,
                         took_ns // NS_PER_US,
@@ -256,19 +269,21 @@ class Figures:
             busy_ns.update(tick.busy_ns)
         running: Counter[int] = Counter()
         for leg in sent.values():
-            if not running[leg.worker_id]:
-                busy_ns[leg.worker_id] += min(self._now_ns - leg.sent_ns, self.window_ns)
-            running[leg.worker_id] += 1
+            lane = self._lane(leg.worker_id)
+            if not running[lane]:
+                busy_ns[lane] += min(self._now_ns - leg.sent_ns, self.window_ns)
+            running[lane] += 1
         rows = [
             WorkerRow(
-                worker.id,
+                lane,
                 cut(worker.name),
                 cut(worker.kind),
                 state,
-                round(min(1.0, busy_ns[worker.id] / self.window_ns), 4),
-                running[worker.id],
+                round(min(1.0, busy_ns[lane] / self.window_ns), 4),
+                running[lane],
             )
             for worker, state in workers[:SHOWN_WORKERS]
+            for lane in [self._lane(worker.id)]
         ]
         return rows, len(workers) - len(rows)
 

@@ -80,7 +80,7 @@ class Live:
         reducer = self._driver.engine.reducer
         moments.trim(now_ns)
         workers = self._workers()
-        figures.kinds = {worker.id: worker.kind for worker, _ in workers}
+        figures.know(worker for worker, _ in workers)
         legs = figures.take(self._recent, now_ns)
         slos_ms = {model.name: _in_ms(model.slo_ns) for model in catalog.models.values()}
         models, more_models = figures.models(slos_ms, reducer.waiting())

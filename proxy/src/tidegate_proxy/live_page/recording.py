@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -70,7 +70,7 @@ class Recording:
         figures, recent = Figures(self._log.first_ns), Recent()
         reducer = Reducer(recent)
         models, workers, away = self._as_of(until_ns)
-        figures.kinds = {worker.id: worker.kind for worker in workers}
+        figures.know(self._all_workers(until_ns))
         taken: list[Legs] = []
         moments: list[Moment] = []
         next_ns = self._log.first_ns
@@ -169,6 +169,17 @@ class Recording:
                 models, workers = list(event.models), {worker.id: worker for worker in event.workers}
                 away.intersection_update(workers)
         return models, list(workers.values()), away
+
+    def _all_workers(self, until_ns: int) -> Iterator[Worker]:
+        """All that there were up to an instant, in the order in which they came, as far as is known."""
+        yield from self._log.header.setup.workers
+        for event in list(self._rare):
+            if event.now_ns > until_ns:
+                return
+            if isinstance(event, WorkerJoined):
+                yield event.worker
+            elif isinstance(event, PlanChanged):
+                yield from event.workers
 
     def _read_all(self) -> None:
         """In a thread: the whole of it once."""
