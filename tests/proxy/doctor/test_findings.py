@@ -178,6 +178,8 @@ def test_parts_of_a_composition_that_decide_for_nothing() -> None:
     assert taken.where == "policy.options.parts.1.models"
     assert taken.what == "'bert-large': all its models are those of parts.0, which comes first"
     assert not list(parts_of_nobody(_facts(_config("m"))))
+    (bare,) = parts_of_nobody(_facts(_config("m"), config={"policy": {"name": "by-model"}}))
+    assert "first come, first served" in bare.what
 
 
 def test_a_name_among_very_many_or_none() -> None:

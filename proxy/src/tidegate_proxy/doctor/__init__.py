@@ -9,6 +9,7 @@ examination   asks the Tritons of a configuration and puts together what is foun
   timing        one request of a model, timed
 facts         what is known; finding: one thing that deserves attention
 diagnosis     from facts to findings: every concept below in turn
+  deciding      whether the policy takes what the Tritons serve
   names         models that no Triton has
   loading       models that do not load
   slos          SLOs that cannot be kept, and those that nobody reads; one_row: what one row takes

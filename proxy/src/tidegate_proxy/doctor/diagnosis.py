@@ -5,6 +5,7 @@ from typing import Final
 
 from tidegate_proxy.doctor.agreement import disagreements
 from tidegate_proxy.doctor.batching import batches_of_one, judged_twice, merged_by_nobody, waiting_twice, words_in_vain
+from tidegate_proxy.doctor.deciding import policies_that_refuse
 from tidegate_proxy.doctor.facts import Facts
 from tidegate_proxy.doctor.finding import Finding, grouped
 from tidegate_proxy.doctor.hardware import measured_elsewhere, measured_otherwise
@@ -25,6 +26,7 @@ AT_START: Final[tuple[Rule, ...]] = (
 )
 """What `serve` says of itself: the rest is said in other lines of its log, or keeps it from serving."""
 ALL: Final[tuple[Rule, ...]] = (
+    policies_that_refuse,
     models_that_nobody_has,
     parts_of_nobody,
     disagreements,

@@ -16,6 +16,7 @@ from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.consent import Consent
 from tidegate_proxy.doctor.as_loaded import AsLoaded
 from tidegate_proxy.doctor.asking import executions, not_ready
+from tidegate_proxy.doctor.deciding import policies_that_refuse, why_refused
 from tidegate_proxy.doctor.diagnosis import ALL, diagnose
 from tidegate_proxy.doctor.facts import Facts, facts_of
 from tidegate_proxy.doctor.finding import Finding, grouped
@@ -25,7 +26,7 @@ from tidegate_proxy.doctor.reach import listens, why_not_ready
 from tidegate_proxy.doctor.timing import time_requests
 from tidegate_proxy.gpus import gpus_here
 
-OF_ALL = (models_that_nobody_has, parts_of_nobody, measured_in_vain)
+OF_ALL = (policies_that_refuse, models_that_nobody_has, parts_of_nobody, measured_in_vain)
 """What can be said only where every Triton has answered."""
 
 
@@ -92,6 +93,7 @@ async def _facts(config: ServeConfig, plugins: Plugins, backends: Sequence[Backe
         not_ready=[each for backend in backends for each in await not_ready(backend)],
         executions=await executions(backends),
         broken_plugins=plugins.broken,
+        refusal=why_refused(config, plugins, catalog, measured),
         hardware=await asyncio.to_thread(hardware_here) if measured.profiles else None,
         has_nvml=find_spec("pynvml") is not None,
     )

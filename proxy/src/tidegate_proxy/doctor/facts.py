@@ -98,6 +98,8 @@ class Facts:
     """What Tritons have counted, by model."""
     timed: Mapping[str, Timed] = field(default_factory=dict)
     """What was timed, by model; only of those that were asked."""
+    refusal: str = ""
+    """Why the policy does not take what the Tritons serve; empty: it does, or nobody has asked."""
     broken_plugins: Mapping[str, str] = field(default_factory=dict)
     """The distributions whose plugin could not be imported, with the reason."""
     hardware: Hardware | None = None

@@ -32,6 +32,14 @@ def parts_of_nobody(facts: Facts) -> Iterator[Finding]:
     if choice.name != BY_MODEL:
         return
     parts = ByModelOptions.model_validate(choice.options).parts
+    if not parts:
+        yield Finding(
+            "warning",
+            "part-of-nobody",
+            "policy.options.parts",
+            f"{BY_MODEL} has no part: all is served first come, first served",
+            "name models and the policy that decides for them",
+        )
     of_part: dict[str, int] = {}
     for index, part in enumerate(parts):
         where = f"policy.options.parts.{index}.models"

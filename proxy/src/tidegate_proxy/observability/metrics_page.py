@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from prometheus_client import generate_latest
@@ -38,6 +39,8 @@ MODELS: Final = b"/models"
 LAYOUT: Final = b"/layout"
 SHADOW: Final = b"/shadow"
 CANARY: Final = b"/canary"
+STUCK_S: Final = 30.0
+"""A client that takes nothing for so long is cut off: it would hold one of the few seats before the live page."""
 
 
 class MetricsPage:
@@ -79,7 +82,7 @@ class MetricsPage:
         self._server = await start_server(
             self.answer,
             bind(address, reuse_port=reuse_port),
-            limits=self._limits,
+            limits=replace(self._limits, send_s=min(STUCK_S, self._limits.send_s or STUCK_S)),
             bounds=self._bounds,
             served="metrics",
         )
