@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +17,7 @@ import pytest
 
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.live_page import viewers
+from tidegate_proxy.observability import metrics_page
 
 Make = Callable[..., Any]
 ASKS = {"x-tidegate-page": "1"}
@@ -158,6 +160,28 @@ def test_who_may_look_no_more_is_shown_no_more(serve_here: Make, start_fake: Mak
             for _ in range(20):
                 following()
     assert ask(address, "/live/hello", **ASKS, authorization="Bearer t0ken")[0] == 401
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux cuts such clients off so soon")
+def test_one_who_never_reads_holds_no_seat(serve: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_page, "STUCK_S", 0.5)
+    monkeypatch.setattr(viewers, "MOST", 1)
+    address = serve()
+    host, _, port = address.partition(":")
+    with socket.socket() as stuck:
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        stuck.connect((host, int(port)))
+        stuck.sendall(b"GET /live/events HTTP/1.1\r\nhost: localhost\r\nx-tidegate-page: 1\r\n\r\n")
+        stuck.recv(1)  # it is seated
+        assert ask(address, "/live/events", **ASKS)[0] == 503
+        give_up = time.monotonic() + 60
+        while True:
+            try:
+                with looking(address):
+                    return
+            except urllib.error.HTTPError:
+                assert time.monotonic() < give_up, "it holds its seat"
+                time.sleep(0.1)
 
 
 def test_it_can_be_off(serve: Make) -> None:

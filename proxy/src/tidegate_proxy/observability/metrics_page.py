@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -40,7 +41,8 @@ LAYOUT: Final = b"/layout"
 SHADOW: Final = b"/shadow"
 CANARY: Final = b"/canary"
 STUCK_S: Final = 30.0
-"""A client that takes nothing for so long is cut off: it would hold one of the few seats before the live page."""
+"""A client that takes nothing for so long, or is not there any more, is cut off: it would hold one of the few seats
+before the live page."""
 
 
 class MetricsPage:
@@ -79,9 +81,12 @@ class MetricsPage:
 
     async def listen(self, address: str, *, reuse_port: bool = False) -> int:
         """Bind and serve; the port. Raises OSError when the address cannot be bound."""
+        listener = bind(address, reuse_port=reuse_port)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # what the kernel keeps for a client could be minutes of snapshots
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(STUCK_S * 1000))
         self._server = await start_server(
             self.answer,
-            bind(address, reuse_port=reuse_port),
+            listener,
             limits=replace(self._limits, send_s=min(STUCK_S, self._limits.send_s or STUCK_S)),
             bounds=self._bounds,
             served="metrics",
