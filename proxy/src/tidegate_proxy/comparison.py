@@ -65,7 +65,7 @@ class _Counts:
 
 
 class _OfBlock(_Counts):
-    """Those of a block. There are many of these, so they are small."""
+    """Counts of a block. There are many of these, so they are small."""
 
     __slots__ = ("took",)
 
@@ -76,7 +76,7 @@ class _OfBlock(_Counts):
 
 
 class _Sum(_Counts):
-    """Those of all blocks that have settled and are not forgotten."""
+    """Counts of all blocks that have settled and are not forgotten."""
 
     __slots__ = ("_came", "_gone")
 
@@ -85,7 +85,7 @@ class _Sum(_Counts):
         self._came: Counter[int] = Counter()
         """Answers by their class of latency, since this sum began."""
         self._gone: Counter[int] = Counter()
-        """Those of them that are forgotten: a Counter adds in C what it would subtract in Python."""
+        """Answers that are forgotten since: a Counter adds in C what it would subtract in Python."""
 
     @property
     def took(self) -> Counter[int]:

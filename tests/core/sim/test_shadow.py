@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tidegate.api import Model, Profile, Setup, Worker
 from tidegate.host import Plugins
-from tidegate.sim.shadow import MOST_REQUESTS, Begin, Ended, Estimate, Passed, Seen, Shadow
+from tidegate.sim.shadow import MOST_REQUESTS, Begin, Ended, Estimate, Passed, Seen, Shadow, _interval
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -53,6 +53,14 @@ def test_where_the_simulator_agrees_a_gain_is_told_with_its_doubt(simulated: flo
     low, high = said.gain
     assert low <= said.policy - said.batcher <= high
     assert high - low >= 2 * abs(said.error)
+
+
+def test_no_more_is_promised_than_there_is_to_gain() -> None:
+    said = _estimate(_begin(slo_ms=1000), _passed(40), 0.995)
+    assert said.gain is not None
+    assert said.gain[1] == pytest.approx(1 - said.measured, abs=1e-4)
+    blocks = [[100, 98, 97, 97]] * 4
+    assert _interval(blocks, 0.025, 0.98) == (-0.025, 0.02)
 
 
 def test_where_it_disagrees_nothing_is_promised(simulated: float) -> None:

@@ -174,8 +174,8 @@ def test_hostile_names_the_keyboard_and_a_telephone(tmp_path: Path) -> None:
 def test_a_recording_says_how_far_it_can_be_read(tmp_path: Path) -> None:
     async def test(tab: Tab, address: str) -> None:
         await tab.open(address)
-        says = await tab.until("document.getElementById('state').textContent")
-        assert says == "recording, readable up to 0:03 only: byte 7 of the log begins no entry"
+        says = "recording, readable up to 0:03 only: byte 7 of the log begins no entry"
+        await tab.until(f"document.getElementById('state').textContent === {says!r}")
         assert await tab.value("document.getElementById('title').textContent") == (
             "run.jsonl: policy fifs, read by Tidegate 1"
         )

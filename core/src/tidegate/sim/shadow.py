@@ -184,7 +184,7 @@ class Shadow:
             round(batcher / requests, 4),
             round(policy / requests, 4),
             round(error, 4),
-            None if why else _interval(blocks, abs(error)),
+            None if why else _interval(blocks, abs(error), measured / requests),
             why,
         )
 
@@ -244,8 +244,11 @@ class Shadow:
         return [outcome == ANSWERED for outcome in record.outcome]
 
 
-def _interval(blocks: list[list[int]], error: float) -> tuple[float, float]:
-    """95 % of the gain of the policy over the batcher, the blocks drawn again and again; wider by `error`."""
+def _interval(blocks: list[list[int]], error: float, measured: float) -> tuple[float, float]:
+    """95 % of the gain of the policy over the batcher, the blocks drawn again and again; wider by `error`.
+
+    Where `measured` of the requests were in time, no more can be gained than the rest, nor more be lost than those.
+    """
     rng = Random(0)
     gains = []
     for _ in range(DRAWS):
@@ -253,4 +256,4 @@ def _interval(blocks: list[list[int]], error: float) -> tuple[float, float]:
         gains.append(sum(block[3] - block[2] for block in drawn) / sum(block[0] for block in drawn))
     gains.sort()
     low, high = gains[round(0.025 * (DRAWS - 1))], gains[round(0.975 * (DRAWS - 1))]
-    return round(low - error, 4), round(high + error, 4)
+    return round(max(-measured, low - error), 4), round(min(1 - measured, high + error), 4)

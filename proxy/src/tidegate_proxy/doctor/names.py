@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
+from pydantic import ValidationError
+
 from tidegate.host.by_model import BY_MODEL, ByModelOptions
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.doctor.facts import Facts
@@ -31,7 +33,10 @@ def parts_of_nobody(facts: Facts) -> Iterator[Finding]:
     choice = facts.config.policy
     if choice.name != BY_MODEL:
         return
-    parts = ByModelOptions.model_validate(choice.options).parts
+    try:
+        parts = ByModelOptions.model_validate(choice.options).parts
+    except ValidationError:  # `check_offline` says what is wrong
+        return
     if not parts:
         yield Finding(
             "warning",

@@ -32,7 +32,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
     """One worker over the window."""
 
     id: int
-    """Of its lane: a worker keeps it though a plan gives it another number."""
+    """The id of its lane: a worker keeps it though a plan gives it another number."""
     name: str
     kind: str
     state: str

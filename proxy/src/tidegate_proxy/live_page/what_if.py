@@ -45,7 +45,7 @@ async def what_if(question: Question, moments: Sequence[Moment], *, learned: boo
         await asyncio.sleep(0)
     requests = gathering.requests
     if len(requests) < LEAST:
-        raise ValueError(f"only {len(requests)} requests have ended in what was seen: wait for {LEAST} of them")
+        raise ValueError(f"only {len(requests)} requests have ended in what was seen: it takes {LEAST}")
     if not question.setup.workers:
         raise ValueError("no worker is there")
     if learned:
