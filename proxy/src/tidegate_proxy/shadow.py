@@ -246,7 +246,7 @@ class Shadow(Collector):
             if (why := self.why) != self._said_nothing:
                 self._said_nothing = why
                 if why:
-                    log.warning("shadow: nothing is said: %s", why)
+                    log.info("shadow: nothing is said: %s", why)
 
     async def _end(self) -> None:
         process, self._process = self._process, None

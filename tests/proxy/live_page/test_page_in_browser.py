@@ -179,6 +179,10 @@ def test_a_recording_says_how_far_it_can_be_read(tmp_path: Path) -> None:
         assert await tab.value("document.getElementById('title').textContent") == (
             "run.jsonl: policy fifs, read by Tidegate 1"
         )
+        # Going to a part of the page leaves it as it is: only an address with another token is another visit.
+        stays = "(resolve) => { addEventListener('hashchange', () => setTimeout(() => resolve(window.mark), 50), "
+        stays += "{ once: true }); location.hash = '#why' }"
+        assert await tab.value(f"window.mark = 1, new Promise({stays})") == 1
         assert tab.said == []
 
     in_browser(tmp_path, test, Broken())

@@ -190,6 +190,6 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "w") { event.preventDefault(); worst.focus() }
   else if (event.key === "s") simulate()
 })
-window.addEventListener("hashchange", () => location.reload()) // an address with another token
+window.addEventListener("hashchange", () => { if (location.hash.startsWith("#token=")) location.reload() })
 window.addEventListener("resize", () => { if (latest) showWorkers(latest) })
 begin()
