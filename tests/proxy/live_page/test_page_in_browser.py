@@ -175,7 +175,7 @@ def test_a_recording_says_how_far_it_can_be_read(tmp_path: Path) -> None:
     async def test(tab: Tab, address: str) -> None:
         await tab.open(address)
         says = "recording, readable up to 0:03 only: byte 7 of the log begins no entry"
-        await tab.until(f"document.getElementById('state').textContent === {says!r}")
+        await tab.until(f"document.getElementById('state')?.textContent === {says!r}")
         assert await tab.value("document.getElementById('title').textContent") == (
             "run.jsonl: policy fifs, read by Tidegate 1"
         )
