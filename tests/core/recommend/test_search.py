@@ -1,6 +1,6 @@
 """How the best is found: races, bisection, what is reported."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import pytest
@@ -8,12 +8,14 @@ import pytest
 from tidegate.api import PlanningError
 from tidegate.documents import Demand, DemandedModel
 from tidegate.host import Plugins
+from tidegate.recommend import trials as trials_module
 from tidegate.recommend.hardware import in_words, parse_gpus, parse_offer
 from tidegate.recommend.held_out import interval_of
 from tidegate.recommend.least import first_enough, least_count
-from tidegate.recommend.race import race
+from tidegate.recommend.race import FAR, race
 from tidegate.recommend.trial import Outcome, Trial
 from tidegate.recommend.trials import Trials
+from tidegate.workload import PolicyChoice, Scenario
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Known(Trials):
 
 def race_of(*carried: float) -> tuple[list[float], float, int]:
     trials = Known()
-    found = race("race", carried, lambda each, seed, load: cast("Trial", (each, seed, load)), trials)
+    found = race("race", carried, lambda each, seed, load, goal=None: cast("Trial", (each, seed, load)), trials)
     return [standing.entrant for standing in found.standings], found.load, trials.asked
 
 
@@ -48,6 +50,61 @@ def test_the_best_wins_by_few_runs() -> None:
     assert order[0] == max(entrants)
     assert load == 1
     assert asked < 3 * len(entrants)
+
+
+def test_who_is_far_behind_is_stopped_and_not_asked_again() -> None:
+    """Those that the heat stops stand last, below what is far behind the best."""
+    asked: list[tuple[float, int, float | None]] = []
+
+    def trial_of(each: float, seed: int, load: float, goal: float | None = None) -> Trial:
+        asked.append((each, seed, goal))
+        return cast("Trial", (each, seed, load))
+
+    class Stopping(Known):
+        def run(self, label: str, trials: "list[Trial] | tuple[Trial, ...]") -> list[Outcome]:  # type: ignore[override]
+            found = super().run(label, trials)
+            goals = [goal for _, _, goal in asked[-len(found) :]]
+            return [
+                replace(got, missed=goal is not None and got.worst < goal)
+                for got, goal in zip(found, goals, strict=True)
+            ]
+
+    slow, near, best = [0.3] * 3, 0.88, 0.95
+    found = race("race", [best, *slow, near, 0.2, 0.93], trial_of, Stopping())
+    assert [(each.entrant, each.runs) for each in found.standings] == [
+        (best, 6), (0.93, 6), (near, 6), (0.3, 1), (0.3, 1), (0.3, 1), (0.2, 0),
+    ]  # fmt: skip
+    assert found.standings[-1].score == pytest.approx(best - 0.001 - FAR)
+    assert {each for each, seed, _ in asked if seed > 0} == {best, 0.93, near}
+
+
+def test_what_was_run_to_its_end_is_run_for_no_goal_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[float | None] = []
+
+    def run_trial(trial: Trial) -> Outcome:
+        ran.append(trial.goal)
+        return Outcome(0.5, {"m": 0.5}, missed=trial.goal is not None and trial.goal > 0.5)
+
+    monkeypatch.setattr(trials_module, "run_trial", run_trial)
+    scenario = Scenario.model_validate(
+        {
+            "models": [{"name": "m", "slo_ms": 9, "profile": {"alpha_ms": 1, "beta_ms": 1, "max_batch": 2}}],
+            "workers": [{"count": 1}],
+            "arrivals": {"rate_rps": 1},
+            "duration_s": 1,
+        }
+    )
+
+    def trial(seed: int, goal: float | None) -> Trial:
+        return Trial(scenario, PolicyChoice(name="eager"), seed, goal=goal)
+
+    trials = Trials(jobs=1)
+    assert trials.run("", [trial(0, 0.6)])[0].missed
+    assert trials.run("", [trial(0, 0.7)])[0].missed  # who misses the lower goal misses the higher one
+    assert not trials.run("", [trial(0, 0.4)])[0].missed
+    trials.run("", [trial(0, None), trial(0, 0.9), trial(1, None)])
+    assert ran == [0.6, 0.4, None]
+    assert trials.count == 3
 
 
 def test_who_misses_nothing_is_told_apart_under_more_load() -> None:

@@ -85,13 +85,17 @@ class Assessor:
             tuned = self._race("Triton's own batcher, finer", site, around, enough)
         best = won.standings[0].entrant
         rivals = [standing.entrant for standing in tuned.standings[:FINALISTS]]
-        least = self._least(site, [best], enough)
-        tritons_least = self._least(
-            site, rivals, min(TRITONS_MOST * enough, MOST_BUNDLES) if site.question.buy else enough
-        )
-        count = (least or enough) if site.question.buy else enough
+        least = tritons_least = None
+        if site.question.buy:
+            least = self._least(site, [best], enough)
+            tritons_least = self._least(site, rivals, min(TRITONS_MOST * enough, MOST_BUNDLES))
+        count = least or enough
         ours = self._measured(site, best, count)
         theirs = [(rival, self._measured(site, rival, count)) for rival in rivals]
+        if not site.question.buy:  # whether all that there is will do is known from these
+            goal = site.question.goal
+            least = self._least(site, [best] if ours.keeps(goal) else [], enough, known=enough)
+            tritons_least = self._least(site, [each for each, its in theirs if its.keeps(goal)], enough, known=enough)
         triton, measured_triton = max(theirs, key=lambda pair: sum(pair[1].scores), default=(None, None))
         return Assessment(
             site,
@@ -119,7 +123,11 @@ class Assessor:
             able.append(each)
         if not able:
             return Race(1.0, [], [])
-        return race(label, able, lambda each, seed, load: self._trial(site, each, count, seed, load=load), self._trials)
+
+        def trial_of(each: Candidate, seed: int, load: float, goal: float | None = None, /) -> Trial:
+            return self._trial(site, each, count, seed, load=load, goal=goal)
+
+        return race(label, able, trial_of, self._trials)
 
     def _trial(
         self,
@@ -152,7 +160,8 @@ class Assessor:
 
         return first_enough(keeps, MOST_BUNDLES)
 
-    def _least(self, site: Site, candidates: Sequence[Candidate], most: int) -> int | None:
+    def _least(self, site: Site, candidates: Sequence[Candidate], most: int, *, known: int | None = None) -> int | None:
+        """The least with which one of the candidates keeps the goal; `known`: so much is known to do."""
         if not (site.divisible and candidates):
             return None
         goal = site.question.goal
@@ -160,6 +169,8 @@ class Assessor:
         hopeless = max(0.0, 1 - len(FEWER_SEEDS) * (1 - goal))
 
         def keeps(count: int) -> bool:
+            if count == known:
+                return True
             try:
                 trials = [
                     self._trial(site, each, count, seed, goal=hopeless) for each in candidates for seed in FEWER_SEEDS

@@ -113,7 +113,8 @@ def _hardware(found: Recommendation) -> Section | None:
 
 def _standings(chosen: Assessment) -> Section:
     lines = [
-        [each.entrant.title, f"{100 * each.score:.1f}", each.runs] for each in chosen.race.standings[:MOST_STANDINGS]
+        [each.entrant.title, f"{'' if each.runs else 'below '}{100 * each.score:.1f}", each.runs]
+        for each in chosen.race.standings[:MOST_STANDINGS]
     ]
     lines += [
         [f"Triton {settings(each.entrant)}", f"{100 * each.score:.1f}", each.runs]

@@ -12,6 +12,9 @@ from tidegate.workload import Scenario
 Collect = Callable[[str, Iterable[Outcome], int], list[Outcome]]
 """Collects the outcomes that are still to come, of which there are so many, and says meanwhile what is being done."""
 
+Key = tuple[object, ...]
+"""What tells runs apart, but for the goal: it changes only how soon they end."""
+
 
 def quietly(label: str, outcomes: Iterable[Outcome], total: int) -> list[Outcome]:
     """Collect outcomes and say nothing."""
@@ -27,23 +30,42 @@ class Trials:
     collect: Collect = quietly
     count: int = 0
     """How many were run."""
-    _known: dict[tuple[object, ...], Outcome] = field(default_factory=dict)
+    _known: dict[Key, Outcome] = field(default_factory=dict)
+    """Of runs that were carried out to the end."""
+    _stopped: dict[Key, tuple[float, Outcome]] = field(default_factory=dict)
+    """Of runs that were not, and the goal that they missed."""
     _digests: dict[int, tuple[Scenario, str]] = field(default_factory=dict)
 
     def run(self, label: str, trials: Sequence[Trial]) -> list[Outcome]:
         """The outcomes, in order. Raises TraceError, ParallelBackendError."""
         keys = [self._key(trial) for trial in trials]
-        new = {key: trial for key, trial in zip(keys, trials, strict=True) if key not in self._known}
+        new = {
+            (key, trial.goal): trial
+            for key, trial in zip(keys, trials, strict=True)
+            if self._told(key, trial.goal) is None
+        }
         if new:
             found = self.collect(label, run_parallel(run_trial, [*new.values()], jobs=self.jobs), len(new))
-            self._known.update(zip(new, found, strict=True))
+            for (key, goal), outcome in zip(new, found, strict=True):
+                if outcome.missed and goal is not None:
+                    self._stopped[key] = goal, outcome
+                else:
+                    self._known[key] = outcome
             self.count += len(new)
-        return [self._known[key] for key in keys]
+        told = [self._told(key, trial.goal) for key, trial in zip(keys, trials, strict=True)]
+        return [outcome for outcome in told if outcome is not None]
 
-    def _key(self, trial: Trial) -> tuple[object, ...]:
+    def _told(self, key: Key, goal: float | None) -> Outcome | None:
+        """What is known of a run: who carried it out to the end knows what it would have missed, too."""
+        if (known := self._known.get(key)) is not None:
+            return known
+        missed, outcome = self._stopped.get(key, (2.0, None))
+        return outcome if goal is not None and goal >= missed else None
+
+    def _key(self, trial: Trial) -> Key:
         options = json.dumps(trial.choice.options, sort_keys=True)
         digest = self._digest(trial.scenario)
-        return digest, trial.choice.name, options, trial.seed, trial.load, trial.requests, trial.goal
+        return digest, trial.choice.name, options, trial.seed, trial.load, trial.requests
 
     def _digest(self, scenario: Scenario) -> str:
         """The same for equal scenarios. It is kept, by identity, beside the scenario, which so keeps its identity."""
