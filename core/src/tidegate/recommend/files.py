@@ -7,6 +7,7 @@ from tidegate.api import NS_PER_MS
 from tidegate.documents import ModelProfile, Point, ProfileFile, write_document
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.recommendation import Recommendation
+from tidegate.sim.build import with_shapes
 from tidegate.workload import Scenario, layout_of
 
 PROFILES, LAYOUT, SCENARIO, CONFIG, TRITON, README = (
@@ -55,10 +56,12 @@ def proxy_config(found: Recommendation) -> str:
     kinds = list(dict.fromkeys(pool.gpu for pool in scenario.workers))
     tritons: list[dict[str, str]]
     if scenario.layout is not None:
-        tritons = [{"grpc": f"{_host(worker.name)}:8001", "worker": worker.name} for worker in scenario.layout.workers]
+        tritons = [
+            {"grpc": f"{host_of(worker.name)}:8001", "worker": worker.name} for worker in scenario.layout.workers
+        ]
         where: dict[str, Any] = {"layout": LAYOUT}
     else:
-        tritons = [{"grpc": f"{_host(kind)}:8001", "kind": kind} for kind in kinds]
+        tritons = [{"grpc": f"{host_of(kind)}:8001", "kind": kind} for kind in kinds]
         where = {"profiles": PROFILES}
     models = {
         model.name: {"slo_ms": model.slo_ms, **({"late": model.late} if model.late != "drop" else {})}
@@ -82,8 +85,8 @@ def dynamic_batching(candidate: Candidate) -> str:
     return "\n".join(["dynamic_batching {", *lines, "}"]) + "\n"
 
 
-def _host(name: str) -> str:
-    """A name that stands for an address."""
+def host_of(name: str) -> str:
+    """What stands in the configuration for the address of a worker, or of a kind of worker."""
     return "triton-" + "".join(letter if letter.isalnum() else "-" for letter in name).lower()
 
 
@@ -100,7 +103,7 @@ def _profiles(scenario: Scenario) -> ProfileFile:
     """What the scenario expects, for the proxy to start from."""
     _, _, profiles, _ = layout_of(scenario).contract()
     found = []
-    for profile in profiles:
+    for profile in with_shapes(scenario, profiles, told=True):
         rows = sorted({2**power for power in range(profile.max_rows.bit_length())} | {profile.max_rows})
         fixed_ns = profile.fixed_cost_ns
         points = [
@@ -113,6 +116,7 @@ def _profiles(scenario: Scenario) -> ProfileFile:
             ModelProfile(
                 model=profile.partition,
                 kind=profile.kind,
+                shape=profile.shape,
                 alpha_ms=slope_ms,
                 beta_ms=fixed_ns / NS_PER_MS,
                 points=points,

@@ -1,0 +1,425 @@
+"""Does what `tidegate recommend` promises come true? Emulated GPUs behind the real tritonserver.
+
+    python -m bench.recommend_live [--seconds S] [--only NAME ...] [--json FILE]
+
+The workloads of `bench.recommend`, so many times slower that two cores carry them. Each is asked as a person would: its
+models are profiled through an emulated Triton, `recommend` answers from these profiles and writes its files
+(`--apply`), and what it wrote is served: the proxy with its configuration before emulated Tritons, or, where a planner
+laid the GPUs out, that layout. Then the same requests go to one Triton by itself, with the batcher that `recommend`
+tuned. Promised is what its page says, of seeds of its own; simulated are the very requests that were sent. Nothing
+else should run meanwhile.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.recommend import run_planner, workloads
+from tidegate.documents import BlockLatencies, BlockProfile, read_shape
+from tidegate.recommend.candidates import Candidate
+from tidegate.recommend.files import CONFIG, SCENARIO, host_of, write_files
+from tidegate.recommend.hardware import on_gpus
+from tidegate.recommend.held_out import Measured
+from tidegate.recommend.question import Question
+from tidegate.recommend.recommendation import Recommendation, recommend
+from tidegate.recommend.trials import Trials
+from tidegate.recommend.verdicts import verdicts
+from tidegate.sim.run import Run, simulate
+from tidegate.workload import PolicyChoice, Scenario, read_scenario
+from tidegate_loadtest.connection import Connection, LoadTestError
+from tidegate_loadtest.emulated import TRITON, emulated_cluster, write_emulated_model
+from tidegate_loadtest.live import Sending
+from tidegate_loadtest.processes import serving_command
+from tidegate_loadtest.profiler import measure_profiles
+from tidegate_loadtest.progress_bar import progress_bar
+from tidegate_loadtest.scenario_run import LiveResult, LiveRun, run_live
+
+WARMUP_S = 3.0
+SIZES, SAMPLES = (1, 2, 4, 8, 16), 8
+SEED = 5000
+"""That of the requests that are sent; `recommend` has seen others."""
+AIM = 0.03
+Tables = dict[tuple[str, str], dict[int, float]]
+"""Milliseconds by rows, by (model, kind of worker)."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A workload as it truly is, and how to name it."""
+
+    question: Question
+    slower: float
+    """Times that of `bench.recommend`."""
+
+
+def live_workloads(requests: int) -> dict[str, Callable[[], Asked]]:
+    """By name; each is made when its turn comes."""
+    made = workloads(requests)
+    return {
+        "burst": lambda: slowed(made["burst"](), 8),
+        "zoo": lambda: slowed(made["zoo"](), 16),
+        "lines of text": lambda: Asked(_lines_of_text(requests), 1),
+        "split model": lambda: slowed(made["split model"](), 3),
+        "slices": lambda: slowed(made["slices"](), 4),
+    }
+
+
+def slowed(question: Question, factor: float) -> Asked:
+    """A question of which everything takes so many times as long."""
+    given = question.scenario.model_dump(mode="json", exclude_defaults=True)
+    for model in given["models"]:
+        model["slo_ms"] *= factor
+        for spec in filter(None, (model.get("profile"), *model.get("profiles", {}).values())):
+            for name in ("alpha_ms", "beta_ms"):
+                if spec.get(name) is not None:
+                    spec[name] *= factor
+            if spec.get("points_ms"):
+                spec["points_ms"] = {rows: factor * took_ms for rows, took_ms in spec["points_ms"].items()}
+    given["arrivals"]["rate_rps"] /= factor
+    if "network" in given:
+        given["network"]["gbps"] /= factor
+    blocks = {name: _slowed_blocks(profile, factor, {}) for name, profile in question.blocks.items()}
+    scenario = Scenario.model_validate(given | {"warmup_s": WARMUP_S * 2, "duration_s": 60})
+    return Asked(replace(question, scenario=scenario, blocks=blocks), factor)
+
+
+def _slowed_blocks(profile: BlockProfile, factor: float, added_ms: dict[str, float]) -> BlockProfile:
+    """Blocks that take so many times as long, and what measuring through a server adds."""
+    return profile.model_copy(
+        update={
+            "latencies": [
+                BlockLatencies(
+                    kind=each.kind,
+                    share=each.share,
+                    rows=each.rows,
+                    latency_us=[
+                        [
+                            factor * took_us + 1000 * added_ms.get(each.kind, 0.0) / len(each.latency_us)
+                            for took_us in row
+                        ]
+                        for row in each.latency_us
+                    ],
+                )
+                for each in profile.latencies
+            ]
+        }
+    )
+
+
+def _lines_of_text(requests: int) -> Question:
+    """A recogniser of lines of unlike widths, and the detector before it."""
+    widths = {320: 60, 480: 15, 640: 10, 800: 6, 960: 5}
+    scenario = Scenario.model_validate(
+        {
+            "name": "lines of text",
+            "warmup_s": WARMUP_S,
+            "duration_s": 60,
+            "workers": [{"count": 3, "gpu": "T4"}],
+            "models": [
+                {
+                    "name": "detect",
+                    "slo_ms": 300,
+                    "share": 1,
+                    "profile": {"alpha_ms": 16, "beta_ms": 14, "max_batch": 8},
+                },
+                {
+                    "name": "recognise",
+                    "slo_ms": 200,
+                    "share": 4,
+                    "profile": {"alpha_ms": 3, "beta_ms": 12, "max_batch": 16},
+                    "shapes": [
+                        {"shape": f"x:3,48,{width}", "share": share, "times": width / 320}
+                        for width, share in widths.items()
+                    ],
+                },
+            ],
+            "arrivals": {"process": "gamma", "shape": 0.5, "rate_rps": 150},
+        }
+    )
+    return Question(scenario, requests=requests, run_planner=run_planner)
+
+
+@dataclass(frozen=True)
+class Side:
+    """A server under the requests: what was promised of it, and what came."""
+
+    promised: float
+    """Attainment, as `recommend` reports it."""
+    simulated: float
+    """That of the requests that were sent, simulated."""
+    measured: float
+    """The same, by the clients' clock."""
+    promised_worst: float
+    measured_worst: float
+    """That of the worst model."""
+    kept_up: bool
+    """Whether the generator was on time."""
+
+    @property
+    def off(self) -> float:
+        """Measured less promised."""
+        return self.measured - self.promised
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One workload."""
+
+    workload: str
+    answer: str
+    rate_rps: float
+    slower: float
+    ours: Side
+    triton: Side | None
+    """None: emulated GPUs cannot be one Triton's here."""
+    triton_settings: str
+    asking_s: float
+    load: float
+    """Of the machine, before."""
+
+
+def compare(name: str, asked: Asked, seconds: float, work: Path) -> Compared:
+    """Profile, ask, serve, send."""
+    load, truth = os.getloadavg()[0], asked.question.scenario
+    measured, added_ms = profiled(truth, work)
+    blocks = {model: _slowed_blocks(profile, 1, added_ms) for model, profile in asked.question.blocks.items()}
+    begun = time.perf_counter()
+    found = recommend(replace(asked.question, scenario=measured, blocks=blocks), Trials())
+    asking_s = time.perf_counter() - begun
+    answer = work / "answer"
+    write_files(found, answer, verdicts(found))
+    window = {"warmup_s": WARMUP_S, "duration_s": seconds}
+    chosen = found.chosen
+    if found.verdict == "run":
+        scenario = read_scenario(answer / SCENARIO).model_copy(update=window)
+        ours = _side(scenario, found.candidate.choice, chosen.ours, _serve(found, truth, scenario, added_ms, work))
+    triton = None
+    if chosen.triton is not None and chosen.tritons is not None:
+        whole = chosen.site.scenario("", found.count).model_copy(update=window)
+        triton = _triton(whole, truth, chosen.triton, chosen.tritons, work)
+    if found.verdict == "stay":
+        assert triton is not None, "there is a Triton to stay with"
+        ours = triton
+    return Compared(
+        name,
+        f"{found.verdict}: {found.candidate.title} on {chosen.site.words(found.count)}",
+        float(truth.arrivals.rate_rps),  # type: ignore[union-attr, arg-type] - processes, all of them
+        asked.slower,
+        ours,
+        triton,
+        "" if chosen.triton is None else chosen.triton.title,
+        asking_s,
+        load,
+    )
+
+
+def profiled(truth: Scenario, work: Path) -> tuple[Scenario, dict[str, float]]:
+    """The scenario with what `tidegate profile` measures of its models; what live adds, in ms, by kind of worker."""
+    given = truth.model_dump(mode="json", exclude_defaults=True)
+    added_ms: dict[str, list[float]] = {}
+    kinds = list(dict.fromkeys(kind for model in truth.models for kind in model.profiles))
+    for number, kind in enumerate(kinds or [truth.workers[0].gpu]):
+        folder = work / f"profile{number}"
+        folder.mkdir()
+        alone = on_gpus(truth, [kind])
+        with emulated_cluster(alone, PolicyChoice(name=TRITON), 0, folder) as cluster:
+            tables = asyncio.run(_measure(cluster.address, alone))
+        for model, own in zip(truth.models, given["models"], strict=True):
+            max_rows = model.max_rows
+            spec = model.profiles.get(kind) or model.profile
+            assert spec is not None, "whole models"
+            true = spec.build(model.name, kind, max_rows)
+            own.pop("profile", None)
+            for text, table in tables[model.name].items():
+                shape = next((each for each in model.shapes if each.shape == text), None)
+                expected = true if shape is None else shape.profile_from(true)
+                added_ms.setdefault(kind, []).extend(
+                    took_ms - expected.expected_ns(rows) / 1e6 for rows, took_ms in table.items()
+                )
+                target = own
+                if shape is not None:
+                    target = next(each for each in own["shapes"] if each["shape"] == text)
+                    target.pop("times", None)
+                    if text == model.shapes[0].shape:  # the narrowest; nothing was measured of no shape
+                        own.setdefault("profiles", {})[kind] = {"points_ms": table}
+                target.setdefault("profiles", {})[kind] = {"points_ms": table}
+            own["max_batch"] = max_rows
+    return Scenario.model_validate(given), {kind: median(values) for kind, values in added_ms.items()}
+
+
+async def _measure(target: str, scenario: Scenario) -> dict[str, dict[str, dict[int, float]]]:
+    """Milliseconds, by rows, by shape, by model."""
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    async with Connection(target) as connection:
+        for model in scenario.models:
+            sizes = [rows for rows in SIZES if rows < model.max_rows] + [model.max_rows]
+            shapes = [read_shape(each.shape) for each in model.shapes] or [{}]
+            profiles = await measure_profiles(connection, model.name, sizes, shapes, samples=SAMPLES)
+            found[model.name] = {
+                each.shape: {point.rows: point.median_ms for point in each.points} for each in profiles
+            }
+    return found
+
+
+@contextmanager
+def _serve(
+    found: Recommendation, truth: Scenario, scenario: Scenario, added_ms: dict[str, float], work: Path
+) -> Iterator[str]:
+    """Serve what `recommend` wrote, before GPUs that take what is true, until the block is left."""
+    folder = work / "served"
+    folder.mkdir()
+    if scenario.layout is not None:
+        service = {
+            part.name: {
+                "profiles": {
+                    kind: {
+                        "points_ms": {
+                            rows: max(
+                                0.01,
+                                took_ms - added_ms.get(kind.partition("/mps")[0], 0.0) / _parts(scenario, part.model),
+                            )
+                            for rows, took_ms in enumerate(table, 1)
+                        }
+                    }
+                    for kind, table in part.latency_ms.items()
+                }
+            }
+            for part in scenario.layout.partitions
+        }
+        given = scenario.model_dump(mode="json", exclude_defaults=True) | {"simulation": {"service": service}}
+        with emulated_cluster(Scenario.model_validate(given), found.candidate.choice, SEED, folder) as cluster:
+            yield cluster.address
+        return
+    with ExitStack() as running:
+        config = (work / "answer" / CONFIG).read_text()
+        live = _with_workers(truth, scenario)
+        for number, pool in enumerate(scenario.workers):
+            for model in live.models:
+                write_emulated_model(folder / f"models{number}", live, model, pool, seed=SEED, batching=None)
+            ports = [word for each in ("grpc", "http", "metrics") for word in (f"--{each}-port", "0")]
+            command = ("triton", *ports, "--log", str(folder / f"triton{number}.log"), str(folder / f"models{number}"))
+            address = running.enter_context(serving_command(*command, log=folder / f"triton{number}.errors"))
+            config = config.replace(f"{host_of(pool.kind)}:8001", address)
+        path = work / "answer" / "served.yaml"  # beside the profiles that it names
+        path.write_text(config)
+        command = ("serve", str(path), "--listen", "127.0.0.1:0", "--record", str(folder / "events.jsonl"))
+        yield running.enter_context(serving_command(*command, log=folder / "tidegate.errors"))
+
+
+def _parts(scenario: Scenario, model: str) -> int:
+    """The partitions that a request of a model goes through."""
+    assert scenario.layout is not None, "asked by the caller"
+    return max(
+        len(pipeline.partitions) for own in scenario.layout.models if own.name == model for pipeline in own.pipelines
+    )
+
+
+def _with_workers(truth: Scenario, scenario: Scenario) -> Scenario:
+    return truth.model_copy(
+        update={"workers": scenario.workers, "warmup_s": scenario.warmup_s, "duration_s": scenario.duration_s}
+    )
+
+
+def _triton(scenario: Scenario, truth: Scenario, candidate: Candidate, promised: Measured, work: Path) -> Side | None:
+    """The same requests to one Triton by itself, with its batcher tuned."""
+    folder = work / "triton"
+    folder.mkdir()
+
+    @contextmanager
+    def serving() -> Iterator[str]:
+        with emulated_cluster(_with_workers(truth, scenario), candidate.choice, SEED, folder) as cluster:
+            yield cluster.address
+
+    try:
+        return _side(scenario, candidate.choice, promised, serving())
+    except LoadTestError as error:
+        Console(stderr=True).print(f"Triton by itself: {error}", style="yellow")
+        return None
+
+
+def _side(scenario: Scenario, choice: PolicyChoice, promised: Measured, serving: Any) -> Side:  # noqa: ANN401 - a context manager
+    """Send the requests, and simulate them."""
+    with serving as address:
+        live: LiveResult = run_live(LiveRun(scenario, choice, SEED, Sending({}), target=address))
+    simulated = simulate(Run(scenario, choice, SEED))
+    total = live.result.total
+    return Side(
+        promised.attainment.mean,
+        simulated.total.attainment,
+        total.attainment,
+        promised.worst_mean,
+        1 - total.worst_bad_rate,
+        not live.fell_behind,
+    )
+
+
+def show(console: Console, rows: Sequence[Compared]) -> None:
+    """The table."""
+    table = Table(
+        "workload", "answer", "promised", "simulated", "measured", "off", "Triton: promised", "simulated", "measured",
+        "off", "aim", "never worse",
+    )  # fmt: skip
+    for row in rows:
+        ours, triton = row.ours, row.triton
+        behind = not (ours.kept_up and (triton is None or triton.kept_up))
+        table.add_row(
+            f"{row.workload}, {row.rate_rps:.0f}/s" + (" [yellow](generator fell behind)[/]" if behind else ""),
+            row.answer,
+            *_figures(ours),
+            *(_figures(triton) if triton else ("-",) * 4),
+            "met" if abs(ours.off) <= AIM else "[red]missed[/]",
+            "-" if triton is None else "yes" if ours.measured >= triton.measured else "[red]no[/]",
+        )
+    console.print(table)
+
+
+def _figures(side: Side) -> tuple[str, ...]:
+    return (
+        f"{side.promised:.1%}, worst {side.promised_worst:.1%}",
+        f"{side.simulated:.1%}",
+        f"{side.measured:.1%}, worst {side.measured_worst:.1%}",
+        f"{100 * side.off:+.1f}",
+    )
+
+
+def main() -> None:
+    """Run it, write its figures."""
+    parser = argparse.ArgumentParser(prog="python -m bench.recommend_live", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=25.0, help="measured window of every live run; default 25")
+    parser.add_argument("--requests", type=int, default=1000, help="in each run of the search; default 1000")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the workloads")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    options = parser.parse_args()
+    known = live_workloads(options.requests)
+    if unknown := set(options.only or ()) - set(known):
+        parser.error(f"no such workload: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    console = Console(width=None if os.isatty(1) else 240)
+    console.print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} before")
+    names = [name for name in known if not options.only or name in options.only]
+    rows: list[Compared] = []
+    with progress_bar(console, len(names)) as progress:
+        for number, name in enumerate(names):
+            progress(number, name)
+            with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
+                rows.append(compare(name, known[name](), options.seconds, Path(folder)))
+            show(console, rows[-1:])
+            if options.json:
+                figures = [asdict(row) | {"off": row.ours.off} for row in rows]
+                options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    show(console, rows)
+
+
+if __name__ == "__main__":
+    main()
