@@ -12,7 +12,7 @@ from tidegate.documents import read_profiles
 from tidegate.sim.build import setup_of
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.emulated import check_can_be_emulated, write_emulated_model, write_profiles
+from tidegate_loadtest.emulated import by_kind, check_can_be_emulated, write_emulated_model, write_profiles
 
 POINTS = {"points_ms": {1: 6.5, 4: 9.5}, "max_batch": 8}
 
@@ -30,7 +30,7 @@ def scenario(**changes: Any) -> Scenario:  # noqa: ANN401
 
 
 def config_of(folder: Path, what: Scenario, batching: dict[str, Any] | None) -> model_config_pb2.ModelConfig:
-    write_emulated_model(folder, what, what.models[0], what.workers[0], seed=1, batching=batching)
+    write_emulated_model(folder, what, what.models[0], what.workers, seed=1, batching=batching)
     assert (folder / "m" / "1" / "model.py").exists()
     text = (folder / "m" / "config.pbtxt").read_text()
     return text_format.Parse(text, model_config_pb2.ModelConfig())
@@ -73,6 +73,20 @@ def test_the_policy_triton_becomes_its_dynamic_batcher(tmp_path: Path) -> None:
     own = {**options, "models": {"m": {"max_queue_delay_ms": 3}, "n": {"max_queue_size": 1}}}
     batching = config_of(tmp_path / "own", scenario(), own).dynamic_batching
     assert (batching.max_queue_delay_microseconds, batching.default_queue_policy.max_queue_size) == (3000, 9)
+
+
+def test_on_unlike_gpus_triton_has_an_instance_group_for_each_kind(tmp_path: Path) -> None:
+    """Each takes its own time, and lets one model at a time run."""
+    times = {"quick": POINTS, "slow": {"points_ms": {1: 20}, "max_batch": 8}}
+    workers = [{"count": 1, "gpu": "quick"}, {"count": 2, "gpu": "slow"}, {"count": 1, "gpu": "quick"}]
+    mixed = scenario(workers=workers, models=[{"name": "m", "slo_ms": 30, "profiles": times}])
+    check_can_be_emulated(mixed, [PolicyChoice(name="triton")])
+    write_emulated_model(tmp_path, mixed, mixed.models[0], by_kind(mixed.workers), seed=1, batching={})
+    config = text_format.Parse((tmp_path / "m" / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+    groups = [(each.name, each.count, each.rate_limiter.resources[0].name) for each in config.instance_group]
+    assert groups == [("quick", 2, "gpus-0"), ("slow", 2, "gpus-1")]
+    told = json.loads(config.parameters["groups_ms"].string_value)
+    assert (told["quick"]["4"], told["slow"]["4"]) == (9.5, 20)
 
 
 def test_tidegate_starts_from_the_profiles_that_simulated_policies_are_told(tmp_path: Path) -> None:

@@ -113,6 +113,20 @@ def test_each_shape_has_a_table(emulated: ModuleType) -> None:
     assert emulated.latencies_ms({"alpha_ms": "2"})("whatever", 3) == 6
 
 
+def test_each_instance_group_has_a_table(emulated: ModuleType) -> None:
+    parameters = {"groups_ms": '{"L4": {"1": 5, "3": 9}, "P4_old": {"1": 10}}'}
+    assert emulated.latencies_ms(parameters, "L4_1")("", 2) == 7
+    assert (
+        emulated.latencies_ms(parameters, "P4_old")("", 2) == emulated.latencies_ms(parameters, "P4_old_0")("", 1) == 10
+    )
+    with pytest.raises(ValueError, match="has L4, P4_old, and the instance is 'T4_0'"):
+        emulated.latencies_ms(parameters, "T4_0")
+    with pytest.raises(ValueError, match="no meaning beside groups_ms"):
+        emulated.latencies_ms(parameters | {"table_ms": "{}"}, "L4_1")
+    with pytest.raises(ValueError, match="expected JSON"):
+        emulated.latencies_ms({"groups_ms": "5"}, "L4_1")
+
+
 def test_stalls_come_as_often_as_asked_for(emulated: ModuleType) -> None:
     factor = emulated.stalls({"stall_probability": "0.1", "stall_factor": "7"}, "gpu_0")
     drawn = [factor() for _ in range(5000)]

@@ -1,12 +1,13 @@
 """A scenario's cluster on this machine: real tritonservers whose models take a GPU's time, and Tidegate before them.
 
 Each entry of the scenario's `workers` is one tritonserver with as many instances of each of its models; each instance
-is a lane, that is a worker. The policy `triton` is Triton itself: its dynamic batcher with the policy's options, and no
-Tidegate before it. Split models, and several kinds of GPU, are a deployment of one Triton for each worker
-(`emulated_layout`).
+is a lane, that is a worker. The policy `triton` is Triton itself: its dynamic batcher with the policy's options, an
+instance group for each kind of GPU, and no Tidegate before it. Split models, and several kinds of GPU, are otherwise a
+deployment of one Triton for each worker (`emulated_layout`).
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.emulated_layout import (
     check_layout_can_be_emulated,
     disturbances,
+    is_laid_out,
     needs_layout,
     table_ms,
     true_times,
@@ -43,7 +45,7 @@ TRITON = "triton"
 MOST_INSTANCES = 128
 """An instance is a process of its own."""
 GPUS = "gpus"
-"""The resource by which Triton's rate limiter lets one model at a time onto a worker."""
+"""The resources, one for each kind of worker, by which Triton's rate limiter lets one model at a time onto a worker."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,9 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
     hosted = {tuple(_hosted(scenario, pool)) for pool in pools}
     for wrong, what in (
         (
-            own_batcher and needs_layout(scenario),
-            "policies: `triton` is one Triton by itself, which knows neither split models nor several kinds of "
-            "workers, nor who shares a GPU, nor a controller: choose other policies with --policy",
+            own_batcher and is_laid_out(scenario),
+            "policies: `triton` is one Triton by itself, which knows neither split models nor layouts, nor who shares "
+            "a GPU, nor a controller: choose other policies with --policy",
         ),
         (any(map(_carries_time, scenario.models)), "models: emulated GPUs take no `time_ms`: leave it out"),
         (
@@ -113,22 +115,23 @@ def emulated_cluster(scenario: Scenario, choice: PolicyChoice, seed: int, work: 
     Raises LoadTestError where a part of it does not start.
     """
     event_log = work / "events.jsonl"
-    if needs_layout(scenario):
+    own_batcher = choice.name == TRITON
+    if needs_layout(scenario) and not own_batcher:
         write_emulated_deployment(work / "deployment", scenario, choice, seed, event_log)
         with deployment_up(work / "deployment", work / "tidegate.errors") as state:
             yield Cluster(state["grpc"], event_log, tuple(worker["grpc"] for worker in state["workers"]))
         return
-    own_batcher = choice.name == TRITON
-    pools = [_merged(scenario.workers)] if own_batcher else scenario.workers
+    groups = [by_kind(scenario.workers)] if own_batcher else [[pool] for pool in scenario.workers]
     with ExitStack() as running:
         tritons = []
-        for number, pool in enumerate(pools):
+        for number, pools in enumerate(groups):
             repository = work / f"models{number}"
-            models = _hosted(scenario, pool)
+            models = _hosted(scenario, pools[0])
             for name in models:
                 batching = choice.options if own_batcher else None
-                write_emulated_model(repository, scenario, scenario.model(name), pool, seed=seed, batching=batching)
-            limits = [f"--rate-limit-resource={GPUS}:{pool.count}", "--rate-limit=execution_count"]
+                write_emulated_model(repository, scenario, scenario.model(name), pools, seed=seed, batching=batching)
+            limits = [f"--rate-limit-resource={GPUS}-{kind}:{pool.count}" for kind, pool in enumerate(pools)]
+            limits.append("--rate-limit=execution_count")
             flags = ["--", *limits] if own_batcher and len(models) > 1 else []
             ports = [word for name in ("grpc", "http", "metrics") for word in (f"--{name}-port", "0")]
             log = ["--log", str(work / f"triton{number}.log")]
@@ -149,14 +152,15 @@ def write_emulated_model(
     repository: Path,
     scenario: Scenario,
     model: ModelSpec,
-    pool: WorkerSpec,
+    pools: Sequence[WorkerSpec],
     *,
     seed: int,
     batching: dict[str, Any] | None,
 ) -> None:
-    """Write a model that takes the time of the scenario's, on as many instances as the pool has workers.
+    """Write a model that takes the time of the scenario's, on as many instances as the pools have workers.
 
-    `batching`: the options of the policy `triton`, for Triton to batch it; None: it does not.
+    `pools`: of unlike kinds, each an instance group. `batching`: the options of the policy `triton`, for Triton to
+    batch it; None: it does not.
     """
     config = model_config_pb2.ModelConfig(name=model.name, backend="python", max_batch_size=model.max_rows)
     inputs = _inputs(model)
@@ -164,8 +168,13 @@ def write_emulated_model(
         dims = [-1] * len(size) if model.shapes else list(size)
         config.input.add(name=name, data_type=model_config_pb2.TYPE_FP32, dims=dims)
         config.output.add(name=f"OUTPUT{number}", data_type=model_config_pb2.TYPE_FP32, dims=dims)
-    group = config.instance_group.add(count=pool.count, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
-    for key, value in _parameters(scenario, model, pool, seed).items():
+    for kind, pool in enumerate(pools):
+        group = config.instance_group.add(count=pool.count, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
+        if len(pools) > 1:
+            group.name = pool.kind
+        if batching is not None:
+            group.rate_limiter.resources.add(name=f"{GPUS}-{kind}", count=1)
+    for key, value in _parameters(scenario, model, pools, seed).items():
         config.parameters[key].string_value = value
     # An instance's first execution is slow, and a scheduler would learn a latency from it that does not come again.
     warmup = config.model_warmup.add(name="first", batch_size=1, count=2)
@@ -173,11 +182,9 @@ def write_emulated_model(
         warmup.inputs[name].data_type = model_config_pb2.TYPE_FP32
         warmup.inputs[name].dims.extend(size)
         warmup.inputs[name].zero_data = True
-    if batching is not None:
-        group.rate_limiter.resources.add(name=GPUS, count=1)
-        if model.batch == "merge":
-            own = batching.get("models", {}).get(model.name, {})
-            _set_batching(config.dynamic_batching, {**batching, **own})
+    if batching is not None and model.batch == "merge":
+        own = batching.get("models", {}).get(model.name, {})
+        _set_batching(config.dynamic_batching, {**batching, **own})
     version = repository / model.name / "1"
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").write_text(text_format.MessageToString(config), encoding="utf-8")
@@ -203,10 +210,13 @@ def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
     return path
 
 
-def _parameters(scenario: Scenario, model: ModelSpec, pool: WorkerSpec, seed: int) -> dict[str, str]:
-    times = true_times(scenario)[model.name, pool.kind]
+def _parameters(scenario: Scenario, model: ModelSpec, pools: Sequence[WorkerSpec], seed: int) -> dict[str, str]:
+    true = true_times(scenario)
+    times = true[model.name, pools[0].kind]
     parameters: dict[str, str] = {"tidegate_batch": model.batch}
-    if model.shapes:
+    if len(pools) > 1:
+        parameters["groups_ms"] = json.dumps({pool.kind: table_ms(true[model.name, pool.kind]) for pool in pools})
+    elif model.shapes:
         tables = {shape.shape: table_ms(shape.profile_from(times)) for shape in model.shapes}
         parameters["shapes_ms"] = json.dumps(tables)
     else:
@@ -241,9 +251,11 @@ def _set_batching(batching: model_config_pb2.ModelDynamicBatching, options: dict
     queue.allow_timeout_override = bool(options.get("allow_timeout_override", False))
 
 
-def _merged(pools: Sequence[WorkerSpec]) -> WorkerSpec:
+def by_kind(pools: Sequence[WorkerSpec]) -> list[WorkerSpec]:
     """Equal workers as one entry."""
-    return pools[0].model_copy(update={"count": sum(pool.count for pool in pools)})
+    counts = Counter(pool.kind for pool in pools for _ in range(pool.count))
+    first = {pool.kind: pool for pool in reversed(pools)}
+    return [first[kind].model_copy(update={"count": count}) for kind, count in counts.items()]
 
 
 def _hosted(scenario: Scenario, pool: WorkerSpec) -> list[str]:

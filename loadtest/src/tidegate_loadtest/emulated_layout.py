@@ -53,12 +53,15 @@ class _Step:
 
 
 def needs_layout(scenario: Scenario) -> bool:
-    """Whether one Triton for each entry of `workers` will not do: split models, shared GPUs, or a controller."""
+    """Whether one Triton for each entry of `workers` will not do."""
+    return is_laid_out(scenario) or len({pool.kind for pool in scenario.workers}) > 1
+
+
+def is_laid_out(scenario: Scenario) -> bool:
+    """Whether Triton by itself knows nothing of what there is: split models, shared GPUs, or a controller."""
     if scenario.layout is not None or any(model.pipelines for model in scenario.models):
         return True
-    if isinstance(scenario.simulation.interference, InterferenceModel) or scenario.controller is not None:
-        return True
-    return len({pool.kind for pool in scenario.workers}) > 1
+    return isinstance(scenario.simulation.interference, InterferenceModel) or scenario.controller is not None
 
 
 def check_layout_can_be_emulated(scenario: Scenario) -> None:

@@ -39,7 +39,7 @@ def scenario_at(rate_rps: float, duration_s: float) -> Scenario:
 
 def serve(start: StartTriton, scenario: Scenario, folder: Path, *, batching: bool) -> EmbeddedTriton:
     write_emulated_model(
-        folder, scenario, scenario.models[0], scenario.workers[0], seed=1, batching={} if batching else None
+        folder, scenario, scenario.models[0], scenario.workers, seed=1, batching={} if batching else None
     )
     return start([folder])
 

@@ -34,7 +34,7 @@ class TritonPythonModel:
         self._batches = config["max_batch_size"] > 0
         self._time_input = parameters.get("time_input")
         try:
-            self._latency_ms = latencies_ms(parameters)
+            self._latency_ms = latencies_ms(parameters, args["model_instance_name"])
             self._varying = sorted(entry["name"] for entry in config["input"] if -1 in map(int, entry["dims"]))
             self._jitter = jitter(parameters, args["model_instance_name"])
             self._stall = stalls(parameters, args["model_instance_name"])
@@ -240,8 +240,14 @@ class _Overshoot:
             self._unpublished_ns = 0
 
 
-def latencies_ms(parameters: dict[str, str]) -> Callable[[str, int], float]:
-    """Return the function from the shape and the rows of a batch to its milliseconds, without a time input's."""
+def latencies_ms(parameters: dict[str, str], instance: str = "") -> Callable[[str, int], float]:
+    """Return the function from the shape and the rows of a batch to its milliseconds, without a time input's.
+
+    `instance`: the instance's name, which begins with that of its group.
+    """
+    if "groups_ms" in parameters:
+        of_group = _table(_of_group(parameters, instance))
+        return lambda shape, rows: of_group(rows)
     text = parameters.get("shapes_ms")
     if text is None:
         of_rows = latency_ms(parameters)
@@ -263,6 +269,23 @@ def latencies_ms(parameters: dict[str, str]) -> Callable[[str, int], float]:
         return tables[shape](rows)
 
     return of
+
+
+def _of_group(parameters: dict[str, str], instance: str) -> str:
+    """Find the table of the instance's group, as JSON."""
+    text = parameters["groups_ms"]
+    ways = ("alpha_ms", "beta_ms", "table_ms", "shapes_ms", "time_input")
+    if others := [key for key in ways if key in parameters]:
+        raise ValueError(f"parameter {others[0]} has no meaning beside groups_ms, whose times are whole")
+    try:
+        tables = {group: json.dumps(table) for group, table in json.loads(text).items()}
+    except (TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise ValueError(f'parameter groups_ms is \'{text}\': expected JSON such as {{"a": {{"1": 5.2}}}}') from error
+    # Triton calls the only instance of a group by the group's name, several by that and their number.
+    group = instance if instance in tables else instance.rpartition("_")[0]
+    if group not in tables:
+        raise ValueError(f"parameter groups_ms has {', '.join(sorted(tables))}, and the instance is '{instance}'")
+    return tables[group]
 
 
 def stalls(parameters: dict[str, str], instance: str) -> Callable[[], float]:
