@@ -38,8 +38,10 @@ from tidegate.recommend.trials import Trials
 from tidegate.recommend.verdicts import verdicts
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario, read_scenario
+from tidegate.workload.scenario import ModelSpec
+from tidegate.workload.workers import WorkerSpec
 from tidegate_loadtest.connection import Connection, LoadTestError
-from tidegate_loadtest.emulated import TRITON, emulated_cluster, write_emulated_model
+from tidegate_loadtest.emulated import emulated_cluster, write_emulated_model
 from tidegate_loadtest.live import Sending
 from tidegate_loadtest.processes import serving_command
 from tidegate_loadtest.profiler import measure_profiles
@@ -47,7 +49,7 @@ from tidegate_loadtest.progress_bar import progress_bar
 from tidegate_loadtest.scenario_run import LiveResult, LiveRun, run_live
 
 WARMUP_S = 3.0
-SIZES, SAMPLES = (1, 2, 4, 8, 16), 8
+SIZES, SAMPLES = (1, 2, 4, 8, 16), 5
 SEED = 5000
 """That of the requests that are sent; `recommend` has seen others."""
 AIM = 0.03
@@ -234,8 +236,8 @@ def profiled(truth: Scenario, work: Path) -> tuple[Scenario, dict[str, float]]:
         folder = work / f"profile{number}"
         folder.mkdir()
         alone = on_gpus(truth, [kind])
-        with emulated_cluster(alone, PolicyChoice(name=TRITON), 0, folder) as cluster:
-            tables = asyncio.run(_measure(cluster.address, alone))
+        with _triton_on(alone, alone.workers[0], folder) as address:
+            tables = asyncio.run(_measure(address, alone))
         for model, own in zip(truth.models, given["models"], strict=True):
             max_rows = model.max_rows
             spec = model.profiles.get(kind) or model.profile
@@ -260,17 +262,28 @@ def profiled(truth: Scenario, work: Path) -> tuple[Scenario, dict[str, float]]:
 
 
 async def _measure(target: str, scenario: Scenario) -> dict[str, dict[str, dict[int, float]]]:
-    """Milliseconds, by rows, by shape, by model."""
-    found: dict[str, dict[str, dict[int, float]]] = {}
+    """Milliseconds, by rows, by shape, by model: all models at once, each on an emulated GPU of its own."""
+
+    async def of_model(model: ModelSpec) -> dict[str, dict[int, float]]:
+        sizes = [rows for rows in SIZES if rows < model.max_rows] + [model.max_rows]
+        shapes = [read_shape(each.shape) for each in model.shapes] or [{}]
+        profiles = await measure_profiles(connection, model.name, sizes, shapes, samples=SAMPLES)
+        return {each.shape: {point.rows: point.median_ms for point in each.points} for each in profiles}
+
     async with Connection(target) as connection:
-        for model in scenario.models:
-            sizes = [rows for rows in SIZES if rows < model.max_rows] + [model.max_rows]
-            shapes = [read_shape(each.shape) for each in model.shapes] or [{}]
-            profiles = await measure_profiles(connection, model.name, sizes, shapes, samples=SAMPLES)
-            found[model.name] = {
-                each.shape: {point.rows: point.median_ms for point in each.points} for each in profiles
-            }
-    return found
+        found = await asyncio.gather(*map(of_model, scenario.models))
+    return {model.name: its for model, its in zip(scenario.models, found, strict=True)}
+
+
+@contextmanager
+def _triton_on(scenario: Scenario, pool: WorkerSpec, folder: Path) -> Iterator[str]:
+    """A Triton that batches nothing, with an instance of each model for each worker; its address."""
+    for model in scenario.models:
+        write_emulated_model(folder / "models", scenario, model, [pool], seed=SEED, batching=None)
+    ports = [word for each in ("grpc", "http", "metrics") for word in (f"--{each}-port", "0")]
+    command = ("triton", *ports, "--log", str(folder / "triton.log"), str(folder / "models"))
+    with serving_command(*command, log=folder / "triton.errors") as address:
+        yield address
 
 
 @contextmanager
@@ -306,11 +319,9 @@ def _serve(
         config = (work / "answer" / CONFIG).read_text()
         live = _with_workers(truth, scenario)
         for number, pool in enumerate(scenario.workers):
-            for model in live.models:
-                write_emulated_model(folder / f"models{number}", live, model, pool, seed=SEED, batching=None)
-            ports = [word for each in ("grpc", "http", "metrics") for word in (f"--{each}-port", "0")]
-            command = ("triton", *ports, "--log", str(folder / f"triton{number}.log"), str(folder / f"models{number}"))
-            address = running.enter_context(serving_command(*command, log=folder / f"triton{number}.errors"))
+            own = folder / str(number)
+            own.mkdir()
+            address = running.enter_context(_triton_on(live, pool, own))
             config = config.replace(f"{host_of(pool.kind)}:8001", address)
         path = work / "answer" / "served.yaml"  # beside the profiles that it names
         path.write_text(config)
