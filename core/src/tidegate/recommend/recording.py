@@ -12,8 +12,9 @@ from statistics import median
 from typing import Any
 
 from tidegate.api import NEVER, NS_PER_MS, RequestArrived, Setup
-from tidegate.observation import LogEntry
+from tidegate.observation import LogEntry, Reducer
 from tidegate.recommend.hardware import checked
+from tidegate.recommend.observed import Observed
 from tidegate.workload import RequestSequence, Scenario
 from tidegate.workload.arrivals import NS_PER_S
 
@@ -83,7 +84,11 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[Recording
     shapes: list[str] = []
     slos_ns: defaultdict[str, list[int]] = defaultdict(list)
     sizes: defaultdict[str, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
+    asked: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+    observed = Observed(setup)
+    reducer = Reducer(observed)
     for entry in entries:
+        reducer.handled(entry.event, entry.effects)
         if not isinstance(entry.event, RequestArrived) or entry.event.request.model not in known:
             continue
         request = entry.event.request
@@ -92,6 +97,7 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[Recording
         rows.append(request.rows)
         shapes.append(request.shape)
         sizes[request.model][request.rows] += 1
+        asked[request.model][request.shape] += 1
         if request.deadline_ns < NEVER:
             slos_ns[request.model].append(request.deadline_ns - request.arrival_ns)
     if len(at_ns) < LEAST_REQUESTS or not at_ns[-1] > at_ns[0]:
@@ -112,7 +118,11 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[Recording
     if any(each.pipelines for each in setup.models):
         raise RecordingError("models that are split were recorded: describe them in a scenario, whole, with --blocks")
     models = [
-        _as_listed(setup, name, median(slos_ns[name]) if slos_ns[name] else None, sizes[name]) for name in known_models
+        {
+            **_as_listed(setup, name, median(slos_ns[name]) if slos_ns[name] else None, sizes[name]),
+            **observed.of_model(name, asked[name], _most_rows(setup, name)),
+        }
+        for name in known_models
     ]
     duration_s = recording.window_ns / NS_PER_S
     return recording, {
@@ -125,23 +135,18 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[Recording
 
 
 def _as_listed(setup: Setup, name: str, slo_ns: float | None, sizes: dict[int, int]) -> dict[str, Any]:
-    """A model as a scenario lists it, with what was known of it when the recording began."""
-    own = next(model for model in setup.models if model.name == name)
-    profiles = {
-        profile.kind: {
-            "points_ms": {rows: profile.expected_ns(rows) / NS_PER_MS for rows in range(1, profile.max_rows + 1)}
-        }
-        for profile in setup.profiles
-        if profile.partition == name and not profile.shape
-    }
+    """A model as a scenario lists it, but for how long it takes."""
     return {
         "name": name,
         "slo_ms": None if slo_ns is None else slo_ns / NS_PER_MS,
-        "max_batch": own.max_rows,
+        "max_batch": _most_rows(setup, name),
         "share": sum(sizes.values()),
         "rows": {"distribution": "table", "values": sorted(sizes), "weights": [sizes[rows] for rows in sorted(sizes)]},
-        **({"profiles": profiles} if profiles else {}),
     }
+
+
+def _most_rows(setup: Setup, name: str) -> int:
+    return next(model.max_rows for model in setup.models if model.name == name)
 
 
 def scenario_of_recording(given: dict[str, Any], name: str) -> Scenario:
@@ -149,7 +154,7 @@ def scenario_of_recording(given: dict[str, Any], name: str) -> Scenario:
     for model in given["models"]:
         if "profiles" not in model:
             raise RecordingError(
-                f"nothing was known of how long {model['name']!r} takes when the recording began: serve with a profile "
-                "file (`profiles`), and record anew"
+                f"nothing is known of how long {model['name']!r} takes, and hardly a batch of it ran: serve with a "
+                "profile file (`profiles`), and record anew"
             )
     return checked({"name": name, **given}, Scenario.model_construct(), "the recording")

@@ -1,0 +1,105 @@
+"""How long batches took in a recording: what its simulation takes for true.
+
+What was known at the start is a guess where nobody had profiled, and says nothing of shapes that nobody had measured.
+"""
+
+from collections import defaultdict
+from math import prod
+from statistics import linear_regression, median
+from typing import Any
+
+from tidegate.api import NS_PER_MS, Profile, Setup
+from tidegate.documents import read_shape
+from tidegate.observation import Reader, StartLeg
+
+ENOUGH_LEGS = 20
+"""Fewer legs of a kind tell less than what was known before."""
+ENOUGH_OF_A_SIZE = 3
+"""So many legs of one size have a median that is worth something."""
+
+
+class Observed(Reader):
+    """Collects the legs of a recording: by model, kind of worker, shape and rows."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._known = {profile.key: profile for profile in setup.profiles}
+        self._kinds = {worker.id: worker.kind for worker in setup.workers}
+        self._took_ms: defaultdict[tuple[str, str, str], defaultdict[int, list[float]]]
+        self._took_ms = defaultdict(lambda: defaultdict(list))
+
+    def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
+        """A leg is over; one in a hundred that did not finish is no matter for a median."""
+        leg = effect.batch.legs[effect.leg]
+        kind = self._kinds.get(leg.worker_id)
+        if kind is not None and ended_ns > started_ns:
+            took_ms = (ended_ns - started_ns) / NS_PER_MS
+            self._took_ms[leg.partition, kind, effect.shape][effect.rows].append(took_ms)
+
+    def points_ms(self, model: str, kind: str, shape: str, max_rows: int) -> dict[int, float] | None:
+        """Milliseconds by rows: as observed, else as known at the start; None: neither."""
+        known = self._known.get((model, kind, shape))
+        table = self._took_ms[model, kind, shape]
+        medians = {rows: median(took) for rows, took in sorted(table.items()) if len(took) >= ENOUGH_OF_A_SIZE}
+        if sum(map(len, table.values())) < ENOUGH_LEGS or not medians:
+            return None if known is None else _points(known, 1.0)
+        if len(medians) == 1 and known is not None:
+            ((rows, took_ms),) = medians.items()
+            return _points(known, took_ms * NS_PER_MS / known.expected_ns(rows))
+        if len(medians) > 1:
+            largest = max(medians)
+            slope_ms = max(0.0, linear_regression(list(medians), list(medians.values())).slope)
+            if largest < max_rows:
+                medians[max_rows] = medians[largest] + slope_ms * (max_rows - largest)
+        return medians
+
+    def of_model(self, model: str, counts: dict[str, int], max_rows: int) -> dict[str, Any]:
+        """Its `profiles` and `shapes` as a scenario lists them; `counts`: its requests by shape.
+
+        Empty where nothing is known of it. A shape of which nothing is known takes what the most similar one does.
+        """
+        kinds = sorted({kind for partition, kind, _ in (*self._known, *self._took_ms) if partition == model})
+        tables = {
+            shape: {
+                kind: {"points_ms": points}
+                for kind in kinds
+                if (points := self.points_ms(model, kind, shape, max_rows)) is not None
+            }
+            for shape in {"", *counts}
+        }
+        shaped = {shape: table for shape, table in tables.items() if shape and len(table) == len(kinds)}
+        base = tables[""]
+        if shaped and "" not in counts:  # of no shape nothing runs: it only has to be there
+            base = shaped[max(shaped, key=lambda shape: counts[shape])]
+        if not base or not any(counts):
+            return {"profiles": base} if base else {}
+        return {
+            "profiles": base,
+            "shapes": [
+                {
+                    "shape": shape,
+                    "share": count,
+                    "profiles": shaped.get(shape, base if not shaped else shaped[_most_similar(shape, shaped)]),
+                }
+                for shape, count in sorted(counts.items())
+                if shape
+            ],
+        }
+
+
+def _points(known: Profile, factor: float) -> dict[int, float]:
+    rows = {2**power for power in range(known.max_rows.bit_length())} | {known.max_rows}
+    return {each: factor * known.expected_ns(each) / NS_PER_MS for each in sorted(rows) if each <= known.max_rows}
+
+
+def _most_similar(shape: str, known: dict[str, Any]) -> str:
+    """The one of these whose rows have the most similar number of elements."""
+    size = _elements(shape)
+    return min(known, key=lambda each: (abs(_elements(each) - size), each))
+
+
+def _elements(shape: str) -> int:
+    """Of a row; 0 where a label says only how a shape begins."""
+    try:
+        return sum(map(prod, read_shape(shape).values()))
+    except ValueError:
+        return 0

@@ -1,0 +1,63 @@
+"""What a recording says of how long its models take."""
+
+from io import BytesIO
+from typing import Any
+
+import pytest
+
+from tidegate.observation import Recorder, read_log
+from tidegate.recommend.question import Question
+from tidegate.recommend.recommendation import recommend
+from tidegate.recommend.recording import Recording, read_recording, scenario_of_recording
+from tidegate.recommend.trials import Trials
+from tidegate.sim.run import Run, simulate
+from tidegate.workload import PolicyChoice, Scenario
+
+GUESS = {"alpha_ms": 0.05, "beta_ms": 0.5, "max_batch": 8}
+"""What a Tidegate plans with where nobody profiled."""
+TRUE_MS = {rows: 4.0 + 2 * rows for rows in range(1, 9)}
+
+
+def recorded(**changes: Any) -> tuple[Recording, Scenario]:  # noqa: ANN401
+    model = {"name": "m", "slo_ms": 60, "profile": GUESS, **changes}
+    served = Scenario.model_validate(
+        {
+            "warmup_s": 0,
+            "duration_s": 6,
+            "workers": [{"count": 2, "gpu": "T4"}],
+            "models": [model],
+            "arrivals": {"process": "gamma", "shape": 0.4, "rate_rps": 400},
+            "simulation": {"service": {"m": {"profile": {"points_ms": TRUE_MS}}}},
+        }
+    )
+    log = BytesIO()
+    simulate(Run(served, PolicyChoice(name="fifs"), seed=1), observers=[Recorder(log)])
+    header, entries = read_log(log.getvalue().splitlines(keepends=True))
+    recording, given = read_recording(header.setup, entries)
+    return recording, scenario_of_recording(given, "recorded")
+
+
+def test_what_was_observed_counts_more_than_a_guess() -> None:
+    _, scenario = recorded()
+    table = scenario.models[0].profiles["T4"].points_ms
+    assert table is not None
+    assert table == {rows: pytest.approx(TRUE_MS[rows], abs=0.01) for rows in table}
+    assert {1, 8} <= table.keys()
+
+
+def test_shapes_are_recorded_with_their_times() -> None:
+    """Nobody was told of the second shape; the third is too rare to have been measured."""
+    shapes = [
+        {"shape": "x:8", "share": 60},
+        {"shape": "x:16", "share": 40, "times": 2, "told": False},
+        {"shape": "x:17", "share": 0.2, "times": 2, "told": False},
+    ]
+    recording, scenario = recorded(shapes=shapes)
+    (model,) = scenario.models
+    measured = {shape.shape: shape.profiles["T4"].points_ms or {} for shape in model.shapes}
+    assert measured["x:8"][4] == pytest.approx(TRUE_MS[4], abs=0.01)
+    assert measured["x:16"][4] == pytest.approx(2 * TRUE_MS[4], abs=0.01)
+    assert measured["x:17"] == measured["x:16"]
+    question = Question(scenario, recording, only=("eager",), requests=300)
+    found = recommend(question, Trials(jobs=1))
+    assert found.chosen.ours.attainment.mean > 0.5
