@@ -2,6 +2,7 @@
 
 question       what is asked: traffic, hardware, the goal
 recording      traffic out of an event log, cut into windows
+observed       how long batches took in it
 hardware       GPUs in words; a scenario on so many of them
 candidates     what can be run: a policy with options, on whole GPUs or on a planner's layout; what cannot, and why
 planned        a planner's layout as a scenario
@@ -12,6 +13,6 @@ race           the best of many by few runs: successive halving on common random
 held_out       what was chosen, on seeds that did not choose it: means with their intervals
 least          the least hardware that keeps the goal, by bisection
 change         what would change the answer
-assess         all of this for one choice of hardware; recommendation: the answer
+assess         all of this for one choice of hardware; offers: for what could be bought; recommendation: the answer
 verdicts       the answer in words; document: as JSON; page: as HTML; files: to be applied
 """

@@ -15,6 +15,8 @@ from tidegate.workload import PolicyChoice, Scenario, ScenarioError
 
 MOST_BUNDLES = 256
 """So many are bought at most."""
+SLACK = 2
+"""What sufficed in a run is too little on other seeds, perhaps: the least is looked for up to so many times that."""
 TRITONS_MOST = 4
 """Triton is asked for up to so many times what suffices without it."""
 FINALISTS = 3
@@ -65,14 +67,11 @@ class Assessor:
     def __init__(self, trials: Trials) -> None:
         self._trials = trials
 
-    def assess(self, site: Site) -> Assessment | list[Unfit]:
-        """Assess a site; what cannot run on it, where nothing can. Raises TraceError."""
-        enough = self._enough(site) if site.question.buy else site.most
-        if enough is None:
-            goal = f"{site.question.goal:.0%}"
-            return [
-                Unfit((site.words(1),), f"not even {site.words(MOST_BUNDLES)} answer {goal} of every model in time")
-            ]
+    def assess(self, site: Site, enough: int) -> Assessment | list[Unfit]:
+        """Assess a site; what cannot run on it, where nothing can. Raises TraceError.
+
+        `enough`: as many steps of it as there are, or as `enough` says.
+        """
         candidates, unfit = candidates_on(site, enough)
         won = self._race("policies and planners", site, candidates, enough)
         unfit += _by_reason(won.broken)
@@ -87,7 +86,7 @@ class Assessor:
         rivals = [standing.entrant for standing in tuned.standings[:FINALISTS]]
         least = tritons_least = None
         if site.question.buy:
-            least = self._least(site, [best], enough)
+            least = self._least(site, [best], min(SLACK * enough, MOST_BUNDLES))
             tritons_least = self._least(site, rivals, min(TRITONS_MOST * enough, MOST_BUNDLES))
         count = least or enough
         ours = self._measured(site, best, count)
@@ -145,20 +144,25 @@ class Assessor:
         scenario = tightened(site.scenario(candidate.planner, count), slo)
         return Trial(scenario, candidate.choice, seed, load, question.recording, question.requests * longer, goal)
 
-    def _enough(self, site: Site) -> int | None:
-        """So many bundles that some policy keeps the goal with its defaults."""
-        choices = policy_choices(site.plugins, site.question.only)
-        first = [Candidate(choice) for choice in choices if not choice.options]
+    def enough(self, site: Site) -> int | None:
+        """The least bundles with which some policy keeps the goal with its defaults, by a run. Raises TraceError."""
 
         def keeps(count: int) -> bool:
-            try:
-                trials = [self._trial(site, each, count, 0, goal=site.question.goal) for each in first]
-            except (PlanningError, ScenarioError):
-                return True  # whole GPUs are no measure of it: the planners are asked, with one bundle
-            outcomes = self._trials.run(f"{site.words(count)}: enough?", trials)
-            return any(outcome.worst >= site.question.goal for outcome in outcomes)
+            return self.keeps(site, count)
 
-        return first_enough(keeps, MOST_BUNDLES)
+        most = first_enough(keeps, MOST_BUNDLES)
+        return None if most is None else least_count(keeps, most)
+
+    def keeps(self, site: Site, count: int, others: Sequence[Candidate] = ()) -> bool:
+        """Whether some policy with its defaults keeps the goal, or one of some others, by a run. Raises TraceError."""
+        choices = policy_choices(site.plugins, site.question.only)
+        first = [*(Candidate(choice) for choice in choices if not choice.options), *others]
+        try:
+            trials = [self._trial(site, each, count, 0, goal=site.question.goal) for each in first]
+        except (PlanningError, ScenarioError):
+            return True  # whole GPUs are no measure of it: the planners are asked, with one bundle
+        outcomes = self._trials.run(f"{site.words(count)}: enough?", trials)
+        return any(outcome.worst >= site.question.goal for outcome in outcomes)
 
     def _least(self, site: Site, candidates: Sequence[Candidate], most: int, *, known: int | None = None) -> int | None:
         """The least with which one of the candidates keeps the goal; `known`: so much is known to do."""

@@ -7,6 +7,7 @@ from typing import Literal
 from tidegate.host import Plugins
 from tidegate.recommend.assess import Assessment, Assessor
 from tidegate.recommend.candidates import Candidate, Site, Unfit, default_bundle
+from tidegate.recommend.offers import assess_offers
 from tidegate.recommend.question import Question, RecommendError
 from tidegate.recommend.trials import Trials
 from tidegate.workload import Scenario
@@ -69,14 +70,13 @@ def recommend(question: Question, trials: Trials, plugins: Plugins | None = None
         )
     plugins = plugins or Plugins.installed()
     assessor = Assessor(trials)
-    assessed: list[Assessment] = []
-    unfit: list[Unfit] = []
-    for bundle in question.bundles or (default_bundle(question),):
-        found = assessor.assess(Site(question, plugins, bundle))
-        if isinstance(found, Assessment):
-            assessed.append(found)
-        else:
-            unfit += found
+    sites = [Site(question, plugins, bundle) for bundle in question.bundles or (default_bundle(question),)]
+    if question.buy:
+        assessed, unfit = assess_offers(assessor, sites)
+    else:
+        (site,) = sites
+        found = assessor.assess(site, site.most)
+        assessed, unfit = ([found], []) if isinstance(found, Assessment) else ([], found)
     if not assessed:
         reasons = "; ".join(f"{', '.join(each.names)}: {each.why}" for each in unfit)
         raise RecommendError(f"nothing can run: {reasons}")
