@@ -1,6 +1,6 @@
 """Is what `tidegate recommend` says the best there is? Its answer beside an exhaustive search over the same choices.
 
-    python -m bench.recommend [--requests N] [--only NAME ...] [--json FILE]
+    python -m bench.recommend [--requests N] [--only NAME ...] [--recording FILE] [--json FILE]
 
 Five workloads, simulated: a burst of one model, a zoo, OCR with requests of many rows (from an event log), a cluster
 for a model that can be split, and GPUs that can be cut. The exhaustive search runs every candidate and every setting of
@@ -84,14 +84,16 @@ class Compared:
         return 100 * (max(self.best_score, self.best_triton) - self.score)
 
 
-def workloads(requests: int) -> dict[str, Callable[[], Question]]:
-    """The questions, by name; each is made when it is asked."""
+def workloads(requests: int, recording: Path | None = None) -> dict[str, Callable[[], Question]]:
+    """The questions, by name; each is made when it is asked. `recording`: of a server, as one more."""
 
     def asked(given: dict[str, Any], **more: Any) -> Question:  # noqa: ANN401 - fields of a question
         scenario = Scenario.model_validate({"warmup_s": 1, "duration_s": 20, **given})
         return Question(scenario, requests=requests, run_planner=run_planner, **more)
 
+    recorded = {} if recording is None else {recording.stem: lambda: question_of(recording, requests)}
     return {
+        **recorded,
         "burst": lambda: asked(
             {
                 "name": "burst",
@@ -255,10 +257,18 @@ def _ocr(requests: int) -> Question:
     )
     log = BytesIO()
     simulate(Run(served, PolicyChoice(name="fifs"), seed=7), observers=[Recorder(log)])
-    header, entries = read_log(log.getvalue().splitlines(keepends=True))
+    return _question(log.getvalue().splitlines(keepends=True), served.name, requests)
+
+
+def question_of(path: Path, requests: int) -> Question:
+    """What a server recorded. Raises RecordingError, OSError."""
+    return _question(path.read_bytes().splitlines(keepends=True), path.stem, requests)
+
+
+def _question(lines: Sequence[bytes], name: str, requests: int) -> Question:
+    header, entries = read_log(lines)
     recording, given = read_recording(header.setup, entries)
-    scenario = scenario_of_recording(given, served.name)
-    return Question(scenario, recording, requests=requests, run_planner=run_planner)
+    return Question(scenario_of_recording(given, name), recording, requests=requests, run_planner=run_planner)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -266,6 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.recommend", description=__doc__)
     parser.add_argument("--requests", type=int, default=3000, help="in each run of the search; default 3000")
     parser.add_argument("--only", nargs="+", help="some of the workloads")
+    parser.add_argument("--recording", type=Path, metavar="FILE", help="one more workload: an event log of a server")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument("--jobs", type=int, default=-1, help="simulations at once; default: as many as cores")
     options = parser.parse_args(arguments)
@@ -275,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "workload", "answer", "its score", "best of all", "off, points", "Triton", "runs", "s", "all: runs", "s"
     )
     found = []
-    for name, ask in workloads(options.requests).items():
+    for name, ask in workloads(options.requests, options.recording).items():
         if options.only and name not in options.only:
             continue
         try:

@@ -1,6 +1,6 @@
 """Does what `tidegate recommend` promises come true? Emulated GPUs behind the real tritonserver.
 
-    python -m bench.recommend_live [--seconds S] [--only NAME ...] [--json FILE]
+    python -m bench.recommend_live [--seconds S] [--only NAME ...] [--recording FILE] [--json FILE]
 
 The workloads of `bench.recommend`, so many times slower that two cores carry them. Each is asked as a person would: its
 models are profiled through an emulated Triton, `recommend` answers from these profiles and writes its files
@@ -26,7 +26,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.recommend import run_planner, workloads
+from bench.recommend import question_of, run_planner, workloads
 from tidegate.documents import BlockLatencies, BlockProfile, read_shape
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.files import CONFIG, SCENARIO, host_of, write_files
@@ -37,7 +37,7 @@ from tidegate.recommend.recommendation import Recommendation, recommend
 from tidegate.recommend.trials import Trials
 from tidegate.recommend.verdicts import verdicts
 from tidegate.sim.run import Run, simulate
-from tidegate.workload import PolicyChoice, Scenario, read_scenario
+from tidegate.workload import PolicyChoice, Scenario, mean_rate_rps, read_scenario
 from tidegate.workload.scenario import ModelSpec
 from tidegate.workload.workers import WorkerSpec
 from tidegate_loadtest.connection import Connection, LoadTestError
@@ -52,6 +52,8 @@ WARMUP_S = 3.0
 SIZES, SAMPLES = (1, 2, 4, 8, 16), 5
 SEED = 5000
 """That of the requests that are sent; `recommend` has seen others."""
+GPUS_AS_RECORDED, MORE_LOAD = 4, 1.2
+"""What was recorded from one, by so many, each with so many times the load."""
 AIM = 0.03
 Tables = dict[tuple[str, str], dict[int, float]]
 """Milliseconds by rows, by (model, kind of worker)."""
@@ -66,10 +68,12 @@ class Asked:
     """Times that of `bench.recommend`."""
 
 
-def live_workloads(requests: int) -> dict[str, Callable[[], Asked]]:
-    """By name; each is made when its turn comes."""
+def live_workloads(requests: int, recording: Path | None = None) -> dict[str, Callable[[], Asked]]:
+    """By name; each is made when its turn comes. `recording`: what a server recorded, as one more."""
     made = workloads(requests)
+    recorded = {} if recording is None else {recording.stem: lambda: Asked(_as_recorded(recording, requests), 1)}
     return {
+        **recorded,
         "burst": lambda: slowed(made["burst"](), 8),
         "zoo": lambda: slowed(made["zoo"](), 16),
         "lines of text": lambda: Asked(_lines_of_text(requests), 1),
@@ -120,6 +124,20 @@ def _slowed_blocks(profile: BlockProfile, factor: float, added_ms: dict[str, flo
     )
 
 
+def _as_recorded(path: Path, requests: int) -> Question:
+    """The models of a recording, with the times and the shapes that it says, on more GPUs and under more load.
+
+    A cluster is emulated for a scenario, so that its requests are drawn: of the recorded mix, in bursts.
+    """
+    recorded = question_of(path, requests).scenario
+    given = recorded.model_dump(mode="json", exclude_defaults=True)
+    kind, rate_rps = recorded.workers[0].gpu, mean_rate_rps(recorded)
+    given["workers"] = [{"count": GPUS_AS_RECORDED, "gpu": kind}]
+    given["arrivals"] = {"process": "gamma", "shape": 0.5, "rate_rps": MORE_LOAD * GPUS_AS_RECORDED * rate_rps}
+    scenario = Scenario.model_validate(given | {"warmup_s": WARMUP_S, "duration_s": 60})
+    return Question(scenario, requests=requests, run_planner=run_planner)
+
+
 def _lines_of_text(requests: int) -> Question:
     """A recogniser of lines of unlike widths, and the detector before it."""
     widths = {320: 60, 480: 15, 640: 10, 800: 6, 960: 5}
@@ -147,7 +165,7 @@ def _lines_of_text(requests: int) -> Question:
                     ],
                 },
             ],
-            "arrivals": {"process": "gamma", "shape": 0.5, "rate_rps": 150},
+            "arrivals": {"process": "gamma", "shape": 0.5, "rate_rps": 230},
         }
     )
     return Question(scenario, requests=requests, run_planner=run_planner)
@@ -411,9 +429,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=25.0, help="measured window of every live run; default 25")
     parser.add_argument("--requests", type=int, default=1000, help="in each run of the search; default 1000")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the workloads")
+    parser.add_argument("--recording", type=Path, metavar="FILE", help="one more workload: what a server recorded")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args()
-    known = live_workloads(options.requests)
+    known = live_workloads(options.requests, options.recording)
     if unknown := set(options.only or ()) - set(known):
         parser.error(f"no such workload: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     console = Console(width=None if os.isatty(1) else 240)

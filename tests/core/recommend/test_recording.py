@@ -43,6 +43,16 @@ def test_what_was_observed_counts_more_than_a_guess() -> None:
     assert table is not None
     assert table == {rows: pytest.approx(TRUE_MS[rows], abs=0.01) for rows in table}
     assert {1, 8} <= table.keys()
+    assert scenario.models[0].slo_ms == 60
+
+
+def test_what_ran_in_one_size_grows_with_its_rows_as_a_similar_shape_does() -> None:
+    """Width 16 came so rarely that it never shared a batch."""
+    shapes = [{"shape": "x:8", "share": 100}, {"shape": "x:16", "share": 4, "times": 2, "told": False}]
+    _, scenario = recorded(shapes=shapes, slo_ms=40)
+    rare = next(shape for shape in scenario.models[0].shapes if shape.shape == "x:16").profiles["T4"].points_ms or {}
+    assert rare[1] == pytest.approx(2 * TRUE_MS[1], abs=0.01)
+    assert rare[max(rare)] == pytest.approx(2 * TRUE_MS[max(rare)], rel=0.02)
 
 
 def test_shapes_are_recorded_with_their_times() -> None:

@@ -16,6 +16,8 @@ ENOUGH_LEGS = 20
 """Fewer legs of a kind tell less than what was known before."""
 ENOUGH_OF_A_SIZE = 3
 """So many legs of one size have a median that is worth something."""
+ALIKE = 2.0
+"""What is off by such a factor was a guess."""
 
 
 class Observed(Reader):
@@ -38,19 +40,41 @@ class Observed(Reader):
     def points_ms(self, model: str, kind: str, shape: str, max_rows: int) -> dict[int, float] | None:
         """Milliseconds by rows: as observed, else as known at the start; None: neither."""
         known = self._known.get((model, kind, shape))
-        table = self._took_ms[model, kind, shape]
-        medians = {rows: median(took) for rows, took in sorted(table.items()) if len(took) >= ENOUGH_OF_A_SIZE}
-        if sum(map(len, table.values())) < ENOUGH_LEGS or not medians:
+        medians = self._medians(model, kind, shape)
+        if not medians:
             return None if known is None else _points(known, 1.0)
-        if len(medians) == 1 and known is not None:
+        if len(medians) == 1:
             ((rows, took_ms),) = medians.items()
-            return _points(known, took_ms * NS_PER_MS / known.expected_ns(rows))
-        if len(medians) > 1:
-            largest = max(medians)
-            slope_ms = max(0.0, linear_regression(list(medians), list(medians.values())).slope)
-            if largest < max_rows:
-                medians[max_rows] = medians[largest] + slope_ms * (max_rows - largest)
+            like = self._similar(model, kind, shape, max_rows)
+            if known is not None and 1 / ALIKE < took_ms * NS_PER_MS / known.expected_ns(rows) < ALIKE:
+                like = known  # it was measured, not guessed
+            if like is None:  # so many rows take so many times as long, at most
+                return {rows: took_ms} | ({max_rows: took_ms * max_rows / rows} if rows < max_rows else {})
+            return _points(like, took_ms * NS_PER_MS / like.expected_ns(rows))
+        largest = max(medians)
+        slope_ms = max(0.0, linear_regression(list(medians), list(medians.values())).slope)
+        if largest < max_rows:
+            medians[max_rows] = medians[largest] + slope_ms * (max_rows - largest)
         return medians
+
+    def _medians(self, model: str, kind: str, shape: str) -> dict[int, float]:
+        """By rows; empty where too little ran."""
+        table = self._took_ms.get((model, kind, shape), {})
+        if sum(map(len, table.values())) < ENOUGH_LEGS:
+            return {}
+        return {rows: median(took) for rows, took in sorted(table.items()) if len(took) >= ENOUGH_OF_A_SIZE}
+
+    def _similar(self, model: str, kind: str, shape: str, max_rows: int) -> Profile | None:
+        """What batches of the most similar shape take of which several sizes ran; None: of none did."""
+        others = {
+            other: medians
+            for name, its, other in self._took_ms
+            if (name, its) == (model, kind) and len(medians := self._medians(model, kind, other)) > 1
+        }
+        if not others:
+            return None
+        points_ms = others[_most_similar(shape, others)]
+        return Profile.from_points(model, points_ms, max_rows=max_rows, kind=kind, shape=shape)
 
     def of_model(self, model: str, counts: dict[str, int], max_rows: int) -> dict[str, Any]:
         """Its `profiles` and `shapes` as a scenario lists them; `counts`: its requests by shape.
@@ -88,7 +112,7 @@ class Observed(Reader):
 
 def _points(known: Profile, factor: float) -> dict[int, float]:
     rows = {2**power for power in range(known.max_rows.bit_length())} | {known.max_rows}
-    return {each: factor * known.expected_ns(each) / NS_PER_MS for each in sorted(rows) if each <= known.max_rows}
+    return {each: factor * known.expected_ns(each) / NS_PER_MS for each in sorted(rows)}
 
 
 def _most_similar(shape: str, known: dict[str, Any]) -> str:

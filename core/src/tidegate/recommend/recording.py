@@ -6,7 +6,7 @@ turns: those with even numbers choose, the others judge.
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -22,6 +22,8 @@ WINDOWS = 16
 """Into so many windows a recording is cut."""
 FIRST_HELD_OUT = 1000
 """The seeds from here on judge what the others chose."""
+KEPT_FREE = 0.1
+"""The largest share of an SLO that a Tidegate keeps free for the way back: so much less its requests have."""
 LEAST_REQUESTS = 400
 """Fewer tell nothing."""
 
@@ -75,7 +77,9 @@ class Recording:
 
 
 def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[Recording, dict[str, Any]]:
-    """What arrived, and the models as a scenario lists them, with the SLO that half of their requests had or exceeded.
+    """What arrived, and the models as a scenario lists them.
+
+    Their SLO is the one that they were served with, where their requests had about that, else what half of them had.
 
     Raises RecordingError, and ValueError for a log that is none.
     """
@@ -119,7 +123,7 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[Recording
         raise RecordingError("models that are split were recorded: describe them in a scenario, whole, with --blocks")
     models = [
         {
-            **_as_listed(setup, name, median(slos_ns[name]) if slos_ns[name] else None, sizes[name]),
+            **_as_listed(setup, name, slos_ns[name], sizes[name]),
             **observed.of_model(name, asked[name], _most_rows(setup, name)),
         }
         for name in known_models
@@ -134,12 +138,18 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[Recording
     }
 
 
-def _as_listed(setup: Setup, name: str, slo_ns: float | None, sizes: dict[int, int]) -> dict[str, Any]:
-    """A model as a scenario lists it, but for how long it takes."""
+def _as_listed(setup: Setup, name: str, had_ns: Sequence[int], sizes: dict[int, int]) -> dict[str, Any]:
+    """A model as a scenario lists it, but for how long it takes; `had_ns`: the time that its requests had."""
+    own = next(model for model in setup.models if model.name == name)
+    slo_ns = median(had_ns) if had_ns else None
+    if slo_ns is not None and own.slo_ns is not None and (1 - KEPT_FREE) * own.slo_ns <= slo_ns <= own.slo_ns:
+        slo_ns = own.slo_ns
     return {
         "name": name,
         "slo_ms": None if slo_ns is None else slo_ns / NS_PER_MS,
-        "max_batch": _most_rows(setup, name),
+        "late": own.late,
+        "batch": "merge" if own.merges else "alone",
+        "max_batch": own.max_rows,
         "share": sum(sizes.values()),
         "rows": {"distribution": "table", "values": sorted(sizes), "weights": [sizes[rows] for rows in sorted(sizes)]},
     }

@@ -1,12 +1,15 @@
 """One simulated run of a candidate, and what it tells."""
 
+from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass, field
 
 from tidegate.api import NEVER, ms_to_ns
 from tidegate.host import PluginError
 from tidegate.recommend.recording import Recording
 from tidegate.sim.run import Run, SimulationError, simulate
-from tidegate.workload import PolicyChoice, RequestSequence, Scenario
+from tidegate.workload import PolicyChoice, RequestSequence, Scenario, draw_requests
+from tidegate.workload.arrivals import NS_PER_S
 from tidegate.workload.scenario import ProcessSpec, TraceSpec
 from tidegate.workload.traces import read_trace
 
@@ -14,6 +17,8 @@ GOLDEN = 0.6180339887
 """Seeds of a trace begin at parts of it that are spread evenly, however many there are."""
 LEAST_S, SLOS_OF_WINDOW, SLOS_OF_WARMUP = 1.0, 40, 10
 """A window lasts so long at least: seconds, and times the longest SLO. So does a warm-up."""
+FEW = 20
+"""A model with fewer requests in a window is not judged by itself: one of them that is late would decide."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Outcome:
     attainment: float = 0.0
     """That of all requests."""
     models: dict[str, float] = field(default_factory=dict)
-    """That of each model; those of which nothing arrived are left out."""
+    """That of each model; those of which few requests arrived are left out."""
     p99_ms: float | None = None
     busy_share: float = 0.0
     missed: bool = False
@@ -61,8 +66,13 @@ class Outcome:
 def run_trial(trial: Trial) -> Outcome:
     """Run it. Raises TraceError."""
     scenario = windowed(trial)
-    requests = _recorded(trial, scenario) if trial.recording is not None else None
-    limit = None if trial.goal is None else 1 - trial.goal
+    if trial.recording is not None:
+        requests = _recorded(trial, scenario)
+    else:
+        requests = draw_requests(scenario, trial.seed, trial.load)
+    counts = Counter(requests.model[bisect_left(requests.at_ns, round(scenario.warmup_s * NS_PER_S)) :])
+    # Of a model with few requests a single one that is late would end the run.
+    limit = None if trial.goal is None or min(counts.values(), default=FEW) < FEW else 1 - trial.goal
     run = Run(scenario, trial.choice, trial.seed, load=trial.load, bad_limit=limit)
     try:
         result = simulate(run, requests=requests)
@@ -71,7 +81,7 @@ def run_trial(trial: Trial) -> Outcome:
     row = result.total
     return Outcome(
         row.attainment,
-        {each.model: each.attainment for each in result.rows[1:] if each.accepted},
+        {each.model: each.attainment for each in result.rows[1:] if each.accepted >= FEW},
         row.p99_ms,
         row.busy_share,
         result.stopped_early,

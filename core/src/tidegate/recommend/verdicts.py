@@ -4,6 +4,7 @@ from tidegate.recommend.assess import Assessment, Changed
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.held_out import Interval, Measured
 from tidegate.recommend.recommendation import Recommendation
+from tidegate.recommend.trial import FEW
 from tidegate.report.words import limit, listed, plural, share
 
 SETTINGS = {
@@ -19,7 +20,7 @@ MARGIN = 0.005
 def verdicts(found: Recommendation) -> list[str]:
     """Sentences, the answer first."""
     said = [_answer(found)]
-    said += filter(None, (_beside(found), _saved(found), _offers(found)))
+    said += filter(None, (_beside(found), _too_few(found), _saved(found), _offers(found)))
     return [*said, *_changes(found)]
 
 
@@ -72,6 +73,16 @@ def _beside(found: Recommendation) -> str:
     else:
         what = f"is not shown to be better ({low:+.1f} to {high:+.1f} points)"
     return f"The best of all that Tidegate has, {chosen.candidate.title}, {what}."
+
+
+def _too_few(found: Recommendation) -> str:
+    """Which models are rare."""
+    judged = found.chosen.ours.models
+    rare = [model.name for model in found.question.scenario.models if model.share and model.name not in judged]
+    if not rare:
+        return ""
+    remedy = "record for longer" if found.question.recording is not None else "--requests has more in each run"
+    return f"{listed(rare)} had fewer than {FEW} requests in a run, too few to be judged by their own: {remedy}."
 
 
 def _saved(found: Recommendation) -> str:
