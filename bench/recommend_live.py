@@ -52,7 +52,7 @@ WARMUP_S = 3.0
 SIZES, SAMPLES = (1, 2, 4, 8, 16), 5
 SEED = 5000
 """That of the requests that are sent; `recommend` has seen others."""
-GPUS_AS_RECORDED, MORE_LOAD = 4, 1.2
+GPUS_AS_RECORDED, MORE_LOAD = 2, 3.2
 """What was recorded from one, by so many, each with so many times the load."""
 AIM = 0.03
 Tables = dict[tuple[str, str], dict[int, float]]
@@ -78,7 +78,7 @@ def live_workloads(requests: int, recording: Path | None = None) -> dict[str, Ca
         "zoo": lambda: slowed(made["zoo"](), 16),
         "lines of text": lambda: Asked(_lines_of_text(requests), 1),
         "split model": lambda: slowed(made["split model"](), 3),
-        "slices": lambda: slowed(made["slices"](), 4),
+        "slices, nothing merges": lambda: slowed(_alone(made["slices"](), 400), 4),
     }
 
 
@@ -99,6 +99,15 @@ def slowed(question: Question, factor: float) -> Asked:
     blocks = {name: _slowed_blocks(profile, factor, {}) for name, profile in question.blocks.items()}
     scenario = Scenario.model_validate(given | {"warmup_s": WARMUP_S * 2, "duration_s": 60})
     return Asked(replace(question, scenario=scenario, blocks=blocks), factor)
+
+
+def _alone(question: Question, rate_rps: float) -> Question:
+    """A question about a model of which each request runs by itself: what MIG slices are for."""
+    given = question.scenario.model_dump(mode="json", exclude_defaults=True)
+    for model in given["models"]:
+        model["batch"] = "alone"
+    given["arrivals"]["rate_rps"] = rate_rps
+    return replace(question, scenario=Scenario.model_validate(given))
 
 
 def _slowed_blocks(profile: BlockProfile, factor: float, added_ms: dict[str, float]) -> BlockProfile:
@@ -160,8 +169,7 @@ def _lines_of_text(requests: int) -> Question:
                     "share": 4,
                     "profile": {"alpha_ms": 3, "beta_ms": 12, "max_batch": 16},
                     "shapes": [
-                        {"shape": f"x:3,48,{width}", "share": share, "times": width / 320}
-                        for width, share in widths.items()
+                        {"shape": f"x:{width}", "share": share, "times": width / 320} for width, share in widths.items()
                     ],
                 },
             ],
@@ -426,8 +434,8 @@ def _figures(side: Side) -> tuple[str, ...]:
 def main() -> None:
     """Run it, write its figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.recommend_live", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=25.0, help="measured window of every live run; default 25")
-    parser.add_argument("--requests", type=int, default=1000, help="in each run of the search; default 1000")
+    parser.add_argument("--seconds", type=float, default=15.0, help="measured window of every live run; default 15")
+    parser.add_argument("--requests", type=int, default=800, help="in each run of the search; default 800")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the workloads")
     parser.add_argument("--recording", type=Path, metavar="FILE", help="one more workload: what a server recorded")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
