@@ -243,7 +243,7 @@ def compare(name: str, asked: Asked, seconds: float, work: Path) -> Compared:
     return Compared(
         name,
         f"{found.verdict}: {found.candidate.title} on {chosen.site.words(found.count)}",
-        float(truth.arrivals.rate_rps),  # type: ignore[union-attr, arg-type] - processes, all of them
+        mean_rate_rps(truth),
         asked.slower,
         ours,
         triton,

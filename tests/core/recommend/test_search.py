@@ -11,7 +11,7 @@ from tidegate.host import Plugins
 from tidegate.recommend import trials as trials_module
 from tidegate.recommend.hardware import in_words, parse_gpus, parse_offer
 from tidegate.recommend.held_out import interval_of
-from tidegate.recommend.least import first_enough, least_count
+from tidegate.recommend.least import first_enough, least_around, least_count
 from tidegate.recommend.race import FAR, race
 from tidegate.recommend.trial import Outcome, Trial
 from tidegate.recommend.trials import Trials
@@ -125,6 +125,22 @@ def test_the_least_that_keeps_the_goal(needed: int) -> None:
     assert len(tried) <= 6
     enough = first_enough(lambda count: count >= needed, 16)
     assert enough is None if needed > 16 else enough is not None and needed <= enough < 2 * needed
+
+
+@pytest.mark.parametrize("start", [1, 7, 16, 20])
+@pytest.mark.parametrize("needed", [1, 2, 6, 7, 8, 11, 16, 17])
+def test_the_least_is_found_from_where_it_may_be(needed: int, start: int) -> None:
+    tried: list[int] = []
+
+    def keeps(count: int) -> bool:
+        tried.append(count)
+        return count >= needed
+
+    assert least_around(keeps, start, 16) == (needed if needed <= 16 else None)
+    assert len(tried) == len(set(tried)) <= 9
+    assert 0 < min(tried) <= max(tried) <= 16
+    if needed in {start, start + 1} and needed <= 16:
+        assert len(tried) <= 2
 
 
 def test_intervals_hold_the_mean_and_end_where_figures_do() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tidegate.api import PlanningError
 from tidegate.recommend.candidates import Candidate, Site, Unfit, candidates_on, policy_choices
 from tidegate.recommend.held_out import HELD_OUT_SEEDS, Interval, Measured, gain_of, measured
-from tidegate.recommend.least import first_enough, least_count
+from tidegate.recommend.least import first_enough, least_around, least_count
 from tidegate.recommend.race import Race, race
 from tidegate.recommend.trial import Trial
 from tidegate.recommend.trials import Trials
@@ -86,15 +86,16 @@ class Assessor:
         rivals = [standing.entrant for standing in tuned.standings[:FINALISTS]]
         least = tritons_least = None
         if site.question.buy:
-            least = self._least(site, [best], min(SLACK * enough, MOST_BUNDLES))
-            tritons_least = self._least(site, rivals, min(TRITONS_MOST * enough, MOST_BUNDLES))
+            least = self._least(site, [best], enough, min(SLACK * enough, MOST_BUNDLES))
+            tritons_least = self._least(site, rivals, least or enough, min(TRITONS_MOST * enough, MOST_BUNDLES))
         count = least or enough
         ours = self._measured(site, best, count)
         theirs = [(rival, self._measured(site, rival, count)) for rival in rivals]
         if not site.question.buy:  # whether all that there is will do is known from these
             goal = site.question.goal
-            least = self._least(site, [best] if ours.keeps(goal) else [], enough, known=enough)
-            tritons_least = self._least(site, [each for each, its in theirs if its.keeps(goal)], enough, known=enough)
+            keeping = [each for each, its in theirs if its.keeps(goal)]
+            least = self._least(site, [best] if ours.keeps(goal) else [], enough, enough, known=enough)
+            tritons_least = self._least(site, keeping, enough, enough, known=enough)
         triton, measured_triton = max(theirs, key=lambda pair: sum(pair[1].scores), default=(None, None))
         return Assessment(
             site,
@@ -164,8 +165,10 @@ class Assessor:
         outcomes = self._trials.run(f"{site.words(count)}: enough?", trials)
         return any(outcome.worst >= site.question.goal for outcome in outcomes)
 
-    def _least(self, site: Site, candidates: Sequence[Candidate], most: int, *, known: int | None = None) -> int | None:
-        """The least with which one of the candidates keeps the goal; `known`: so much is known to do."""
+    def _least(
+        self, site: Site, candidates: Sequence[Candidate], start: int, most: int, *, known: int | None = None
+    ) -> int | None:
+        """The least with which one of the candidates keeps the goal, near `start`; `known`: so much is known to do."""
         if not (site.divisible and candidates):
             return None
         goal = site.question.goal
@@ -189,7 +192,7 @@ class Assessor:
                 for group in groups
             )
 
-        return least_count(keeps, most)
+        return least_around(keeps, start, most)
 
     def _measured(
         self,

@@ -59,7 +59,7 @@ class Observed(Reader):
 
     def _medians(self, model: str, kind: str, shape: str) -> dict[int, float]:
         """By rows; empty where too little ran."""
-        table = self._took_ms.get((model, kind, shape), {})
+        table: dict[int, list[float]] = self._took_ms.get((model, kind, shape), {})
         if sum(map(len, table.values())) < ENOUGH_LEGS:
             return {}
         return {rows: median(took) for rows, took in sorted(table.items()) if len(took) >= ENOUGH_OF_A_SIZE}
