@@ -113,7 +113,7 @@ def recommend(
                 (Bundle(parse_gpus(gpus)),) if gpus is not None else tuple(map(parse_offer, any_of or ())),
                 buy=bool(any_of),
                 goal=goal,
-                blocks=_blocks(blocks or ()),
+                blocks=_blocks(blocks or (), [model.name for model in scenario.models]),
                 run_planner=partial(_plan, planning_s, errors),
                 only=tuple(policy or ()),
                 requests=requests,
@@ -163,16 +163,17 @@ def _traffic(
 
     with source.open("rb") as lines:
         try:
-            header, entries = read_log(lines)
+            # Of a Tidegate that records still, or was killed, the last line may be a part of one.
+            header, entries = read_log(line for line in lines if line.endswith(b"\n"))
             recording, given = read_recording(header.setup, entries)
         except ValueError as error:
             raise RecordingError(f"{source}: {error}") from error
     return scenario_of_recording(changed_by(source, given, changed), source.stem), recording
 
 
-def _blocks(texts: "Iterable[str]") -> "dict[str, BlockProfile]":
+def _blocks(texts: "Iterable[str]", models: "list[str]") -> "dict[str, BlockProfile]":
     """Block profiles by model. Raises DocumentError, RecommendError."""
-    from tidegate.documents import BlockProfile, read_document
+    from tidegate.documents import BlockProfile, did_you_mean, read_document
     from tidegate.recommend.question import RecommendError
 
     found = {}
@@ -180,6 +181,8 @@ def _blocks(texts: "Iterable[str]") -> "dict[str, BlockProfile]":
         model, equals, path = text.partition("=")
         if not (model and equals and path):
             raise RecommendError(f"--blocks {text!r}: give MODEL=FILE")
+        if model not in models:
+            raise RecommendError(f"--blocks {text!r}: no such model{did_you_mean(model, models, 'there are')}")
         found[model] = read_document(Path(path), BlockProfile)
     return found
 

@@ -2,14 +2,15 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from tidegate.documents import wrong_fields
+from tidegate.documents import did_you_mean, wrong_fields
 from tidegate.workload import Scenario, ScenarioError
+from tidegate.workload.scenario import ModelSpec
 
 _ENTRY = re.compile(r"(?:(\d{1,4})\s*[x*]\s*)?([^\s=,+]+)")
 
@@ -60,6 +61,18 @@ def parse_offer(text: str) -> Bundle:
     if number is not None and not 0 < number < float("inf"):
         raise ScenarioError(f"--any-of {text!r}: {price!r} is no price: give one such as A100=2.5")
     return Bundle(parse_gpus(gpus), number)
+
+
+def check_measured(models: Iterable[ModelSpec], products: Iterable[str]) -> None:
+    """Raises ScenarioError for a product on which, whole or cut, nobody measured some model."""
+    known = {model.name: list(model.profiles) for model in models if model.profiles}
+    for product in dict.fromkeys(products):
+        for name, kinds in known.items():
+            if not any(kind == product or kind.startswith(f"{product}/") for kind in kinds):
+                raise ScenarioError(
+                    f"{product}: nobody measured {name!r} on it{did_you_mean(product, kinds, 'measured on')}. Do "
+                    f"so with `tidegate profile --kind {product}` and add that to its `profiles`, or name other GPUs"
+                )
 
 
 def gpus_of_scenario(scenario: Scenario) -> tuple[str, ...] | None:

@@ -7,6 +7,7 @@ from typing import Literal
 from tidegate.host import Plugins
 from tidegate.recommend.assess import Assessment, Assessor
 from tidegate.recommend.candidates import Candidate, Site, Unfit, default_bundle
+from tidegate.recommend.hardware import check_measured
 from tidegate.recommend.offers import assess_offers
 from tidegate.recommend.question import Question, RecommendError
 from tidegate.recommend.trials import Trials
@@ -61,13 +62,17 @@ class Recommendation:
 def recommend(question: Question, trials: Trials, plugins: Plugins | None = None) -> Recommendation:
     """Find out what to run.
 
-    Raises RecommendError where nothing can run, or no model has an SLO; PluginError, TraceError.
+    Raises RecommendError where nothing can run, or no model has an SLO; ScenarioError for a GPU on which nobody
+    measured a model; PluginError, TraceError.
     """
     if all(model.slo_ms is None for model in question.scenario.models):
         raise RecommendError(
             "no model has an SLO, so nothing is better than anything else: say with slo_ms (--set models.*.slo_ms=50) "
             "how soon answers are wanted"
         )
+    whole = [model for model in question.scenario.models if model.name not in question.blocks]
+    if question.scenario.layout is None:
+        check_measured(whole, (product for bundle in question.bundles for product in bundle.gpus))
     plugins = plugins or Plugins.installed()
     assessor = Assessor(trials)
     sites = [Site(question, plugins, bundle) for bundle in question.bundles or (default_bundle(question),)]

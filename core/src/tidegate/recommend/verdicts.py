@@ -82,7 +82,7 @@ def _too_few(found: Recommendation) -> str:
     if not rare:
         return ""
     remedy = "record for longer" if found.question.recording is not None else "--requests has more in each run"
-    return f"{listed(rare)} had fewer than {FEW} requests in a run, too few to be judged by their own: {remedy}."
+    return f"{listed(rare)} had fewer than {FEW} requests in a run, too few to be judged alone: {remedy}."
 
 
 def _saved(found: Recommendation) -> str:
