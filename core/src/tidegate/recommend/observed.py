@@ -58,7 +58,7 @@ class Observed(Reader):
         return medians
 
     def _medians(self, model: str, kind: str, shape: str) -> dict[int, float]:
-        """By rows; empty where too little ran."""
+        """Medians by rows; empty where too little ran."""
         table: dict[int, list[float]] = self._took_ms.get((model, kind, shape), {})
         if sum(map(len, table.values())) < ENOUGH_LEGS:
             return {}
@@ -122,7 +122,7 @@ def _most_similar(shape: str, known: dict[str, Any]) -> str:
 
 
 def _elements(shape: str) -> int:
-    """Of a row; 0 where a label says only how a shape begins."""
+    """The elements of a row; 0 where a label says only how a shape begins."""
     try:
         return sum(map(prod, read_shape(shape).values()))
     except ValueError:

@@ -9,7 +9,7 @@ from tidegate.report.words import limit as limit_words
 
 
 def assess_offers(assessor: Assessor, sites: Sequence[Site]) -> tuple[list[Assessment], list[Unfit]]:
-    """Those that may be the cheapest, in the order given, and why the others are not. Raises TraceError."""
+    """Assess those that may be the cheapest, in the order given; why the others are not. Raises TraceError."""
     needed = {number: assessor.enough(site) for number, site in enumerate(sites)}
     order = sorted(needed, key=lambda number: _cost(sites[number], needed[number]))
     assessed: dict[int, Assessment] = {}

@@ -31,9 +31,9 @@ class Trials:
     count: int = 0
     """How many were run."""
     _known: dict[Key, Outcome] = field(default_factory=dict)
-    """Of runs that were carried out to the end."""
+    """What came of runs that were carried out to the end."""
     _stopped: dict[Key, tuple[float, Outcome]] = field(default_factory=dict)
-    """Of runs that were not, and the goal that they missed."""
+    """The goal that other runs missed, and what they had come to."""
     _digests: dict[int, tuple[Scenario, str]] = field(default_factory=dict)
 
     def run(self, label: str, trials: Sequence[Trial]) -> list[Outcome]:
