@@ -16,7 +16,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,13 +26,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.recommend import question_of, run_planner, workloads
-from tidegate.documents import BlockLatencies, BlockProfile, read_shape
+from bench.slowed_workloads import WARMUP_S, Asked, live_workloads, slowed_blocks
+from tidegate.documents import read_shape
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.files import CONFIG, SCENARIO, host_of, write_files
 from tidegate.recommend.hardware import on_gpus
 from tidegate.recommend.held_out import Measured
-from tidegate.recommend.question import Question
 from tidegate.recommend.recommendation import Recommendation, recommend
 from tidegate.recommend.trials import Trials
 from tidegate.recommend.verdicts import verdicts
@@ -48,135 +47,10 @@ from tidegate_loadtest.profiler import measure_profiles
 from tidegate_loadtest.progress_bar import progress_bar
 from tidegate_loadtest.scenario_run import LiveResult, LiveRun, run_live
 
-WARMUP_S = 3.0
 SIZES, SAMPLES = (1, 2, 4, 8, 16), 5
 SEED = 5000
 """That of the requests that are sent; `recommend` has seen others."""
-GPUS_AS_RECORDED, MORE_LOAD = 2, 3.2
-"""What was recorded from one, by so many, each with so many times the load."""
 AIM = 0.03
-Tables = dict[tuple[str, str], dict[int, float]]
-"""Milliseconds by rows, by (model, kind of worker)."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A workload as it truly is, and how to name it."""
-
-    question: Question
-    slower: float
-    """Times that of `bench.recommend`."""
-
-
-def live_workloads(requests: int, recording: Path | None = None) -> dict[str, Callable[[], Asked]]:
-    """By name; each is made when its turn comes. `recording`: what a server recorded, as one more."""
-    made = workloads(requests)
-    recorded = {} if recording is None else {recording.stem: lambda: Asked(_as_recorded(recording, requests), 1)}
-    return {
-        **recorded,
-        "burst": lambda: slowed(made["burst"](), 8),
-        "zoo": lambda: slowed(made["zoo"](), 16),
-        "lines of text": lambda: Asked(_lines_of_text(requests), 1),
-        "split model": lambda: slowed(made["split model"](), 3),
-        "slices, nothing merges": lambda: slowed(_alone(made["slices"](), 400), 4),
-    }
-
-
-def slowed(question: Question, factor: float) -> Asked:
-    """A question of which everything takes so many times as long."""
-    given = question.scenario.model_dump(mode="json", exclude_defaults=True)
-    for model in given["models"]:
-        model["slo_ms"] *= factor
-        for spec in filter(None, (model.get("profile"), *model.get("profiles", {}).values())):
-            for name in ("alpha_ms", "beta_ms"):
-                if spec.get(name) is not None:
-                    spec[name] *= factor
-            if spec.get("points_ms"):
-                spec["points_ms"] = {rows: factor * took_ms for rows, took_ms in spec["points_ms"].items()}
-    given["arrivals"]["rate_rps"] /= factor
-    if "network" in given:
-        given["network"]["gbps"] /= factor
-    blocks = {name: _slowed_blocks(profile, factor, {}) for name, profile in question.blocks.items()}
-    scenario = Scenario.model_validate(given | {"warmup_s": WARMUP_S * 2, "duration_s": 60})
-    return Asked(replace(question, scenario=scenario, blocks=blocks), factor)
-
-
-def _alone(question: Question, rate_rps: float) -> Question:
-    """A question about a model of which each request runs by itself: what MIG slices are for."""
-    given = question.scenario.model_dump(mode="json", exclude_defaults=True)
-    for model in given["models"]:
-        model["batch"] = "alone"
-    given["arrivals"]["rate_rps"] = rate_rps
-    return replace(question, scenario=Scenario.model_validate(given))
-
-
-def _slowed_blocks(profile: BlockProfile, factor: float, added_ms: dict[str, float]) -> BlockProfile:
-    """Blocks that take so many times as long, and what measuring through a server adds."""
-    return profile.model_copy(
-        update={
-            "latencies": [
-                BlockLatencies(
-                    kind=each.kind,
-                    share=each.share,
-                    rows=each.rows,
-                    latency_us=[
-                        [
-                            factor * took_us + 1000 * added_ms.get(each.kind, 0.0) / len(each.latency_us)
-                            for took_us in row
-                        ]
-                        for row in each.latency_us
-                    ],
-                )
-                for each in profile.latencies
-            ]
-        }
-    )
-
-
-def _as_recorded(path: Path, requests: int) -> Question:
-    """The models of a recording, with the times and the shapes that it says, on more GPUs and under more load.
-
-    A cluster is emulated for a scenario, so that its requests are drawn: of the recorded mix, in bursts.
-    """
-    recorded = question_of(path, requests).scenario
-    given = recorded.model_dump(mode="json", exclude_defaults=True)
-    kind, rate_rps = recorded.workers[0].gpu, mean_rate_rps(recorded)
-    given["workers"] = [{"count": GPUS_AS_RECORDED, "gpu": kind}]
-    given["arrivals"] = {"process": "gamma", "shape": 0.5, "rate_rps": MORE_LOAD * GPUS_AS_RECORDED * rate_rps}
-    scenario = Scenario.model_validate(given | {"warmup_s": WARMUP_S, "duration_s": 60})
-    return Question(scenario, requests=requests, run_planner=run_planner)
-
-
-def _lines_of_text(requests: int) -> Question:
-    """A recogniser of lines of unlike widths, and the detector before it."""
-    widths = {320: 60, 480: 15, 640: 10, 800: 6, 960: 5}
-    scenario = Scenario.model_validate(
-        {
-            "name": "lines of text",
-            "warmup_s": WARMUP_S,
-            "duration_s": 60,
-            "workers": [{"count": 3, "gpu": "T4"}],
-            "models": [
-                {
-                    "name": "detect",
-                    "slo_ms": 300,
-                    "share": 1,
-                    "profile": {"alpha_ms": 16, "beta_ms": 14, "max_batch": 8},
-                },
-                {
-                    "name": "recognise",
-                    "slo_ms": 200,
-                    "share": 4,
-                    "profile": {"alpha_ms": 3, "beta_ms": 12, "max_batch": 16},
-                    "shapes": [
-                        {"shape": f"x:{width}", "share": share, "times": width / 320} for width, share in widths.items()
-                    ],
-                },
-            ],
-            "arrivals": {"process": "gamma", "shape": 0.5, "rate_rps": 230},
-        }
-    )
-    return Question(scenario, requests=requests, run_planner=run_planner)
 
 
 @dataclass(frozen=True)
@@ -222,7 +96,7 @@ def compare(name: str, asked: Asked, seconds: float, work: Path) -> Compared:
     """Profile, ask, serve, send."""
     load, truth = os.getloadavg()[0], asked.question.scenario
     measured, added_ms = profiled(truth, work)
-    blocks = {model: _slowed_blocks(profile, 1, added_ms) for model, profile in asked.question.blocks.items()}
+    blocks = {model: slowed_blocks(profile, 1, added_ms) for model, profile in asked.question.blocks.items()}
     begun = time.perf_counter()
     found = recommend(replace(asked.question, scenario=measured, blocks=blocks), Trials())
     asking_s = time.perf_counter() - begun
@@ -320,24 +194,9 @@ def _serve(
     folder = work / "served"
     folder.mkdir()
     if scenario.layout is not None:
-        service = {
-            part.name: {
-                "profiles": {
-                    kind: {
-                        "points_ms": {
-                            rows: max(
-                                0.01,
-                                took_ms - added_ms.get(kind.partition("/mps")[0], 0.0) / _parts(scenario, part.model),
-                            )
-                            for rows, took_ms in enumerate(table, 1)
-                        }
-                    }
-                    for kind, table in part.latency_ms.items()
-                }
-            }
-            for part in scenario.layout.partitions
+        given = scenario.model_dump(mode="json", exclude_defaults=True) | {
+            "simulation": {"service": _true_service(scenario, added_ms)}
         }
-        given = scenario.model_dump(mode="json", exclude_defaults=True) | {"simulation": {"service": service}}
         with emulated_cluster(Scenario.model_validate(given), found.candidate.choice, SEED, folder) as cluster:
             yield cluster.address
         return
@@ -355,12 +214,20 @@ def _serve(
         yield running.enter_context(serving_command(*command, log=folder / "tidegate.errors"))
 
 
-def _parts(scenario: Scenario, model: str) -> int:
-    """The partitions that a request of a model goes through."""
+def _true_service(scenario: Scenario, added_ms: dict[str, float]) -> dict[str, Any]:
+    """What the partitions of a layout truly take: as measured, but for what live adds to a request on its way."""
     assert scenario.layout is not None, "asked by the caller"
-    return max(
-        len(pipeline.partitions) for own in scenario.layout.models if own.name == model for pipeline in own.pipelines
-    )
+    parts = {
+        model.name: max(len(pipeline.partitions) for pipeline in model.pipelines) for model in scenario.layout.models
+    }
+    service = {}
+    for part in scenario.layout.partitions:
+        own = {}
+        for kind, table in part.latency_ms.items():
+            less_ms = added_ms.get(kind.partition("/mps")[0], 0.0) / parts[part.model]
+            own[kind] = {"points_ms": {rows: max(0.01, took_ms - less_ms) for rows, took_ms in enumerate(table, 1)}}
+        service[part.name] = {"profiles": own}
+    return service
 
 
 def _with_workers(truth: Scenario, scenario: Scenario) -> Scenario:

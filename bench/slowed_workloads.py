@@ -1,0 +1,134 @@
+"""Workloads of `bench.recommend_live`: those of `bench.recommend`, so much slower that two cores carry them live."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.recommend import question_of, run_planner, workloads
+from tidegate.documents import BlockLatencies, BlockProfile
+from tidegate.recommend.question import Question
+from tidegate.workload import Scenario, mean_rate_rps
+
+WARMUP_S = 3.0
+GPUS_AS_RECORDED, MORE_LOAD = 2, 3.2
+"""What was recorded from one, by so many, each with so many times the load."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A workload as it truly is, and how to name it."""
+
+    question: Question
+    slower: float
+    """Times that of `bench.recommend`."""
+
+
+def live_workloads(requests: int, recording: Path | None = None) -> dict[str, Callable[[], Asked]]:
+    """By name; each is made when its turn comes. `recording`: what a server recorded, as one more."""
+    made = workloads(requests)
+    recorded = {} if recording is None else {recording.stem: lambda: Asked(_as_recorded(recording, requests), 1)}
+    return {
+        **recorded,
+        "burst": lambda: slowed(made["burst"](), 8),
+        "zoo": lambda: slowed(made["zoo"](), 16),
+        "lines of text": lambda: Asked(_lines_of_text(requests), 1),
+        "split model": lambda: slowed(made["split model"](), 3),
+        "slices, nothing merges": lambda: slowed(_alone(made["slices"](), 400), 4),
+    }
+
+
+def slowed(question: Question, factor: float) -> Asked:
+    """A question of which everything takes so many times as long."""
+    given = question.scenario.model_dump(mode="json", exclude_defaults=True)
+    for model in given["models"]:
+        model["slo_ms"] *= factor
+        for spec in filter(None, (model.get("profile"), *model.get("profiles", {}).values())):
+            for name in ("alpha_ms", "beta_ms"):
+                if spec.get(name) is not None:
+                    spec[name] *= factor
+            if spec.get("points_ms"):
+                spec["points_ms"] = {rows: factor * took_ms for rows, took_ms in spec["points_ms"].items()}
+    given["arrivals"]["rate_rps"] /= factor
+    if "network" in given:
+        given["network"]["gbps"] /= factor
+    blocks = {name: slowed_blocks(profile, factor, {}) for name, profile in question.blocks.items()}
+    scenario = Scenario.model_validate(given | {"warmup_s": WARMUP_S * 2, "duration_s": 60})
+    return Asked(replace(question, scenario=scenario, blocks=blocks), factor)
+
+
+def _alone(question: Question, rate_rps: float) -> Question:
+    """A question about a model of which each request runs by itself: what MIG slices are for."""
+    given = question.scenario.model_dump(mode="json", exclude_defaults=True)
+    for model in given["models"]:
+        model["batch"] = "alone"
+    given["arrivals"]["rate_rps"] = rate_rps
+    return replace(question, scenario=Scenario.model_validate(given))
+
+
+def slowed_blocks(profile: BlockProfile, factor: float, added_ms: dict[str, float]) -> BlockProfile:
+    """Blocks that take so many times as long, and what measuring through a server adds."""
+    return profile.model_copy(
+        update={
+            "latencies": [
+                BlockLatencies(
+                    kind=each.kind,
+                    share=each.share,
+                    rows=each.rows,
+                    latency_us=[
+                        [
+                            factor * took_us + 1000 * added_ms.get(each.kind, 0.0) / len(each.latency_us)
+                            for took_us in row
+                        ]
+                        for row in each.latency_us
+                    ],
+                )
+                for each in profile.latencies
+            ]
+        }
+    )
+
+
+def _as_recorded(path: Path, requests: int) -> Question:
+    """The models of a recording, with the times and the shapes that it says, on more GPUs and under more load.
+
+    A cluster is emulated for a scenario, so that its requests are drawn: of the recorded mix, in bursts.
+    """
+    recorded = question_of(path, requests).scenario
+    given = recorded.model_dump(mode="json", exclude_defaults=True)
+    kind, rate_rps = recorded.workers[0].gpu, mean_rate_rps(recorded)
+    given["workers"] = [{"count": GPUS_AS_RECORDED, "gpu": kind}]
+    given["arrivals"] = {"process": "gamma", "shape": 0.5, "rate_rps": MORE_LOAD * GPUS_AS_RECORDED * rate_rps}
+    scenario = Scenario.model_validate(given | {"warmup_s": WARMUP_S, "duration_s": 60})
+    return Question(scenario, requests=requests, run_planner=run_planner)
+
+
+def _lines_of_text(requests: int) -> Question:
+    """A recogniser of lines of unlike widths, and the detector before it."""
+    widths = {320: 60, 480: 15, 640: 10, 800: 6, 960: 5}
+    scenario = Scenario.model_validate(
+        {
+            "name": "lines of text",
+            "warmup_s": WARMUP_S,
+            "duration_s": 60,
+            "workers": [{"count": 3, "gpu": "T4"}],
+            "models": [
+                {
+                    "name": "detect",
+                    "slo_ms": 300,
+                    "share": 1,
+                    "profile": {"alpha_ms": 16, "beta_ms": 14, "max_batch": 8},
+                },
+                {
+                    "name": "recognise",
+                    "slo_ms": 200,
+                    "share": 4,
+                    "profile": {"alpha_ms": 3, "beta_ms": 12, "max_batch": 16},
+                    "shapes": [
+                        {"shape": f"x:{width}", "share": share, "times": width / 320} for width, share in widths.items()
+                    ],
+                },
+            ],
+            "arrivals": {"process": "gamma", "shape": 0.5, "rate_rps": 230},
+        }
+    )
+    return Question(scenario, requests=requests, run_planner=run_planner)
