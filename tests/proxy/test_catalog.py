@@ -8,10 +8,12 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate.api import Model
+from tidegate.documents import ProfileFile
 from tidegate_baselines.triton import TritonOptions
 from tidegate_proxy.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.catalog import Catalog, discover
-from tidegate_proxy.configuration.config import ModelConfig
+from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
+from tidegate_proxy.doctor.facts import facts_of
 from tidegate_proxy.shadow import own_batching
 
 TENSORS = """
@@ -251,3 +253,17 @@ def test_shadow_mode_compares_with_each_model_as_most_tritons_batch_it() -> None
     assert (a.preferred_batch_size, a.max_queue_delay_ms, a.default_timeout_ms) == ((), 2.5, 9)
     assert (a.timeout_action, a.max_queue_size, a.allow_timeout_override) == ("delay", 7, False)
     assert (b.preferred_batch_size, b.max_queue_delay_ms, b.timeout_action) == ((4,), 0, "reject")
+
+
+def test_who_runs_beside_whom_is_known_by_the_workers() -> None:
+    one, two = "max_batch_size: 8", "max_batch_size: 8 instance_group { count: 2 }"
+    catalog = _discover(_Triton("a", x=one, y=one, z=two), _Triton("b", v=one))
+    facts = facts_of(
+        ServeConfig.model_validate({"tritons": [{"grpc": "a:1"}]}, strict=False), catalog, ProfileFile(profiles=[])
+    )
+    assert {name: service.beside for name, service in facts.services.items()} == {
+        "x": ("y", "z"),
+        "y": ("x", "z"),
+        "z": (),
+        "v": (),
+    }

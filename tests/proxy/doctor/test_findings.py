@@ -27,6 +27,7 @@ from tidegate_proxy.doctor.hardware import measured_elsewhere, measured_otherwis
 from tidegate_proxy.doctor.installation import broken_plugins, unseen_gpus
 from tidegate_proxy.doctor.loading import models_that_do_not_load
 from tidegate_proxy.doctor.names import models_that_nobody_has, parts_of_nobody, remedy_for
+from tidegate_proxy.doctor.neighbours import in_turn_on_processors, waits_behind_longer_ones
 from tidegate_proxy.doctor.one_row import ENOUGH_EXECUTIONS
 from tidegate_proxy.doctor.profiles import measured_in_vain, not_measured, shapes_in_vain
 from tidegate_proxy.doctor.slos import requests_not_timed, slos_in_vain, slos_too_short
@@ -132,6 +133,36 @@ def test_without_a_profile_what_was_timed_counts_and_then_what_triton_counted() 
     assert _said(requests_not_timed(unanswered)) == [("warning", "not-timed")]
     of_zero_size = replace(unanswered, timed={"m": Timed(None, "no", open_dimensions=True)})
     assert _said(requests_not_timed(of_zero_size)) == [("advice", "not-timed")], "another size may do"
+
+
+ON_CPU = "max_batch_size: 8 dynamic_batching {} instance_group { kind: KIND_CPU count: 1 }"
+
+
+def _side_by_side(facts: Facts) -> Facts:
+    """The same, where all models are on the same workers."""
+    beside = {name: tuple(sorted(facts.services.keys() - {name})) for name in facts.services}
+    services = {name: replace(service, beside=beside[name]) for name, service in facts.services.items()}
+    return replace(facts, services=services)
+
+
+@pytest.mark.parametrize(("slow_ms", "expected"), [(30, [("warning", "waits-behind")]), (5, [])])
+def test_who_has_no_time_to_wait_for_another_model_of_its_workers_is_told_so(
+    slow_ms: float, expected: list[tuple[str, str]]
+) -> None:
+    profiles = [_profiles(name, median_ms=ms, p95_ms=ms).profiles[0] for name, ms in (("fast", 5), ("slow", slow_ms))]
+    facts = _facts(_config("fast"), _config("slow"), slo_ms=20, measured=ProfileFile(profiles=profiles))
+    slow = replace(facts.services["slow"], model=Model("slow", 8, None))
+    facts = replace(facts, services={**facts.services, "slow": slow})
+    assert _said(waits_behind_longer_ones(facts)) == [], "each has its own"
+    assert _said(waits_behind_longer_ones(_side_by_side(facts))) == expected
+
+
+def test_models_on_processors_that_run_in_turn_are_told_so_but_no_emulated_gpus() -> None:
+    facts = _side_by_side(_facts(_config("a", ON_CPU), _config("b", ON_CPU), _config("c")))
+    assert [finding.where for finding in in_turn_on_processors(facts)] == ["model a", "model b"]
+    emulated = _config("a", ON_CPU + ' parameters { key: "alpha_ms" value: { string_value: "1" } }')
+    emulated.backend = "python"
+    assert _said(in_turn_on_processors(_side_by_side(_facts(emulated, _config("b", ON_CPU))))) == []
 
 
 def test_slos_of_models_that_are_not_scheduled() -> None:

@@ -12,6 +12,7 @@ from tidegate_proxy.doctor.hardware import measured_elsewhere, measured_otherwis
 from tidegate_proxy.doctor.installation import broken_plugins, unseen_gpus
 from tidegate_proxy.doctor.loading import models_that_do_not_load
 from tidegate_proxy.doctor.names import models_that_nobody_has, parts_of_nobody
+from tidegate_proxy.doctor.neighbours import in_turn_on_processors, waits_behind_longer_ones
 from tidegate_proxy.doctor.profiles import measured_in_vain, not_measured, shapes_in_vain
 from tidegate_proxy.doctor.slos import requests_not_timed, slos_in_vain, slos_too_short
 
@@ -37,10 +38,12 @@ ALL: Final[tuple[Rule, ...]] = (
     measured_in_vain,
     broken_plugins,
     *AT_START,
+    waits_behind_longer_ones,
     requests_not_timed,
     measured_otherwise,
     merged_by_nobody,
     batches_of_one,
+    in_turn_on_processors,
     unseen_gpus,
 )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.api import Model, Profile
+from tidegate.api import Model, Profile, Worker
 from tidegate.documents import Hardware, ProfileFile
 from tidegate_proxy.catalog import Catalog
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
@@ -37,6 +37,8 @@ class Service:
     """The kinds of the workers that it runs on."""
     workers: int = 0
     """How many workers it runs on."""
+    beside: tuple[str, ...] = ()
+    """The other models that run on every one of these, in turn with it."""
 
     @property
     def config(self) -> model_config_pb2.ModelConfig:
@@ -152,4 +154,10 @@ def _service(catalog: Catalog, name: str) -> Service:
         model,
         tuple(sorted({worker.kind for worker in workers})),
         len(workers),
+        tuple(sorted(_on_all(workers) & catalog.models.keys() - {name})),
     )
+
+
+def _on_all(workers: Sequence[Worker]) -> set[str]:
+    """What every one of these workers hosts."""
+    return set.intersection(*(set(worker.hosts) for worker in workers)) if workers else set()

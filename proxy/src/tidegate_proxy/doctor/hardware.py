@@ -11,7 +11,7 @@ from tidegate_proxy.doctor.facts import Facts, Service
 from tidegate_proxy.doctor.finding import Finding
 
 _RULE: Final = "profile-elsewhere"
-_EMULATED: Final = frozenset({"alpha_ms", "table_ms", "shapes_ms", "time_input"})
+_EMULATED: Final = frozenset({"alpha_ms", "table_ms", "groups_ms", "shapes_ms", "time_input"})
 """Parameters of an emulated GPU, one of which says how long it takes: the same on every machine."""
 _ON_GPU: Final = frozenset({int(model_config_pb2.ModelInstanceGroup.KIND_GPU)})
 _ON_CPU: Final = frozenset({int(model_config_pb2.ModelInstanceGroup.KIND_CPU)})
@@ -59,13 +59,18 @@ def _of_this_machine(facts: Facts) -> Iterator[tuple[Service, ModelProfile, Hard
         if service.model is None or not tritons & local or (len(service.kinds) > 1 and tritons - local):
             continue
         configs = [form.config for form in service.forms if local.intersection(form.tritons)]
-        if any(_EMULATED & set(config.parameters) for config in configs if config.backend == "python"):
+        if any(map(is_emulated, configs)):
             continue
         kinds = {int(group.kind) for config in configs for group in config.instance_group}
         for kind in service.kinds:
             for profile in facts.measured.measured_for(service.name, kind):
                 if profile.hardware is not None:
                     yield service, profile, profile.hardware, here, kinds
+
+
+def is_emulated(config: model_config_pb2.ModelConfig) -> bool:
+    """Whether a model stands for one on a GPU."""
+    return config.backend == "python" and not _EMULATED.isdisjoint(config.parameters)
 
 
 def _gpus(hardware: Hardware) -> str:

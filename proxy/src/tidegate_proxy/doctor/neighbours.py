@@ -1,0 +1,67 @@
+"""Models that run in turn on the workers of one Triton, which would run them side by side."""
+
+from collections.abc import Iterator
+
+from tritonclient.grpc import model_config_pb2
+
+from tidegate.engine.headroom import LARGEST_SHARE
+from tidegate_proxy.doctor.facts import Facts, Service
+from tidegate_proxy.doctor.finding import Finding
+from tidegate_proxy.doctor.hardware import is_emulated
+from tidegate_proxy.doctor.one_row import one_row
+
+IN_TURN = "Tidegate runs one batch at a time on a worker, where its Triton would run both side by side"
+REMEDY = (
+    "serve one of them from a Triton of its own, or with `batch: pass`; what scheduling gains or costs, `--canary 5%` "
+    "measures"
+)
+
+
+def waits_behind_longer_ones(facts: Facts) -> Iterator[Finding]:
+    """SLOs that a model cannot keep behind one batch of another that shares all its workers."""
+    if facts.has_layout:
+        return
+    for service in facts.services.values():
+        own = one_row(facts, service)
+        if service.slo_ms is None or not own:
+            continue
+        left_ms = service.slo_ms * (1 - LARGEST_SHARE) - max(row.planned_ms for row in own)
+        longer = {
+            name: max(row.expected_ms for row in rows)
+            for name in service.beside
+            if (rows := one_row(facts, facts.services[name]))
+        }
+        behind = {name: took_ms for name, took_ms in longer.items() if took_ms > left_ms > 0}
+        if behind:
+            worst = max(behind, key=lambda name: behind[name])
+            yield Finding(
+                "warning",
+                "waits-behind",
+                f"models.{service.name}.slo_ms",
+                f"{service.slo_ms:g} ms are too short to wait for one row of {worst!r}, which takes "
+                f"{behind[worst]:.3g} ms on the same workers: {IN_TURN}",
+                REMEDY,
+            )
+
+
+def in_turn_on_processors(facts: Facts) -> Iterator[Finding]:
+    """Models that run on processors, and in turn: where there are cores for both, one of them idles."""
+    if facts.has_layout:
+        return
+    for service in facts.services.values():
+        others = [name for name in service.beside if _on_processors(facts.services[name])]
+        if others and _on_processors(service):
+            yield Finding(
+                "advice",
+                "in-turn",
+                f"model {service.name}",
+                f"it runs on processors, as does {', '.join(others)}, on the same workers: {IN_TURN}, which is quicker "
+                "where there are cores for both",
+                REMEDY,
+            )
+
+
+def _on_processors(service: Service) -> bool:
+    cpu = model_config_pb2.ModelInstanceGroup.KIND_CPU
+    groups = [group.kind for group in service.config.instance_group]
+    return bool(groups) and all(kind == cpu for kind in groups) and not is_emulated(service.config)
