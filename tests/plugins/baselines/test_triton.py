@@ -27,9 +27,9 @@ MS = 1_000_000
 NO_TIMER = CancelTimer("m")
 
 
-def playbook(workers: int = 1, **options: Any) -> Playbook:  # noqa: ANN401
+def playbook(workers: int = 1, *, merge_limit: int | None = None, **options: Any) -> Playbook:  # noqa: ANN401
     setup = Setup(
-        models=(Model("m", 4), Model("n", 4)),
+        models=(Model("m", 4, merge_limit=merge_limit), Model("n", 4)),
         workers=tuple(Worker(number, f"w{number}", ("m", "n")) for number in range(workers)),
         profiles=tuple(Profile(name, "default", (10, 20, 30, 40)) for name in "mn"),
     )
@@ -126,6 +126,23 @@ def test_models_are_batched_otherwise_where_that_is_said_and_else_as_all_are() -
         << SetTimer("n", 2 * MS + 1)
         >> arrived(2, 2, "n")
         << Drop(2, "queue full")
+    )
+
+
+def test_what_nobody_merges_has_no_batcher_that_waits_refuses_or_gives_up() -> None:
+    assert (
+        playbook(merge_limit=1, max_queue_delay_ms=5, max_queue_size=1, default_timeout_ms=1)
+        >> arrived(0, 0)
+        << run(0, 0, at=0)
+        << NO_TIMER
+        >> arrived(1, 1)
+        << NO_TIMER
+        >> arrived(2, 2)
+        << NO_TIMER
+        >> freed(2 * MS)
+        << run(1, 1, at=2 * MS)
+        << NO_TIMER
+        << CancelTimer("n")
     )
 
 

@@ -130,6 +130,8 @@ class Triton(Policy):
         return ()
 
     def _config(self, model: Model) -> BatcherConfig:
+        if not model.merges:  # Triton has no batcher for it, and so no queue policy
+            return BatcherConfig(preferred=frozenset({model.merged_rows}))
         options = self.options.of(model.name)
         sizes = {size for size in options.preferred_batch_size if size <= model.merged_rows}
         return BatcherConfig(
