@@ -277,7 +277,7 @@ def test_requests_of_a_stream_that_is_cancelled_leave(
     assert tidegate.engine.tally.cancelled == 10
     gate.open()
     assert rest_of(running)[1] is OK
-    assert tidegate.engine.tally.answered == 1
+    eventually(lambda: tidegate.engine.tally.answered == 1, "the engine to hear of the answer")
     sent.put(None)
 
 

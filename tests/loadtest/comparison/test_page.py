@@ -101,8 +101,8 @@ def test_the_document_says_all(make_comparison: "MakeComparison") -> None:
     document = json.loads(json.dumps(comparison_document(compared), allow_nan=False))
     assert document["command"] == "compare"
     assert document["targets"] == [
-        {"name": "a", "address": "localhost:8001", "started_with": ""},
-        {"name": "b", "address": "localhost:8002", "started_with": ""},
+        {"name": "a", "address": "localhost:8001", "started_with": "", "is_plain": False},
+        {"name": "b", "address": "localhost:8002", "started_with": "", "is_plain": False},
     ]
     assert [(row["round"], row["target"], row["model"]) for row in document["rows"][:4]] == [
         (1, "a", "*"),
