@@ -256,6 +256,7 @@ class Shadow(Collector):
         if process.returncode is None:
             process.kill()
         await process.wait()
+        process._transport.close()  # type: ignore[attr-defined]  # pipes with what nobody reads would stay open
 
 
 async def _hear(process: asyncio.subprocess.Process, last_words: deque[str]) -> None:
