@@ -15,6 +15,7 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from tidegate_proxy.embedded import EmbeddedTriton
+from tidegate_proxy.lifeline import Lifeline
 from tidegate_proxy.regions import PREFIX
 
 CONFIG = """
@@ -214,3 +215,21 @@ def test_what_a_dead_process_has_left_is_forgotten_and_what_a_living_one_has_is_
             process.kill()
             process.communicate()
         client.unregister_system_shared_memory()
+
+
+def test_a_region_that_was_being_made_as_its_process_was_killed_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    held = HOLD.replace("/dev/shm", str(tmp_path))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen([sys.executable, "-c", held], **pipes) for _ in range(2)]  # type: ignore[call-overload]
+    try:
+        regions = [tmp_path / f"{PREFIX}{process.stdout.readline().strip()}-region" for process in processes]
+        for region in regions:
+            region.write_bytes(bytes(64))
+        processes[0].kill()
+        processes[0].wait()
+        Lifeline(tmp_path).close()
+        assert [region.exists() for region in regions] == [False, True]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()

@@ -48,6 +48,8 @@ def has_ended(folder: Path, name: str) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with suppress(PermissionError):
+            for region in folder.glob(f"{OWN}{name}-*"):  # that it was about to show to a Triton as it was killed
+                region.unlink(missing_ok=True)
             path.unlink(missing_ok=True)
     except BlockingIOError:
         return False
