@@ -17,7 +17,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -253,7 +253,7 @@ def _triton(scenario: Scenario, truth: Scenario, candidate: Candidate, promised:
         return None
 
 
-def _side(scenario: Scenario, choice: PolicyChoice, promised: Measured, serving: Any) -> Side:  # noqa: ANN401 - a context manager
+def _side(scenario: Scenario, choice: PolicyChoice, promised: Measured, serving: AbstractContextManager[str]) -> Side:
     """Send the requests, and simulate them."""
     with serving as address:
         live: LiveResult = run_live(LiveRun(scenario, choice, SEED, Sending({}), target=address))

@@ -141,9 +141,9 @@ class Canary(Reader, Collector):
     async def _compare(self) -> None:
         """Compare model by model; between two of them requests have their turn."""
         begun, compared = self._comparison, []
+        share = 0.5 if self.share is None else self.share
         for name in begun.models:
             if model := self._directory.catalog.models.get(name):
-                share = self.share if self.share is not None else 0.5
                 compared.append(begun.of(name, has_slo=model.slo_ns is not None, share=share))
             await asyncio.sleep(0)
         if begun is self._comparison:  # it did not begin anew meanwhile

@@ -256,7 +256,8 @@ class Shadow(Collector):
         if process.returncode is None:
             process.kill()
         await process.wait()
-        process._transport.close()  # type: ignore[attr-defined]  # pipes with what nobody reads would stay open
+        # Pipes with what nobody reads would stay open, and asyncio has no public way to close them.
+        process._transport.close()  # type: ignore[attr-defined]
 
 
 async def _hear(process: asyncio.subprocess.Process, last_words: deque[str]) -> None:

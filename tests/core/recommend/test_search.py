@@ -1,5 +1,6 @@
 """How the best is found: races, bisection, what is reported."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -24,7 +25,7 @@ class Known(Trials):
 
     asked: int = 0
 
-    def run(self, label: str, trials: "list[Trial] | tuple[Trial, ...]") -> list[Outcome]:  # type: ignore[override]
+    def run(self, label: str, trials: Sequence[Trial]) -> list[Outcome]:
         """The more it carries, the later it begins to miss."""
         self.asked += len(trials)
         found = []
@@ -61,7 +62,7 @@ def test_who_is_far_behind_is_stopped_and_not_asked_again() -> None:
         return cast("Trial", (each, seed, load))
 
     class Stopping(Known):
-        def run(self, label: str, trials: "list[Trial] | tuple[Trial, ...]") -> list[Outcome]:  # type: ignore[override]
+        def run(self, label: str, trials: Sequence[Trial]) -> list[Outcome]:
             found = super().run(label, trials)
             goals = [goal for _, _, goal in asked[-len(found) :]]
             return [

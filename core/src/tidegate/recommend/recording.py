@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from tidegate.api import NEVER, NS_PER_MS, RequestArrived, Setup
+from tidegate.engine.headroom import LARGEST_SHARE
 from tidegate.observation import LogEntry, Reducer
 from tidegate.recommend.hardware import checked
 from tidegate.recommend.observed import Observed
@@ -22,8 +23,6 @@ WINDOWS = 16
 """Into so many windows a recording is cut."""
 FIRST_HELD_OUT = 1000
 """The seeds from here on judge what the others chose."""
-KEPT_FREE = 0.1
-"""The largest share of an SLO that a Tidegate keeps free for the way back: so much less its requests have."""
 LEAST_REQUESTS = 400
 """Fewer tell nothing."""
 
@@ -142,7 +141,8 @@ def _as_listed(setup: Setup, name: str, had_ns: Sequence[int], sizes: dict[int, 
     """A model as a scenario lists it, but for how long it takes; `had_ns`: the time that its requests had."""
     own = next(model for model in setup.models if model.name == name)
     slo_ns = median(had_ns) if had_ns else None
-    if slo_ns is not None and own.slo_ns is not None and (1 - KEPT_FREE) * own.slo_ns <= slo_ns <= own.slo_ns:
+    least_share = 1 - LARGEST_SHARE  # the rest may have been kept free for the way back
+    if slo_ns is not None and own.slo_ns is not None and least_share * own.slo_ns <= slo_ns <= own.slo_ns:
         slo_ns = own.slo_ns
     return {
         "name": name,
