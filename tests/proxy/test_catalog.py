@@ -15,6 +15,7 @@ from tidegate_proxy.catalog import Catalog, discover
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.doctor.facts import facts_of
 from tidegate_proxy.shadow import own_batching
+from tidegate_proxy.turn_taking import TurnTaking
 
 TENSORS = """
 input { name: "X" data_type: TYPE_STRING dims: [ -1, 3 ] }
@@ -30,6 +31,8 @@ class _Triton:
         self.address = address
         self.alive = True
         self.kind = ""
+        self.in_turn: bool | None = None
+        self.turns = TurnTaking()
         self.is_local = True
         self.metrics = None
         self.broken = False
@@ -124,13 +127,12 @@ def test_a_worker_is_a_lane_of_a_triton() -> None:
     first, second = _Triton("a:1", three=three, wide=wide), _Triton("b:1", idle=idle, wide=wide)
     catalog = _discover(first, second)
     assert [(worker.id, worker.name, worker.hosts) for worker in catalog.workers] == [
-        (0, "a:1/0", ("three", "wide")),
-        (1, "a:1/1", ("three", "wide")),
-        (2, "a:1/2", ("three",)),
-        (3, "b:1/0", ("idle", "wide")),
-        (4, "b:1/1", ("wide",)),
+        *((number, f"a:1/three/{number}", ("three",)) for number in range(3)),
+        *((3 + number, f"a:1/wide/{number}", ("wide",)) for number in range(2)),
+        (5, "b:1/idle/0", ("idle",)),
+        *((6 + number, f"b:1/wide/{number}", ("wide",)) for number in range(2)),
     ]
-    assert [catalog.backend_of[worker.id].address for worker in catalog.workers] == ["a:1"] * 3 + ["b:1"] * 2
+    assert [catalog.backend_of[worker.id].address for worker in catalog.workers] == ["a:1"] * 5 + ["b:1"] * 3
     assert [backend.address for backend in catalog.hosts["wide"]] == ["a:1", "b:1"]
 
 
@@ -154,7 +156,7 @@ def test_tritons_that_differ_in_the_rows_they_take_share_what_all_of_them_take()
     for pair in (tritons, tritons[::-1]):
         catalog = _discover(*pair)
         assert catalog.models == {"m": Model("m", 4, merge_limit=1)}
-        assert sorted(worker.name for worker in catalog.workers) == ["a:1/0", "b:1/0"]
+        assert sorted(worker.name for worker in catalog.workers) == ["a:1/m/0", "b:1/m/0"]
         assert sorted(_takers(catalog, _request(4))) == ["a:1", "b:1"]
         assert _takers(catalog, _request(5)) == ["b:1"]
         assert "model 'm' is not the same at " in catalog.disagreements[0]
@@ -169,7 +171,7 @@ def test_of_two_forms_the_one_that_more_tritons_have_is_scheduled_and_the_other_
         catalog = _discover(*tritons)
         several = ["a:1", "b:1"] if updated == 2 else ["b:1", "c:1"]
         single = ["c:1"] if updated == 2 else ["a:1"]
-        assert sorted(worker.name for worker in catalog.workers if worker.hosts) == [f"{name}/0" for name in several]
+        assert sorted(worker.name for worker in catalog.workers if worker.hosts) == [f"{name}/m/0" for name in several]
         of_old, of_new = _request(2), _request(2, MORE=[2, 1])
         assert (_takers(catalog, of_new), _takers(catalog, of_old)) == (
             (several, single) if updated == 2 else (single, several)
@@ -197,10 +199,10 @@ def test_what_a_triton_had_that_is_gone_counts_for_nothing() -> None:
     second.alive = False
     first.change_to(_Triton("a:1", m=OTHER))
     catalog = _again(before, first, second)
-    assert [(worker.name, worker.hosts) for worker in catalog.workers] == [("a:1/0", ("m",))]
+    assert [(worker.name, worker.hosts) for worker in catalog.workers] == [("a:1/m/0", ("m",))]
     second.change_to(_Triton("b:1", m=OTHER))
     catalog = _again(catalog, first, second, returning=second)
-    assert [(worker.name, worker.hosts) for worker in catalog.workers] == [("a:1/0", ("m",)), ("b:1/0", ("m",))]
+    assert [(worker.name, worker.hosts) for worker in catalog.workers] == [("a:1/m/0", ("m",)), ("b:1/m/0", ("m",))]
 
 
 def test_a_triton_that_does_not_answer_hinders_no_other() -> None:
@@ -256,7 +258,8 @@ def test_shadow_mode_compares_with_each_model_as_most_tritons_batch_it() -> None
 
 
 def test_who_runs_beside_whom_is_known_by_the_workers() -> None:
-    one, two = "max_batch_size: 8", "max_batch_size: 8 instance_group { count: 2 }"
+    needs = 'rate_limiter { resources { name: "gpu" count: 1 } }'
+    one, two = (f"max_batch_size: 8 instance_group {{ count: {count} {needs} }}" for count in (1, 2))
     catalog = _discover(_Triton("a", x=one, y=one, z=two), _Triton("b", v=one))
     facts = facts_of(
         ServeConfig.model_validate({"tritons": [{"grpc": "a:1"}]}, strict=False), catalog, ProfileFile(profiles=[])

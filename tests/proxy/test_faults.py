@@ -110,7 +110,7 @@ def test_whose_time_is_up_is_told_and_not_tried_again(
     eventually(lambda: time.monotonic() > its_time_is_up, "the time of the one that runs to pass")
     os.kill(two_gated[0].pid, signal.SIGKILL)
     address = two_gated[0].grpc_address
-    assert outcome(running) == (UNAVAILABLE, f"worker {address}/0 was lost")
+    assert outcome(running) == (UNAVAILABLE, f"worker {address}/gated/0 was lost")
     assert outcome(patient) == (UNAVAILABLE, "no worker is left that hosts this model")
     assert proxy.stop().failed == 2
 

@@ -88,6 +88,8 @@ class FakeBackend:
         self.groups = groups
         self.kind = kind
         self.is_local = is_local
+        self.in_turn = None
+        self.turns = None
         self.metrics = f"{address}2"
         self.alive = True
 
@@ -126,7 +128,9 @@ def test_where_gpus_are_unlike_each_tritons_own_metrics_tell_which_it_uses(monke
         "",
         "mine",
     ]
-    assert [(worker.kind, worker.device) for worker in first.workers if worker.name in ("a:1/0", "b:1/1", "c:1/0")] == [
+    assert [
+        (worker.kind, worker.device) for worker in first.workers if worker.name in ("a:1/m0/0", "b:1/m0/1", "c:1/m0/0")
+    ] == [
         ("A100", A100.device),
         ("T4", T4.device),
         ("default", None),

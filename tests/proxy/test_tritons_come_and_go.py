@@ -107,7 +107,7 @@ def test_with_the_only_triton_gone_clients_are_told(
         eventually(lambda: load.outcomes["right"] > right + 50, "requests to be answered again")
     told = {
         "StatusCode.UNAVAILABLE: no worker is left that hosts this model",
-        *(f"StatusCode.UNAVAILABLE: worker {triton.grpc_address}/{lane} was lost" for lane in range(2)),
+        *(f"StatusCode.UNAVAILABLE: worker {triton.grpc_address}/echo/{lane} was lost" for lane in range(2)),
     }
     assert set(load.outcomes) - {"right"} <= told
     tally = tidegate.stop()

@@ -172,8 +172,7 @@ def write_emulated_model(
         group = config.instance_group.add(count=pool.count, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
         if len(pools) > 1:
             group.name = pool.kind
-        if batching is not None:
-            group.rate_limiter.resources.add(name=f"{GPUS}-{kind}", count=1)
+        group.rate_limiter.resources.add(name=f"{GPUS}-{kind}", count=1)
     for key, value in _parameters(scenario, model, pools, seed).items():
         config.parameters[key].string_value = value
     # An instance's first execution is slow, and a scheduler would learn a latency from it that does not come again.

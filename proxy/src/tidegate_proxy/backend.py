@@ -12,6 +12,7 @@ from tidegate_proxy.configuration.config import TransportName
 from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.settings import InForce
 from tidegate_proxy.transport import CallFailed, Metadata, Stream, ask, new_channel
+from tidegate_proxy.turn_taking import TurnTaking
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
 INFER: Final = SERVICE + "ModelInfer"
@@ -65,6 +66,7 @@ class Backend:
         shares_memory: bool = False,
         worker: str = "",
         kind: str = "",
+        in_turn: bool | None = None,
         is_local: bool = False,
         headers: Sequence[tuple[str, str]] = (),
         in_force: InForce | None = None,
@@ -83,6 +85,10 @@ class Backend:
         """Which worker of the layout it is, where there is one."""
         self.kind = kind
         """The kind of its workers, where the configuration says it."""
+        self.in_turn = in_turn
+        """Whether its models run in turn, where the configuration says it."""
+        self.turns = TurnTaking() if in_turn is None and not worker else None
+        """Which of them do otherwise."""
         self.is_local = is_local
         """Whether its address is of this machine."""
         self.shares_memory = shares_memory

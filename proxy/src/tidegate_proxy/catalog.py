@@ -19,8 +19,9 @@ from tidegate_proxy.declared_padding import PaddingError, padding_of
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.gpus import Gpu
 from tidegate_proxy.kinds import Place, places_of
+from tidegate_proxy.lanes import IN_TURN, lanes_of
 from tidegate_proxy.padding import PaddedAxis
-from tidegate_proxy.signature import Signature, instances_of
+from tidegate_proxy.signature import Signature
 from tidegate_proxy.split_models import VERSION, SplitModel, WorkerKey, find_layout
 from tidegate_proxy.variants import Agreement, Form, Variant, agree
 
@@ -326,19 +327,20 @@ def _add_workers(
     agreements: Mapping[str, Agreement],
     known: Mapping[WorkerKey, int],
 ) -> None:
-    """One worker per batch that a Triton runs at a time: lane k hosts the models with more than k instances."""
-    instances = {
-        model.config.name: instances_of(model.config)
+    """A worker for each batch that a Triton runs at a time of what is scheduled there."""
+    configs = {
+        model.config.name: model.config
         for model in catalog.loaded[backend]
         if model.config.name in catalog.models and backend in agreements[model.config.name].followers
     }
     place = catalog.places[backend]
-    for lane in range(max(instances.values(), default=0)):
-        hosted = tuple(sorted(name for name, count in instances.items() if count > lane))
-        name = f"{backend.address}/{lane}"
+    for lane in lanes_of(configs, in_turn=backend.in_turn, turns=backend.turns.group if backend.turns else frozenset()):
+        name = f"{backend.address}/{lane.name}"
         new_id = max(catalog.backend_of, default=-1) + 1
-        worker = Worker(new_id, name, hosted, place.kind, place.device, place.slice)
-        worker_id = known.get((name, hosted, worker.kind), new_id)
+        worker = Worker(new_id, name, lane.models, place.kind, place.device, place.slice)
+        if lane.takes_turns:
+            worker = replace(worker, kind=worker.kind + IN_TURN)
+        worker_id = known.get((name, lane.models, worker.kind), new_id)
         catalog.workers.append(replace(worker, id=worker_id))
         catalog.backend_of[worker_id] = backend
 

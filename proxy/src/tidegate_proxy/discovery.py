@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 
 from tidegate.control import Roster
@@ -17,11 +18,14 @@ from tidegate_proxy.faults import faults
 from tidegate_proxy.observability.statistics import Statistics
 from tidegate_proxy.queue_delay import drop_delays
 from tidegate_proxy.starting_profiles import starting_profiles
+from tidegate_proxy.turn_taking import Ended
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 5.0
 """How often the Tritons are asked for what was loaded or unloaded without Tidegate."""
+LOOKS = 5
+"""How often meanwhile it is looked whether other models are to take turns, which asks nobody."""
 
 
 class Discovery:
@@ -47,6 +51,8 @@ class Discovery:
         """Tritons that are not taken back, until when they are not asked again, and why."""
         self.layout = layout
         """What the Tritons follow."""
+        self._turns_changed = False
+        """Whether other models take turns than the catalog says."""
         self._directory = directory
         self._driver = driver
         self._statistics = statistics
@@ -128,9 +134,24 @@ class Discovery:
     async def look_around(self) -> None:
         """For ever: notice what was loaded or unloaded without us."""
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
+            for _ in range(LOOKS):
+                await asyncio.sleep(LOOK_EVERY_S / LOOKS)
+                await self._take_turns()
             for backend in [backend for backend in self.backends if backend.alive]:
                 await self._look_at(backend)
+
+    async def _take_turns(self) -> None:
+        """Have models take turns, or not any more, where it was learned that they should."""
+        now_ns, models = time.monotonic_ns(), self._directory.catalog.models
+        ended = {name: Ended(*counts) for name, counts in self._driver.observability.metrics.in_time().items()}
+        for backend in self.backends:
+            turns = backend.turns
+            if turns and backend.alive and turns.decide(now_ns, models, ended):
+                self._turns_changed = True
+                how = "take turns" if turns.group else "side by side"
+                log.info("models of the Triton at %s: %s: %s", backend.address, how, turns.why)
+        if self._turns_changed and await self._refresh(None):
+            self._turns_changed = False
 
     async def _look_at(self, backend: Backend) -> None:
         """Take up what one of the Tritons has loaded or unloaded, if it has; a fault only delays that."""

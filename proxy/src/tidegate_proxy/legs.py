@@ -241,7 +241,7 @@ class Legs:
 
     def _over_at(self, run: LegRun) -> int:
         """A leg has ended: when that was, which is now."""
-        ended_ns = self._running.end(run)
+        ended_ns = self._running.end(run, well=True)
         if run.is_last:
             for client in run.clients:
                 client.ended_ns = ended_ns

@@ -310,6 +310,7 @@ def backend_of(triton: TritonAddress, config: ServeConfig, in_force: InForce) ->
         shares_memory=triton.shares_memory,
         worker=triton.worker or "",
         kind=triton.kind or "",
+        in_turn=triton.in_turn,
         is_local=triton.is_local,
         headers=headers_of(triton),
         in_force=in_force,

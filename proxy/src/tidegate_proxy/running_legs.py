@@ -33,11 +33,17 @@ class RunningLegs:
     def begin(self, run: LegRun) -> None:
         """A leg is sent to its Triton."""
         self._running[run.batch_id] = run
+        if turns := run.backend.turns:
+            effect = run.effect
+            key = effect.batch.model, effect.rows, effect.shape
+            turns.slowdown.sent(run.started_ns, run.worker_id, run.batch_id, key)
 
-    def end(self, run: LegRun) -> int:
-        """A leg that ran does not any more; when that was, which is now."""
+    def end(self, run: LegRun, *, well: bool = False) -> int:
+        """A leg that ran does not any more; when that was, which is now. `well`: it was answered."""
         del self._running[run.batch_id]
-        return self.free(run.worker_id)
+        ended_ns = self.free(run.worker_id)
+        _over(run, ended_ns, teaches=well)
+        return ended_ns
 
     def free(self, worker_id: int) -> int:
         """A worker is at the end of a leg; when that was, which is now."""
@@ -71,13 +77,21 @@ class RunningLegs:
     def forget(self, workers: Container[int]) -> list[LegRun]:
         """The legs that run on lost workers, no longer among those that run."""
         runs = [run for run in self._running.values() if run.worker_id in workers]
+        now_ns = time.monotonic_ns()
         for run in runs:
             del self._running[run.batch_id]
+            _over(run, now_ns, teaches=False)
         return runs
 
     def forget_batch(self, batch_id: int) -> list[LegRun]:
         """The leg of a batch that runs, or that ended last; it has none any more."""
-        return [run for of in (self._running, self._between) if (run := of.pop(batch_id, None))]
+        runs = []
+        if run := self._running.pop(batch_id, None):
+            _over(run, time.monotonic_ns(), teaches=False)
+            runs.append(run)
+        if run := self._between.pop(batch_id, None):
+            runs.append(run)
+        return runs
 
     def forget_stranded(self) -> list[LegRun]:
         """The last legs of batches that do not go on, as the engine has it."""
@@ -88,6 +102,14 @@ class RunningLegs:
 
     def forget_all(self) -> list[LegRun]:
         """No leg runs any more; those that did."""
+        now_ns = time.monotonic_ns()
+        for run in self._running.values():
+            _over(run, now_ns, teaches=False)
         runs = [*self._running.values(), *self._between.values()]
         self._running, self._between = {}, {}
         return runs
+
+
+def _over(run: LegRun, now_ns: int, *, teaches: bool) -> None:
+    if turns := run.backend.turns:
+        turns.slowdown.over(now_ns, run.worker_id, run.batch_id, teaches=teaches)

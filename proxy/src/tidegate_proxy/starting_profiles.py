@@ -1,9 +1,12 @@
 """What is planned with at first: what the profile file says of the models that the Tritons serve."""
 
+from msgspec.structs import replace
+
 from tidegate.api import Profile
 from tidegate.documents import DEFAULT_KIND, ProfileFile, read_shape
 from tidegate_proxy.catalog import Catalog
 from tidegate_proxy.labels import label
+from tidegate_proxy.lanes import IN_TURN
 from tidegate_proxy.padding import padded
 from tidegate_proxy.shape import shape_of
 
@@ -31,7 +34,8 @@ def starting_profiles(catalog: Catalog, measured: ProfileFile) -> tuple[Profile,
             max_rows = catalog.models[name].max_rows
             alpha_ms, beta_ms = GUESS["alpha_ms"], GUESS["beta_ms"]
             guess = Profile.linear(name, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=max_rows, kind=kind)
-            profiles += measured.profiles_of(name, kind, max_rows) or [guess]
+            known = measured.profiles_of(name, kind.removesuffix(IN_TURN), max_rows)
+            profiles += [replace(profile, kind=kind) for profile in known] or [guess]
     return tuple(profile.of_shape(label(profile.shape)) for profile in profiles)
 
 

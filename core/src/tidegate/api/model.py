@@ -65,7 +65,7 @@ class Worker(msgspec.Struct, frozen=True):
     id: int
     """Small and stable: policies prefer the smallest, so that under low load the largest stay wholly idle."""
     name: str
-    """What people call it, e.g. `127.0.0.1:8001/0`."""
+    """What people call it, e.g. `127.0.0.1:8001/resnet50/0`."""
     hosts: tuple[str, ...]
     """The partitions loaded there, sorted. An unsplit model is one partition of the model's own name."""
     kind: str = ""

@@ -41,6 +41,11 @@ class TritonAddress(Section):
         description="The kind of its workers, which are equally fast: profiles are kept by it. Default: from its GPU, "
         "else `default`",
     )
+    in_turn: bool | None = Field(
+        default=None,
+        description="Its models run in turn, one batch at a time on each of its instances, or concurrently, as in a "
+        "Triton alone. Default: those in turn that need the same resource of its rate limiter",
+    )
     share_memory: bool | None = Field(
         default=None,
         description="Hand it large tensors in system shared memory; default: if its address is of this machine",

@@ -22,6 +22,7 @@ class AsLoaded(Backend):
             tls=triton.tls,
             worker=triton.worker or "",
             kind=triton.kind or "",
+            in_turn=triton.in_turn,
             is_local=triton.is_local,
             headers=headers_of(triton),
         )

@@ -237,6 +237,13 @@ class Metrics(Reader):
         sent = self._reducer.sent.get(batch_id)
         return sent.sent_ns if sent else None
 
+    def in_time(self) -> dict[str, tuple[int, int]]:
+        """How many requests of each model were answered in time, and how many were to be."""
+        return {
+            name: (counts.in_time, counts.in_time + counts.late + counts.failed + counts.dropped.total())
+            for name, counts in self._models.items()
+        }
+
     def snapshot(self) -> Snapshot:
         """A copy of all numbers. Call it under the lock; it takes some microseconds per model and open request."""
         return Snapshot(
