@@ -2,7 +2,7 @@
 
 Not among them, since they take long or need the papers' data, all `python -m bench.NAME`: synthetic_workloads, faults,
 ppipe_planner, ppipe_simulated, dynamic_models, shadow_switch, shadow_mode, inss,
-inss.live.
+inss.live, concurrent_models.
 """
 
 import argparse

@@ -7,9 +7,9 @@ A Triton without a rate limiter executes its models concurrently. What that cost
 own time a batch takes longer for each other one that runs meanwhile. 0: nothing, as on processors with cores to spare,
 or a GPU that is mostly idle; 1: all of it, as on a GPU whose time is sliced. Each workload is sent once in each way,
 the same requests at the same instants, to an emulated GPU behind the real tritonserver: passed through (`batch: pass`),
-as Triton with its own batcher does by itself; scheduled with `in_turn: true` and `in_turn: false`; and by default, which
-learns which of them is right. Policies plan with a profile measured through that Triton, one model at a time. Nothing
-else should run meanwhile.
+as Triton with its own batcher does by itself; scheduled with `in_turn: true` and `in_turn: false`; and by default,
+which learns which of them is right. Policies plan with a profile measured through that Triton, one model at a time.
+Nothing else should run meanwhile.
 """
 
 import argparse

@@ -35,6 +35,8 @@ backend            one Triton; probing: whether it is alive; forwarded: metadata
 gpus               which GPUs and MIG instances this machine has, as NVML tells
 discovery          keeps the catalog true; catalog, signature: what the Tritons serve; variants: where they disagree
   starting_profiles  how long that is expected to take at first
+  lanes              which of its models run in turn, and on how many workers
+  turn_taking        whether more of them should; slowdown: by how much they slow each other down
   kinds              what kind of worker each Triton is; gpus: those of this machine, as NVML tells
   consent            whether a model's requests are merged, run alone or pass through; queue_delay: loaded without one
   declared_padding   what the operator says of it, held against the model's config

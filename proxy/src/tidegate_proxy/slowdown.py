@@ -1,4 +1,4 @@
-"""By how much the models of a Triton slow each other down, learned from the legs that it runs.
+"""The slowdown of a Triton's models by each other, learned from the legs that it runs.
 
 A leg that runs alone takes its time; beside k others it takes 1 + s * k times as long, where s is the slowdown: 0 where
 nobody is in the way, as on a machine with cores to spare, and 1 where one GPU is sliced among all that run.

@@ -138,7 +138,7 @@ def test_without_a_profile_what_was_timed_counts_and_then_what_triton_counted() 
 ON_CPU = "max_batch_size: 8 dynamic_batching {} instance_group { kind: KIND_CPU count: 1 }"
 
 
-def _side_by_side(facts: Facts) -> Facts:
+def _in_turn(facts: Facts) -> Facts:
     """The same, where all models are on the same workers."""
     beside = {name: tuple(sorted(facts.services.keys() - {name})) for name in facts.services}
     services = {name: replace(service, beside=beside[name]) for name, service in facts.services.items()}
@@ -154,15 +154,18 @@ def test_who_has_no_time_to_wait_for_another_model_of_its_workers_is_told_so(
     slow = replace(facts.services["slow"], model=Model("slow", 8, None))
     facts = replace(facts, services={**facts.services, "slow": slow})
     assert _said(waits_behind_longer_ones(facts)) == [], "each has its own"
-    assert _said(waits_behind_longer_ones(_side_by_side(facts))) == expected
+    assert _said(waits_behind_longer_ones(_in_turn(facts))) == expected
 
 
-def test_models_on_processors_that_run_in_turn_are_told_so_but_no_emulated_gpus() -> None:
-    facts = _side_by_side(_facts(_config("a", ON_CPU), _config("b", ON_CPU), _config("c")))
+def test_models_on_processors_that_take_turns_by_configuration_are_told_so_but_no_emulated_gpus() -> None:
+    told = {"tritons": [{"grpc": "t:1", "in_turn": True}]}
+    on_cpu = _config("a", ON_CPU), _config("b", ON_CPU), _config("c")
+    assert _said(in_turn_on_processors(_in_turn(_facts(*on_cpu)))) == [], "their Triton has a rate limiter"
+    facts = _in_turn(_facts(*on_cpu, config=told))
     assert [finding.where for finding in in_turn_on_processors(facts)] == ["model a", "model b"]
     emulated = _config("a", ON_CPU + ' parameters { key: "alpha_ms" value: { string_value: "1" } }')
     emulated.backend = "python"
-    assert _said(in_turn_on_processors(_side_by_side(_facts(emulated, _config("b", ON_CPU))))) == []
+    assert _said(in_turn_on_processors(_in_turn(_facts(emulated, _config("b", ON_CPU), config=told)))) == []
 
 
 def test_slos_of_models_that_are_not_scheduled() -> None:

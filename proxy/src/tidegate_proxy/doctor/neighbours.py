@@ -1,4 +1,4 @@
-"""Models that run in turn on the workers of one Triton, which would run them side by side."""
+"""Models that run in turn on the workers of one Triton: it, or the configuration, says so."""
 
 from collections.abc import Iterator
 
@@ -10,11 +10,8 @@ from tidegate_proxy.doctor.finding import Finding
 from tidegate_proxy.doctor.hardware import is_emulated
 from tidegate_proxy.doctor.one_row import one_row
 
-IN_TURN = "Tidegate runs one batch at a time on a worker, where its Triton would run both side by side"
-REMEDY = (
-    "serve one of them from a Triton of its own, or with `batch: pass`; what scheduling gains or costs, `--canary 5%` "
-    "measures"
-)
+IN_TURN = "they take turns, as they need the same resource of its rate limiter, or as `in_turn` says"
+REMEDY = "serve one of them from a Triton of its own, or let them run side by side: without that resource, or `in_turn`"
 
 
 def waits_behind_longer_ones(facts: Facts) -> Iterator[Finding]:
@@ -39,14 +36,14 @@ def waits_behind_longer_ones(facts: Facts) -> Iterator[Finding]:
                 "waits-behind",
                 f"models.{service.name}.slo_ms",
                 f"{service.slo_ms:g} ms are too short to wait for one row of {worst!r}, which takes "
-                f"{behind[worst]:.3g} ms on the same workers: {IN_TURN}",
+                f"{behind[worst]:.3g} ms: {IN_TURN}",
                 REMEDY,
             )
 
 
 def in_turn_on_processors(facts: Facts) -> Iterator[Finding]:
     """Models that run on processors, and in turn: where there are cores for both, one of them idles."""
-    if facts.has_layout:
+    if facts.has_layout or not any(triton.in_turn for triton in facts.config.tritons):
         return
     for service in facts.services.values():
         others = [name for name in service.beside if _on_processors(facts.services[name])]
@@ -55,9 +52,9 @@ def in_turn_on_processors(facts: Facts) -> Iterator[Finding]:
                 "advice",
                 "in-turn",
                 f"model {service.name}",
-                f"it runs on processors, as does {', '.join(others)}, on the same workers: {IN_TURN}, which is quicker "
-                "where there are cores for both",
-                REMEDY,
+                f"it runs on processors, as does {', '.join(others)}, and they take turns, as `in_turn` says: side by "
+                "side is quicker where there are cores for both",
+                "leave `tritons.N.in_turn` out: Tidegate learns whether they are in each other's way",
             )
 
 
