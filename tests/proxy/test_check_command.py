@@ -64,6 +64,7 @@ def test_it_prints_the_configuration_as_it_would_be_used(tmp_path: Path) -> None
             "tls": None,
             "worker": None,
             "kind": None,
+            "in_turn": None,
             "share_memory": None,
             "headers": {},
         }

@@ -150,8 +150,13 @@ class Discovery:
                 self._turns_changed = True
                 how = "take turns" if turns.group else "side by side"
                 log.info("models of the Triton at %s: %s: %s", backend.address, how, turns.why)
-        if self._turns_changed and await self._refresh(None):
-            self._turns_changed = False
+        if not self._turns_changed:
+            return
+        self._turns_changed = not await self._refresh(None)
+        if self._turns_changed:  # of models that different parts of `by-model` decide about, say
+            for backend in self.backends:
+                if backend.turns and backend.turns.group:
+                    backend.turns.rest(now_ns, ended, "the policy does not take it")
 
     async def _look_at(self, backend: Backend) -> None:
         """Take up what one of the Tritons has loaded or unloaded, if it has; a fault only delays that."""

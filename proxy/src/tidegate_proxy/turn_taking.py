@@ -73,9 +73,9 @@ class TurnTaking:
         if self._group < active and self._bear(active, models, 1.0):
             self._become(now_ns, active, ended, "there are more of them")
         elif self._group != active or not self._bear(active, models, TOLERATED):
-            self._rest(now_ns, ended, "one of them cannot wait for another one's batches")
+            self.rest(now_ns, ended, "one of them cannot wait for another one's batches")
         elif lost := self._lost(ended):
-            self._rest(now_ns, ended, f"fewer requests of {lost} were in time")
+            self.rest(now_ns, ended, f"fewer requests of {lost} were in time")
         elif now_ns >= self._changed_ns + HOLD_NS:
             self._rest_ns = 0
             self._become(now_ns, frozenset(), ended, "to see whether they are still in each other's way")
@@ -83,14 +83,15 @@ class TurnTaking:
             return False
         return True
 
+    def rest(self, now_ns: int, ended: Mapping[str, Ended], why: str) -> None:
+        """Nobody takes turns for a while."""
+        self._rest_ns = min(LONGEST_REST_NS, max(REST_NS, 2 * self._rest_ns))
+        self._become(now_ns, frozenset(), ended, why)
+
     def _become(self, now_ns: int, group: frozenset[str], ended: Mapping[str, Ended], why: str) -> None:
         self._group, self._changed_ns, self._ended, self.why = group, now_ns, dict(ended), why
         if not group:
             self.slowdown.forget()
-
-    def _rest(self, now_ns: int, ended: Mapping[str, Ended], why: str) -> None:
-        self._rest_ns = min(LONGEST_REST_NS, max(REST_NS, 2 * self._rest_ns))
-        self._become(now_ns, frozenset(), ended, why)
 
     def _shares(self, ended: Mapping[str, Ended]) -> dict[str, float]:
         """Which share of each model's requests was in time since the group became what it is; of enough requests."""
