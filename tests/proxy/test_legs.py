@@ -69,6 +69,7 @@ class Triton:
         self.address = address
         self.alive = True
         self.channel = self
+        self.turns = None
         self.calls: list[Callable[..., None]] = []
 
     def unary(self, _method: str, _message: bytes, then: Callable[..., None], _metadata: object) -> Any:  # noqa: ANN401
