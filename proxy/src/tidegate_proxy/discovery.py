@@ -136,7 +136,10 @@ class Discovery:
         while True:
             for _ in range(LOOKS):
                 await asyncio.sleep(LOOK_EVERY_S / LOOKS)
-                await self._take_turns()
+                try:
+                    await self._take_turns()
+                except Exception as error:  # there is a next time
+                    faults.report("looking for models that should take turns", error)
             for backend in [backend for backend in self.backends if backend.alive]:
                 await self._look_at(backend)
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Container, Iterator
 
 from tidegate_proxy.client import Client
+from tidegate_proxy.faults import faults
 from tidegate_proxy.leg_run import LegRun
 from tidegate_proxy.live_engine import LiveEngine
 
@@ -36,7 +37,10 @@ class RunningLegs:
         if turns := run.backend.turns:
             effect = run.effect
             key = effect.batch.model, effect.rows, effect.shape
-            turns.slowdown.sent(run.started_ns, run.worker_id, run.batch_id, key)
+            try:
+                turns.slowdown.sent(run.started_ns, run.worker_id, run.batch_id, key)
+            except Exception as error:
+                _end_turns(run, error)
 
     def end(self, run: LegRun, *, well: bool = False) -> int:
         """A leg that ran does not any more; when that was, which is now. `well`: it was answered."""
@@ -112,4 +116,13 @@ class RunningLegs:
 
 def _over(run: LegRun, now_ns: int, *, teaches: bool) -> None:
     if turns := run.backend.turns:
-        turns.slowdown.over(now_ns, run.worker_id, run.batch_id, teaches=teaches)
+        try:
+            turns.slowdown.over(now_ns, run.worker_id, run.batch_id, teaches=teaches)
+        except Exception as error:
+            _end_turns(run, error)
+
+
+def _end_turns(run: LegRun, error: Exception) -> None:
+    """What is learned of neighbours is not worth a request: from now on nothing is, at that Triton."""
+    faults.report("learning how models slow each other down", error)
+    run.backend.turns = None
