@@ -93,7 +93,7 @@ class Compared:
     @property
     def off(self) -> float:
         """By how much the simulated gain was another."""
-        return float(self.said["policy"] - self.said["batcher"]) - self.gain
+        return float(self.said["policy"] - self.said["passing"]) - self.gain
 
 
 def compare(workload: str, seconds: float, work: Path) -> Compared:
@@ -191,10 +191,11 @@ def show(console: Console, rows: list[Compared]) -> None:
         low, high = said["gain"] or (0.0, 0.0)
         table.add_row(
             row.workload + (" [yellow](generator fell behind)[/]" if row.fell_behind else ""),
-            f"{row.measured:.1%} (seen {said['measured']:.1%}, simulated {said['batcher']:.1%})",
+            f"{row.measured:.1%} (seen {said['measured']:.1%}, simulated {said['batcher']:.1%}, "
+            f"at clients {said['passing']:.1%})",
             f"{row.scheduled:.1%} (seen {row.scheduled_seen:.1%}, simulated {said['policy']:.1%})",
             f"{100 * row.gain:+.1f}",
-            f"{100 * (said['policy'] - said['batcher']):+.1f}",
+            f"{100 * (said['policy'] - said['passing']):+.1f}",
             f"{100 * low:+.1f} to {100 * high:+.1f}" if said["gain"] else f"nothing: {said['why']}",
             f"{100 * row.off:+.1f}",
             "met" if abs(row.off) <= AIM else "[red]missed[/]",

@@ -10,21 +10,24 @@ import signal
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from tritonclient.grpc import service_pb2
 from tritonclient.grpc.model_config_pb2 import ModelDynamicBatching
 
 from tidegate.documents import ProfileFile
+from tidegate_proxy.backend import SERVICE, Backend
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
 from tidegate_proxy.envelope import Envelope
 from tidegate_proxy.faults import faults
 from tidegate_proxy.settings import InForce
 from tidegate_proxy.starting_profiles import hosted, starting_profiles
+from tidegate_proxy.transport import CallFailed
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +44,13 @@ START_AGAIN_S: Final = 60.0
 OVERDUE_S: Final = 60.0
 """A report that was asked for so long ago is one to be told of."""
 LAST_WORDS_WITHIN_S: Final = 5.0
+STATISTICS: Final = SERVICE + "ModelStatistics"
 LAST_WORDS: Final = 20
 """So many of the latest lines that the process wrote to its standard error are kept."""
+
+
+Executed = tuple[str, int, int, list[tuple[int, int, int]]]
+"""What is said of a model (`tidegate.sim.shadow.Executed`)."""
 
 
 class Shadow(Collector):
@@ -177,7 +185,8 @@ class Shadow(Collector):
         hearing = asyncio.create_task(_hear(process, last_words))
         try:
             while self.is_on and process.returncode is None and not reading.done():
-                self._tell(process)
+                executed = await self._executed() if self._messages % REPORT_EVERY in (0, REPORT_EVERY - 1) else []
+                self._tell(process, executed)
                 await asyncio.sleep(TELL_EVERY_S)
             if reading.done() and (error := reading.exception()):
                 return f"said what cannot be read: {type(error).__name__}: {error}"
@@ -189,7 +198,14 @@ class Shadow(Collector):
                 task.cancel()
             await asyncio.gather(reading, hearing, return_exceptions=True)
 
-    def _tell(self, process: asyncio.subprocess.Process) -> None:
+    async def _executed(self) -> list[Executed]:
+        """What the Tritons have executed of the models that are scheduled."""
+        catalog = self._directory.catalog
+        asked = [backend for backend in catalog.loaded if backend.alive]
+        answers = await asyncio.gather(*map(statistics_of, asked))
+        return executed([answer for answer in answers if answer is not None], catalog.models)
+
+    def _tell(self, process: asyncio.subprocess.Process, executed: Sequence[Executed]) -> None:
         seen, self._seen = self._seen, []
         ended, self._ended = self._ended, []
         stdin = process.stdin
@@ -211,6 +227,7 @@ class Shadow(Collector):
             "seen": seen,
             "ended": ended,
             "report": is_wanted,
+            "executed": executed,
         }
         stdin.write(msgspec.json.encode(passed) + b"\n")
 
@@ -297,6 +314,32 @@ def gauges(estimates: Iterable[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:
             gain.add_metric([estimate["model"], bound], value)
     yield attainment
     yield gain
+
+
+async def statistics_of(backend: Backend) -> service_pb2.ModelStatisticsResponse | None:
+    """What a Triton has executed; None where it does not say."""
+    try:
+        message = service_pb2.ModelStatisticsRequest().SerializeToString()
+        answer = await backend.ask(STATISTICS, message, timeout_s=TELL_EVERY_S)
+    except CallFailed:
+        return None
+    return service_pb2.ModelStatisticsResponse.FromString(answer)
+
+
+def executed(answers: Iterable[service_pb2.ModelStatisticsResponse], models: Container[str]) -> list[Executed]:
+    """What Tritons have executed of these models, all versions together."""
+    found: dict[str, tuple[list[int], Counter[int], Counter[int]]] = {}
+    for model in (model for answer in answers for model in answer.model_stats if model.name in models):
+        answered, counts, took_ns = found.setdefault(model.name, ([0, 0], Counter(), Counter()))
+        success = model.inference_stats.success
+        answered[:] = answered[0] + success.count, answered[1] + success.ns
+        for batch in model.batch_stats:
+            counts[batch.batch_size] += batch.compute_infer.count
+            took_ns[batch.batch_size] += batch.compute_input.ns + batch.compute_infer.ns + batch.compute_output.ns
+    return [
+        (name, *answered, [(rows, counts[rows], took_ns[rows]) for rows in sorted(counts)])
+        for name, (answered, counts, took_ns) in found.items()
+    ]
 
 
 def own_batching(catalog: Catalog) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def test_where_the_simulator_agrees_a_gain_is_told_with_its_doubt(simulated: flo
     assert said.why == ""
     assert said.gain is not None
     low, high = said.gain
-    assert low <= said.policy - said.batcher <= high
+    assert low <= said.policy - said.passing <= high
     assert high - low >= 2 * abs(said.error)
 
 
@@ -59,7 +59,7 @@ def test_no_more_is_promised_than_there_is_to_gain() -> None:
     said = _estimate(_begin(slo_ms=1000), _passed(40), 0.995)
     assert said.gain is not None
     assert said.gain[1] == pytest.approx(1 - said.measured, abs=1e-4)
-    blocks = [[100, 98, 97, 97]] * 4
+    blocks = [[100, 98, 97, 97, 97]] * 4
     assert _interval(blocks, 0.025, 0.98) == (-0.025, 0.02)
 
 

@@ -31,6 +31,11 @@ class Headroom:
         self._mean_ns += GAIN * surprise
         self._deviation_ns += GAIN * (abs(surprise) - self._deviation_ns)
 
+    @property
+    def way_ns(self) -> int:
+        """How long the way from the end of a leg to the client is on average; what is kept free is longer."""
+        return round(UNSEEN * self._mean_ns)
+
     def before(self, deadline_ns: int, now_ns: int) -> int:
         """The instant by which the answer must be there for the client to have it by the deadline; or as it is.
 

@@ -3,22 +3,27 @@
 The requests of a sliding window go through the simulator twice: under the policy, and under a model of Triton's own
 batcher. Of the second it is also known what was measured: where the two differ by more than `BELIEVED` nothing is
 promised, and where they differ by less the interval of the gain is wider by as much. The policy is given
-deadlines that are earlier by what is kept free for the way back, as it is where it schedules.
+deadlines that are earlier by what is kept free for the way back, as it is where it schedules; so what the batcher
+answers is in time, when both are compared, if the time of that way is left, too.
+
+A profile is measured from outside, one request at a time, so that its batches take the ways to the Triton and back. A
+Triton goes on with its next batch at once: what its batches occupy an instance for, it says itself (`Executed`).
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from tidegate.api import NEVER, RequestArrived, Setup
+from tidegate.api import NEVER, Profile, RequestArrived, Setup
 from tidegate.engine import FIRST_LEAD_NS, Engine, Headroom
 from tidegate.host import Plugins
 from tidegate.sim.cluster import Cluster
-from tidegate.sim.record import ANSWERED, Record
+from tidegate.sim.record import ANSWERED, LATE, Record
 from tidegate.sim.simulation import Simulation
 from tidegate.sim.truth import SimulatedWorker, Truth
 from tidegate.workload import RequestSequence
@@ -36,6 +41,8 @@ ENOUGH_REQUESTS: Final = 200
 ENOUGH_BLOCKS: Final = 4
 BELIEVED: Final = 0.03
 """The attainment of the simulated batcher may differ from the measured one by so much."""
+FEWEST: Final = 5
+"""Batches of one size, whose mean is believed."""
 DRAWS: Final = 1000
 PATIENCE: Final = 100_000
 
@@ -72,6 +79,17 @@ class Ended(msgspec.Struct, array_like=True, frozen=True):
     ok: bool
 
 
+class Executed(msgspec.Struct, array_like=True, frozen=True):
+    """What the Tritons' statistics say of a model, of all time."""
+
+    model: str
+    answered: int
+    answered_ns: int
+    """From when they had a request until they had its answer, summed over the answered."""
+    batches: list[tuple[int, int, int]]
+    """Rows of a batch, how many of so many rows were executed, and the sum of what they took, in ns."""
+
+
 class Passed(msgspec.Struct, tag="passed", frozen=True):
     """What passed since the last message."""
 
@@ -80,6 +98,8 @@ class Passed(msgspec.Struct, tag="passed", frozen=True):
     ended: list[Ended]
     report: bool
     """Whether a report is wanted now."""
+    executed: list[Executed] = []
+    """What the Tritons have executed by now; empty where that was not asked for."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -91,6 +111,8 @@ class Estimate(msgspec.Struct, frozen=True):
     """Attainment of what passed."""
     batcher: float
     """The same, simulated: Triton's own batcher."""
+    passing: float
+    """The same by the clients' clock, so far as that is known: as the policy's is counted."""
     policy: float
     """Simulated: the policy."""
     error: float
@@ -119,6 +141,8 @@ class Shadow:
         self._plugins = plugins
         self._seen: list[Seen] = []
         self._ended: list[Ended] = []
+        self._executed: list[tuple[int, dict[str, Executed]]] = []
+        """What the Tritons had executed, and when they said so."""
         self._slo_ns = {model.name: model.slo_ns for model in begin.setup.models if model.slo_ns is not None}
 
     def take(self, passed: Passed) -> None:
@@ -130,6 +154,9 @@ class Shadow:
         self._seen = [request for request in seen if request.at_ns >= since_ns]
         ended = [*self._ended, *passed.ended][-2 * MOST_REQUESTS :]
         self._ended = [answer for answer in ended if answer.at_ns >= since_ns]
+        self._executed = [said for said in self._executed if said[0] >= since_ns]
+        if passed.executed:
+            self._executed.append((passed.now_ns, {each.model: each for each in passed.executed}))
 
     def report(self, now_ns: int) -> Report:
         """Simulate the window. Raises PluginError, and whatever a policy raises."""
@@ -140,11 +167,20 @@ class Shadow:
             return Report(begin.policy, 0.0, 0, [])
         first_ns = seen[0].at_ns
         ended = [answer for answer in self._ended if first_ns <= answer.at_ns < until_ns]
-        policy = self._in_time(begin.policy, begin.options, seen, Headroom())
-        batcher = self._in_time("triton", begin.batcher, seen, None)
+        headroom = Headroom()
+        took_ns = self._took(begin.policy, begin.options, seen, headroom, {})
+        policy = [took is not None for took in took_ns]
+        occupied = {model.name: self._occupied(model.name, seen, ended) for model in begin.setup.models}
+        took_ns = self._took("triton", begin.batcher, seen, None, occupied)
+        batcher, passing = list[bool](), list[bool]()
+        for request, took in zip(seen, took_ns, strict=True):
+            slo_ns = self._slo_ns.get(request.model, NEVER)
+            all_ns = None if took is None else took + occupied[request.model].ways_ns
+            batcher.append(all_ns is not None and all_ns <= slo_ns)
+            passing.append(all_ns is not None and all_ns + headroom.way_ns <= slo_ns)
         estimates = []
         for name in ("", *sorted(self._slo_ns)):
-            counts = self._blocks(name, first_ns, seen, ended, batcher, policy)
+            counts = self._blocks(name, first_ns, seen, ended, (batcher, policy, passing))
             if counts:
                 estimates.append(self._estimate(name, counts))
         unsimulated = max(0, len(ended) - len(seen))
@@ -156,17 +192,17 @@ class Shadow:
         first_ns: int,
         seen: Sequence[Seen],
         ended: Sequence[Ended],
-        batcher: Sequence[bool],
-        policy: Sequence[bool],
+        simulated: tuple[Sequence[bool], Sequence[bool], Sequence[bool]],
     ) -> list[list[int]]:
-        """For each block: requests, and how many were in time as measured, under the batcher, under the policy."""
+        """For each block: requests, and how many were in time as measured, under the batcher, under the policy, and
+        under the batcher as the policy's are counted."""
         blocks: dict[int, list[int]] = {}
-        for request, by_batcher, by_policy in zip(seen, batcher, policy, strict=True):
+        for request, *in_time in zip(seen, *simulated, strict=True):
             if request.model in self._slo_ns and name in ("", request.model):
-                counts = blocks.setdefault((request.at_ns - first_ns) // BLOCK_NS, [0, 0, 0, 0])
+                counts = blocks.setdefault((request.at_ns - first_ns) // BLOCK_NS, [0, 0, 0, 0, 0])
                 counts[0] += 1
-                counts[2] += by_batcher
-                counts[3] += by_policy
+                for column, is_in_time in enumerate(in_time, 2):
+                    counts[column] += is_in_time
         for answer in ended:
             block = (answer.at_ns - first_ns) // BLOCK_NS
             if answer.model in self._slo_ns and name in ("", answer.model) and block in blocks:
@@ -174,7 +210,7 @@ class Shadow:
         return [blocks[block] for block in sorted(blocks)]
 
     def _estimate(self, name: str, blocks: list[list[int]]) -> Estimate:
-        requests, measured, batcher, policy = (sum(column) for column in zip(*blocks, strict=True))
+        requests, measured, batcher, policy, passing = (sum(column) for column in zip(*blocks, strict=True))
         error = (batcher - measured) / requests
         why = self._why_not(name, requests, len(blocks), measured, error)
         return Estimate(
@@ -182,9 +218,10 @@ class Shadow:
             requests,
             round(measured / requests, 4),
             round(batcher / requests, 4),
+            round(passing / requests, 4),
             round(policy / requests, 4),
             round(error, 4),
-            None if why else _interval(blocks, abs(error), measured / requests),
+            None if why else _interval(blocks, abs(error), (measured - batcher + passing) / requests),
             why,
         )
 
@@ -200,10 +237,40 @@ class Shadow:
             return f"the simulated batcher is {100 * error:+.1f} points from what was measured"
         return ""
 
-    def _in_time(
-        self, policy: str, options: dict[str, Any], seen: Sequence[Seen], headroom: Headroom | None
-    ) -> list[bool]:
-        """Which requests are answered in time, simulated. A model without an SLO is always in time."""
+    def _occupied(self, model: str, seen: Sequence[Seen], ended: Sequence[Ended]) -> "_Occupied":
+        """For how long batches of a model keep an instance, as the Tritons said within the window."""
+        said = [(now_ns, each[model]) for now_ns, each in self._executed if model in each]
+        if len(said) < 2 or len({request.shape for request in seen if request.model == model}) > 1:
+            return _Occupied()
+        (since_ns, first), (until_ns, last) = said[0], said[-1]
+        took_ns = [
+            each.took_ns for each in ended if each.ok and each.model == model and since_ns <= each.at_ns < until_ns
+        ]
+        answered = last.answered - first.answered
+        before = {rows: (count, total_ns) for rows, count, total_ns in first.batches}
+        counted = {
+            rows: (count - before.get(rows, (0, 0))[0], total_ns - before.get(rows, (0, 0))[1])
+            for rows, count, total_ns in last.batches
+        }
+        batches = {rows: (count, total_ns / count) for rows, (count, total_ns) in counted.items() if count > 0}
+        if answered <= 0 or not took_ns or not batches:
+            return _Occupied()
+        inside_ns = (last.answered_ns - first.answered_ns) / answered
+        return _Occupied(max(0, round(sum(took_ns) / len(took_ns) - inside_ns)), batches)
+
+    def _took(
+        self,
+        policy: str,
+        options: dict[str, Any],
+        seen: Sequence[Seen],
+        headroom: Headroom | None,
+        occupied: Mapping[str, "_Occupied"],
+    ) -> list[int | None]:
+        """What requests took from their arrival to their answer, simulated; None where they had none in time.
+
+        Without `headroom` whatever is answered counts. `occupied`: for how long batches keep an instance, where it is
+        not what the profiles say.
+        """
         setup, first_ns = self._begin.setup, seen[0].at_ns
         names = tuple(model.name for model in setup.models)
         of_name = {name: index for index, name in enumerate(names)}
@@ -223,7 +290,7 @@ class Shadow:
         )
         record = Record(sequence)
         tables = {
-            profile.key: tuple(map(profile.expected_ns, range(1, profile.max_rows + 1))) for profile in setup.profiles
+            profile.key: occupied.get(profile.partition, _Occupied()).table_ns(profile) for profile in setup.profiles
         }
         cluster = Cluster(
             [SimulatedWorker(worker.id, worker.kind) for worker in setup.workers], Truth(tables, None, {}, shapes)
@@ -241,7 +308,32 @@ class Shadow:
             for request, passed in zip(sequence, seen, strict=True)
         )
         simulation.run()
-        return [outcome == ANSWERED for outcome in record.outcome]
+        wanted = (ANSWERED,) if headroom else (ANSWERED, LATE)
+        return [
+            ended_ns - request.arrival_ns if outcome in wanted else None
+            for outcome, ended_ns, request in zip(record.outcome, record.ended_ns, sequence, strict=True)
+        ]
+
+
+class _Occupied(NamedTuple):
+    """For how long batches of a model keep an instance, and for how long its requests are on their way."""
+
+    ways_ns: int = 0
+    batches: Mapping[int, tuple[int, float]] = MappingProxyType({})
+    """How many of so many rows there were, and what they took on average, in ns."""
+
+    def table_ns(self, profile: Profile) -> tuple[int, ...]:
+        """What batches of 1, 2, ... rows take: sizes of which there were none differ from the profile as the others."""
+        expected_ns = [profile.expected_ns(rows) for rows in range(1, profile.max_rows + 1)]
+        known = {rows: each for rows, each in self.batches.items() if rows <= profile.max_rows}
+        if not known:
+            return tuple(expected_ns)
+        counted = sum(count for count, _ in known.values())
+        off_ns = sum(count * (mean_ns - expected_ns[rows - 1]) for rows, (count, mean_ns) in known.items()) / counted
+        return tuple(
+            max(1, round(known[rows][1] if rows in known and known[rows][0] >= FEWEST else each_ns + off_ns))
+            for rows, each_ns in enumerate(expected_ns, 1)
+        )
 
 
 def _interval(blocks: list[list[int]], error: float, measured: float) -> tuple[float, float]:
@@ -253,7 +345,7 @@ def _interval(blocks: list[list[int]], error: float, measured: float) -> tuple[f
     gains = []
     for _ in range(DRAWS):
         drawn = rng.choices(blocks, k=len(blocks))
-        gains.append(sum(block[3] - block[2] for block in drawn) / sum(block[0] for block in drawn))
+        gains.append(sum(block[3] - block[4] for block in drawn) / sum(block[0] for block in drawn))
     gains.sort()
     low, high = gains[round(0.025 * (DRAWS - 1))], gains[round(0.975 * (DRAWS - 1))]
     return round(max(-measured, low - error), 4), round(min(1 - measured, high + error), 4)
