@@ -250,3 +250,15 @@ def test_what_a_policy_prints_is_no_report() -> None:
     prints = "from tidegate.sim import shadow_process as p; p.Plugins.installed = lambda: print('hello'); p.main()"
     done = subprocess.run([sys.executable, "-c", prints], input=b"", capture_output=True, check=True)
     assert (done.stdout, done.stderr) == (b"", b"hello\n")
+
+
+def test_what_several_tritons_have_executed_is_added_up() -> None:
+    answer = service_pb2.ModelStatisticsResponse()
+    for version in "12":
+        model = answer.model_stats.add(name="m", version=version)
+        model.inference_stats.success.count, model.inference_stats.success.ns = 7, 700
+        batch = model.batch_stats.add(batch_size=4)
+        batch.compute_infer.count = 3
+        batch.compute_input.ns, batch.compute_infer.ns, batch.compute_output.ns = 1, 20, 300
+    answer.model_stats.add(name="other", version="1")
+    assert shadow.executed([answer, answer], {"m"}) == [("m", 28, 2800, [(4, 12, 4 * 321)])]

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tidegate.api import Model, Profile, Setup, Worker
 from tidegate.host import Plugins
-from tidegate.sim.shadow import MOST_REQUESTS, Begin, Ended, Estimate, Passed, Seen, Shadow, _interval
+from tidegate.sim.shadow import MOST_REQUESTS, Begin, Ended, Estimate, Executed, Passed, Seen, Shadow, _interval
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -96,3 +96,32 @@ def test_the_window_is_bounded_and_slides() -> None:
     assert len(shadow._seen) == MOST_REQUESTS
     shadow.take(Passed(200 * S, [], [], report=True))
     assert shadow.report(200 * S).estimates == []
+
+
+def _told(begin: Begin, *executed: Executed) -> Estimate:
+    """What is said where the Tritons have said this at the window's beginning and at its end."""
+    shadow, seen = Shadow(begin, Plugins.installed()), _passed(3)
+    ended = [Ended(request.at_ns, "m", 20 * MS, ok=True) for request in seen]
+    for now_ns, said in zip((S, NOW), executed, strict=False):
+        shadow.take(Passed(now_ns, [], [], report=False, executed=[said]))
+    shadow.take(Passed(NOW, seen, ended, report=True))
+    return shadow.report(NOW).estimates[0]
+
+
+def test_batches_take_what_the_tritons_say_and_requests_the_ways_besides() -> None:
+    """The profile has 11 ms for a batch of one row: 6 in Triton, and then 14 of the 20 that were measured are ways."""
+    quick = Executed("m", 0, 0, [(1, 0, 0)]), Executed("m", 400, 400 * 6 * MS, [(1, 400, 400 * 6 * MS)])
+    for slo_ms, by_profile, by_triton in ((15, True, False), (25, True, True)):
+        assert (_told(_begin(slo_ms=slo_ms)).batcher > 0.9) == by_profile
+        assert (_told(_begin(slo_ms=slo_ms), *quick).batcher > 0.9) == by_triton
+    said = _told(_begin(slo_ms=21), *quick)
+    assert (said.batcher > 0.9, said.passing > 0.1) == (True, False)
+
+
+def test_what_tritons_say_counts_not_where_they_began_anew_or_models_take_turns() -> None:
+    before = Executed("m", 900, 900 * MS, [(1, 900, 900 * MS)])
+    after = Executed("m", 400, 400 * MS, [(1, 400, 400 * MS)])
+    assert _told(_begin(slo_ms=15), before, after).batcher > 0.9
+    shared = replace(SETUP, workers=(Worker(0, "w", ("m", "n")),), models=_begin(slo_ms=15).setup.models)
+    quick = Executed("m", 0, 0, [(1, 0, 0)]), Executed("m", 400, 400 * 6 * MS, [(1, 400, 400 * 6 * MS)])
+    assert _told(replace(_begin(), setup=shared), *quick).batcher > 0.9

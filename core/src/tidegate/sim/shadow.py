@@ -238,7 +238,13 @@ class Shadow:
         return ""
 
     def _occupied(self, model: str, seen: Sequence[Seen], ended: Sequence[Ended]) -> "_Occupied":
-        """For how long batches of a model keep an instance, as the Tritons said within the window."""
+        """For how long batches of a model keep an instance, as the Tritons said within the window.
+
+        Not of models that wait for each other's workers: a rate limiter hands a GPU over no sooner than an answer is
+        on its way.
+        """
+        if any(model in worker.hosts and len(worker.hosts) > 1 for worker in self._begin.setup.workers):
+            return _Occupied()
         said = [(now_ns, each[model]) for now_ns, each in self._executed if model in each]
         if len(said) < 2 or len({request.shape for request in seen if request.model == model}) > 1:
             return _Occupied()
