@@ -122,6 +122,8 @@ def test_what_tritons_say_counts_not_where_they_began_anew_or_models_take_turns(
     before = Executed("m", 900, 900 * MS, [(1, 900, 900 * MS)])
     after = Executed("m", 400, 400 * MS, [(1, 400, 400 * MS)])
     assert _told(_begin(slo_ms=15), before, after).batcher > 0.9
-    shared = replace(SETUP, workers=(Worker(0, "w", ("m", "n")),), models=_begin(slo_ms=15).setup.models)
+    other = Profile.linear("n", alpha_ms=1.0, beta_ms=10.0, max_rows=32)
+    setup = _begin(slo_ms=15).setup
+    shared = replace(setup, workers=(Worker(0, "w", ("m", "n")),), profiles=(*setup.profiles, other))
     quick = Executed("m", 0, 0, [(1, 0, 0)]), Executed("m", 400, 400 * 6 * MS, [(1, 400, 400 * 6 * MS)])
     assert _told(replace(_begin(), setup=shared), *quick).batcher > 0.9
