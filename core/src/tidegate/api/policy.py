@@ -159,6 +159,14 @@ class Policy(ABC):
         """Whether it may dispatch requests of a model that are predicted to be late."""
         return self.best_effort
 
+    def apps_apart(self, model: str) -> bool:
+        """Whether requests of a model's applications that take longer are told apart for this policy: by their shape.
+
+        Then the profile of each class is made of the distributions that are learned, of which the policy itself need
+        know nothing.
+        """
+        return False
+
     def successor(self, setup: Setup) -> Self:
         """The policy that goes on where the models, workers or network have changed: of the same class and options.
 

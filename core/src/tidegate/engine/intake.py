@@ -9,6 +9,7 @@ from tidegate.api import (
     BatchFailed,
     ExecutionTimesUpdated,
     LegFinished,
+    Model,
     Policy,
     ProfileUpdated,
     Request,
@@ -84,14 +85,26 @@ class Intake:
         elif not state.fleet.serves(request):
             state.fail_homeless(request)
         else:
-            if request.shape and model:
-                request, new = state.expectations.meet(request, model)
-                for profile in new:
-                    self._policy.inform(ProfileUpdated(event.now_ns, profile))
+            if model and (request.shape or request.app):
+                request = self._with_class(request, model)
                 if request is not event.request:
                     event = RequestArrived(event.now_ns, request)
             state.hurried.arrives(request)
             self._turns.wait(event)
+
+    def _with_class(self, request: Request, model: Model) -> Request:
+        """The request with the class of its shape; the policy is told first of what is expected of it."""
+        state = self._state
+        if state.classes.applies_to(request, model):
+            request = state.classes.classify(request)
+            for profile in state.classes.moved(model, state.expectations.profiles):
+                state.expectations.replace(profile)
+                self._policy.inform(ProfileUpdated(state.now_ns, profile))
+        if request.shape:
+            request, new = state.expectations.meet(request, model)
+            for profile in new:
+                self._policy.inform(ProfileUpdated(state.now_ns, profile))
+        return request
 
     def _cancel(self, event: RequestCancelled) -> None:
         state = self._state
@@ -153,6 +166,7 @@ class Intake:
                 profile = state.expectations.profiles[partition, worker.kind, flight.shape]
                 times = state.alone.observe(flight.requests[0], worker.kind, duration_ns, profile)
                 if times is not None:
+                    state.classes.tell(times)
                     self._policy.inform(ExecutionTimesUpdated(event.now_ns, times))
             elif flight.is_whole:
                 state.alone.observe_batch(flight.requests, worker.kind, duration_ns)

@@ -21,6 +21,7 @@ from tidegate.engine.late import LateRequests
 from tidegate.engine.overlap import Overlap
 from tidegate.engine.sharing import Sharing
 from tidegate.engine.succession import Succession
+from tidegate.engine.time_classes import TimeClasses
 from tidegate.engine.tries import Tries
 from tidegate.observation import AnyEffect, EngineSettings, Fail, StartLeg
 
@@ -46,6 +47,10 @@ class State:
         self.flights = Flights(self.fleet, self.expectations, self.overlap, self._leg_started)
         self.tries = Tries()
         self.succession = Succession(policy, self.fleet, self.expectations, self.alone)
+        self.classes = TimeClasses(lambda: self.policy)
+        """Which applications' requests take about as long."""
+        for times in setup.execution_times:
+            self.classes.tell(times)
         self.sharing = Sharing(self.fleet, self.expectations, self.succession, self.queued, setup.patience_ns)
         self.hurried = HurriedRequests(self.queued, self._has_no_request, self.sharing.hopeless_ns)
         """What of `queued` may wait behind requests that have more time."""

@@ -55,6 +55,11 @@ class Part(BaseModel):
     models: tuple[str, ...] = Field(min_length=1, description="Names of models, or patterns such as `bert*`")
     policy: str = Field(description="`tidegate plugins` lists them")
     options: dict[str, Any] = Field(default_factory=dict, description="Options of that policy")
+    by_application: bool = Field(
+        default=False,
+        description="Tell the requests of applications apart that take longer than others', by distributions that are "
+        "learned: a queue and a profile for each class of them, whatever the policy. It then knows of classes only",
+    )
     _spec: PolicySpec = PrivateAttr()
 
     @model_validator(mode="after")
@@ -159,6 +164,11 @@ class ByModel(Policy):
             index = self._part_named(model)
         return self.parts[index].is_best_effort(model)
 
+    def apps_apart(self, model: str) -> bool:
+        """As the options of its part have it."""
+        index = self._part_of.get(model, len(self.options.parts))
+        return index < len(self.options.parts) and self.options.parts[index].by_application
+
     # Events ------------------------------------------------------------------------------------------------------
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
@@ -210,8 +220,9 @@ class ByModel(Policy):
         return self._tell(self._part_of.get(event.profile.partition, NOBODY), event)
 
     def on_execution_times_updated(self, event: ExecutionTimesUpdated) -> Commands:
-        """The part of the model is told."""
-        return self._tell(self._part_of.get(event.times.model, NOBODY), event)
+        """The part of the model is told, unless its profiles are made of that already."""
+        model = event.times.model
+        return () if self.apps_apart(model) else self._tell(self._part_of.get(model, NOBODY), event)
 
     def on_wake_slack_updated(self, event: WakeSlackUpdated) -> Commands:
         """All parts are told: one process wakes for them."""
@@ -271,7 +282,11 @@ class ByModel(Policy):
             models=tuple(model for model in setup.models if self._part_of[model.name] == index),
             workers=tuple(worker for worker in setup.workers if self._part_of_worker[worker.id] == index),
             profiles=tuple(known for known in setup.profiles if self._part_of.get(known.partition) == index),
-            execution_times=tuple(known for known in setup.execution_times if self._part_of.get(known.model) == index),
+            execution_times=tuple(
+                known
+                for known in setup.execution_times
+                if self._part_of.get(known.model) == index and not self.apps_apart(known.model)
+            ),
         )
 
 

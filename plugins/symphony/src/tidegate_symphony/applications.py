@@ -1,16 +1,15 @@
 """The applications of a model: what batches take that hold the quickest of them only, and those that hold all."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
 from tidegate.api import ExecutionTimes, Profile, Request
+from tidegate.toolkit import padded_batches
 from tidegate_symphony.outlook import Promises
 
 MOST_GROUPS = 8
 """So many groups of applications are told apart at most; clients name applications."""
-MOST_POINTS = 256
-"""About so many points of all distributions together are looked at."""
 DIFFERENT = 1.1
 """Applications are worth telling apart where the largest batch of all takes so many times what one of the quickest
 does: less may be chance, and who names applications may do so for other reasons."""
@@ -95,40 +94,9 @@ class Applications:
         for last in range(len(ranked) - step * ((len(ranked) - 1) // step), len(ranked) + 1, step):
             among = ranked[:last]
             apps = None if last == len(ranked) else frozenset(times.app for times in among)
-            yield self._profile_of(among, profile, max_rows, quantile), apps
-
-    def _profile_of(self, among: Sequence[ExecutionTimes], profile: Profile, max_rows: int, quantile: float) -> Profile:
-        """What batches of these applications take, each request of any of them as often as it comes (Orloj, 4.2)."""
-        every = ceil(sum(len(times.times_ns) for times in among) / MOST_POINTS)
-        drawn = []
-        for times in among:
-            points = times.times_ns[(len(times.times_ns) - 1) % every :: every]  # the longest among them
-            drawn += [(times.fixed_ns, times.scale * point, self._shares[times.app] / len(points)) for point in points]
-        total = sum(share for _, _, share in drawn)
-        expected_ms, planned_ms = {}, {}
-        for rows in _sizes(max_rows):
-            expected_ns = before = up_to = 0.0
-            planned_ns = None
-            for taken_ns, share in sorted((fixed_ns + rows * each_ns, share) for fixed_ns, each_ns, share in drawn):
-                up_to += share / total
-                within = min(1.0, up_to) ** rows  # all of them take no longer: the distribution of the longest
-                expected_ns += taken_ns * (within - before)
-                before = within
-                if planned_ns is None and within >= quantile:
-                    planned_ns = taken_ns
-            longest_ns = taken_ns if planned_ns is None else planned_ns
-            expected_ms[rows], planned_ms[rows] = expected_ns / 1e6, max(expected_ns, longest_ns) / 1e6
-        return Profile.from_points(
-            profile.partition, expected_ms, planned_ms, max_rows=max_rows, kind=profile.kind, shape=profile.shape
-        )
+            yield padded_batches(among, self._shares, profile.up_to(max_rows), quantile), apps
 
     def _take_stock(self) -> None:
         total = sum(self._counts.values())
         self._shares = {app: count / total for app, count in self._counts.items()}
         self._mixed.clear()
-
-
-def _sizes(max_rows: int) -> list[int]:
-    """The batch sizes that are computed: each about half as large again; between them lie straight lines."""
-    usual = {rows for power in range(max_rows.bit_length()) for rows in (1 << power, 3 << power >> 1)}
-    return sorted({rows for rows in usual if rows <= max_rows} | {max_rows})

@@ -1,0 +1,123 @@
+"""Applications whose requests take about as long are of one class, which has a profile of its own: the layer between
+learned distributions and whatever policy plans with profiles.
+
+A class is a shape to everybody else: requests of one share no batch with those of another, and what a policy is told of
+it is what the engine expects (invariant 8).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from math import log
+
+import msgspec
+
+from tidegate.api import ExecutionTimes, Model, Policy, Profile, ProfileKey, Request
+from tidegate.toolkit import padded_batches
+
+FACTOR = 2.0
+"""Classes are told apart where requests take so many times as long."""
+MOST_STEPS = 8
+"""The farthest that a class is from that of the application that was known first, in such factors."""
+STAYS = 0.75
+"""An application changes its class where it is so many factors from the centre of the one that it had: one between two
+does not come and go."""
+MOVED = 0.1
+"""A class is expected to take otherwise where its distributions say so by such a share. Less is the learner's to find."""
+
+
+class TimeClasses:
+    """The classes of the applications of each model.
+
+    The application that was known first is the centre of its model's middle class, which has no name of its own: what
+    takes about as long shares batches with it, and with all of which nothing is known. So a model whose applications
+    take alike is left as it is.
+    """
+
+    def __init__(self, decides: Callable[[], Policy]) -> None:
+        """`decides()`: the policy that does at the moment."""
+        self._decides = decides
+        self._times: dict[str, dict[tuple[str, str], ExecutionTimes]] = {}
+        """The distributions by (kind of worker, application), by model; the one that was known first stands first."""
+        self._steps: dict[tuple[str, str], int] = {}
+        """The class of each (model, application), in factors from the middle one."""
+        self._counts: dict[str, Counter[str]] = {}
+        """How often each application came, by model."""
+        self._stale: set[str] = set()
+        """The models of which another distribution is known than when their profiles were made."""
+        self._made: dict[ProfileKey, Profile] = {}
+        """The profiles that were made last."""
+
+    def tell(self, times: ExecutionTimes) -> None:
+        """Requests of an application take this long alone on a kind of worker."""
+        known = self._times.setdefault(times.model, {})
+        known[times.kind, times.app] = times
+        first = next(iter(known.values()))
+        reference = known.get((times.kind, first.app))
+        if reference is None:
+            return  # the two never ran on one kind of worker
+        exact = log(_alone_ns(times) / _alone_ns(reference)) / log(FACTOR)
+        exact = max(-MOST_STEPS, min(MOST_STEPS, exact))
+        key = times.model, times.app
+        if abs(exact - self._steps.get(key, 99)) > STAYS:
+            self._steps[key] = round(exact)
+        self._stale.add(times.model)
+
+    def applies_to(self, request: Request, model: Model) -> bool:
+        """Whether the policy wants a request told apart by its application.
+
+        One that has a shape is by that, and of split models no distribution is learned.
+        """
+        return bool(request.app) and not (request.shape or model.pipelines) and self._decides().apps_apart(model.name)
+
+    def classify(self, request: Request) -> Request:
+        """A request to which this applies with its class as its shape, if its application is known."""
+        if (step := self._steps.get((request.model, request.app))) is None:
+            return request
+        self._counts.setdefault(request.model, Counter())[request.app] += 1
+        return msgspec.structs.replace(request, shape=_name(step)) if step else request
+
+    def moved(self, model: Model, profiles: Mapping[ProfileKey, Profile]) -> list[Profile]:
+        """The profiles of a model's classes that are to be expected from now on instead of what is.
+
+        `profiles`: what is expected now. None where all requests are of one class.
+        """
+        if model.name not in self._stale:
+            return []
+        self._stale.discard(model.name)
+        known, counts = self._times[model.name], self._counts.get(model.name, Counter())
+        among: dict[ProfileKey, list[ExecutionTimes]] = {}
+        for (kind, app), times in known.items():
+            step = self._steps.get((model.name, app))
+            if step is not None and (model.name, kind, "") in profiles:
+                among.setdefault((model.name, kind, _name(step)), []).append(times)
+        if len({shape for _, _, shape in among}) < 2:
+            return []
+        quantile = self._decides().quantile
+        shares = {app: 1.0 + counts[app] for _, app in known}
+        made = []
+        for key, members in among.items():
+            like = profiles[model.name, key[1], ""].of_shape(key[2])
+            profile = padded_batches(members, shares, like, quantile)
+            if key not in self._made or _differ(self._made[key], profile):
+                self._made[key] = profile
+                made.append(profile)
+        return made
+
+
+def _name(step: int) -> str:
+    """What a class is called, as a shape: in figures and reports, too."""
+    return f"{FACTOR**step:g}x as long" if step else ""
+
+
+def _alone_ns(times: ExecutionTimes) -> float:
+    return times.fixed_ns + times.scale * times.mean_ns
+
+
+def _differ(one: Profile, other: Profile) -> bool:
+    if one.max_rows != other.max_rows:
+        return True
+    return any(
+        abs(one.planned_ns(rows) / other.planned_ns(rows) - 1) > MOVED
+        or abs(one.expected_ns(rows) / other.expected_ns(rows) - 1) > MOVED
+        for rows in (1, other.max_rows)
+    )
