@@ -14,7 +14,7 @@ import msgspec
 from tidegate.api import ExecutionTimes, Model, Policy, Profile, ProfileKey, Request
 from tidegate.toolkit import padded_batches
 
-FACTOR = 2.0
+FACTOR = 1.5
 """Classes are told apart where requests take so many times as long."""
 MOST_STEPS = 8
 """The farthest that a class is from that of the application that was known first, in such factors."""
@@ -22,7 +22,7 @@ STAYS = 0.75
 """An application changes its class where it is so many factors from the centre of the one that it had: one between two
 does not come and go."""
 MOVED = 0.1
-"""A class is expected to take otherwise where its distributions say so by such a share. Less is the learner's to find."""
+"""A class is expected to take otherwise where its distributions say so by such a share; less the learner finds."""
 
 
 class TimeClasses:
@@ -55,7 +55,7 @@ class TimeClasses:
         reference = known.get((times.kind, first.app))
         if reference is None:
             return  # the two never ran on one kind of worker
-        exact = log(_alone_ns(times) / _alone_ns(reference)) / log(FACTOR)
+        exact = log(times.mean_ns / reference.mean_ns) / log(FACTOR)
         exact = max(-MOST_STEPS, min(MOST_STEPS, exact))
         key = times.model, times.app
         if abs(exact - self._steps.get(key, 99)) > STAYS:
@@ -106,11 +106,7 @@ class TimeClasses:
 
 def _name(step: int) -> str:
     """What a class is called, as a shape: in figures and reports, too."""
-    return f"{FACTOR**step:g}x as long" if step else ""
-
-
-def _alone_ns(times: ExecutionTimes) -> float:
-    return times.fixed_ns + times.scale * times.mean_ns
+    return f"{FACTOR**step:.3g}x as long" if step else ""
 
 
 def _differ(one: Profile, other: Profile) -> bool:

@@ -9,7 +9,9 @@ MOST_POINTS = 256
 """About so many points of all distributions together are looked at."""
 
 
-def padded_batches(among: Sequence[ExecutionTimes], shares: Mapping[str, float], like: Profile, quantile: float) -> Profile:
+def padded_batches(
+    among: Sequence[ExecutionTimes], shares: Mapping[str, float], like: Profile, quantile: float
+) -> Profile:
     """A profile of batches of these applications' requests, each of any of them as often as it comes (Orloj, 4.1, 4.2).
 
     A batch of k takes `c0 + c1 * k * longest`, and the longest of k is within t with probability `F(t) ** k`. Expected

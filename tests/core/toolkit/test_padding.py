@@ -1,0 +1,57 @@
+"""What padded batches take: the expectation and the quantile of the longest of their requests."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.api import ExecutionTimes, Profile
+from tidegate.toolkit import padded_batches
+
+times_ns = st.lists(st.integers(1_000, 10**8), min_size=1, max_size=4).map(sorted).map(tuple)
+
+
+def times_of(app: str, *points: int, fixed_ns: float = 0.0, scale: float = 1.0) -> ExecutionTimes:
+    return ExecutionTimes("m", app, "default", points, fixed_ns, scale)
+
+
+def like(max_rows: int) -> Profile:
+    return Profile.linear("m", alpha_ms=1, beta_ms=1, max_rows=max_rows, shape="of a class")
+
+
+@given(one=times_ns, other=times_ns, share=st.integers(1, 9), quantile=st.sampled_from((0.5, 0.9, 0.99)))
+def test_it_is_what_all_the_ways_to_draw_a_batch_say(
+    one: tuple[int, ...], other: tuple[int, ...], share: int, quantile: float
+) -> None:
+    """Batches of up to three, enumerated: the mean of the longest, and the least time that covers the quantile."""
+    among = [times_of("one", *one, fixed_ns=500, scale=0.5), times_of("other", *other, fixed_ns=500, scale=0.5)]
+    profile = padded_batches(among, {"one": share, "other": 1}, like(3), quantile)
+    drawn = [(time_ns, share / len(one)) for time_ns in one] + [(time_ns, 1 / len(other)) for time_ns in other]
+    for rows in (1, 2, 3):
+        mean_ns, chances = 0.0, dict.fromkeys((time_ns for time_ns, _ in drawn), 0.0)
+        for batch in itertools.product(drawn, repeat=rows):
+            chance = 1.0
+            for _, each in batch:
+                chance *= each / (share + 1)
+            longest_ns = max(time_ns for time_ns, _ in batch)
+            chances[longest_ns] += chance
+            mean_ns += chance * longest_ns
+        assert profile.expected_ns(rows) == pytest.approx(500 + 0.5 * rows * mean_ns, rel=1e-6, abs=2)
+        within = sum(
+            chance for time_ns, chance in chances.items() if 499 + 0.5 * rows * time_ns <= profile.planned_ns(rows)
+        )
+        assert within >= quantile - 1e-6
+        assert profile.planned_ns(rows) >= profile.expected_ns(rows)
+
+
+@given(times=times_ns, max_rows=st.integers(1, 700))
+def test_it_is_a_profile_of_what_was_asked_for(times: tuple[int, ...], max_rows: int) -> None:
+    profile = padded_batches([times_of("one", *times)], {"one": 0.1}, like(max_rows), 0.99)
+    assert profile.key == ("m", "default", "of a class")
+    assert profile.max_rows == max_rows
+
+
+def test_of_no_application_there_is_none() -> None:
+    with pytest.raises(ValueError, match="no applications"):
+        padded_batches([], {}, like(4), 0.99)
