@@ -269,3 +269,16 @@ def test_the_compositions_of_the_examples_beat_their_parts(name: str, parts: lis
     composed = [title for title in bad if title not in parts]
     assert max(bad[title] for title in composed) < 0.01
     assert min(bad[title] for title in parts) > 0.04
+
+
+@pytest.mark.parametrize("policy", ["clockwork", "eager", "nexus", "symphony"])
+def test_with_distributions_a_policy_beats_itself_without(policy: str) -> None:
+    scenario = read_scenario(ROOT / "scenarios" / "layered.yaml").model_copy(update={"duration_s": 8.0})
+    with_them, without = (
+        simulate(Run(scenario, next(each for each in scenario.policies if each.title == title), seed=3))
+        .rows[0]
+        .bad_rate
+        for title in (f"{policy} by application", policy)
+    )
+    assert with_them < 0.9 * without
+    assert without > 0.01

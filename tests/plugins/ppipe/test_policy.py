@@ -1,5 +1,6 @@
 """PPipe's data plane, event by event and in simulation."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ from tidegate.engine import Engine, PlanChanged
 from tidegate.sim import Simulation
 from tidegate.sim.run import Run, simulate
 from tidegate.testing import Playbook
-from tidegate.workload import PolicyChoice, Scenario
+from tidegate.workload import PolicyChoice, Scenario, read_scenario
 from tidegate_ppipe.policy import Ppipe, PpipeOptions
 
 KEY = ("m", "", "")
@@ -124,6 +125,24 @@ def test_so_is_what_keeps_a_reserve() -> None:
 
 def test_under_light_load_nothing_waits_for_company() -> None:
     assert playbook(SLOW, FAST, gathering="needed") >> arrived(0) << split(0)
+
+
+def test_under_load_a_batch_gathers_until_one_more_could_not_join_it() -> None:
+    """Symphony's frontrun: what the batch takes with a row more than it has, before its deadline."""
+    play = playbook(SLOW, FAST, gathering="needed") >> arrived(0) << split(0)
+    play = play >> arrived(1, 1) << SetTimer(KEY, 1 + SLO - 12 - 4 - 6)
+    assert play >> arrived(2, 2) << SetTimer(KEY, 1 + SLO - 14 - 6 - 7)
+    play = playbook(SLOW, SLOW2, FAST, FAST2) >> arrived(0, rows=4) << split(0, rows=4)
+    assert play >> arrived(1, 1) << SetTimer(KEY, 1 + SLO - 10 - 2 - 5)  # the paper's: until it has to leave itself
+
+
+def test_deferral_at_the_head_of_a_pipeline_answers_more_in_time_than_gathering_to_the_last_moment() -> None:
+    scenario = read_scenario(Path(__file__).parents[3] / "scenarios" / "deferred_pipeline.yaml")
+    needed, planned = (
+        sum(simulate(Run(scenario, choice, seed)).rows[0].bad_rate for seed in (2, 3, 4))
+        for choice in scenario.policies
+    )
+    assert needed < 0.8 * planned
 
 
 def test_a_request_with_a_nearer_deadline_is_waited_for_no_longer() -> None:

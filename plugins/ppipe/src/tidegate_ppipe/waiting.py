@@ -109,7 +109,8 @@ class Waiting:
         if queue.waits_for_rows == WHATEVER_COMES:
             return ()
         if queue.waits_for_rows > queue.rows and self._sizing.due_ns(request, queue.budget) >= queue.due_ns:
-            grown_ns = queue.work_ns[queue.rows - 1] - queue.work_ns[queue.wake_rows - 1]
+            work_ns, rows, before = queue.work_ns, queue.rows, queue.wake_rows
+            grown_ns = max(work_ns[rows - 1] - work_ns[before - 1], work_ns[rows] - work_ns[before])
             if queue.wake_ns - grown_ns > now_ns:
                 queue.wake_ns -= grown_ns
                 queue.wake_rows = queue.rows
@@ -166,11 +167,14 @@ class Waiting:
         if self._as_needed and routes.is_light and found.rows >= routes.needed_rows():
             return False
         path = found.path
+        work_ns = self._sizing.work_ns(found)
         last_ns = path.start_ns + (found.due_ns - path.end_ns) - self.slack_ns
+        if self._as_needed:  # one more could not join after that (Symphony's frontrun): to wait on only costs time
+            last_ns = min(last_ns, found.due_ns - work_ns[found.rows] - self.slack_ns)
         if last_ns <= now_ns:
             return False
         queue.waits_for_rows, queue.due_ns, queue.budget = found.size, found.due_ns, found.route.budget
-        queue.wake_ns, queue.wake_rows, queue.work_ns = last_ns, found.rows, self._sizing.work_ns(found)
+        queue.wake_ns, queue.wake_rows, queue.work_ns = last_ns, found.rows, work_ns
         return True
 
     def _take(self, queue: Queue, count: int) -> list[Request]:
