@@ -212,9 +212,7 @@ class Driver:
                 failed = RequestFailed(grpc.StatusCode.UNAVAILABLE, effect.reason, refusal=refusal.UNAVAILABLE)
                 self.clients.fail(effect.request_id, failed)
             case PolicyReplaced():
-                log.error(
-                    "policy %s broke and was replaced by first come, first served: %s", effect.policy, effect.reason
-                )
+                log.error("%s", effect)
             case EngineRestarted():
                 log.critical("the engine broke and began anew, first come, first served: %s", effect.reason)
                 self._end_abandoned()

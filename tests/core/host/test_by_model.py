@@ -1,32 +1,43 @@
 """Several policies in one: each decides as it would alone, and what cannot be parted is refused with the remedy."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.core.host.joined_worlds import joined
 from tidegate.api import (
+    AnyEvent,
+    Batch,
     Commands,
+    Dispatch,
+    Drop,
     Model,
     Pipeline,
     PolicyOptions,
     PolicySpec,
     Profile,
+    ProfileUpdated,
     Request,
     RequestArrived,
     SetTimer,
     Setup,
     TimerFired,
+    WakeSlackUpdated,
     Worker,
     WorkerJoined,
 )
 from tidegate.engine import Engine
 from tidegate.host import PluginError, Plugins
 from tidegate.host.by_model import ByModel
-from tidegate.observation import ClockAdvanced, PlanChanged, PolicyChanged
+from tidegate.observation import AnyEffect, AnyStimulus, ClockAdvanced, PlanChanged, PolicyChanged, PolicyReplaced
+from tidegate.sim import ExactWorkers, Simulation
 from tidegate.sim.run import Run, simulate
+from tidegate.sim.workers import taking
 from tidegate.testing import check_policy
 from tidegate.testing.conformance import check_world
 from tidegate.testing.world import random_world
@@ -157,6 +168,102 @@ def test_timers_of_two_parts_are_two_timers_even_under_one_name() -> None:
     assert (a.fired, b.fired) == (["word", ("of", "model", 0)], [])
     engine.handle(ClockAdvanced(15))
     assert (a.fired, b.fired) == (["word", ("of", "model", 0)], ["word", ("of", "model", 0)])
+
+
+class Breaks(FirstComeFirstServed):
+    """Answers one event, counted from 0, as the option says that nobody may."""
+
+    class Options(PolicyOptions):
+        nth: int
+        how: Literal["raises", "commands what is none", "drops another's", "is no list"] = "raises"
+
+    options: Options
+    heard = 0
+
+    def handle(self, event: AnyEvent) -> Commands:
+        self.heard += 1
+        if self.heard != self.options.nth + 1:
+            return super().handle(event)
+        match self.options.how:
+            case "raises":
+                raise RuntimeError("out of wits")
+            case "commands what is none":
+                return [Dispatch(Batch(10**6, "a", (), ()))]
+            case "drops another's":
+                return [Drop(10**6, "")]
+            case _:
+                return cast("Commands", 1)
+
+
+def breaking(nth: int, how: str = "raises") -> tuple[Plugins, list[dict[str, Any]]]:
+    plugins = Plugins.installed()
+    plugins.policies["breaks"] = PolicySpec("breaks", "Breaks", Breaks)
+    broken = {"models": ["a"], "policy": "breaks", "options": {"nth": nth, "how": how}}
+    return plugins, [broken, {"models": ["b"], "policy": "symphony"}]
+
+
+@pytest.mark.parametrize("how", ["raises", "commands what is none", "drops another's", "is no list"])
+@settings(max_examples=15, deadline=None)
+@given(nth=st.integers(0, 12), models=st.lists(st.sampled_from("ab"), min_size=1, max_size=30))
+def test_a_part_that_breaks_is_replaced_and_the_others_go_on(how: str, nth: int, models: list[str]) -> None:
+    plugins, parts = breaking(nth, how)
+    engine = Engine(plugins.make_policy("by-model", SETUP, {"parts": parts}), name="by-model")
+    watch = Watch()
+    simulation = Simulation(engine, ExactWorkers(taking(lambda effect: 7)), listeners=[watch])
+    for number, model in enumerate(models):
+        simulation.schedule([arrived(4 * number, number, model)])
+    simulation.schedule([ProfileUpdated(4 * len(models) // 2, profile_of(model)) for model in "ab"])
+    simulation.run()
+    engine.validate()
+    assert engine.tally.ended == engine.tally.accepted == len(models)
+    broke, whole, _ = parts_of(engine)
+    assert type(whole).__name__ == "Symphony"
+    assert type(broke) is (FirstComeFirstServed if watch.replaced else Breaks)
+    assert [effect.part for effect in watch.replaced] in ([], ["part 0 (breaks for a)"])
+    assert watch.replaced or (isinstance(broke, Breaks) and broke.heard <= nth)
+
+
+def test_where_all_parts_break_one_after_the_other_each_is_replaced_and_a_reload_begins_anew() -> None:
+    plugins, parts = breaking(0)
+    parts[1] = {**parts[0], "models": ["b"]}
+    engine = Engine(
+        plugins.make_policy("by-model", SETUP, {"parts": parts}), name="by-model", policies=plugins.make_policy
+    )
+    first, second = (
+        [effect for effect in engine.handle(arrived(0, number, model)) if isinstance(effect, PolicyReplaced)]
+        for number, model in enumerate("ab")
+    )
+    assert [effect.part for effect in (*first, *second)] == ["part 0 (breaks for a)", "part 1 (breaks for b)"]
+    assert str(first[0]) == (
+        "part 0 (breaks for a) of policy by-model broke and was replaced by first come, first served: "
+        "ByModel: RuntimeError: out of wits"
+    )
+    assert {type(part) for part in parts_of(engine)} == {FirstComeFirstServed}
+    engine.handle(PlanChanged(1, SETUP.models, SETUP.workers, SETUP.profiles))
+    assert {type(part) for part in parts_of(engine)} == {FirstComeFirstServed}
+    engine.handle(PolicyChanged(1, "by-model", {"parts": [{**parts[0], "options": {"nth": 99}}]}))
+    assert type(parts_of(engine)[0]) is Breaks
+
+
+def test_of_several_parts_that_are_told_at_once_the_one_that_raised_is_replaced() -> None:
+    plugins, parts = breaking(0)
+    engine = Engine(plugins.make_policy("by-model", SETUP, {"parts": [parts[1], parts[0]]}), name="by-model")
+    policy = engine.policy
+    with pytest.raises(RuntimeError):
+        policy.handle(WakeSlackUpdated(0, 5))
+    relief = policy.relief(0)
+    assert relief
+    assert relief[0] == "part 1 (breaks for a)"
+
+
+class Watch:
+    """A listener that remembers which policies were replaced."""
+
+    def __init__(self) -> None:
+        self.replaced: list[PolicyReplaced] = []
+
+    def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
+        self.replaced += [effect for effect in effects if isinstance(effect, PolicyReplaced)]
 
 
 def engine_of(plugins: Plugins, parts: list[dict[str, Any]]) -> Engine:

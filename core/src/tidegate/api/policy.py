@@ -175,6 +175,15 @@ class Policy(ABC):
         """
         return type(self)(setup, self.options)
 
+    def relief(self, applied: int) -> tuple[str, Callable[[Setup], "Policy"]] | None:
+        """Who goes on where this policy broke; None: first come, first served, for all of it.
+
+        `applied`: so many of the commands with which it just answered were carried out, and the next one was refused;
+        or it raised instead of answering. A policy that is made of several says which part broke, as a name for
+        reports, and what makes the same policy with that part replaced.
+        """
+        return None
+
     def arrives_anew(self, request: Request) -> bool:
         """Whether a request that arrives is one of the `inherited`, which were counted before; asked once of each."""
         if request.id not in self.inherited:

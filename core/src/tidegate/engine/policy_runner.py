@@ -49,7 +49,7 @@ class PolicyRunner:
         except Exception as fault:
             if self._strict:
                 raise
-            self._replace(fault)
+            self._replace(fault, len(state.commands) - before)
         if self.witness is not None:
             try:
                 self.witness.told(event, state.commands[before:])
@@ -117,13 +117,16 @@ class PolicyRunner:
                 state.hurried.returns(request)  # the policy before may have run what is late
                 self.inform(RequestArrived(state.now_ns, request))
 
-    def _replace(self, fault: Exception) -> None:
-        broken = type(self._state.policy)
-        if broken is FirstComeFirstServed:
+    def _replace(self, fault: Exception, applied: int | None = None) -> None:
+        """`applied`: how many of the commands were in order with which it answered; None: it could not follow."""
+        broken = self._state.policy
+        if type(broken) is FirstComeFirstServed:
             raise fault  # nothing is left to fall back on: this is a bug of the engine's own
-        reason = f"{broken.__name__}: {type(fault).__name__}: {fault}"
-        self._state.effects.append(PolicyReplaced(self.name, reason))
-        self.succeed(lambda setup: FirstComeFirstServed(setup, PolicyOptions()))
+        relief = None if applied is None else broken.relief(applied)
+        part, successor = relief or ("", lambda setup: FirstComeFirstServed(setup, PolicyOptions()))
+        reason = f"{type(broken).__name__}: {type(fault).__name__}: {fault}"
+        self._state.effects.append(PolicyReplaced(self.name, reason, part))
+        self.succeed(successor)
 
     def follow_doubts(self) -> None:
         """Tell the policy what was learned, and of the requests that it gave up for what was expected before."""

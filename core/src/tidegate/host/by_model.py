@@ -1,6 +1,6 @@
 """Several policies in one Tidegate: each decides for models of its own, on workers that host no others."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
@@ -98,8 +98,8 @@ class ByModelOptions(PolicyOptions):
 class ByModel(Policy):
     """Each part decides for its models, as if there were no others; no worker hosts models of two parts.
 
-    A part is told what concerns its models and its workers, and what it commands is passed on. Where a part breaks,
-    all of them are replaced.
+    A part is told what concerns its models and its workers, and what it commands is passed on. A part that breaks is
+    replaced by first come, first served; the others go on.
     """
 
     Options = ByModelOptions
@@ -108,8 +108,15 @@ class ByModel(Policy):
     overlaps = True
     runs_pipelines = True
 
-    def __init__(self, setup: Setup, options: ByModelOptions, before: Sequence[Policy] = ()) -> None:
-        """`before`: the policies of the parts that these follow, in the order of the options.
+    def __init__(
+        self,
+        setup: Setup,
+        options: ByModelOptions,
+        before: Sequence[Policy] = (),
+        broken: frozenset[int] = frozenset(),
+    ) -> None:
+        """`before`: the policies of the parts that these follow, in the order of the options. `broken`: the parts that
+        broke, by their places there.
 
         Raises ValueError where models of two parts share a worker or a partition, PluginError where a part cannot be
         made.
@@ -122,9 +129,17 @@ class ByModel(Policy):
         """Parts by request id, while it is queued."""
         self.parts: list[Policy] = []
         """The policies of the parts, in the order of the options; the last one is for all other models."""
+        self._broken = broken
+        """The parts that first come, first served has replaced."""
+        self._answered: list[int] = []
+        """The part of each command of the latest answer."""
+        self._asked = NOBODY
+        """The part that was asked last."""
         for index, part in enumerate([*options.parts, None]):
             own = self._setup_of(index)
-            if before:
+            if index in broken:
+                policy = make_policy(REST, own, {})
+            elif before:
                 policy = before[index].successor(own)
             else:
                 policy = make_policy(part.spec, own, part.options) if part else make_policy(REST, own, {})
@@ -139,7 +154,17 @@ class ByModel(Policy):
 
     def successor(self, setup: Setup) -> Self:
         """Each part is followed by its own successor."""
-        return type(self)(setup, self.options, self.parts)
+        return type(self)(setup, self.options, self.parts, self._broken)
+
+    def relief(self, applied: int) -> tuple[str, Callable[[Setup], Policy]] | None:
+        """These parts, but first come, first served in the place of the one that broke."""
+        index = self._answered[applied] if applied < len(self._answered) else self._asked
+        if index not in range(len(self.options.parts)) or index in self._broken:
+            return None
+        broken = self._broken | {index}
+        part = self.options.parts[index]
+        name = f"part {index} ({part.policy} for {', '.join(part.models)})"
+        return name, lambda setup: type(self)(setup, self.options, self.parts, broken)
 
     def check_plan(self, models: Iterable[Model], workers: Iterable[Worker]) -> None:
         """Raises ValueError for a model that its part cannot schedule, and where two parts share what is to be one's.
@@ -170,6 +195,11 @@ class ByModel(Policy):
         return index < len(self.options.parts) and self.options.parts[index].by_application
 
     # Events ------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: AnyEvent) -> Commands:
+        """Let the parts answer that it concerns."""
+        self._answered, self._asked = [], NOBODY
+        return super().handle(event)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """It is queued at the part of its model."""
@@ -231,7 +261,16 @@ class ByModel(Policy):
     # Parts -------------------------------------------------------------------------------------------------------
 
     def _tell(self, index: int, event: AnyEvent) -> Commands:
-        return () if index == NOBODY else list(self._relay(index, self.parts[index].handle(event)))
+        if index == NOBODY:
+            return ()
+        self._asked = index
+        try:
+            commands = list(self._relay(index, self.parts[index].handle(event)))
+        except Exception:
+            self._answered.clear()  # nobody's commands are carried out
+            raise
+        self._answered += [index] * len(commands)
+        return commands
 
     def _relay(self, index: int, commands: Commands) -> Iterator[AnyCommand]:
         """What a part commands, with names of timers that are no other part's, and advice for all parts together."""

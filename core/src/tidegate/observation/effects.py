@@ -34,10 +34,17 @@ class Fail(Effect, frozen=True, tag=True):
 
 
 class PolicyReplaced(Effect, frozen=True, tag=True):
-    """The policy broke; first come, first served goes on in its stead. Say so loudly."""
+    """The policy broke, or a part of it; first come, first served goes on in its stead. Say so loudly."""
 
     policy: str
     reason: str
+    part: str = ""
+    """The part that was replaced, while the others go on; empty: all of it."""
+
+    def __str__(self) -> str:
+        """What broke, what goes on, and why."""
+        broke = f"{self.part} of policy {self.policy}" if self.part else f"policy {self.policy}"
+        return f"{broke} broke and was replaced by first come, first served: {self.reason}"
 
 
 class ObserverRemoved(Effect, frozen=True, tag=True):

@@ -100,7 +100,7 @@ class Stories(Witness, Reader):
             if isinstance(effect, StartLeg):
                 self._sent(event, effect)
             elif isinstance(effect, PolicyReplaced):
-                self._tell_all(event.now_ns, "policy replaced", f"the policy broke and was replaced: {effect.reason}")
+                self._tell_all(event.now_ns, "policy replaced", str(effect))
         self._why.clear()
 
     def _hear(self, stimulus: AnyStimulus, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:

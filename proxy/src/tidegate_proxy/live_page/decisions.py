@@ -124,7 +124,7 @@ def _of_stimulus(event: AnyStimulus, at_ms: float, names: Mapping[int, str]) -> 
 def _of_effect(effect: AnyEffect, at_ms: float) -> Decision | None:
     match effect:
         case PolicyReplaced():
-            return Decision(at_ms, "policy replaced", "", text=cut(effect.reason))
+            return Decision(at_ms, "policy replaced", "", text=cut(str(effect)))
         case EngineRestarted():
             return Decision(at_ms, "engine restarted", "", text=cut(effect.reason))
         case ObserverRemoved():
