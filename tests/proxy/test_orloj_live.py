@@ -1,4 +1,4 @@
-"""Orloj in front of a model whose time depends on its input: applications are learned, and run apart."""
+"""Before a model whose time depends on its input: applications are learned, and run apart, by Orloj and by others."""
 
 import threading
 import time
@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import pytest
 
 from tests.proxy.fixtures.fake_answers import echo
 from tidegate.host import Plugins
@@ -42,7 +43,15 @@ class Dynamic:
         return echo(request)
 
 
+BY_APPLICATION = {
+    "name": "by-model",
+    "options": {"parts": [{"models": ["*"], "policy": "clockwork", "by_application": True}]},
+}
+
+
+@pytest.mark.parametrize("policy", ["orloj", BY_APPLICATION], ids=["orloj", "clockwork by application"])
 def test_applications_are_learned_and_run_apart(
+    policy: str | dict[str, Any],
     start_fake: Make,
     serve_here: Make,
     call: Make,
@@ -55,7 +64,7 @@ def test_applications_are_learned_and_run_apart(
     model, log = Dynamic(), tmp_path / "log"
     proxy = serve_here(
         [start_fake(model)],
-        policy="orloj",
+        policy=policy,
         app={"parameter": "app"},
         models={"echo": {"slo_ms": 100_000}},
         record=log,
@@ -83,9 +92,17 @@ def test_applications_are_learned_and_run_apart(
     model.go_on.set()
     assert all(outcome(each)[0] is grpc.StatusCode.OK for each in (first, *calls))
     ran_ms = [number for batch in model.batches for number in batch]
-    assert ran_ms == [APPS_MS["quick"]] * 2 + [APPS_MS["slow"]] * 2
+    assert sorted(ran_ms) == [APPS_MS["quick"]] * 2 + [APPS_MS["slow"]] * 2
     assert all(len(set(batch)) == 1 for batch in model.batches), "none is padded to a slower one"
-    told_ms = {app: times.mean_ns / 1e6 for (_, _, app), times in proxy.engine.policy._times.items()}
+    if policy == "orloj":
+        assert ran_ms == sorted(ran_ms)
+        told_ms = {app: times.mean_ns / 1e6 for (_, _, app), times in proxy.engine.policy._times.items()}
+    else:
+        profiles = {shape: profile for (_, _, shape), profile in proxy.engine.expectations.profiles.items() if shape}
+        assert [shape.endswith("x as long") for shape in profiles] == [False, True]
+        told_ms = {
+            app: each.expected_ns(1) / 1e6 for app, each in zip(("quick", "slow"), profiles.values(), strict=True)
+        }
     assert APPS_MS["quick"] * 0.5 < told_ms["quick"] < APPS_MS["slow"] * 0.8 < told_ms["slow"]
     proxy.stop()
     with log.open("rb") as lines:

@@ -68,6 +68,7 @@ def classes_of(*told: ExecutionTimes) -> TimeClasses:
 
 
 def shapes_of(classes: TimeClasses) -> dict[str, str]:
+    assert all(classes.applies_to(of_app(app), MODEL) for app in APPS)
     return {app: classes.classify(of_app(app)).shape for app in APPS}
 
 
@@ -94,13 +95,22 @@ def test_an_application_between_two_classes_does_not_come_and_go() -> None:
     assert shapes_of(classes)["long"] == ""
 
 
-@pytest.mark.parametrize(
-    ("request_", "model"), [(of_app(""), MODEL), (of_app("long", shape="x:320"), MODEL), (of_app("long"), SPLIT)]
-)
-def test_what_has_no_application_a_shape_or_several_partitions_is_not_told_apart(
-    request_: Request, model: Model
-) -> None:
+@pytest.mark.parametrize(("request_", "model"), [(of_app(""), MODEL), (of_app("long"), SPLIT)])
+def test_what_has_no_application_or_several_partitions_is_not_told_apart(request_: Request, model: Model) -> None:
     assert not classes_of(times_of("short", 4), times_of("long", 40)).applies_to(request_, model)
+
+
+def test_where_requests_are_of_several_shapes_these_tell_them_apart() -> None:
+    classes = classes_of(times_of("short", 4), times_of("long", 4 * FACTOR))
+    first, other = of_app("long", shape="x:320"), of_app("long", shape="x:640")
+    assert classes.applies_to(first, MODEL)
+    assert classes.classify(first).shape == f"x:320, {FACTOR:.3g}x as long"
+    assert {profile.shape for profile in classes.moved(MODEL, {PROFILE.key: PROFILE})} == {
+        "x:320",
+        f"x:320, {FACTOR:.3g}x as long",
+    }
+    assert not classes.applies_to(other, MODEL)
+    assert not classes.applies_to(first, MODEL)
 
 
 def test_only_a_policy_that_wants_it_has_applications_told_apart() -> None:

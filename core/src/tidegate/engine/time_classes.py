@@ -42,6 +42,8 @@ class TimeClasses:
         """The class of each (model, application), in factors from the middle one."""
         self._counts: dict[str, Counter[str]] = {}
         """How often each application came, by model."""
+        self._shapes: dict[str, str | None] = {}
+        """The shape of a model's requests; None: they have several."""
         self._stale: set[str] = set()
         """The models of which another distribution is known than when their profiles were made."""
         self._made: dict[ProfileKey, Profile] = {}
@@ -65,23 +67,30 @@ class TimeClasses:
     def applies_to(self, request: Request, model: Model) -> bool:
         """Whether the policy wants a request told apart by its application.
 
-        One that has a shape is by that, and of split models no distribution is learned.
+        Where a model's requests are of several shapes, these tell what takes longer; of split models no distribution is
+        learned.
         """
-        return bool(request.app) and not (request.shape or model.pipelines) and self._decides().apps_apart(model.name)
+        if not request.app or model.pipelines or not self._decides().apps_apart(model.name):
+            return False
+        if self._shapes.setdefault(model.name, request.shape) != request.shape:
+            self._shapes[model.name] = None
+        return self._shapes[model.name] is not None
 
     def classify(self, request: Request) -> Request:
-        """A request to which this applies with its class as its shape, if its application is known."""
-        if (step := self._steps.get((request.model, request.app))) is None:
+        """A request to which this applies with its class in its shape, if its application is known."""
+        step = self._steps.get((request.model, request.app))
+        if step is None:
             return request
         self._counts.setdefault(request.model, Counter())[request.app] += 1
-        return msgspec.structs.replace(request, shape=_name(step)) if step else request
+        return msgspec.structs.replace(request, shape=_name(request.shape, step)) if step else request
 
     def moved(self, model: Model, profiles: Mapping[ProfileKey, Profile]) -> list[Profile]:
         """The profiles of a model's classes that are to be expected from now on instead of what is.
 
         `profiles`: what is expected now. None where all requests are of one class.
         """
-        if model.name not in self._stale:
+        shape = self._shapes[model.name]
+        if model.name not in self._stale or shape is None:
             return []
         self._stale.discard(model.name)
         known, counts = self._times[model.name], self._counts.get(model.name, Counter())
@@ -89,8 +98,8 @@ class TimeClasses:
         for (kind, app), times in known.items():
             step = self._steps.get((model.name, app))
             if step is not None and (model.name, kind, "") in profiles:
-                among.setdefault((model.name, kind, _name(step)), []).append(times)
-        if len({shape for _, _, shape in among}) < 2:
+                among.setdefault((model.name, kind, _name(shape, step)), []).append(times)
+        if len({name for _, _, name in among}) < 2:
             return []
         quantile = self._decides().quantile
         shares = {app: 1.0 + counts[app] for _, app in known}
@@ -104,9 +113,9 @@ class TimeClasses:
         return made
 
 
-def _name(step: int) -> str:
-    """What a class is called, as a shape: in figures and reports, too."""
-    return f"{FACTOR**step:.3g}x as long" if step else ""
+def _name(shape: str, step: int) -> str:
+    """What a class of requests of this shape is called, as a shape: in figures and reports, too."""
+    return f"{shape}{', ' if shape else ''}{FACTOR**step:.3g}x as long" if step else shape
 
 
 def _differ(one: Profile, other: Profile) -> bool:
