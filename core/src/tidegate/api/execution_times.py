@@ -1,8 +1,15 @@
 """How long the requests of one application run alone: a distribution, for models whose time depends on the data."""
 
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from math import ceil
 
 import msgspec
+
+from tidegate.api.profile import NS_PER_MS, Profile
+
+MOST_POINTS = 256
+"""About so many points of all distributions together are looked at where what batches take is computed."""
 
 
 class ExecutionTimes(msgspec.Struct, frozen=True):
@@ -39,3 +46,45 @@ class ExecutionTimes(msgspec.Struct, frozen=True):
         for rank, time_ns in enumerate(self.times_ns):
             longest_ns += time_ns * (((rank + 1) / count) ** requests - (rank / count) ** requests)
         return self.fixed_ns + self.scale * requests * longest_ns
+
+    @staticmethod
+    def profile_of_batches(
+        among: Sequence["ExecutionTimes"], shares: Mapping[str, float], like: Profile, quantile: float
+    ) -> Profile:
+        """A profile of batches of requests, each of any of these applications as often as it comes (Orloj, 4.1, 4.2).
+
+        A batch of k takes `c0 + c1 * k * longest`, and the longest of k is within t with probability `F(t) ** k`.
+        Expected is the mean of that, planned its quantile, in ns. `shares`: how often each comes, by application,
+        positive, in any unit. `like`: the profile whose partition, kind, shape and number of rows it has. Raises
+        ValueError for no application.
+        """
+        if not among:
+            raise ValueError("no applications are given")
+        every = ceil(sum(len(times.times_ns) for times in among) / MOST_POINTS)
+        drawn = []
+        for times in among:
+            points = times.times_ns[(len(times.times_ns) - 1) % every :: every]  # the longest among them
+            drawn += [(times.fixed_ns, times.scale * point, shares[times.app] / len(points)) for point in points]
+        total = sum(share for _, _, share in drawn)
+        expected_ms, planned_ms = {}, {}
+        for rows in _sizes(like.max_rows):
+            expected_ns = before = up_to = 0.0
+            planned_ns = None
+            for taken_ns, share in sorted((fixed_ns + rows * each_ns, share) for fixed_ns, each_ns, share in drawn):
+                up_to += share / total
+                within = min(1.0, up_to) ** rows  # all of them take no longer: the distribution of the longest
+                expected_ns += taken_ns * (within - before)
+                before = within
+                if planned_ns is None and within >= quantile:
+                    planned_ns = taken_ns
+            longest_ns = taken_ns if planned_ns is None else planned_ns
+            expected_ms[rows], planned_ms[rows] = expected_ns / NS_PER_MS, max(expected_ns, longest_ns) / NS_PER_MS
+        return Profile.from_points(
+            like.partition, expected_ms, planned_ms, max_rows=like.max_rows, kind=like.kind, shape=like.shape
+        )
+
+
+def _sizes(max_rows: int) -> list[int]:
+    """The batch sizes that are computed: each about half as large again; between them lie straight lines."""
+    usual = {rows for power in range(max_rows.bit_length()) for rows in (1 << power, 3 << power >> 1)}
+    return sorted({rows for rows in usual if rows <= max_rows} | {max_rows})

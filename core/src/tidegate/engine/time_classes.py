@@ -12,7 +12,6 @@ from math import log
 import msgspec
 
 from tidegate.api import ExecutionTimes, Model, Policy, Profile, ProfileKey, Request
-from tidegate.toolkit import padded_batches
 
 FACTOR = 1.5
 """Classes are told apart where requests take so many times as long."""
@@ -106,7 +105,7 @@ class TimeClasses:
         made = []
         for key, members in among.items():
             like = profiles[model.name, key[1], ""].of_shape(key[2])
-            profile = padded_batches(members, shares, like, quantile)
+            profile = ExecutionTimes.profile_of_batches(members, shares, like, quantile)
             if key not in self._made or _differ(self._made[key], profile):
                 self._made[key] = profile
                 made.append(profile)

@@ -4,7 +4,6 @@ queueing      a queue per kind of batch: the base of most policies (BEGIN HERE)
 idle_workers  which workers are idle, or about to be
 gathering     which requests of a queue would run together if a batch started now
 batch_target  how large a batch the load asks for
-padding       what batches take that are padded to their longest request
 first_come    first come, first served: the simplest policy of all
 """
 
@@ -12,7 +11,6 @@ from tidegate.toolkit.batch_target import ArrivalRate, BatchTarget, staggered_ta
 from tidegate.toolkit.first_come import FirstComeFirstServed
 from tidegate.toolkit.gathering import Gathered, Gathering
 from tidegate.toolkit.idle_workers import IdleWorkers
-from tidegate.toolkit.padding import padded_batches
 from tidegate.toolkit.queueing import QueueingPolicy, RequestQueue
 
 __all__ = [
@@ -24,6 +22,5 @@ __all__ = [
     "IdleWorkers",
     "QueueingPolicy",
     "RequestQueue",
-    "padded_batches",
     "staggered_target",
 ]

@@ -45,8 +45,8 @@ class PpipeOptions(PolicyOptions):
     gathering: Literal["needed", "planned"] = Field(
         default="needed",
         description="How long a batch gathers: `planned`, the paper's, until it is as large as its pipeline was "
-        "planned for, or has to leave; `needed`, under light load only until workers keep up with batches of its size, and "
-        "at most until one more could not join it in time (Symphony's frontrun)",
+        "planned for, or has to leave; `needed`, under light load only until workers keep up with batches of its size, "
+        "and at most until one more could not join it in time (Symphony's frontrun)",
     )
     fill_gaps: bool = Field(
         default=False, description="Work may go between two reservations of a worker, not only behind all of them"

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from math import ceil
 
 from tidegate.api import ExecutionTimes, Profile, Request
-from tidegate.toolkit import padded_batches
 from tidegate_symphony.outlook import Promises
 
 MOST_GROUPS = 8
@@ -94,7 +93,7 @@ class Applications:
         for last in range(len(ranked) - step * ((len(ranked) - 1) // step), len(ranked) + 1, step):
             among = ranked[:last]
             apps = None if last == len(ranked) else frozenset(times.app for times in among)
-            yield padded_batches(among, self._shares, profile.up_to(max_rows), quantile), apps
+            yield ExecutionTimes.profile_of_batches(among, self._shares, profile.up_to(max_rows), quantile), apps
 
     def _take_stock(self) -> None:
         total = sum(self._counts.values())

@@ -101,7 +101,8 @@ class _EngineCollector(Collector):
         decisions.add_metric((), *_classes(snapshot.decisions))
         yield decisions
         replaced = CounterMetricFamily(
-            "tidegate_policy_replaced", "Times a policy, or a part of one, broke and first come, first served took over."
+            "tidegate_policy_replaced",
+            "Times a policy, or a part of one, broke and first come, first served took over.",
         )
         replaced.add_metric((), snapshot.policies_replaced)
         yield replaced

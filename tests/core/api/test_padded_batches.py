@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import ExecutionTimes, Profile
-from tidegate.toolkit import padded_batches
 
 times_ns = st.lists(st.integers(1_000, 10**8), min_size=1, max_size=4).map(sorted).map(tuple)
 
@@ -26,7 +25,7 @@ def test_it_is_what_all_the_ways_to_draw_a_batch_say(
 ) -> None:
     """Batches of up to three, enumerated: the mean of the longest, and the least time that covers the quantile."""
     among = [times_of("one", *one, fixed_ns=500, scale=0.5), times_of("other", *other, fixed_ns=500, scale=0.5)]
-    profile = padded_batches(among, {"one": share, "other": 1}, like(3), quantile)
+    profile = ExecutionTimes.profile_of_batches(among, {"one": share, "other": 1}, like(3), quantile)
     drawn = [(time_ns, share / len(one)) for time_ns in one] + [(time_ns, 1 / len(other)) for time_ns in other]
     for rows in (1, 2, 3):
         mean_ns, chances = 0.0, dict.fromkeys((time_ns for time_ns, _ in drawn), 0.0)
@@ -47,11 +46,11 @@ def test_it_is_what_all_the_ways_to_draw_a_batch_say(
 
 @given(times=times_ns, max_rows=st.integers(1, 700))
 def test_it_is_a_profile_of_what_was_asked_for(times: tuple[int, ...], max_rows: int) -> None:
-    profile = padded_batches([times_of("one", *times)], {"one": 0.1}, like(max_rows), 0.99)
+    profile = ExecutionTimes.profile_of_batches([times_of("one", *times)], {"one": 0.1}, like(max_rows), 0.99)
     assert profile.key == ("m", "default", "of a class")
     assert profile.max_rows == max_rows
 
 
 def test_of_no_application_there_is_none() -> None:
     with pytest.raises(ValueError, match="no applications"):
-        padded_batches([], {}, like(4), 0.99)
+        ExecutionTimes.profile_of_batches([], {}, like(4), 0.99)
