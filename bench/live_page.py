@@ -173,8 +173,12 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval of the mean without the lowest and highest fifth."""
     if len(values) < 3:
         return -1.0, 1.0
-    found = bootstrap((values,), lambda drawn, axis: trim_mean(drawn, CUT, axis=axis), rng=0).confidence_interval
+    found = bootstrap((values,), _middle, rng=0, vectorized=False).confidence_interval
     return float(found.low), float(found.high)
+
+
+def _middle(values: Sequence[float]) -> float:
+    return float(trim_mean(values, CUT))
 
 
 def growth(memory_mib: Sequence[float]) -> str:

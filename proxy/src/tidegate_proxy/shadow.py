@@ -328,17 +328,18 @@ async def statistics_of(backend: Backend) -> service_pb2.ModelStatisticsResponse
 
 def executed(answers: Iterable[service_pb2.ModelStatisticsResponse], models: Container[str]) -> list[Executed]:
     """What Tritons have executed of these models, all versions together."""
-    found: dict[str, tuple[list[int], Counter[int], Counter[int]]] = {}
+    answered, answered_ns = Counter[str](), Counter[str]()
+    batches: dict[str, tuple[Counter[int], Counter[int]]] = {}
     for model in (model for answer in answers for model in answer.model_stats if model.name in models):
-        answered, counts, took_ns = found.setdefault(model.name, ([0, 0], Counter(), Counter()))
-        success = model.inference_stats.success
-        answered[:] = answered[0] + success.count, answered[1] + success.ns
+        answered[model.name] += model.inference_stats.success.count
+        answered_ns[model.name] += model.inference_stats.success.ns
+        counts, took_ns = batches.setdefault(model.name, (Counter(), Counter()))
         for batch in model.batch_stats:
             counts[batch.batch_size] += batch.compute_infer.count
             took_ns[batch.batch_size] += batch.compute_input.ns + batch.compute_infer.ns + batch.compute_output.ns
     return [
-        (name, *answered, [(rows, counts[rows], took_ns[rows]) for rows in sorted(counts)])
-        for name, (answered, counts, took_ns) in found.items()
+        (name, answered[name], answered_ns[name], [(rows, counts[rows], took_ns[rows]) for rows in sorted(counts)])
+        for name, (counts, took_ns) in batches.items()
     ]
 
 
