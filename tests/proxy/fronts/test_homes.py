@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +19,11 @@ import tritonclient.grpc as triton_grpc
 import yaml
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
+from typer.testing import CliRunner
 
 from tests.conftest import Tidegate
+from tidegate.cli import build_app
+from tidegate.host import Plugins
 from tidegate_proxy.embedded import EmbeddedTriton
 from tidegate_proxy.fronts.home_line import HOME_LOST, NO_HOME
 from tidegate_proxy.fronts.supervisor import HOME
@@ -134,6 +138,18 @@ def test_statistics_and_metrics_are_those_of_all_homes(
         assert re.search(rf'nv_inference_count{{model="{name}",version="1",home="{home}"}} \d', text)
     assert len(re.findall(r"^# TYPE tidegate_requests_total", text, re.MULTILINE)) == 1
     assert len(re.findall(r"tidegate_up{.*} 1", text)) == 4
+
+
+def test_what_is_one_homes_is_told_by_its_number_and_the_live_page_says_that_it_is_of_one(tidegate: Tidegate) -> None:
+    page = f"http://{address(tidegate, 'metrics').removesuffix('/metrics')}"
+    for path in ("shadow", "canary"):
+        with urllib.request.urlopen(f"{page}/{path}", timeout=60) as answer:
+            told = json.load(answer)["homes"]
+        assert set(told) == {"0", "1"}
+    for path in ("live", "live/events"):
+        with pytest.raises(urllib.error.HTTPError, match="404") as refused:
+            urllib.request.urlopen(f"{page}/{path}", timeout=60)
+        assert b"several homes" in refused.value.read()
 
 
 def test_over_http_as_well(tidegate: Tidegate) -> None:
@@ -300,3 +316,18 @@ def test_they_end_together(tidegate: Tidegate, eventually: Make) -> None:
     tidegate.stop()
     for pid in pids:
         eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "its processes to end")
+
+
+def test_check_names_the_home_of_a_triton_whose_http_port_is_not_known(tmp_path: Path) -> None:
+    told = {
+        "fronts": 1,
+        "homes": [{"tritons": ["a:1"]}, {"tritons": ["b:1"]}],
+        "listen": {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"},
+    }
+    (tmp_path / "tidegate.yaml").write_text(yaml.safe_dump(told))
+    checked = CliRunner().invoke(build_app(Plugins.installed()), ["check", str(tmp_path / "tidegate.yaml")])
+    assert checked.exit_code == 1
+    assert re.findall(r"homes\.\d\.tritons\.\d\.http", checked.output) == [
+        "homes.0.tritons.0.http",
+        "homes.1.tritons.0.http",
+    ]

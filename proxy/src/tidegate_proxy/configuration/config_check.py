@@ -44,11 +44,15 @@ def check_offline(config: ServeConfig, plugins: Plugins) -> list[WrongField]:
     if config.record is not None and not config.record.parent.is_dir():
         problems.append(WrongField("record", f"there is no folder {config.record.parent}"))
     if config.listen.http and "listen" in config.model_fields_set:
+        named = [("", config.tritons)] if not config.homes else []
+        named += [(f"homes.{number}.", home.tritons) for number, home in enumerate(config.homes)]
         problems += [
             WrongField(
-                f"tritons.{index}.http", "is not known: give HOST:PORT of its HTTP service, or leave listen.http out"
+                f"{where}tritons.{index}.http",
+                "is not known: give HOST:PORT of its HTTP service, or leave listen.http out",
             )
-            for index, triton in enumerate(config.tritons)
+            for where, tritons in named
+            for index, triton in enumerate(tritons)
             if not triton.http
         ]
     for where, use in _uses(config):

@@ -28,6 +28,10 @@ _OK: Final = 200
 _LOAD: Final = "/v2/repository/models/{model}/load"
 _STATISTICS: Final = frozenset({"/v2/models/stats", "/v2/models/{model}/stats"})
 _VERBS: Final = {route: verb for verb in VERBS for route in verb.routes}
+NO_LIVE_PAGE: Final = (
+    "the live page is one scheduler's, and here are several homes: what each says is at /metrics, /shadow and /canary, "
+    "and `tidegate page` shows what a home has recorded (`record`)"
+)
 Question = tuple[dict[str, Any], bytes]
 """ASGI's scope, as homes are told it, and the body."""
 
@@ -86,18 +90,24 @@ class TogetherHttp:
         return await self._fan_out.answer(_VERBS[method, route.pattern], question)
 
     async def page(self, scope: dict[str, Any]) -> Answer:
-        """A metrics page, or a list, of all homes together."""
+        """A metrics page, or a document, of all homes together: what is one home's is told by its number."""
+        path = scope["raw_path"]
+        if len(self._homes) > 1 and (path + b"/").startswith(b"/live/"):
+            return error(404, NO_LIVE_PAGE)
         alive = [home for home in self._homes if home.alive]
         if not alive:
             return failure(no_home())
         answers = {home.number: await _ask(home, scope, b"", is_page=True) for home in alive}
         given = {number: answer for number, answer in answers.items() if answer.status == _OK}
         first = next(iter((given or answers).values()))
-        if len(given) < 2:
+        if len(self._homes) < 2 or not given:
             return first
-        if scope["raw_path"] == b"/models":
+        if path == b"/models":
             rows = [row for answer in given.values() for row in json.loads(answer.body)]
             return replace(first, body=json.dumps(sorted(rows, key=lambda row: row["name"])).encode())
+        if path != b"/metrics":
+            told = {str(number): json.loads(answer.body) for number, answer in given.items()}
+            return replace(first, body=json.dumps({"homes": told}).encode())
         families = [
             replace(family, samples=[sample.labelled("home", str(number)) for sample in family.samples])
             for number, answer in given.items()
