@@ -151,7 +151,8 @@ def _measured(workload: str, slowdown: float, load: float, arm: str, rows: list[
 
 def show(console: Console, rows: list[Measured]) -> None:
     """A line for each workload, slowdown and load."""
-    table = Table("workload", "slowdown", "load", *(f"{arm}: in time, worst model, p50 ms" for arm in ARMS))
+    arms_run = dict.fromkeys(row.arm for row in rows)
+    table = Table("workload", "slowdown", "load", *(f"{arm}: in time, worst model, p50 ms" for arm in arms_run))
     cases: dict[tuple[str, float, float], dict[str, Measured]] = {}
     for row in rows:
         cases.setdefault((row.workload, row.slowdown, row.load), {})[row.arm] = row
