@@ -144,6 +144,20 @@ def test_until_enough_batches_were_seen_the_profile_tells_the_law() -> None:
     assert times.fixed_ns == PROFILE.fixed_cost_ns
 
 
+def test_batches_tell_at_once_what_requests_share_for_none_may_ever_run_alone_again() -> None:
+    """The profile says that nearly all is shared, and so do the first few legs: batches tell otherwise."""
+    alone, alone_ns, shared_ns = AloneTimes(()), ms_to_ns(2), ms_to_ns(0.4)
+    for _ in range(FIRST):
+        alone.observe(of_app("chat"), "gpu", alone_ns, Profile.linear("m", alpha_ms=0.2, beta_ms=1.8, max_rows=4))
+    (first,) = alone.known
+    took_ns = shared_ns + 4 * (alone_ns - shared_ns)
+    assert first.expected_batch_ns(4) < 0.5 * took_ns
+    batch = [of_app("chat", number) for number in range(4)]
+    told = [times for _ in range(EVERY * BATCHES) for times in alone.observe_batch(batch, "gpu", took_ns)]
+    assert told[-1].expected_batch_ns(4) == pytest.approx(took_ns, rel=0.02)
+    assert alone.known == (told[-1],)
+
+
 @pytest.mark.parametrize(
     "batch",
     [

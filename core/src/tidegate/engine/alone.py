@@ -119,25 +119,43 @@ class AloneTimes:
         seen.latest_ns.append(duration_ns)
         if not seen.is_look:
             return None
-        times = self._told(request, kind, sorted(seen.latest_ns), profile)
+        latest_ns = sorted(seen.latest_ns)
+        points = min(POINTS, len(latest_ns))
+        seen.points_ns = tuple(latest_ns[(2 * rank + 1) * len(latest_ns) // (2 * points)] for rank in range(points))
+        times = self._law(request.model, request.app, kind, seen.points_ns)
+        if times is None:  # no batches have told yet what requests share
+            scale = 1 - profile.fixed_cost_ns / profile.expected_ns(1)
+            times = ExecutionTimes(request.model, request.app, kind, seen.points_ns, profile.fixed_cost_ns, scale)
         if seen.told and not _moved(seen.told, times):
             return None
         seen.told = times
         return times
 
-    def observe_batch(self, requests: Sequence[Request], kind: str, duration_ns: int) -> None:
-        """Several requests, of a row each and of applications, ran together: what they share is told with the next."""
+    def observe_batch(self, requests: Sequence[Request], kind: str, duration_ns: int) -> Sequence[ExecutionTimes]:
+        """Several requests, of a row each and of applications, ran together.
+
+        Returns the distributions of theirs that have moved by what batches share: of a model that is busy no request
+        may ever run alone again.
+        """
         shared = self._shared.setdefault((requests[0].model, kind), _Shared())
         if not shared.is_due:
             shared.seen += 1
-            return
+            return ()
         counts: Counter[tuple[int, ...]] = Counter()
         for request in requests:
             seen = self._seen.get((request.model, request.app, kind))
             if seen is None or not seen.points_ns or request.rows != 1:
-                return
+                return ()
             counts[seen.points_ns] += 1
         shared.observe(len(requests), _longest_ns(counts), duration_ns)
+        moved = []
+        for app in dict.fromkeys(request.app for request in requests):
+            seen = self._seen[requests[0].model, app, kind]
+            times = self._law(requests[0].model, app, kind, seen.points_ns) if seen.count >= seen.first else None
+            if times and seen.told and _moved(seen.told, times):
+                seen.told = times
+                moved.append(times)
+        return moved
 
     def _see(self, key: Key) -> _Seen | None:
         seen = self._seen.get(key)
@@ -149,25 +167,20 @@ class AloneTimes:
             seen = self._seen[key] = _Seen()
         return seen
 
-    def _told(self, request: Request, kind: str, latest_ns: list[int], profile: Profile) -> ExecutionTimes:
-        """The distribution that these times make, which it is written into `_seen` as, too.
+    def _law(self, model: str, app: str, kind: str, alone_ns: tuple[int, ...]) -> ExecutionTimes | None:
+        """The distribution of which these are the points, as batches have shown what requests share; None before that.
 
         Told are c1 = 1 - c0 / mean, and times of which c1 is what is beyond c0: stretched about the mean, so that
         `c0 + c1 * k * max` is what batches take.
         """
-        count = len(latest_ns)
-        points = min(POINTS, count)
-        alone_ns = tuple(latest_ns[(2 * rank + 1) * count // (2 * points)] for rank in range(points))
-        self._seen[request.model, request.app, kind].points_ns = alone_ns
-        shared = self._shared.get((request.model, kind))
+        shared = self._shared.get((model, kind))
         fixed_ns = shared.fixed_ns if shared else None
         if fixed_ns is None:
-            scale = 1 - profile.fixed_cost_ns / profile.expected_ns(1)
-            return ExecutionTimes(request.model, request.app, kind, alone_ns, profile.fixed_cost_ns, scale)
+            return None
         fixed_ns = min(fixed_ns, LARGEST_SHARE * alone_ns[0])
-        scale = 1 - fixed_ns / (sum(alone_ns) / points)
+        scale = 1 - fixed_ns / (sum(alone_ns) / len(alone_ns))
         times_ns = tuple(max(1, round((time_ns - fixed_ns) / scale)) for time_ns in alone_ns)
-        return ExecutionTimes(request.model, request.app, kind, times_ns, fixed_ns, scale)
+        return ExecutionTimes(model, app, kind, times_ns, fixed_ns, scale)
 
 
 def _longest_ns(counts: Mapping[tuple[int, ...], int]) -> float:

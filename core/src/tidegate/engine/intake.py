@@ -1,12 +1,13 @@
 """What happened: each event enters the books, and the policy is told of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
 
 from tidegate.api import (
     BatchFailed,
+    ExecutionTimes,
     ExecutionTimesUpdated,
     LegFinished,
     Model,
@@ -162,14 +163,16 @@ class Intake:
                 self._policy.inform(ProfileUpdated(event.now_ns, learned))
             if not (state.settings.learn and flight.requests and flight.requests[0].app):
                 return
+            moved: Sequence[ExecutionTimes] = ()
             if flight.ran_alone:
                 profile = state.expectations.profiles[partition, worker.kind, flight.shape]
                 times = state.alone.observe(flight.requests[0], worker.kind, duration_ns, profile)
-                if times is not None:
-                    state.classes.tell(times)
-                    self._policy.inform(ExecutionTimesUpdated(event.now_ns, times))
+                moved = (times,) if times else ()
             elif flight.is_whole:
-                state.alone.observe_batch(flight.requests, worker.kind, duration_ns)
+                moved = state.alone.observe_batch(flight.requests, worker.kind, duration_ns)
+            for times in moved:
+                state.classes.tell(times)
+                self._policy.inform(ExecutionTimesUpdated(event.now_ns, times))
 
     def _fail_flight(self, flight: Flight, event: BatchFailed) -> None:
         state = self._state
