@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import skimage
 import tritonclient.grpc as triton_grpc
+import yaml
 
 from demo.read_text import MODEL_FILES, model_path
 from tidegate_proxy.embedded import EmbeddedTriton
@@ -33,8 +34,17 @@ def triton(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest
 
 
 @pytest.fixture(scope="module", params=["fifs", "symphony"])
-def tidegate(request: pytest.FixtureRequest, triton: EmbeddedTriton, start_tidegate: Callable[..., Any]) -> str:
-    return str(start_tidegate([triton], policy=request.param).address)
+def tidegate(
+    request: pytest.FixtureRequest,
+    triton: EmbeddedTriton,
+    start_tidegate: Callable[..., Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> str:
+    """Its models run in turn, so that one of them keeps the others waiting, whose requests are merged meanwhile."""
+    config = tmp_path_factory.mktemp("tidegate") / "tidegate.yaml"
+    told = {"tritons": [{"grpc": triton.grpc_address, "in_turn": True}], "policy": request.param}
+    config.write_text(yaml.safe_dump(told))
+    return str(start_tidegate([], config=config).address)
 
 
 def ask(client: triton_grpc.InferenceServerClient, model: str, pixels: "np.ndarray[Any, Any]") -> Callable[[], Any]:

@@ -100,10 +100,9 @@ def test_applications_are_learned_and_run_apart(
         told_ms = {app: times.mean_ns / 1e6 for (_, _, app), times in proxy.engine.policy._times.items()}
     else:
         profiles = {shape: profile for (_, _, shape), profile in proxy.engine.expectations.profiles.items() if shape}
-        assert [shape.endswith("x as long") for shape in profiles] == [False, True]
-        told_ms = {
-            app: each.expected_ns(1) / 1e6 for app, each in zip(("quick", "slow"), profiles.values(), strict=True)
-        }
+        (quick,) = (profile for shape, profile in profiles.items() if not shape.endswith("x as long"))
+        *_, slow = (profile for shape, profile in profiles.items() if shape.endswith("x as long"))  # classes may change
+        told_ms = {"quick": quick.expected_ns(1) / 1e6, "slow": slow.expected_ns(1) / 1e6}
     assert APPS_MS["quick"] * 0.5 < told_ms["quick"] < APPS_MS["slow"] * 0.8 < told_ms["slow"]
     proxy.stop()
     with log.open("rb") as lines:
