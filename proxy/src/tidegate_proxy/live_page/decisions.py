@@ -1,6 +1,6 @@
 """What was decided, told in a line each, and what the policy had just been told."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -49,21 +49,20 @@ _WHY: Final = {
 
 
 def latest_decisions(
-    moments: Sequence[Moment], ms: Callable[[int], float], names: Mapping[int, str]
+    latest_first: Iterable[Moment], answers: int, ms: Callable[[int], float], names: Mapping[int, str]
 ) -> tuple[list[Decision], int]:
-    """The latest decisions, the latest last, and in how many moments more there may be others.
+    """The latest decisions of some moments, the latest last, and how many answers of the policy are not shown.
 
-    `ms`: instants as the page has them; `names`: of workers, by id.
+    `answers`: how many there are in these moments, of which only the latest are looked at; `ms`: instants as the page
+    has them; `names`: of workers, by id.
     """
     found: list[Decision] = []
-    looked = 0
-    for moment in reversed(moments):
+    for moment in latest_first:
+        found += reversed(list(islice(_decisions(moment, ms, names), SHOWN)))
         if len(found) >= SHOWN:
             break
-        looked += 1
-        found += reversed(list(islice(_decisions(moment, ms, names), SHOWN)))
-    left = sum(1 for moment in islice(moments, len(moments) - looked) if any(answer for _, answer in moment.told))
-    return found[:SHOWN][::-1], left + max(0, len(found) - SHOWN)
+    shown = found[:SHOWN][::-1]
+    return shown, max(0, answers - len(shown))
 
 
 def _decisions(moment: Moment, ms: Callable[[int], float], names: Mapping[int, str]) -> Iterator[Decision]:

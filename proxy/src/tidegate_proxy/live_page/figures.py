@@ -1,18 +1,17 @@
 """Rolling figures: what happened in the last seconds, from what was noted tick by tick."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
-from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tidegate.api import NEVER, NS_PER_MS, Request, Worker
+from tidegate.api import NEVER, NS_PER_MS, Worker
 from tidegate.observation.reducer import SentLeg
-from tidegate_proxy.live_page.recent import Recent
+from tidegate_proxy.live_page.recent import EndSort, Notes, Outcome
 from tidegate_proxy.live_page.snapshot import Bad, LegBar, ModelRow, ShapeRow, WorkerRow, cut
 
 NS_PER_S: Final = 1_000_000_000
@@ -28,8 +27,8 @@ MOST_SHAPES: Final = 200
 SHOWN_SHAPES, SHOWN_WORST, SHOWN_LEGS, SHOWN_MODELS, SHOWN_WORKERS = 40, 20, 1000, 100, 100
 _ShapeKey = tuple[str, str, str, str, int]
 """Model, partition, shape, kind of worker, rows."""
-_Ended = tuple[float, Request, str, int, str]
-"""How bad it was that a request ended so: its outcome, when that was, and why."""
+_SEVERITY: Final[dict[Outcome, float]] = {"answered": 0.0, "dropped": 2.0, "failed": 3.0, "cancelled": -10.0}
+"""How bad it is that a request ends so; 1: it was answered late."""
 Latencies = npt.NDArray[np.int64]
 
 
@@ -48,10 +47,8 @@ class _OfModel:
     """What became of a model's requests between two ticks."""
 
     ended: Counter[str] = field(default_factory=Counter)
-    sizes: dict[int, int] = field(default_factory=dict)
-    noted_ns: list[int] = field(default_factory=list)
+    sizes: Counter[int] = field(default_factory=Counter)
     latencies_ns: Latencies = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """The same, once all of the tick are noted."""
 
 
 @dataclass(slots=True)
@@ -60,6 +57,12 @@ class _OfShape:
     planned_ns: int = 0
     took_ns: int = 0
     over: int = 0
+
+    def add(self, legs: int, planned_ns: int, took_ns: int, over: int) -> None:
+        self.legs += legs
+        self.planned_ns += planned_ns
+        self.took_ns += took_ns
+        self.over += over
 
 
 @dataclass(slots=True)
@@ -108,98 +111,98 @@ class Figures:
     def _lane(self, worker_id: int) -> int:
         return self._lanes.get(worker_id, worker_id)
 
-    def take(self, recent: Recent, now_ns: int) -> Legs:
-        """Take in what was noted until now; the legs of it."""
+    def take(self, notes: Notes, now_ns: int) -> Legs:
+        """Take in what was noted since the last time, until now; the legs of it."""
         tick = _Tick(now_ns)
-        legs = self._legs(tick, recent, now_ns)
-        self._worst.append((now_ns, self._worst_of(tick, recent)))
-        for of_model in tick.models.values():
-            of_model.latencies_ns = np.array(of_model.noted_ns, dtype=np.int64)
-            of_model.noted_ns = []
+        self._count_legs(tick, notes, now_ns)
+        self._count_ends(tick, notes)
+        self._worst.append((now_ns, self._worst_of(notes)))
         self._ticks.append(tick)
-        recent.clear()
         self._now_ns = now_ns
         self._forget(now_ns)
-        return legs
+        return self._bars(notes)
 
-    def _legs(self, tick: _Tick, recent: Recent, now_ns: int) -> Legs:
-        first = max(0, len(recent.legs) - SHOWN_LEGS)
-        bars, names, lanes = [], dict[str, int](), self._lanes
-        shapes, kinds, base_ns, busy_ns = self._shapes_now(now_ns), self._kinds, self._base_ns, tick.busy_ns
-        for number, (effect, started_ns, ended_ns) in enumerate(recent.legs):
-            batch, rows = effect.batch, effect.rows
-            leg = batch.legs[effect.leg]
-            worker_id, planned_ns, took_ns = leg.worker_id, leg.duration_ns, ended_ns - started_ns
-            lane = lanes.get(worker_id, worker_id)
-            busy_ns[lane] = busy_ns.get(lane, 0) + took_ns
-            if not effect.leg:
-                sizes = tick.of(batch.model).sizes
-                sizes[rows] = sizes.get(rows, 0) + 1
-            key = (batch.model, leg.partition, effect.shape, kinds.get(worker_id, ""), rows)
-            of_shape = shapes.get(key)
-            if of_shape is None:
-                of_shape = _OfShape()
-                if len(shapes) < MOST_SHAPES:
-                    shapes[key] = of_shape
-            of_shape.legs += 1
-            of_shape.planned_ns += planned_ns
-            of_shape.took_ns += took_ns
-            of_shape.over += took_ns > planned_ns
-            if number >= first:
-                bars.append(
-                    LegBar(
-                        lane,
-                        names.setdefault(batch.model, len(names)),
-                        (started_ns - base_ns) // NS_PER_US,
-                        took_ns // NS_PER_US,
-                        planned_ns // NS_PER_US,
-                        rows,
-                        len(batch.request_ids),
-                        batch.id,
-                        batch.request_ids[0],
-                    )
-                )
-        return Legs([cut(name) for name in names], bars, first)
+    def _count_legs(self, tick: _Tick, notes: Notes, now_ns: int) -> None:
+        shapes, legs, of_sort = self._shapes_now(now_ns), notes.legs, notes.legs["sort"]
+        took_ns = legs["ended_ns"] - legs["started_ns"]
+        sums = (
+            np.bincount(of_sort, weights, len(notes.leg_sorts)).astype(np.int64).tolist()
+            for weights in (None, legs["planned_ns"], took_ns, took_ns > legs["planned_ns"])
+        )
+        for sort, count, planned_ns, took, over in zip(notes.leg_sorts, *sums, strict=True):
+            lane = self._lane(sort.worker_id)
+            tick.busy_ns[lane] = tick.busy_ns.get(lane, 0) + took
+            if not sort.leg:
+                tick.of(sort.model).sizes[sort.rows] += count
+            key = (sort.model, sort.partition, sort.shape, self._kinds.get(sort.worker_id, ""), sort.rows)
+            if key in shapes or len(shapes) < MOST_SHAPES:
+                shapes.setdefault(key, _OfShape()).add(count, planned_ns, took, over)
 
-    def _worst_of(self, tick: _Tick, recent: Recent) -> list[tuple[float, Bad]]:
-        """The requests that ended worst, with how bad that is; on the way all that ended are counted.
+    def _count_ends(self, tick: _Tick, notes: Notes) -> None:
+        of_sort = notes.ends["sort"]
+        ends = notes.ends[np.argsort(of_sort, kind="stable")]
+        until = np.bincount(of_sort, minlength=len(notes.end_sorts)).cumsum()
+        for sort, those in zip(notes.end_sorts, np.split(ends, until), strict=False):
+            of_model = tick.of(sort.model)
+            if sort.outcome == "answered":
+                of_model.latencies_ns = those["ended_ns"] - those["arrival_ns"]
+                late = int(np.count_nonzero(those["ended_ns"] > those["deadline_ns"]))
+                of_model.ended.update({"late": late, "in time": len(those) - late})
+            else:
+                of_model.ended[sort.outcome] += len(those)
 
-        Failed is worse than dropped, that than late, and that than in time; then how much of its time one took counts.
+    def _bars(self, notes: Notes) -> Legs:
+        first = max(0, len(notes.legs) - SHOWN_LEGS)
+        legs, names = notes.legs[first:], dict[str, int]()
+        lanes = [self._lane(sort.worker_id) for sort in notes.leg_sorts]
+        models = [names.setdefault(sort.model, len(names)) for sort in notes.leg_sorts]
+        rows = [sort.rows for sort in notes.leg_sorts]
+        of_sort = np.array([lanes, models, rows], dtype=np.int64)[:, legs["sort"]]
+        columns = (
+            of_sort[0],
+            of_sort[1],
+            (legs["started_ns"] - self._base_ns) // NS_PER_US,
+            (legs["ended_ns"] - legs["started_ns"]) // NS_PER_US,
+            legs["planned_ns"] // NS_PER_US,
+            of_sort[2],
+            legs["requests"],
+            legs["batch"],
+            legs["request"],
+        )
+        bars = map(LegBar._make, np.column_stack(columns).tolist())
+        return Legs([cut(name) for name in names], list(bars), first)
+
+    def _worst_of(self, notes: Notes) -> list[tuple[float, Bad]]:
+        """The requests that ended worst, with how bad that is.
+
+        Failed is worse than dropped, that than late, and that than in time; then how much of its time one took counts,
+        from 0 to 1 for ever, and half of that is all of it. Cancelled ones have not ended badly.
         """
-        ended = [*self._answered(tick, recent), *self._lost(tick, recent)]
-        return [(each[0], self._bad(*each[1:])) for each in nlargest(SHOWN_WORST, ended, key=itemgetter(0))]
+        ends = notes.ends
+        latency_ns = (ends["ended_ns"] - ends["arrival_ns"]).astype(np.float64)
+        timed = ends["deadline_ns"] != NEVER
+        allowed_ns = np.where(timed, ends["deadline_ns"] - ends["arrival_ns"], WORST_NS)
+        severity = np.array([_SEVERITY[sort.outcome] for sort in notes.end_sorts], dtype=np.float64)[ends["sort"]]
+        severity[(severity == 0.0) & (ends["ended_ns"] > ends["deadline_ns"])] = 1.0
+        badness = severity + latency_ns / np.maximum(1.0, latency_ns + allowed_ns)
+        worst = np.argsort(-badness, kind="stable")[:SHOWN_WORST].tolist()
+        return [
+            (float(badness[place]), self._bad(ends[place], notes.end_sorts[ends["sort"][place]]))
+            for place in worst
+            if badness[place] >= 0.0
+        ]
 
-    def _answered(self, tick: _Tick, recent: Recent) -> Iterator[_Ended]:
-        for batch, requests, ended_ns in recent.answered_batches:
-            if not requests:
-                continue
-            of_model = tick.of(batch.model)
-            of_model.noted_ns += [ended_ns - request.arrival_ns for request in requests]
-            late = [request for request in requests if ended_ns > request.deadline_ns]
-            if late:
-                of_model.ended["late"] += len(late)
-                for request in late[:SHOWN_WORST]:
-                    yield 1.0 + _used(request, ended_ns), request, "late", ended_ns, ""
-            of_model.ended["in time"] += len(requests) - len(late)
-            if not late:  # mostly that which came first is the closest
-                yield _used(requests[0], ended_ns), requests[0], "in time", ended_ns, ""
-
-    def _lost(self, tick: _Tick, recent: Recent) -> Iterator[_Ended]:
-        for ended_ns, request, how, reason in recent.lost:
-            tick.of(request.model).ended[how] += 1
-            if how != "cancelled":
-                yield (3.0 if how == "failed" else 2.0) + _used(request, ended_ns), request, how, ended_ns, reason
-
-    def _bad(self, request: Request, outcome: str, ended_ns: int, reason: str) -> Bad:
-        is_timed = request.deadline_ns != NEVER and outcome in ("late", "in time")
+    def _bad(self, end: np.void, sort: EndSort) -> Bad:
+        request_id, arrival_ns, deadline_ns, ended_ns = end.tolist()[1:]
+        answered = sort.outcome == "answered"
         return Bad(
-            request.id,
-            cut(request.model),
-            outcome,
+            request_id,
+            cut(sort.model),
+            sort.outcome if not answered else "late" if ended_ns > deadline_ns else "in time",
             self.ms(ended_ns),
-            round((ended_ns - request.arrival_ns) / NS_PER_MS, 3),
-            round((ended_ns - request.deadline_ns) / NS_PER_MS, 3) if is_timed else None,
-            cut(reason),
+            round((ended_ns - arrival_ns) / NS_PER_MS, 3),
+            round((ended_ns - deadline_ns) / NS_PER_MS, 3) if answered and deadline_ns != NEVER else None,
+            cut(sort.reason),
         )
 
     def _shapes_now(self, now_ns: int) -> dict[_ShapeKey, _OfShape]:
@@ -293,10 +296,7 @@ class Figures:
         for _, piece in self._shapes:
             for key, counted in piece.items():
                 total = together.setdefault(key, _OfShape())
-                total.legs += counted.legs
-                total.planned_ns += counted.planned_ns
-                total.took_ns += counted.took_ns
-                total.over += counted.over
+                total.add(counted.legs, counted.planned_ns, counted.took_ns, counted.over)
         return [
             ShapeRow(
                 cut(model),
@@ -319,10 +319,3 @@ class Figures:
         """The requests of the last minute that ended worst."""
         found = (each for _, of_tick in self._worst for each in of_tick)
         return [bad for _, bad in nlargest(SHOWN_WORST, found, key=lambda each: each[0])]
-
-
-def _used(request: Request, ended_ns: int) -> float:
-    """How much of its time a request took, from 0 to 1 for ever; half of that is all of it."""
-    latency_ns = ended_ns - request.arrival_ns
-    allowed_ns = request.deadline_ns - request.arrival_ns if request.deadline_ns != NEVER else WORST_NS
-    return latency_ns / max(1, latency_ns + allowed_ns)

@@ -42,8 +42,8 @@ class Live:
         self._recent = Recent()
         self._moments = Moments(most=MOST_MOMENTS, longest_ns=LONGEST_NS)
         self._figures = Figures(0)
-        self._seen = 0
-        """How many moments there were at the tick before."""
+        self._seen = self._answers = 0
+        """How many moments, and answers of the policy, there were at the tick before."""
         self._cost_ns = 0
         self._ticks_since_ns = 0
         self._is_open = False
@@ -59,7 +59,7 @@ class Live:
         self._recent = Recent()
         self._driver.engine.reducer.tell(self._recent)
         self._figures = Figures(time.monotonic_ns())
-        self._seen = self._cost_ns = 0
+        self._seen = self._answers = self._cost_ns = 0
         self._ticks_since_ns = time.monotonic_ns()
         self._is_open = True
 
@@ -76,20 +76,20 @@ class Live:
         """What happened since the tick before."""
         began_ns = time.thread_time_ns()
         now_ns = time.monotonic_ns()
+        notes = self._recent.take()  # first of all: whatever breaks below, it does not pile up
         figures, moments, catalog = self._figures, self._moments, self._directory.catalog
         reducer = self._driver.engine.reducer
         moments.trim(now_ns)
         workers = self._workers()
         figures.know(worker for worker, _ in workers)
-        legs = figures.take(self._recent, now_ns)
+        legs = figures.take(notes, now_ns)
         slos_ms = {model.name: _in_ms(model.slo_ns) for model in catalog.models.values()}
         models, more_models = figures.models(slos_ms, reducer.waiting())
         worker_rows, more_workers = figures.workers(workers, reducer.sent)
-        new = min(moments.count - self._seen, len(moments.latest), MOST_AT_A_TICK)
-        self._seen = moments.count
-        latest = list(islice(reversed(moments.latest), new))[::-1]
+        new = islice(reversed(moments.latest), min(moments.count - self._seen, MOST_AT_A_TICK))
         names = {worker.id: worker.name for worker, _ in workers}
-        decisions, more_decisions = latest_decisions(latest, figures.ms, names)
+        decisions, more_decisions = latest_decisions(new, moments.answers - self._answers, figures.ms, names)
+        self._seen, self._answers = moments.count, moments.answers
         snapshot = Snapshot(
             figures.ms(now_ns),
             figures.window_ns / 1e9,

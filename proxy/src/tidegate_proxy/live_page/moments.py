@@ -32,6 +32,11 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
         """All that the policy wanted because of it."""
         return [command for _, answer in self.told for command in answer]
 
+    @property
+    def answers(self) -> int:
+        """How often the policy wanted something because of it."""
+        return sum(1 for _, answer in self.told if answer)
+
 
 class Moments(Witness):
     """Keeps the latest of them, bounded by number and by age.
@@ -46,6 +51,8 @@ class Moments(Witness):
         """In the order of time."""
         self.count = 0
         """How many there have been."""
+        self.answers = 0
+        """How often the policy has wanted something."""
         self._longest_ns = longest_ns
         self._told: list[tuple[AnyEvent, tuple[AnyCommand, ...]]] = []
 
@@ -53,6 +60,7 @@ class Moments(Witness):
         """The policy was told of something."""
         if commands:
             self._told.append((event, tuple(commands)))
+            self.answers += 1
         elif type(event) in _TELLING and len(self._told) < MOST_TOLD:
             self._told.append((event, ()))
 

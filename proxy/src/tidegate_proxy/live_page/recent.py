@@ -1,50 +1,122 @@
-"""What happened since somebody looked last: legs that ran, requests that ended: noted on the hot path."""
+"""What happened since somebody looked last: legs that ran, requests that ended.
 
-from collections import deque
+It is noted on the hot path, where all of it is at hand, as numbers side by side: objects that are looked at a second
+later have to be fetched from memory again, one by one, which costs more than noting them.
+"""
+
 from collections.abc import Sequence
-from typing import Final, Literal
+from struct import Struct
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from tidegate.api import Batch, Request
 from tidegate.observation import Reader, StartLeg
 
-MOST: Final = 50_000
-"""So many of each sort are kept, should nobody look for long."""
-Lost = Literal["dropped", "failed", "cancelled"]
+Outcome = Literal["answered", "dropped", "failed", "cancelled"]
+_LEG: Final = ("sort", "started_ns", "ended_ns", "planned_ns", "requests", "batch", "request")
+_END: Final = ("sort", "request", "arrival_ns", "deadline_ns", "ended_ns")
+LEG: Final = np.dtype([(name, np.int64) for name in _LEG])
+"""A leg that is over: the place of its sort among those of its notes, ..., the id of one of its requests."""
+END: Final = np.dtype([(name, np.int64) for name in _END])
+"""A request that ended; its deadline may be `NEVER`."""
+_leg: Final = Struct(f"{len(_LEG)}q").pack
+_end: Final = Struct(f"{len(_END)}q").pack
+
+
+class LegSort(NamedTuple):
+    """What many legs have in common."""
+
+    model: str
+    partition: str
+    shape: str
+    worker_id: int
+    rows: int
+    leg: int
+    """Its place on the path of its batch, from 0."""
+
+
+class EndSort(NamedTuple):
+    """What many requests that ended have in common."""
+
+    model: str
+    outcome: Outcome
+    reason: str
+    """Why it has no answer; empty where it has one."""
+
+
+class Notes(NamedTuple):
+    """What was noted between two looks, in the order in which it happened."""
+
+    legs: npt.NDArray[np.void]
+    """Of the type `LEG`."""
+    leg_sorts: list[LegSort]
+    ends: npt.NDArray[np.void]
+    """Of the type `END`."""
+    end_sorts: list[EndSort]
+
+
+class _Places(dict[tuple[object, ...], int]):
+    """The place of each sort, in the order in which they first came."""
+
+    def __missing__(self, sort: tuple[object, ...]) -> int:
+        place = self[sort] = len(self)
+        return place
 
 
 class Recent(Reader):
-    """Notes what it is told and looks at nothing: an event costs one append."""
+    """Notes what it is told, until it is taken."""
 
     def __init__(self) -> None:
-        self.legs: deque[tuple[StartLeg, int, int]] = deque(maxlen=MOST)
-        """Legs that are over, with when they began and ended."""
-        self.answered_batches: deque[tuple[Batch, Sequence[Request], int]] = deque(maxlen=MOST)
-        """Batches, those of their requests that waited still, and when they ended."""
-        self.lost: deque[tuple[int, Request, Lost, str]] = deque(maxlen=MOST)
-        """Requests without an answer: when they ended, how, and why."""
+        self._legs, self._ends = bytearray(), bytearray()
+        self._leg_sorts, self._end_sorts = _Places(), _Places()
 
     def leg_ran(self, effect: StartLeg, started_ns: int, ended_ns: int) -> None:
         """A leg is over."""
-        self.legs.append((effect, started_ns, ended_ns))
+        batch = effect.batch
+        leg, request_ids = batch.legs[effect.leg], batch.request_ids
+        sort = batch.model, leg.partition, effect.shape, leg.worker_id, effect.rows, effect.leg  # as LegSort
+        self._legs += _leg(
+            self._leg_sorts[sort],
+            started_ns,
+            ended_ns,
+            leg.duration_ns,
+            len(request_ids),
+            batch.id,
+            request_ids[0],
+        )
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         """A batch is answered."""
-        self.answered_batches.append((batch, requests, ended_ns))
+        place = self._end_sorts[batch.model, "answered", ""]
+        for request in requests:
+            self._ends += _end(place, request.id, request.arrival_ns, request.deadline_ns, ended_ns)
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
         """A request was given up."""
-        self.lost.append((now_ns, request, "dropped", reason))
+        self._lost(now_ns, request, "dropped", reason)
 
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
         """A request has no answer."""
-        self.lost.append((now_ns, request, "failed", reason))
+        self._lost(now_ns, request, "failed", reason)
 
     def cancelled(self, now_ns: int, request: Request) -> None:
         """A client left."""
-        self.lost.append((now_ns, request, "cancelled", ""))
+        self._lost(now_ns, request, "cancelled", "")
 
-    def clear(self) -> None:
-        """Forget all of it: it was read."""
-        self.legs.clear()
-        self.answered_batches.clear()
-        self.lost.clear()
+    def take(self) -> Notes:
+        """What was noted since it was last taken."""
+        notes = Notes(
+            np.frombuffer(self._legs, LEG),
+            list(map(LegSort._make, self._leg_sorts)),
+            np.frombuffer(self._ends, END),
+            list(map(EndSort._make, self._end_sorts)),
+        )
+        self._legs, self._ends = bytearray(), bytearray()
+        self._leg_sorts, self._end_sorts = _Places(), _Places()
+        return notes
+
+    def _lost(self, ended_ns: int, request: Request, outcome: Outcome, reason: str) -> None:
+        place = self._end_sorts[request.model, outcome, reason]
+        self._ends += _end(place, request.id, request.arrival_ns, request.deadline_ns, ended_ns)

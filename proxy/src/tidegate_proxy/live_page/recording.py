@@ -77,18 +77,19 @@ class Recording:
         for entry, _ in self._log.entries(self._from(until_ns), until_ns):
             now_ns = entry.event.now_ns
             if now_ns >= next_ns:
-                taken.append(figures.take(recent, now_ns))
+                taken.append(figures.take(recent.take(), now_ns))
                 next_ns = now_ns + TICK_NS
             reducer.handled(entry.event, entry.effects)
             if now_ns > until_ns - TICK_NS:
                 moments.append(moment_of(entry))
-        taken.append(figures.take(recent, until_ns))
+        taken.append(figures.take(recent.take(), until_ns))
         names, legs = _together(taken, (until_ns - WINDOW_NS - self._log.first_ns) // NS_PER_US)
         slos_ms = {model.name: None if model.slo_ns is None else model.slo_ns / NS_PER_MS for model in models}
         model_rows, more_models = figures.models(slos_ms, reducer.waiting())
         states = [(worker, "away" if worker.id in away else "up") for worker in workers]
         worker_rows, more_workers = figures.workers(states, reducer.sent)
-        decisions, more_decisions = latest_decisions(moments, figures.ms, names_of(workers))
+        answers = sum(moment.answers for moment in moments)
+        decisions, more_decisions = latest_decisions(reversed(moments), answers, figures.ms, names_of(workers))
         most = SHOWN_LEGS * (WINDOW_NS // TICK_NS)
         return Snapshot(
             at_ms,

@@ -1,0 +1,32 @@
+"""What was decided, the latest; of the others only how many there are."""
+
+from tidegate.api import Batch, Dispatch, Drop, Leg, Request, RequestArrived
+from tidegate_proxy.live_page.decisions import SHOWN, latest_decisions
+from tidegate_proxy.live_page.moments import Moments
+
+MS = 1_000_000
+
+
+def test_the_latest_are_told_in_order_and_the_others_counted() -> None:
+    moments = Moments(most=1000, longest_ns=10**12)
+    for number in range(3 * SHOWN):
+        event = RequestArrived(number * MS, Request(number, "m", 1, number * MS))
+        batch = Batch(number, "m", (number,), (Leg(0, "m", number * MS, MS),))
+        moments.told(event, [Dispatch(batch)] if number % 2 else ())
+        moments.handled(event, (), ())
+    found, more = latest_decisions(reversed(moments.latest), moments.answers, lambda ns: ns / MS, {0: "gpu0"})
+    asked = [decision.request for decision in found]
+    assert asked == list(range(3 * SHOWN))[1::2][-SHOWN:]
+    assert len(found) + more == len(range(3 * SHOWN)[1::2])
+    assert {decision.worker for decision in found} == {"gpu0"}
+
+
+def test_more_than_can_be_shown_may_come_of_one_moment() -> None:
+    moments = Moments(most=1000, longest_ns=10**12)
+    event = RequestArrived(MS, Request(0, "m", 1, MS))
+    for number in range(SHOWN + 5):
+        moments.told(event, [Drop(number, "deadline")])
+    moments.handled(event, (), ())
+    found, more = latest_decisions(reversed(moments.latest), moments.answers, lambda ns: ns / MS, {})
+    assert [decision.request for decision in found] == list(range(SHOWN))
+    assert more == 5
