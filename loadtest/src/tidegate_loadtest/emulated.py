@@ -16,10 +16,18 @@ from shutil import copyfile
 from typing import Any
 
 from google.protobuf import text_format
+from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import NS_PER_MS
-from tidegate.documents import ModelProfile, Point, shape_text, write_profile
+from tidegate.documents import (
+    ModelProfile,
+    Point,
+    dynamic_batching_of,
+    options_of_model,
+    shape_text,
+    write_profile,
+)
 from tidegate.sim.build import setup_of
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate.workload.distributions import Constant
@@ -182,8 +190,8 @@ def write_emulated_model(
         warmup.inputs[name].dims.extend(size)
         warmup.inputs[name].zero_data = True
     if batching is not None and model.batch == "merge":
-        own = batching.get("models", {}).get(model.name, {})
-        _set_batching(config.dynamic_batching, {**batching, **own})
+        config.dynamic_batching.SetInParent()
+        ParseDict(dynamic_batching_of(options_of_model(batching, model.name)), config.dynamic_batching)
     version = repository / model.name / "1"
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").write_text(text_format.MessageToString(config), encoding="utf-8")
@@ -237,17 +245,6 @@ def _inputs(model: ModelSpec) -> dict[str, tuple[int, ...]]:
             "their inputs or in the number of their dimensions: one emulated model cannot take both"
         )
     return sizes[0]
-
-
-def _set_batching(batching: model_config_pb2.ModelDynamicBatching, options: dict[str, Any]) -> None:
-    batching.SetInParent()
-    batching.preferred_batch_size.extend(options.get("preferred_batch_size", ()))
-    batching.max_queue_delay_microseconds = round(float(options.get("max_queue_delay_ms", 0)) * 1000)
-    queue = batching.default_queue_policy
-    queue.max_queue_size = int(options.get("max_queue_size", 0))
-    queue.default_timeout_microseconds = round(float(options.get("default_timeout_ms", 0)) * 1000)
-    queue.timeout_action = queue.TimeoutAction.Value(options.get("timeout_action", "reject").upper())
-    queue.allow_timeout_override = bool(options.get("allow_timeout_override", False))
 
 
 def by_kind(pools: Sequence[WorkerSpec]) -> list[WorkerSpec]:

@@ -14,12 +14,13 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
+from google.protobuf.json_format import MessageToDict
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from tritonclient.grpc import service_pb2
 from tritonclient.grpc.model_config_pb2 import ModelDynamicBatching
 
-from tidegate.documents import ProfileFile
+from tidegate.documents import ProfileFile, options_of
 from tidegate_proxy.backend import SERVICE, Backend
 from tidegate_proxy.catalog import Catalog, Directory
 from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
@@ -358,16 +359,7 @@ def own_batching(catalog: Catalog) -> dict[str, Any]:
 
 
 def _batching(way: bytes) -> dict[str, Any]:
-    batching = ModelDynamicBatching.FromString(way)
-    queue = batching.default_queue_policy
-    return {
-        "preferred_batch_size": tuple(batching.preferred_batch_size),
-        "max_queue_delay_ms": batching.max_queue_delay_microseconds / 1000,
-        "max_queue_size": queue.max_queue_size,
-        "default_timeout_ms": queue.default_timeout_microseconds / 1000,
-        "timeout_action": queue.TimeoutAction.Name(queue.timeout_action).lower(),
-        "allow_timeout_override": queue.allow_timeout_override,
-    }
+    return options_of(MessageToDict(ModelDynamicBatching.FromString(way), preserving_proto_field_name=True))
 
 
 def _in_words(policy: str, estimate: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ emulated_neighbours  what emulated GPUs of a deployment are told of it
 struct_field   nouns of the contract as fields of a document
 from_file      documents as fields of options, given as they are or by their paths
 no_yaml        what is wrong with a text that is no YAML
+own_batching   how Triton batches a model by itself, as its config.pbtxt and as options of `triton`
 request_sizes  how many requests have how many rows, as observed
 shape_text     the shapes of requests, by which profiles are kept, in words
 wrong_fields   what is wrong with a document, field by field, in words
@@ -53,6 +54,7 @@ from tidegate.documents.interference import (
 )
 from tidegate.documents.layout import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker
 from tidegate.documents.no_yaml import no_yaml
+from tidegate.documents.own_batching import dynamic_batching_of, options_of, options_of_model, section_text
 from tidegate.documents.profile_file import (
     ModelProfile,
     Point,
@@ -120,6 +122,7 @@ __all__ = [
     "compute_percent",
     "device_variable",
     "did_you_mean",
+    "dynamic_batching_of",
     "hardware_here",
     "in_lines",
     "in_our_words",
@@ -127,10 +130,13 @@ __all__ = [
     "mig_instance",
     "neighbours_parameter",
     "no_yaml",
+    "options_of",
+    "options_of_model",
     "read_deployment",
     "read_document",
     "read_profiles",
     "read_shape",
+    "section_text",
     "shape_text",
     "write_document",
     "write_profile",

@@ -1,0 +1,72 @@
+"""How Triton batches a model by itself: `dynamic_batching` of its config.pbtxt, and the same as options of `triton`.
+
+The options are those of the policy `triton`, milliseconds and names of its own; the section is a dict as protobuf's
+JSON form has it with the fields' own names, since the core knows no protobuf.
+"""
+
+from typing import Any
+
+Section = dict[str, Any]
+DELAY, SIZES, QUEUE = "max_queue_delay_microseconds", "preferred_batch_size", "default_queue_policy"
+TIMEOUT, ACTION, OVERRIDE, LIMIT = (
+    "default_timeout_microseconds",
+    "timeout_action",
+    "allow_timeout_override",
+    "max_queue_size",
+)
+
+
+def options_of_model(options: Section, model: str) -> Section:
+    """The options of `triton` for one model: those of all, with what is said of it by itself in their place."""
+    common = {name: value for name, value in options.items() if name != "models"}
+    return common | options.get("models", {}).get(model, {})
+
+
+def dynamic_batching_of(options: Section) -> Section:
+    """The section `dynamic_batching` that options of one model stand for; what Triton would assume is left out."""
+    sizes = list(options.get("preferred_batch_size", ()))
+    delay_us = round(1000 * options.get("max_queue_delay_ms", 0.0))
+    timeout_us = round(1000 * options.get("default_timeout_ms", 0.0))
+    action = options.get("timeout_action", "reject").upper()
+    queue = {
+        **({ACTION: action} if timeout_us or action != "REJECT" else {}),
+        **({TIMEOUT: timeout_us} if timeout_us else {}),
+        **({OVERRIDE: True} if options.get(OVERRIDE) else {}),
+        **({LIMIT: options[LIMIT]} if options.get(LIMIT) else {}),
+    }
+    return {
+        **({SIZES: sizes} if sizes else {}),
+        **({DELAY: delay_us} if delay_us else {}),
+        **({QUEUE: queue} if queue else {}),
+    }
+
+
+def options_of(section: Section) -> Section:
+    """The options of one model that a section `dynamic_batching` stands for, each of them said.
+
+    Numbers may be text, as protobuf's JSON form has long ones.
+    """
+    queue = section.get(QUEUE, {})
+    return {
+        "preferred_batch_size": tuple(section.get(SIZES, ())),
+        "max_queue_delay_ms": int(section.get(DELAY, 0)) / 1000,
+        "max_queue_size": int(queue.get(LIMIT, 0)),
+        "default_timeout_ms": int(queue.get(TIMEOUT, 0)) / 1000,
+        "timeout_action": queue.get(ACTION, "REJECT").lower(),
+        "allow_timeout_override": queue.get(OVERRIDE, False),
+    }
+
+
+def section_text(section: Section) -> str:
+    """A section `dynamic_batching` as config.pbtxt has it."""
+    return "\n".join(["dynamic_batching {", *_lines(section, "  "), "}"]) + "\n"
+
+
+def _lines(section: Section, indent: str) -> list[str]:
+    lines = []
+    for name, value in section.items():
+        if isinstance(value, dict):
+            lines += [f"{indent}{name} {{", *_lines(value, f"{indent}  "), f"{indent}}}"]
+        else:
+            lines.append(f"{indent}{name}: {str(value).lower() if isinstance(value, bool) else value}")
+    return lines
