@@ -33,7 +33,7 @@ from tidegate.recommend.recommendation import recommend
 from tidegate.recommend.recording import read_recording, scenario_of_recording
 from tidegate.recommend.trial import Trial
 from tidegate.recommend.trials import Trials
-from tidegate.recommend.triton_tuning import triton_choices
+from tidegate.recommend.triton_tuning import in_proportion, triton_choices
 from tidegate.sim.run import Run, simulate
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError
 
@@ -72,7 +72,7 @@ class Compared:
     triton: float
     """Triton's, as `recommend` tuned it."""
     best_triton: float
-    """That of Triton's best setting of all that it may choose from."""
+    """That of the best of Triton's settings that are one for all models, or in proportion to their SLOs."""
     runs: int
     seconds: float
     all_runs: int
@@ -174,21 +174,22 @@ def compare(workload: str, question: Question, jobs: int) -> Compared:
     begun = time.perf_counter()
     site = chosen.site
     candidates, _ = candidates_on(site, chosen.count)
-    tritons = [Candidate(choice) for choice in triton_choices(question.scenario)]
+    grid = triton_choices(question.scenario)
+    tritons = [Candidate(choice) for choice in [*grid, *(in_proportion(question.scenario, each) for each in grid)]]
     trials = Trials(jobs)
     scores = _scores(trials, question, [(each, site.scenario(each.planner, chosen.count)) for each in candidates])
     tritons_scores = _scores(trials, question, [(each, site.scenario("", chosen.count)) for each in tritons])
-    best = max(scores, key=lambda name: scores[name])
+    best, best_score = max(zip(candidates, scores, strict=True), key=lambda pair: pair[1])
     ours = chosen.ours if found.verdict == "run" else chosen.tritons
     return Compared(
         workload,
         found.verdict,
         found.candidate.title,
         fmean(ours.scores) if ours else 0.0,
-        best,
-        scores[best],
+        best.title,
+        best_score,
         fmean(chosen.tritons.scores) if chosen.tritons else 0.0,
-        max(tritons_scores.values()),
+        max(tritons_scores),
         found.runs,
         took_s,
         trials.count,
@@ -196,7 +197,7 @@ def compare(workload: str, question: Question, jobs: int) -> Compared:
     )
 
 
-def _scores(trials: Trials, question: Question, entrants: Sequence[tuple[Candidate, Scenario]]) -> dict[str, float]:
+def _scores(trials: Trials, question: Question, entrants: Sequence[tuple[Candidate, Scenario]]) -> list[float]:
     """Every entrant on every held-out seed, in windows as long as those that are reported."""
     runs = [
         Trial(tightened(scenario, 1), each.choice, seed, 1.0, question.recording, 2 * question.requests)
@@ -205,10 +206,9 @@ def _scores(trials: Trials, question: Question, entrants: Sequence[tuple[Candida
     ]
     outcomes = trials.run("all", runs)
     size = len(HELD_OUT_SEEDS)
-    return {
-        each.title: fmean(outcome.score for outcome in outcomes[size * number : size * (number + 1)])
-        for number, (each, _) in enumerate(entrants)
-    }
+    return [
+        fmean(outcome.score for outcome in outcomes[start : start + size]) for start in range(0, len(outcomes), size)
+    ]
 
 
 def _linear(name: str, slo_ms: float, alpha_ms: float, beta_ms: float) -> dict[str, Any]:

@@ -191,7 +191,8 @@ def write_emulated_model(
         warmup.inputs[name].zero_data = True
     if batching is not None and model.batch == "merge":
         config.dynamic_batching.SetInParent()
-        ParseDict(dynamic_batching_of(options_of_model(batching, model.name)), config.dynamic_batching)
+        own = options_of_model(batching, model.name)
+        ParseDict(dynamic_batching_of(own, model.max_rows), config.dynamic_batching)
     version = repository / model.name / "1"
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").write_text(text_format.MessageToString(config), encoding="utf-8")

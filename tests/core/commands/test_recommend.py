@@ -70,7 +70,17 @@ def test_it_answers_first_in_words_and_writes_what_it_takes(tmp_path: Path) -> N
     assert profile.expected_ns(16) == 28_000_000
     tried = read_scenario(files / "scenario.yaml")
     assert tried.policies[0].name == answer["run"]["policy"]
+    batching = assessed["triton"]["dynamic_batching"]
+    assert set(batching) == {"m", "quick"}
+    text = (files / "dynamic_batching.pbtxt").read_text()
+    assert ("# m\n" in text) == (batching["m"] != batching["quick"])
     page = (tmp_path / "answer.html").read_text()
+    by_model = "models" in assessed["triton"]["options"]
+    assert (
+        by_model
+        == ("How is Triton&#x27;s own batcher tuned?" in page)
+        == ("- quick: with" in (files / "README.md").read_text())
+    )
     assert page.index(f"Run {answer['run']['policy']}") < page.index("Which share of each model")
 
 

@@ -32,7 +32,7 @@ ASSUMED = {
 @given(OPTIONS)
 def test_what_triton_reads_is_what_was_meant(options: dict[str, object]) -> None:
     """As protobuf's JSON form, and as the text of a config.pbtxt; and back."""
-    section = dynamic_batching_of(options)
+    section = dynamic_batching_of(options, max_rows=64)
     read = text_format.Parse(section_text(section), ModelConfig())
     assert read.HasField("dynamic_batching")
     parsed = ModelConfig()
@@ -41,6 +41,10 @@ def test_what_triton_reads_is_what_was_meant(options: dict[str, object]) -> None
     assert parsed == read
     back = MessageToDict(read.dynamic_batching, preserving_proto_field_name=True)
     assert options_of(back) == options_of(section) == {**ASSUMED, **options}
+
+
+def test_no_size_is_preferred_that_its_triton_would_refuse() -> None:
+    assert dynamic_batching_of({"preferred_batch_size": (4, 8, 16)}, max_rows=8) == {"preferred_batch_size": [4, 8]}
 
 
 def test_what_is_said_of_a_model_stands_in_place_of_what_is_said_of_all() -> None:

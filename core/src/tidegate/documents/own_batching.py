@@ -19,12 +19,15 @@ TIMEOUT, ACTION, OVERRIDE, LIMIT = (
 def options_of_model(options: Section, model: str) -> Section:
     """The options of `triton` for one model: those of all, with what is said of it by itself in their place."""
     common = {name: value for name, value in options.items() if name != "models"}
-    return common | options.get("models", {}).get(model, {})
+    return {**common, **options.get("models", {}).get(model, {})}
 
 
-def dynamic_batching_of(options: Section) -> Section:
-    """The section `dynamic_batching` that options of one model stand for; what Triton would assume is left out."""
-    sizes = list(options.get("preferred_batch_size", ()))
+def dynamic_batching_of(options: Section, max_rows: int) -> Section:
+    """The section `dynamic_batching` that options of one model stand for; what Triton would assume is left out.
+
+    `max_rows`: the model's largest batch; Triton loads no model that prefers a larger one.
+    """
+    sizes = [size for size in options.get("preferred_batch_size", ()) if size <= max_rows]
     delay_us = round(1000 * options.get("max_queue_delay_ms", 0.0))
     timeout_us = round(1000 * options.get("default_timeout_ms", 0.0))
     action = options.get("timeout_action", "reject").upper()

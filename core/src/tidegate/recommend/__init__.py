@@ -6,7 +6,7 @@ observed       how long batches took in it
 hardware       GPUs in words; a scenario on so many of them
 candidates     what can be run: a policy with options, on whole GPUs or on a planner's layout; what cannot, and why
 planned        a planner's layout as a scenario
-triton_tuning  the settings of Triton's own batcher that are tried, as the baseline
+triton_tuning  the settings of Triton's own batcher that are tried, as the baseline; by_model: each model's own
 trial          one simulated run, and what it tells
 trials         many of them, on all cores, none of them twice
 race           the best of many by few runs: successive halving on common random numbers

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidegate.api import PlanningError
-from tidegate.recommend.candidates import Candidate, Site, Unfit, candidates_on, policy_choices
+from tidegate.recommend.by_model import tuned_by_model
+from tidegate.recommend.candidates import WHOLE, Candidate, Site, Unfit, candidates_on, policy_choices
 from tidegate.recommend.held_out import HELD_OUT_SEEDS, Interval, Measured, gain_of, measured
 from tidegate.recommend.least import first_enough, least_around, least_count
-from tidegate.recommend.race import Race, race
+from tidegate.recommend.race import ABLE, Race, TrialOf, race
 from tidegate.recommend.trial import Trial
 from tidegate.recommend.trials import Trials
-from tidegate.recommend.triton_tuning import nearby, triton_choices
+from tidegate.recommend.triton_tuning import in_proportion, nearby, triton_choices
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError
 
 MOST_BUNDLES = 256
@@ -77,11 +78,7 @@ class Assessor:
         unfit += _by_reason(won.broken)
         if not won.standings:
             return unfit
-        tuned = self._race("Triton's own batcher", site, _tritons(triton_choices(site.question.scenario)), enough)
-        if tuned.standings:
-            first, *others = [standing.entrant for standing in tuned.standings[:FINALISTS]]
-            around = [*_tritons(nearby(first.choice)), *others]
-            tuned = self._race("Triton's own batcher, finer", site, around, enough)
+        tuned = self._tuned(site, enough)
         best = won.standings[0].entrant
         rivals = [standing.entrant for standing in tuned.standings[:FINALISTS]]
         least = tritons_least = None
@@ -113,6 +110,24 @@ class Assessor:
             tuple(unfit),
         )
 
+    def _tuned(self, site: Site, count: int) -> Race[Candidate]:
+        """Triton's settings: one for all models, then in proportion to each model's SLO, finer, and model by model."""
+        scenario = site.scenario(WHOLE, count)
+
+        def raced(label: str, tried: Sequence[PolicyChoice], before: Race[Candidate]) -> Race[Candidate]:
+            entered = [*tried, *(standing.entrant.choice for standing in before.standings[:FINALISTS])]
+            unlike = [choice for number, choice in enumerate(entered) if choice not in entered[:number]]
+            return self._race(f"Triton's own batcher{label}", site, _tritons(unlike), count)
+
+        found = raced("", triton_choices(scenario), Race(1.0, [], []))
+        if not found.standings:
+            return found
+        # Who is far behind with one for all is so in proportion, too.
+        near = [standing.entrant.choice for standing in found.standings[:ABLE] if standing.runs]
+        found = raced(", by SLO", [in_proportion(scenario, each) for each in near], found)
+        found = raced(", finer", nearby(found.standings[0].entrant.choice), found)
+        return tuned_by_model(scenario, found, self._trial_of(site, count), self._trials)
+
     def _race(self, label: str, site: Site, entrants: Sequence[Candidate], count: int) -> Race[Candidate]:
         able = []
         for each in entrants:
@@ -123,11 +138,13 @@ class Assessor:
             able.append(each)
         if not able:
             return Race(1.0, [], [])
+        return race(label, able, self._trial_of(site, count), self._trials)
 
+    def _trial_of(self, site: Site, count: int) -> TrialOf[Candidate]:
         def trial_of(each: Candidate, seed: int, load: float, goal: float | None = None, /) -> Trial:
             return self._trial(site, each, count, seed, load=load, goal=goal)
 
-        return race(label, able, trial_of, self._trials)
+        return trial_of
 
     def _trial(
         self,

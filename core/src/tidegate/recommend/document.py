@@ -9,6 +9,7 @@ from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.held_out import Measured
 from tidegate.recommend.race import Race
 from tidegate.recommend.recommendation import Recommendation
+from tidegate.recommend.triton_tuning import sections_of
 
 VERSION = 1
 """Raised whenever a field changes its meaning or goes away."""
@@ -39,7 +40,7 @@ def _assessment(its: Assessment) -> Document:
         "hardware": its.site.words(its.count),
         "cost": its.site.cost(its.count),
         "candidate": {**_candidate(its.candidate), **_measured(its.ours)},
-        "triton": None if its.triton is None else {**_candidate(its.triton), **_measured(its.tritons)},
+        "triton": None if its.triton is None else _triton(its, its.triton),
         "gain": None if its.gain is None else asdict(its.gain),
         "least": None if its.least is None else its.site.words(its.least),
         "least_cost": None if its.least is None else its.site.cost(its.least),
@@ -57,6 +58,11 @@ def _assessment(its: Assessment) -> Document:
 def _candidate(candidate: Candidate) -> Document:
     choice = candidate.choice
     return {"policy": choice.name, "options": choice.options, "planner": candidate.planner or None}
+
+
+def _triton(its: Assessment, tuned: Candidate) -> Document:
+    batching = sections_of(its.site.question.scenario, tuned.choice)
+    return {**_candidate(tuned), "dynamic_batching": batching, **_measured(its.tritons)}
 
 
 def _measured(its: Measured | None) -> Document:

@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.api import NS_PER_MS
-from tidegate.documents import ModelProfile, Point, ProfileFile, write_document
+from tidegate.documents import ModelProfile, Point, ProfileFile, section_text, write_document
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.recommendation import Recommendation
+from tidegate.recommend.triton_tuning import sections_of
+from tidegate.recommend.verdicts import settings_by_model
 from tidegate.sim.build import with_shapes
 from tidegate.workload import Scenario, layout_of
 
@@ -31,7 +33,7 @@ def write_files(found: Recommendation, folder: Path, said: list[str]) -> list[Pa
     scenario = found.scenario
     texts = {SCENARIO: _yaml(_scenario(found)), README: _readme(found, said)}
     if found.chosen.triton is not None:
-        texts[TRITON] = dynamic_batching(found.chosen.triton)
+        texts[TRITON] = dynamic_batching(found.question.scenario, found.chosen.triton)
     if found.verdict == "run":
         texts[CONFIG] = proxy_config(found)
         if scenario.layout is not None:
@@ -73,16 +75,14 @@ def proxy_config(found: Recommendation) -> str:
     return head + _yaml({"version": 1, "tritons": tritons, **where, "policy": policy, "models": models})
 
 
-def dynamic_batching(candidate: Candidate) -> str:
-    """Triton's own batcher with these settings, as config.pbtxt has it."""
-    options = candidate.choice.options
-    lines = [f"  preferred_batch_size: {options['preferred_batch_size']}"] if "preferred_batch_size" in options else []
-    if "max_queue_delay_ms" in options:
-        lines.append(f"  max_queue_delay_microseconds: {round(1000 * options['max_queue_delay_ms'])}")
-    if "default_timeout_ms" in options:
-        timeout_us = round(1000 * options["default_timeout_ms"])
-        lines.append(f"  default_queue_policy {{ timeout_action: REJECT default_timeout_microseconds: {timeout_us} }}")
-    return "\n".join(["dynamic_batching {", *lines, "}"]) + "\n"
+def dynamic_batching(scenario: Scenario, candidate: Candidate) -> str:
+    """Triton's own batcher with these settings, as config.pbtxt has it; where models differ, under their names."""
+    models: dict[str, list[str]] = {}
+    for name, section in sections_of(scenario, candidate.choice).items():
+        models.setdefault(section_text(section), []).append(name)
+    if len(models) == 1:
+        return next(iter(models))
+    return "\n".join(f"# {', '.join(names)}\n{text}" for text, names in models.items())
 
 
 def host_of(name: str) -> str:
@@ -128,7 +128,7 @@ def _profiles(scenario: Scenario) -> ProfileFile:
 def _readme(found: Recommendation, said: list[str]) -> str:
     lines = ["# What `tidegate recommend` said", "", *(f"- {each}" for each in said), "", "## What to do", ""]
     if found.verdict == "stay":
-        lines += [f"Put `{TRITON}` into the config.pbtxt of your models."]
+        lines += [f"Put what `{TRITON}` has of each model into its config.pbtxt."]
     elif found.scenario.layout is not None:
         policy = found.candidate.choice.name
         lines += [
@@ -139,6 +139,13 @@ def _readme(found: Recommendation, said: list[str]) -> str:
         ]
     else:
         lines += [f"    tidegate check {CONFIG} --online", f"    tidegate serve {CONFIG}"]
+    if tuned := settings_by_model(found):
+        lines += [
+            "",
+            "Triton's own batcher as it was tuned:",
+            "",
+            *(f"- {name}: {said}" for name, said in tuned.items()),
+        ]
     lines += ["", "Try it first:", "", f"    tidegate simulate {SCENARIO}", f"    tidegate loadtest {SCENARIO}", ""]
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ from tidegate.recommend.document import Document
 from tidegate.recommend.files import proxy_config
 from tidegate.recommend.held_out import Measured
 from tidegate.recommend.recommendation import Recommendation
-from tidegate.recommend.verdicts import between, settings
+from tidegate.recommend.verdicts import between, settings, settings_by_model
 from tidegate.report import (
     Axis,
     Chart,
@@ -38,6 +38,7 @@ def recommend_page(found: Recommendation, said: Sequence[str], document: Documen
         _changes(chosen),
         _hardware(found),
         _standings(chosen),
+        _batchers(found),
         _layout(found),
         Section("The configuration", f"<pre>{escape(proxy_config(found))}</pre>") if found.verdict == "run" else None,
         _unfit(found),
@@ -126,6 +127,13 @@ def _standings(chosen: Assessment) -> Section:
         f"{chosen.tritons_race.load:g} times."
     )
     return Section("What else was tried?", table(["policy", "score", "seeds"], lines), note)
+
+
+def _batchers(found: Recommendation) -> Section | None:
+    if not (tuned := settings_by_model(found)):
+        return None
+    lines = [[name, said] for name, said in tuned.items()]
+    return Section("How is Triton's own batcher tuned?", table(["model", "batching"], lines))
 
 
 def _layout(found: Recommendation) -> Section | None:

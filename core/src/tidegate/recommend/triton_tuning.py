@@ -1,25 +1,37 @@
 """The settings of Triton's own batcher that are tried: the baseline is Triton tuned as well as it can be.
 
-Sources: Triton's user guide on tuning (first no delay, then longer ones; preferred sizes; queue policies).
+Sources: Triton's user guide on tuning (first no delay, then longer ones; preferred sizes; queue policies). First all
+models have the same settings, then each its own (`by_model` says in which order these are tried).
 """
 
 from itertools import product
+from typing import Any
 
-from tidegate.workload import PolicyChoice, Scenario
+from tidegate.api import ms_to_ns
+from tidegate.documents import dynamic_batching_of, options_of_model
+from tidegate.workload import PolicyChoice, Scenario, layout_of
 
 TRITON = "triton"
 """The policy that is Triton's own batcher."""
+BY_MODEL = "triton, by model"
+"""What results call it with settings of single models."""
 DELAYS = (0.0, 0.05, 0.1, 0.2, 0.4)
 """As shares of the shortest SLO: how long a batch waits for more."""
 TIMEOUTS = (0.0, 0.25, 0.5, 0.75)
 """As shares of the shortest SLO: when a request that waits is refused; 0: never."""
 SIZES = ((), (8,), (32,))
 """Preferred batch sizes."""
+TIMES = ("max_queue_delay_ms", "default_timeout_ms")
+"""The options that are a time."""
+Own = dict[str, dict[str, Any]]
+"""What is otherwise for some models, by name."""
+WAITING = 0.1
+"""As a share of a model's SLO: the delay that a preferred size of its own is tried with, where it has none."""
 
 
 def triton_choices(scenario: Scenario) -> list[PolicyChoice]:
     """Every combination of delay, timeout and preferred sizes that says something else than another one."""
-    slo_ms = min((model.slo_ms for model in scenario.models if model.slo_ms is not None), default=100.0)
+    slo_ms = min(_slos_ms(scenario).values())
     largest = max(model.max_rows for model in scenario.models)
     sizes = [size for size in SIZES if not size or max(size) < largest]
     choices = []
@@ -38,17 +50,93 @@ def triton_choices(scenario: Scenario) -> list[PolicyChoice]:
 def nearby(choice: PolicyChoice) -> list[PolicyChoice]:
     """These settings, and each changed a little: the grid that they are the best of is coarse."""
     options = choice.options
-    delay_ms, timeout_ms = options.get("max_queue_delay_ms"), options.get("default_timeout_ms")
+    own: Own = options.get("models", {})
     sizes = options.get("preferred_batch_size")
-    around = [options]
-    for factor in (0.6, 1.5):
-        if delay_ms:
-            around.append({**options, "max_queue_delay_ms": _rounded(delay_ms * factor)})
-        if timeout_ms:
-            around.append({**options, "default_timeout_ms": _rounded(timeout_ms * factor)})
+    around = [choice]
+    for name, factor in product(TIMES, (0.6, 1.5)):
+        if options.get(name):
+            scaled = {
+                model: {**said, name: _rounded(said[name] * factor)} for model, said in own.items() if name in said
+            }
+            around.append(_written({**options, name: _rounded(options[name] * factor)}, own | scaled))
     if sizes:
-        around += [{**options, "preferred_batch_size": [size]} for size in (sizes[0] // 2, 2 * sizes[0])]
-    return [PolicyChoice(name=TRITON, options=each) for each in around]
+        around += [_written({**options, "preferred_batch_size": [size]}, own) for size in (sizes[0] // 2, 2 * sizes[0])]
+    return around
+
+
+def in_proportion(scenario: Scenario, choice: PolicyChoice) -> PolicyChoice:
+    """These settings of all, with each model's delay and timeout in proportion to its own SLO."""
+    options, slos_ms = choice.options, _slos_ms(scenario)
+    shortest_ms = min(slos_ms.values())
+    times = {name: options[name] for name in TIMES if name in options}
+    own = {
+        model: {name: _rounded(value_ms * slo_ms / shortest_ms) for name, value_ms in times.items()}
+        for model, slo_ms in slos_ms.items()
+    }
+    return _written(options, own)
+
+
+def choices_of(scenario: Scenario, choice: PolicyChoice, name: str) -> list[PolicyChoice]:
+    """These settings with another delay, timeout or preferred size of one model, by its own SLO and its own times."""
+    slo_ms = _slos_ms(scenario)[name]
+    now = options_of_model(choice.options, name)
+    waiting = {"max_queue_delay_ms": now.get("max_queue_delay_ms") or _rounded(WAITING * slo_ms)}
+    changes: list[dict[str, Any]] = [
+        *({"max_queue_delay_ms": _rounded(share * slo_ms)} for share in DELAYS),
+        *({"default_timeout_ms": _rounded(share * slo_ms)} for share in TIMEOUTS),
+        {"preferred_batch_size": []},
+        *({**waiting, "preferred_batch_size": [size]} for size in _sizes_of(scenario, name, slo_ms)),
+    ]
+    given: Own = choice.options.get("models", {})
+    found = [_written(choice.options, {**given, name: given.get(name, {}) | change}) for change in changes]
+    return [each for number, each in enumerate(found) if each not in [choice, *found[:number]]]
+
+
+def sections_of(scenario: Scenario, choice: PolicyChoice) -> dict[str, dict[str, Any]]:
+    """The section `dynamic_batching` of each model that Triton has a batcher for."""
+    return {
+        model.name: dynamic_batching_of(options_of_model(choice.options, model.name), model.max_rows)
+        for model in scenario.models
+        if model.name in batched(scenario)
+    }
+
+
+def batched(scenario: Scenario) -> list[str]:
+    """The models that Triton has a batcher for."""
+    return [model.name for model in scenario.models if model.batch == "merge"]
+
+
+def _sizes_of(scenario: Scenario, name: str, slo_ms: float) -> list[int]:
+    """The largest batch that may wait as long as it runs, wherever it runs, and half of it."""
+    _, _, profiles, _ = layout_of(scenario).contract()
+    half_ns = ms_to_ns(slo_ms / 2)
+    largest = [
+        sum(profile.expected_ns(rows) <= half_ns for rows in profile.every_size)
+        for profile in profiles
+        if profile.partition == name
+    ]
+    most = min(largest, default=0)
+    return [size for size in (most // 2, most) if size > 1]
+
+
+def _written(options: dict[str, Any], own: Own) -> PolicyChoice:
+    """Settings of all, and of single models what is otherwise, none said twice."""
+    common = {name: value for name, value in options.items() if name != "models"}
+    for_all: dict[str, Any] = {**dict.fromkeys(TIMES, 0.0), "preferred_batch_size": [], **common}
+    models = {
+        model: said
+        for model, changes in sorted(own.items())
+        if (said := {name: value for name, value in changes.items() if value != for_all[name]})
+    }
+    if not models:
+        return PolicyChoice(name=TRITON, options=common)
+    return PolicyChoice(name=TRITON, options={**common, "models": models}, label=BY_MODEL)
+
+
+def _slos_ms(scenario: Scenario) -> dict[str, float]:
+    """Each model's SLO; the longest for those that have none."""
+    longest = max((model.slo_ms for model in scenario.models if model.slo_ms is not None), default=100.0)
+    return {model.name: model.slo_ms or longest for model in scenario.models}
 
 
 def _rounded(value_ms: float) -> float:

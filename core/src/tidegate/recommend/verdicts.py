@@ -1,10 +1,14 @@
 """The answer in words: what to run, what it keeps, what it saves, what would change it."""
 
+from typing import Any
+
+from tidegate.documents import options_of_model
 from tidegate.recommend.assess import Assessment, Changed
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.held_out import Interval, Measured
 from tidegate.recommend.recommendation import Recommendation
 from tidegate.recommend.trial import FEW
+from tidegate.recommend.triton_tuning import batched
 from tidegate.report.words import limit, listed, plural, share
 
 SETTINGS = {
@@ -25,12 +29,26 @@ def verdicts(found: Recommendation) -> list[str]:
 
 
 def settings(candidate: Candidate) -> str:
-    """Triton's, in words."""
+    """Triton's, in words: those of all models, and how many have others."""
     options = candidate.choice.options
+    own = len(options.get("models", {}))
+    return _settings(options) + (f", {plural(own, 'model')} otherwise" if own else "")
+
+
+def settings_by_model(found: Recommendation) -> dict[str, str]:
+    """Each model's, in words; of Triton with one set of settings for all of them nothing."""
+    triton = found.chosen.triton
+    if triton is None or "models" not in triton.choice.options:
+        return {}
+    options = triton.choice.options
+    return {name: _settings(options_of_model(options, name)) for name in batched(found.question.scenario)}
+
+
+def _settings(options: dict[str, Any]) -> str:
     words = [
-        text.format(", ".join(map(str, options[name])) if isinstance(options[name], list) else f"{options[name]:g}")
+        text.format(", ".join(map(str, value)) if isinstance(value, list) else f"{value:g}")
         for name, text in SETTINGS.items()
-        if name in options
+        if (value := options.get(name))
     ]
     return f"with {listed(words)}" if words else "with no delay"
 
