@@ -6,6 +6,7 @@ requests       the requests that it asks for, drawn from a seed
 sizes          how many of them have how many rows, for planners
 arrivals       processes; traces: recorded arrivals
 from_layout    a scenario whose workers, models and network are those of a planner's layout
+from_profiles  a scenario whose models take as long as was measured
 shapes         of a model's requests, each with its share and its times
 distributions  rows per request and the like; streams: one random stream per purpose
 profiles       how a scenario says how long a batch takes

@@ -17,6 +17,7 @@ from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, Varyin
 from tidegate.workload.arrivals import RateStep as Step
 from tidegate.workload.distributions import AnyDistribution, Constant
 from tidegate.workload.from_layout import sections_of
+from tidegate.workload.from_profiles import models_as_measured
 from tidegate.workload.partitions import PartitionSpec, PipelineSpec, blocks_of
 from tidegate.workload.profiles import ProfileSpec, folder_of, read_table
 from tidegate.workload.section import Name, Positive, Section
@@ -248,6 +249,11 @@ class Scenario(Section):
     network: LinkSpec | None = Field(default=None, description="Between nodes; default: it takes no time")
     models: list[ModelSpec] = Field(default_factory=list)
     models_from: ModelsFrom | None = Field(default=None, description="A table of models; becomes `models`")
+    profiles: str | None = Field(
+        default=None,
+        min_length=1,
+        description="What `tidegate profile` wrote: of every model that says no profile itself; becomes part of it",
+    )
     arrivals: Annotated[ProcessSpec | TraceSpec, Field(discriminator="process")]
     popularity: Popularity = Field(default_factory=Popularity)
     policies: list[PolicyChoice] = Field(default_factory=list)
@@ -271,6 +277,8 @@ class Scenario(Section):
             listed = _models_from(given["models_from"]).read(folder_of(info))
             changed["models"] = [*(given.get("models") or []), *listed]
             changed["models_from"] = None
+        if given.get("profiles") is not None:
+            changed |= {"models": models_as_measured(changed, folder_of(info)), "profiles": None}
         if given.get("layout") is not None:
             changed |= sections_of(changed, folder_of(info))
         return changed
