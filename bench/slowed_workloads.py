@@ -33,6 +33,7 @@ def live_workloads(requests: int, recording: Path | None = None) -> dict[str, Ca
         "zoo": lambda: slowed(made["zoo"](), 16),
         "lines of text": lambda: Asked(_lines_of_text(requests), 1),
         "split model": lambda: slowed(made["split model"](), 3),
+        "split model, tight": lambda: slowed(made["split model, tight"](), 3),
         "slices, nothing merges": lambda: slowed(_alone(made["slices"](), 400), 4),
     }
 
