@@ -172,7 +172,7 @@ async def _reload(
         try:
             await proxy.reconfigure(read_again())
             if home:
-                home.reload_fronts()
+                home.took_up()
         except Exception as error:  # the next one may be better
             log.error("the configuration was not taken up, and nothing has changed: %s", error)
             if not isinstance(error, (*serving_errors(), ValueError)):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import socket
 
     from tidegate_proxy.configuration.config import ServeConfig
+    from tidegate_proxy.configuration.kept import KeptConfig
     from tidegate_proxy.fronts.address import HomeAddress
     from tidegate_proxy.fronts.home import Home
     from tidegate_proxy.proxy import Proxy
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ReadAgain = Callable[[], "ServeConfig"]
+_KEPT, _OF_FRONTS = ".config", "fronts.config"
+"""Where the configuration in force is kept for a process that is started again."""
 
 
 def serve_by_role(settings: "ServeConfig", read_again: ReadAgain, role: str, number: int | None) -> int:
@@ -63,7 +66,7 @@ def _serve_before_one_home(settings: "ServeConfig", read_again: ReadAgain) -> in
     def run_home(path: Path) -> int:
         home = Home(LocalAddress(path), ports.grpc_number, ports.http_number, settings.fronts)
         ports.close()  # the fronts have it
-        return _run_home(settings, read_again, home)
+        return _run_home(settings, read_again, home, _kept(path.with_suffix(_KEPT), settings))
 
     return supervise([run_home], _front(settings, read_again, ports), settings.fronts)
 
@@ -88,7 +91,7 @@ def _serve_with_homes(settings: "ServeConfig", read_again: ReadAgain) -> int:
             number,
         )
         ports.close()
-        return _run_home(settings, read_again, home)
+        return _run_home(settings, read_again, home, _kept(path.with_suffix(_KEPT), settings))
 
     homes = [partial(run_home, number) for number in range(len(settings.homes))]
     return supervise(homes, _front(settings, read_again, ports), settings.fronts)
@@ -102,10 +105,11 @@ def _serve_fronts(settings: "ServeConfig", read_again: ReadAgain) -> int:
     ports = _Ports(settings, metrics=True)
     homes = [RemoteAddress(home, settings.links) for home in settings.homes]
     if settings.fronts == 1:
-        return _run_front(settings, read_again, ports, homes, is_alone=True)
+        return _run_front(settings, read_again, ports, homes, None, is_alone=True)
 
-    def run_front(_nothing: Sequence[Path]) -> int:
-        return _run_front(settings, read_again, ports, homes, is_alone=True)
+    def run_front(folder: Path, _nothing: Sequence[Path]) -> int:
+        kept = _kept(folder / _OF_FRONTS, settings)
+        return _run_front(settings, read_again, ports, homes, kept, is_alone=True)
 
     return supervise([], run_front, settings.fronts)
 
@@ -123,12 +127,17 @@ def _serve_home(settings: "ServeConfig", read_again: ReadAgain, number: int) -> 
     return _run_home(settings, read_again, home)
 
 
-def _run_home(settings: "ServeConfig", read_again: ReadAgain, home: "Home") -> int:
+def _run_home(settings: "ServeConfig", read_again: ReadAgain, home: "Home", kept: "KeptConfig | None" = None) -> int:
+    """`kept`: what is in force, where this one is started in the place of another; None: nobody does so here."""
     import uvloop
 
     from tidegate_proxy.configuration.home_config import of_home
+    from tidegate_proxy.observability.logs import sign
 
     homes, number = len(settings.homes), home.number
+    read = in_force = kept.read() if kept else settings
+    if number is not None:
+        sign(home=number)
 
     def part(config: "ServeConfig") -> "ServeConfig":
         return config if number is None else of_home(config, number, homes)
@@ -139,24 +148,33 @@ def _run_home(settings: "ServeConfig", read_again: ReadAgain, home: "Home") -> i
         else:
             announce(proxy, f"home {number}", is_whole=number == 0 and not home.is_elsewhere)
 
+    def part_read_again() -> "ServeConfig":
+        nonlocal read
+        read = read_again()
+        return part(read)
+
+    if kept:
+        home.on_taken_up = lambda: kept.keep(read)
+
     async def serve() -> None:
-        proxy = await run_proxy(part(settings), lambda: part(read_again()), tell, home=home)
+        proxy = await run_proxy(part(in_force), part_read_again, tell, home=home)
         if proxy:
             tell_tally(proxy)
 
     try:
         uvloop.run(serve())
     except serving_errors() as error:
-        say_error(error)
+        say_error(error if number is None else f"home {number}: {error}")
         return 1
     return 0
 
 
-def _front(settings: "ServeConfig", read_again: ReadAgain, ports: "_Ports") -> Callable[[Sequence[Path]], int]:
-    def run_front(paths: Sequence[Path]) -> int:
+def _front(settings: "ServeConfig", read_again: ReadAgain, ports: "_Ports") -> Callable[[Path, Sequence[Path]], int]:
+    def run_front(folder: Path, paths: Sequence[Path]) -> int:
         from tidegate_proxy.fronts.address import LocalAddress
 
-        return _run_front(settings, read_again, ports, [LocalAddress(path) for path in paths])
+        kept = _kept(folder / _OF_FRONTS, settings)
+        return _run_front(settings, read_again, ports, [LocalAddress(path) for path in paths], kept)
 
     return run_front
 
@@ -166,6 +184,7 @@ def _run_front(
     read_again: ReadAgain,
     ports: "_Ports",
     homes: "Sequence[HomeAddress]",
+    kept: "KeptConfig | None",
     *,
     is_alone: bool = False,
 ) -> int:
@@ -174,13 +193,20 @@ def _run_front(
     from tidegate_proxy.fronts.front import Front
 
     async def have_clients() -> None:
-        front = Front(settings, homes, ports.grpc, ports.http, ports.metrics)
+        front = Front(kept.read() if kept else settings, homes, ports.grpc, ports.http, ports.metrics)
+        front.on_taken_up = kept.keep if kept else None
         if is_alone:
             front.on_listening = lambda: announce_addresses(*ports.addresses(settings))
         await front.run_as_process(read_again)
 
     uvloop.run(have_clients())
     return 0
+
+
+def _kept(file: Path, settings: "ServeConfig") -> "KeptConfig":
+    from tidegate_proxy.configuration.kept import KeptConfig
+
+    return KeptConfig(file, settings)
 
 
 class _Ports:

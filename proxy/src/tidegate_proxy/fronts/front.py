@@ -96,6 +96,8 @@ class Front:
         self._metrics: HttpServer | None = None
         self.on_listening: Callable[[], None] | None = None
         """Called when clients come in."""
+        self.on_taken_up: Callable[[ServeConfig], None] | None = None
+        """Called with another configuration when it is in force."""
         self._serves_http = False
         self._opening: asyncio.TimerHandle | None = None
         self._counted: Counter[tuple[Served, str]] = Counter()
@@ -253,12 +255,16 @@ class Front:
             limit = int(self._config.limits.max_message_bytes)
             await self._together_http.respond(route, scope, receive, send, limit, self.bounds)
             return
-        exchange = RelayedExchange(self, route.model if route else "", scope, receive, send)
+        await self._relay(RelayedExchange(self, route.model if route else "", scope, receive, send), send)
+
+    async def _relay(self, exchange: RelayedExchange, send: Send) -> None:
+        """Have a home answer a request, and say so where it is lost."""
         try:
             await exchange.run()
         except HomeLost as lost:
             if exchange.has_answer:
-                raise
+                log.warning("%s: its answer is broken off", lost)
+                return
             body = json.dumps({"error": str(lost)}).encode()
             length = (b"content-length", str(len(body)).encode())
             why = (refusal.HEADER.encode(), lost.reason.encode())
@@ -268,6 +274,9 @@ class Front:
 
     async def _ask_for_page(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application of the metrics page."""
+        if len(self.homes) < 2:
+            await self._relay(RelayedExchange(self, "", scope, receive, send, is_page=True), send)
+            return
         exchange = Exchange(scope, receive, send)
         await exchange.reply(await self._together_http.page(scope_of(scope)))
 
@@ -351,6 +360,8 @@ class Front:
             self._config = config
             self.in_force.settings = settings_of(config)
             logging.getLogger().setLevel(config.log.level.upper())
+            if self.on_taken_up:
+                self.on_taken_up(config)
         except Exception as error:  # the next one may be better
             log.error("the configuration was not taken up by a front: %s", error)
 

@@ -58,6 +58,8 @@ class Home:
         """Its metrics page."""
         self.accept: Callable[[Call], None] | None = None
         self.application: Application | None = None
+        self.on_taken_up: Callable[[], None] | None = None
+        """Called when it has taken up another configuration."""
         self.bounds = Bounds()
         self._address = address
         self._fronts = fronts
@@ -106,10 +108,12 @@ class Home:
         if not self.is_elsewhere:
             self._hold_s = None
 
-    def reload_fronts(self) -> None:
-        """Have the fronts of this machine take up the configuration, too."""
+    def took_up(self) -> None:
+        """It has taken up another configuration: have the fronts of this machine do so, too."""
         for link in self._links if not self.is_elsewhere else ():
             link.send(Kind.RELOAD)
+        if self.on_taken_up:
+            self.on_taken_up()
 
     async def close(self) -> None:
         """Have the fronts end, unless they go on without it, and let nobody in."""

@@ -32,11 +32,14 @@ class HomeLost(Exception):
 class RelayedExchange:
     """One request and its response."""
 
-    def __init__(self, homes: Homes, model: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """`model`: the one that it is about; "": none."""
+    def __init__(
+        self, homes: Homes, model: str, scope: Scope, receive: Receive, send: Send, *, is_page: bool = False
+    ) -> None:
+        """`model`: the one that it is about; "": none. `is_page`: whether it is for the page of the metrics."""
         self._homes = homes
         self._model = model
         self._home: HomeLine | None = None
+        self._is_page = is_page
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -78,7 +81,7 @@ class RelayedExchange:
         self._home = home
         self._number = home.begin(self)
         if self._number:
-            home.send(Kind.ASK, self._number, frames.encode((scope_of(self._scope), self._body)))
+            home.send(Kind.ASK, self._number, frames.encode((scope_of(self._scope), self._body, self._is_page)))
 
     def take(self, kind: int, payload: bytes) -> None:
         """What the home says."""

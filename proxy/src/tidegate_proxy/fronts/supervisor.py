@@ -77,7 +77,11 @@ Run = Callable[[Path], int]
 """What a process does, given a path; its exit status."""
 
 
-def supervise(run_homes: Sequence[Run], run_front: Callable[[Sequence[Path]], int], fronts: int) -> int:
+RunFront = Callable[[Path, Sequence[Path]], int]
+"""What a front does, given the folder of all, and the sockets of the homes; its exit status."""
+
+
+def supervise(run_homes: Sequence[Run], run_front: RunFront, fronts: int) -> int:
     """Keep homes and so many fronts alive until a signal says to stop, or a home cannot serve; the exit status.
 
     SIGTERM and SIGINT have the homes end, and these the fronts; SIGHUP has the homes read the configuration again, and
@@ -85,7 +89,8 @@ def supervise(run_homes: Sequence[Run], run_front: Callable[[Sequence[Path]], in
 
     Args:
         run_homes: each serves, given the socket where fronts find it, which is there when it is ready.
-        run_front: has clients, given the sockets of all homes.
+        run_front: has clients, given the folder of all sockets, where something may be kept for who comes after it,
+            and the sockets of all homes.
         fronts: how many.
     """
     folder = Path(tempfile.mkdtemp(prefix="tidegate-fronts-"))
@@ -96,9 +101,7 @@ def supervise(run_homes: Sequence[Run], run_front: Callable[[Sequence[Path]], in
 
 
 class _Supervisor:
-    def __init__(
-        self, folder: Path, run_homes: Sequence[Run], run_front: Callable[[Sequence[Path]], int], fronts: int
-    ) -> None:
+    def __init__(self, folder: Path, run_homes: Sequence[Run], run_front: RunFront, fronts: int) -> None:
         sockets = [folder / f"home{number}" for number in range(len(run_homes))]
         names = ["the home"] if len(sockets) == 1 else [f"home {number}" for number in range(len(sockets))]
         titles = [HOME] if len(sockets) == 1 else [f"{HOME}-{number}" for number in range(len(sockets))]
@@ -107,7 +110,8 @@ class _Supervisor:
             for name, title, run, socket in zip(names, titles, run_homes, sockets, strict=True)
         ]
         self._fronts = [
-            _Child(f"front {number}", FRONT, partial(run_front, sockets), folder) for number in range(1, fronts + 1)
+            _Child(f"front {number}", FRONT, partial(run_front, folder, sockets), folder)
+            for number in range(1, fronts + 1)
         ]
         self._socket_of = dict(zip(homes, sockets, strict=True))
         self._children = [*homes, *self._fronts]

@@ -90,20 +90,22 @@ class TogetherHttp:
         return await self._fan_out.answer(_VERBS[method, route.pattern], question)
 
     async def page(self, scope: dict[str, Any]) -> Answer:
-        """A metrics page, or a document, of all homes together: what is one home's is told by its number."""
+        """A metrics page, or a document, of several homes together: what is one home's is told by its number."""
         path = scope["raw_path"]
-        if len(self._homes) > 1 and (path + b"/").startswith(b"/live/"):
+        if (path + b"/").startswith(b"/live/"):
             return error(404, NO_LIVE_PAGE)
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # what is made of several answers is made of their bodies
         alive = [home for home in self._homes if home.alive]
         if not alive:
             return failure(no_home())
         answers = {home.number: await _ask(home, scope, b"", is_page=True) for home in alive}
         given = {number: answer for number, answer in answers.items() if answer.status == _OK}
         first = next(iter((given or answers).values()))
-        if len(self._homes) < 2 or not given:
+        if not given:
             return first
         if path == b"/models":
-            rows = [row for answer in given.values() for row in json.loads(answer.body)]
+            rows = [{**row, "home": number} for number, answer in given.items() for row in json.loads(answer.body)]
             return replace(first, body=json.dumps(sorted(rows, key=lambda row: row["name"])).encode())
         if path != b"/metrics":
             told = {str(number): json.loads(answer.body) for number, answer in given.items()}
