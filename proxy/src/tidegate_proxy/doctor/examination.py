@@ -16,7 +16,7 @@ from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.consent import Consent
 from tidegate_proxy.doctor.as_loaded import AsLoaded
 from tidegate_proxy.doctor.asking import executions, not_ready
-from tidegate_proxy.doctor.deciding import policies_that_refuse, why_refused
+from tidegate_proxy.doctor.deciding import policies_that_refuse, why_refused, why_refused_by_homes
 from tidegate_proxy.doctor.diagnosis import ALL, diagnose
 from tidegate_proxy.doctor.facts import Facts, facts_of
 from tidegate_proxy.doctor.finding import Finding, grouped
@@ -88,12 +88,16 @@ async def _facts(config: ServeConfig, plugins: Plugins, backends: Sequence[Backe
     # From an empty catalog: what does not add up is to be found here, not to be refused there.
     catalog = await discover(backends, config.models, Catalog(gpus=gpus), layout=layout)
     measured = read_profiles(config.profiles) if config.profiles else ProfileFile(profiles=[])
+    if config.homes:
+        refusal = await why_refused_by_homes(config, plugins, backends, gpus, measured)
+    else:
+        refusal = why_refused(config, plugins, catalog, measured)
     facts = replace(
         facts_of(config, catalog, measured),
         not_ready=[each for backend in backends for each in await not_ready(backend)],
         executions=await executions(backends),
         broken_plugins=plugins.broken,
-        refusal=why_refused(config, plugins, catalog, measured),
+        refusal=refusal,
         hardware=await asyncio.to_thread(hardware_here) if measured.profiles else None,
         has_nvml=find_spec("pynvml") is not None,
     )
