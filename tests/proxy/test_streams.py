@@ -345,7 +345,7 @@ def test_what_a_decoupled_model_never_answers_is_not_remembered_for_ever() -> No
         relay = Relay(lambda _size: None)
         message = bytearray(1000)
         for _ in range(2 * relays.MOST_UNANSWERED):
-            relay.put((cast("bytes", message), PassedThrough("decoupled")))
+            relay.put((cast("bytes", message), PassedThrough("decoupled"), None))
         relay.put(None)
         sent = [message async for message in relay.messages()]
         assert len(sent) == 2 * relays.MOST_UNANSWERED

@@ -33,6 +33,10 @@ class Inference:
         """Whether any Triton has this model, scheduled or not."""
         return model in self._directory.catalog.hosts
 
+    def is_scheduled(self, model: str) -> bool:
+        """Whether requests of a model are scheduled, but for those that cannot be: each has one answer."""
+        return model in self._directory.catalog.signatures
+
     def takes_long(self, message: bytes) -> bool:
         """Whether to open a message in a thread of its own."""
         if len(message) < STRINGS_ASIDE_FROM:

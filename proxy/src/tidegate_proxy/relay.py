@@ -15,16 +15,32 @@ MOST_UNANSWERED: Final = 1000
 """Requests of one stream to a Triton that are remembered for its statistics: a decoupled model may never answer."""
 
 
+class Passing:
+    """A request that goes on as it is and has one answer, which leaves when it is due."""
+
+    __slots__ = ("_settled", "outcome")
+
+    def __init__(self, settled: Callable[[], None]) -> None:
+        self.outcome: bytes | None = None
+        """What a Triton has answered, as it stands in the stream; None: nothing yet."""
+        self._settled = settled
+
+    def resolve(self, answer: bytes) -> None:
+        """It is answered."""
+        self.outcome = answer
+        self._settled()
+
+
 class Relay:
     """The messages of one stream that go on to one Triton, and what is counted of their answers."""
 
     def __init__(self, taken: Callable[[int], None]) -> None:
         """`taken` is called when a message is on its way, with its size."""
         self._taken = taken
-        self._messages: deque[tuple[bytes, PassedThrough] | None] = deque()
+        self._messages: deque[tuple[bytes, PassedThrough, Passing | None] | None] = deque()
         self._more = asyncio.Event()
         self._room = asyncio.Event()
-        self._unanswered: deque[tuple[PassedThrough, int]] = deque(maxlen=MOST_UNANSWERED)
+        self._unanswered: deque[tuple[PassedThrough, int, Passing | None]] = deque(maxlen=MOST_UNANSWERED)
         """The latest requests on their way, each with when it left."""
         self._ended = False
         self._task: asyncio.Task[None] | None = None
@@ -40,8 +56,15 @@ class Relay:
         if self._ended and self._task:
             self._task.cancel()
 
-    def put(self, message: tuple[bytes, PassedThrough] | None) -> None:
-        """Add a message, and what has to be known of it; None: that was the last."""
+    @property
+    def unanswered(self) -> set[Passing]:
+        """Those that have one answer each, and do not have it yet."""
+        waiting = (message[2] for message in self._messages if message is not None)
+        on_their_way = (passing for _, _, passing in self._unanswered)
+        return {passing for passing in (*waiting, *on_their_way) if passing is not None}
+
+    def put(self, message: tuple[bytes, PassedThrough, Passing | None] | None) -> None:
+        """Add a message, what has to be known of it, and who waits for its one answer; None: that was the last."""
         self._messages.append(message)
         self._more.set()
 
@@ -61,17 +84,22 @@ class Relay:
                 following = self._messages.popleft()
                 if following is None:
                     return
-                message, request = following
-                self._unanswered.append((request, time.monotonic_ns()))
+                message, request, passing = following
+                self._unanswered.append((request, time.monotonic_ns(), passing))
                 yield message
                 self._taken(len(message))
             await self._more.wait()
 
-    def answered(self, routing: Routing, *, ok: bool) -> None:
-        """An answer came: for models that give one each, and only those are counted here, to the oldest request."""
-        if self._unanswered:
-            request, sent_ns = self._unanswered.popleft()
-            routing.passed_through(request, sent_ns, ok=ok)
+    def answered(self, routing: Routing, *, ok: bool) -> Passing | None:
+        """An answer came: for models that give one each, and only those are counted here, to the oldest request.
+
+        Who waits for it; None: it leaves as it comes.
+        """
+        if not self._unanswered:
+            return None
+        request, sent_ns, passing = self._unanswered.popleft()
+        routing.passed_through(request, sent_ns, ok=ok)
+        return passing
 
     async def wait_for_room(self, there_is: Callable[[], bool]) -> None:
         """Wait until answers were taken, unless `there_is` room by now."""

@@ -1,7 +1,8 @@
 """ModelStreamInfer: a stream's requests are scheduled one by one; what cannot be goes on to its Triton, as a stream.
 
-Answers of scheduled requests leave in the order of the requests, as from Triton. Those of forwarded requests (decoupled
-models, sequences) leave as they come: any number of them may belong to one request.
+Answers leave in the order of the requests, as from Triton, wherever each comes from: a request of a model that is
+scheduled has one answer, whether it is scheduled or passes. Those of other models (decoupled ones, sequences) leave as
+they come: any number of them may belong to one request.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from tidegate_proxy.envelope import Envelope, PassedThrough
 from tidegate_proxy.faults import faults
 from tidegate_proxy.inference import Inference
 from tidegate_proxy.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
-from tidegate_proxy.relay import Relay, forwarded_stream
+from tidegate_proxy.relay import Passing, Relay, forwarded_stream
 from tidegate_proxy.routing import Routing
 from tidegate_proxy.transport import Call, Metadata
 from tidegate_proxy.wire import encode_varint, first_string
@@ -64,7 +65,7 @@ class InferStream:
         self._inference = inference
         self._routing = routing
         self._spawn = spawn
-        self._clients: deque[_StreamClient] = deque()
+        self._due: deque[_StreamClient | Passing] = deque()
         """Whose answers are due, in their order."""
         self._outbox: deque[bytes] = deque()
         self._sending = False
@@ -105,7 +106,7 @@ class InferStream:
         self._call.receive(self._received)
 
     def _is_full(self) -> bool:
-        waiting = len(self._clients) + len(self._outbox) + sum(relay.waiting for relay in self._relays.values())
+        waiting = len(self._due) + len(self._outbox) + sum(relay.waiting for relay in self._relays.values())
         return waiting >= MAX_UNDER_WAY
 
     def _received(self, message: bytes | None) -> None:
@@ -147,7 +148,7 @@ class InferStream:
         if self._over or self._client_done:
             return
         client = _StreamClient(envelope, self, self._call, self._owner)
-        self._clients.append(client)
+        self._due.append(client)
         self._inference.submit(client, arrival_ns, self._call.remaining_s())
         if self._over:  # it ended before it was known whose request this is
             self.driver.leave(client)
@@ -175,7 +176,11 @@ class InferStream:
         is_new = relay is None
         if relay is None:
             relay = self._relays[key] = Relay(self._taken)
-        relay.put((message, replace(request, header=None)))
+        passing = None
+        if self._inference.is_scheduled(model):
+            passing = Passing(self.settled)
+            self._due.append(passing)
+        relay.put((message, replace(request, header=None), passing))
         if is_new:
             self._spawn(self._call, self._run_relay(key, relay))
         self._read()
@@ -198,9 +203,12 @@ class InferStream:
                 self._call.remaining_s(),
                 self._call.owner,
             ):
-                self._outbox.append(answer)
-                self._send()
-                relay.answered(self._routing, ok=not answer.startswith(_ERROR_MESSAGE_TAG))
+                passing = relay.answered(self._routing, ok=not answer.startswith(_ERROR_MESSAGE_TAG))
+                if passing:
+                    passing.resolve(answer)
+                else:
+                    self._outbox.append(answer)
+                    self._send()
                 while len(self._outbox) >= MAX_UNDER_WAY:
                     await relay.wait_for_room(lambda: len(self._outbox) < MAX_UNDER_WAY)
         except RequestFailed as failure:
@@ -209,18 +217,20 @@ class InferStream:
             if not self._over:
                 raise
         del self._relays[key]
+        unanswered = relay.unanswered
+        self._due = deque(one for one in self._due if one not in unanswered)
         self._error = self._error or error
         self._client_done = True
         if error:
             self._abandon()
         for other in self._relays.values():
             other.put(None)
-        self._send()
+        self.settled()
 
     # Answers -----------------------------------------------------------------------------------------------------
 
     def settled(self) -> None:
-        """A scheduled request has its outcome."""
+        """One that is due has its outcome."""
         try:
             self._answer()
         except Exception as error:
@@ -228,8 +238,12 @@ class InferStream:
 
     def _answer(self) -> None:
         """Send the outcomes that are there, in the order of their requests."""
-        while not self._error and self._clients and (outcome := self._clients[0].outcome) is not None:
-            client = self._clients.popleft()
+        while not self._error and self._due and (outcome := self._due[0].outcome) is not None:
+            client = self._due.popleft()
+            if isinstance(client, Passing):
+                if isinstance(outcome, bytes):
+                    self._outbox.append(outcome)
+                continue
             if isinstance(outcome, RequestFailed) and outcome.queued and self._strict:
                 self._error = outcome
             else:
@@ -262,7 +276,7 @@ class InferStream:
             self._call.send(self._outbox.popleft(), self._sent)
         elif self._error:
             self._call.end(self._error.code, self._error.details, self._error.refusal)
-        elif self._client_done and not self._clients and not self._relays:
+        elif self._client_done and not self._due and not self._relays:
             self._call.end(*(self._end.code, self._end.details, self._end.refusal) if self._end else ())
 
     def _break(self, error: Exception) -> None:
@@ -282,9 +296,10 @@ class InferStream:
     def _abandon(self) -> None:
         """Nobody waits for what has not been answered."""
         self._over = True
-        clients, self._clients = self._clients, deque()
-        for client in clients:
-            self.driver.leave(client)
+        due, self._due = self._due, deque()
+        for client in due:
+            if isinstance(client, _StreamClient):
+                self.driver.leave(client)
         for relay in list(self._relays.values()):
             relay.end()
 
